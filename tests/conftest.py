@@ -1,0 +1,98 @@
+"""What every test may ask for: real Redis, started here and stopped here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import AsyncIterator, Generator, Iterator
+from pathlib import Path
+
+import pytest
+import redis as sync_redis
+from redis.asyncio import Redis
+
+from cli.devnet.redis import find_redis
+from protocol.clock import TurnedClock
+from protocol.errors import NotFound
+from protocol.redis import connect_redis
+
+
+def _required(part: str) -> bool:
+    return part in os.environ.get("MUSTER_REQUIRE", "").replace(",", " ").split()
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a redis-server of this session's own, on a unix socket, without persistence."""
+    try:
+        binary = str(find_redis())
+    except NotFound as missing:
+        pytest.skip(f"{missing.detail}: {missing.hint}")
+    home = tmp_path_factory.mktemp("redis")
+    path = home / "s"  # a unix socket's path has at most 107 characters
+    command = [binary, "--port", "0", "--unixsocket", str(path), "--save", "", "--appendonly", "no", "--dir", str(home)]
+    with (home / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        try:
+            _wait_for(path, process, home / "log")
+            yield f"unix://{path}"
+        finally:
+            process.terminate()
+
+
+@pytest.fixture
+def redis_url(redis_server: str) -> str:
+    """The same server, emptied before the test."""
+    with sync_redis.from_url(redis_server) as client:
+        client.flushall()
+    return redis_server
+
+
+@pytest.fixture
+async def redis(redis_url: str) -> AsyncIterator[Redis]:
+    """A client of the emptied server."""
+    client = connect_redis(redis_url)
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture
+def clock() -> TurnedClock:
+    """A clock that moves when the test turns it."""
+    return TurnedClock()
+
+
+def _wait_for(path: Path, process: subprocess.Popen[bytes], log: Path) -> None:
+    until = time.monotonic() + 20
+    while time.monotonic() < until and process.poll() is None:
+        try:
+            with sync_redis.from_url(f"unix://{path}") as client:
+                client.ping()
+        except sync_redis.ConnectionError:
+            time.sleep(0.02)
+        else:
+            return
+    pytest.fail(f"redis-server did not start: {log.read_text()[-2000:]}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever uses Redis is marked so, and `-m 'not needs_redis'` leaves it out."""
+    for item in items:
+        names = getattr(item, "fixturenames", ())
+        if "redis_server" in names:
+            item.add_marker(pytest.mark.needs_redis)
+        if "anvil_process" in names:
+            item.add_marker(pytest.mark.needs_anvil)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A skip for want of something that `MUSTER_REQUIRE` names (redis, anvil, solc, docker, ...) is a failure."""
+    report = yield
+    missing = [mark.name for mark in item.iter_markers() if _required(mark.name.removeprefix("needs_"))]
+    if report.skipped and missing and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = (
+            f"skipped although MUSTER_REQUIRE says that it must run: {', '.join(missing)}; {report.longrepr}"
+        )
+    return report
