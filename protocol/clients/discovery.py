@@ -1,0 +1,107 @@
+"""The client of a discovery service: for nodes (register, fetch invites) and for pools (list nodes, leave invites)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+from protocol.clients.base import TypedClient, beyond
+from protocol.wire.invites import SignedInvite
+from protocol.wire.mailbox import InviteList
+from protocol.wire.nodes import NodePage, NodeRecord, Registration
+
+LONGEST_WAIT = timedelta(seconds=30)
+"""Of one long poll; the service refuses more."""
+PAGE_LIMIT = 16 * 1024 * 1024
+
+
+class DiscoveryClient(TypedClient):
+    """Speaks to one discovery service as one node, or as one key of a pool.
+
+    Answers that a node acts upon are taken only with the service's signature. Errors are those of the service, or
+    `Unreachable`, `NoAnswer`, `DeadlinePassed` (see `protocol.client`).
+    """
+
+    # As a node
+
+    async def register(self, registration: Registration) -> NodeRecord:
+        """Registers the node, or refreshes its record, and returns it; refresh it well before it expires.
+
+        Raises:
+            NotFound: There is no such pool on the ledger.
+            RateLimited: Too many nodes behind this IP, or the pool's room there is full.
+        """
+        answer = await self.call("PUT", self._own, body=registration, signed_answer=True)
+        return answer.read(NodeRecord)
+
+    async def record(self) -> NodeRecord:
+        """The node's own record.
+
+        Raises:
+            NotFound: It expired, or there never was one.
+        """
+        answer = await self.call("GET", self._own, signed_answer=True)
+        return answer.read(NodeRecord)
+
+    async def sign_off(self) -> None:
+        """Takes the node's record and invites away."""
+        await self.call("DELETE", self._own)
+
+    async def invites(self, *, wait: timedelta = LONGEST_WAIT) -> tuple[SignedInvite, ...]:
+        """The node's invites, the one that expires last first; waits up to `wait` (at most 30 s) for the first one.
+
+        An invite comes again until it expires or is acknowledged. Its orchestrator's signature is the ledger's to
+        judge; this service could not make one up.
+        """
+        wait = min(wait, LONGEST_WAIT)
+        answer = await self.call(
+            "GET",
+            f"{self._own}/invites",
+            query={"wait": max(0, int(wait.total_seconds()))},
+            signed_answer=True,
+            patience=beyond(wait) * 2,
+            attempt_patience=beyond(wait),
+        )
+        return answer.read(InviteList).invites
+
+    async def acknowledge(self, invite: SignedInvite) -> None:
+        """Says that an invite was used or can't be: it is not delivered again."""
+        await self.call("DELETE", f"{self._own}/invites/{invite.nonce}")
+
+    # As a key of a pool
+
+    async def page(self, pool_id: int, *, cursor: str | None = None, limit: int = 100) -> NodePage:
+        """Some of a pool's nodes, in the order of their addresses.
+
+        Raises:
+            Forbidden: The key is not owner, manager, orchestrator or validator of the pool.
+            NotFound: There is no such pool.
+        """
+        query: dict[str, str | int] = {"limit": limit} | ({} if cursor is None else {"cursor": cursor})
+        answer = await self.call("GET", f"/v1/pools/{pool_id}/nodes", query=query, answer_limit=PAGE_LIMIT)
+        return answer.read(NodePage)
+
+    async def nodes(self, pool_id: int, *, page_size: int = 100) -> AsyncIterator[NodeRecord]:
+        """All of a pool's nodes, page by page."""
+        cursor: str | None = None
+        while True:
+            page = await self.page(pool_id, cursor=cursor, limit=page_size)
+            for node in page.nodes:
+                yield node
+            if page.next_cursor is None or page.next_cursor == cursor:
+                return
+            cursor = page.next_cursor
+
+    async def invite(self, invite: SignedInvite) -> None:
+        """Leaves an invite for the node that it names; the same one twice is one.
+
+        Raises:
+            InvalidInput: It is broken, expired, or for another ledger.
+            Forbidden: The key, or the invite's signer, is not the pool's orchestrator.
+            NotFound, Conflict: The node is not registered there, or wants another pool.
+        """
+        await self.call("POST", f"/v1/nodes/{invite.node}/invites", body=invite, repeatable=True)
+
+    @property
+    def _own(self) -> str:
+        return f"/v1/nodes/{self._own_address}"

@@ -1,0 +1,32 @@
+"""Where a service is and, if one was told, who it must be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from protocol.client import check_service_url
+from protocol.identifiers import Address, address
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceLocation:
+    """A service's URL, with its address if that is pinned: `https://discovery.example#0x52908400098527886E0F7030…`."""
+
+    url: str
+    address: Address | None = None
+    """Only this key is believed; None believes what TLS believes."""
+
+    @classmethod
+    def parse(cls, text: str, *, allow_plain_http: bool = False) -> Self:
+        """Reads a URL with or without `#address`.
+
+        Raises:
+            InvalidInput: The URL is none of HTTP, is plain `http` to another machine, or the address is none.
+        """
+        url, _, pinned = text.strip().partition("#")
+        check_service_url(url, allow_plain_http=allow_plain_http)
+        return cls(url.rstrip("/"), address(pinned) if pinned else None)
+
+    def __str__(self) -> str:
+        return f"{self.url}#{self.address}" if self.address else self.url

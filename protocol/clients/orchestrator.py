@@ -1,0 +1,248 @@
+"""The client of an orchestrator for the pool's owner: everything that its REST API does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from datetime import timedelta
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from protocol.client import BadAnswer
+from protocol.clients.base import TypedClient
+from protocol.clients.streams import ServerEvent, listening
+from protocol.errors import InvalidInput, MusterError, RateLimited
+from protocol.identifiers import Address
+from protocol.wire.heartbeat import LogLine, NodeState
+from protocol.wire.pool import (
+    Cause,
+    CreatedWebhook,
+    EventPage,
+    GroupList,
+    GroupView,
+    History,
+    HistoryEntry,
+    NewWebhook,
+    NodeLogs,
+    NodeMetrics,
+    NodeView,
+    NodeViewPage,
+    PoolEvent,
+    Webhook,
+    WebhookList,
+)
+from protocol.wire.tasks import NewTask, Task, TaskPage, TaskPatch
+
+Model = TypeVar("Model", bound=BaseModel)
+Query = dict[str, str | int]
+
+PAGE = 200
+SHORTEST_PAUSE = timedelta(seconds=1)
+LONGEST_PAUSE = timedelta(seconds=15)
+
+
+class OrchestratorClient(TypedClient):
+    """Speaks to a pool's orchestrator with an owner's token, or with the key of the pool's manager.
+
+    Every method raises what the service said, with its code and hint: `NotFound` for a node or task that is not there,
+    `Forbidden` for a token of too small a scope, `Conflict` where the state does not allow it.
+    """
+
+    # Nodes
+
+    async def nodes(
+        self, *, state: NodeState | None = None, task: str | None = None, label: str | None = None
+    ) -> AsyncIterator[NodeView]:
+        """All nodes in the order of their addresses, page by page.
+
+        Args:
+            state: Only nodes in this state.
+            task: Only nodes that hold this task.
+            label: Only nodes with this `name=value`.
+        """
+        query: Query = {"limit": PAGE}
+        query |= {name: str(value) for name, value in (("state", state), ("task", task), ("label", label)) if value}
+        while True:
+            page = await self._get("/v1/nodes", NodeViewPage, query)
+            for node in page.nodes:
+                yield node
+            if page.next_cursor is None or page.next_cursor == query.get("cursor"):
+                return
+            query["cursor"] = page.next_cursor
+
+    async def node(self, node: Address) -> NodeView:
+        """One node with what it runs."""
+        return await self._get(f"/v1/nodes/{node}", NodeView)
+
+    async def history(self, node: Address, *, limit: int = 100) -> tuple[HistoryEntry, ...]:
+        """Every change in a node's life, newest first."""
+        return (await self._get(f"/v1/nodes/{node}/history", History, {"limit": limit})).entries
+
+    async def metrics(self, node: Address) -> NodeMetrics:
+        """The gauges of a node's last heartbeat."""
+        return await self._get(f"/v1/nodes/{node}/metrics", NodeMetrics)
+
+    async def restart(self, node: Address, *, reason: str = "") -> NodeView:
+        """Has a node replace its task's container."""
+        return await self._command(node, "restart", reason)
+
+    async def drain(self, node: Address, *, reason: str = "") -> NodeView:
+        """Lets a node finish what runs and gives it nothing new."""
+        return await self._command(node, "drain", reason)
+
+    async def resume(self, node: Address, *, reason: str = "") -> NodeView:
+        """Ends a drain."""
+        return await self._command(node, "resume", reason)
+
+    async def ban(self, node: Address, *, reason: str = "") -> NodeView:
+        """Bans a node, on the ledger too."""
+        return await self._command(node, "ban", reason)
+
+    async def unban(self, node: Address, *, reason: str = "") -> NodeView:
+        """Lifts a node's ban, on the ledger too."""
+        return await self._command(node, "unban", reason)
+
+    # Logs
+
+    async def logs(
+        self, node: Address, *, assignment: str | None = None, since: int | None = None, tail: int = 200
+    ) -> NodeLogs:
+        """Lines of what a node's task wrote; the newest assignment's unless told otherwise.
+
+        Args:
+            node: Whose.
+            assignment: Its id.
+            since: Lines from this sequence number on.
+            tail: Without `since`: so many of the newest.
+        """
+        return await self._get(f"/v1/nodes/{node}/logs", NodeLogs, _log_query(assignment, since, tail))
+
+    async def follow_logs(
+        self, node: Address, *, assignment: str | None = None, since: int | None = None, tail: int = 200
+    ) -> AsyncIterator[LogLine]:
+        """The same lines and those that come, until the caller has had enough; connections that break are renewed."""
+        query = _log_query(assignment, since, tail)
+        async for event in self._follow(f"/v1/nodes/{node}/logs", query):
+            line = _read(event, LogLine)
+            query["since"] = line.sequence + 1  # where the next connection goes on
+            yield line
+
+    # Tasks
+
+    async def create_task(self, task: NewTask) -> Task:
+        """Posts a task. It is not sent twice when the answer is lost: look at `tasks` then."""
+        return (await self.call("POST", "/v1/tasks", body=task)).read(Task)
+
+    async def tasks(self) -> AsyncIterator[Task]:
+        """All tasks, oldest first, page by page."""
+        query: Query = {"limit": PAGE}
+        while True:
+            page = await self._get("/v1/tasks", TaskPage, query)
+            for task in page.tasks:
+                yield task
+            if page.next_cursor is None or page.next_cursor == query.get("cursor"):
+                return
+            query["cursor"] = page.next_cursor
+
+    async def task(self, task_id: str) -> Task:
+        """One task."""
+        return await self._get(f"/v1/tasks/{task_id}", Task)
+
+    async def change_task(self, task_id: str, patch: TaskPatch) -> Task:
+        """Changes a task; what the patch leaves out stays."""
+        body = patch.model_dump_json(exclude_none=True).encode()
+        answer = await self.call(
+            "PATCH", f"/v1/tasks/{task_id}", body=body, headers={"Content-Type": "application/json"}
+        )
+        return answer.read(Task)
+
+    async def delete_task(self, task_id: str) -> None:
+        """Deletes a task; what runs of it is stopped."""
+        await self.call("DELETE", f"/v1/tasks/{task_id}")
+
+    async def groups(self) -> tuple[GroupView, ...]:
+        """Nodes that run a task together."""
+        return (await self._get("/v1/groups", GroupList)).groups
+
+    # Events
+
+    async def events(self, *, after: str | None = None, limit: int = 100) -> EventPage:
+        """What happened in the pool, oldest first: after an event, or the newest ones."""
+        query: Query = {"limit": limit} | ({} if after is None else {"after": after})
+        return await self._get("/v1/events", EventPage, query)
+
+    async def follow_events(self, *, after: str | None = None) -> AsyncIterator[PoolEvent]:
+        """What happens from now on, or after an event, until the caller has had enough; reconnects by itself."""
+        if after is None:
+            after = (await self.events(limit=1)).next_cursor  # so that nothing is lost when a connection breaks
+        query: Query = {"after": after}
+        async for event in self._follow("/v1/events", query):
+            read = _read(event, PoolEvent)
+            query["after"] = read.id
+            yield read
+
+    async def create_webhook(self, webhook: NewWebhook) -> CreatedWebhook:
+        """Has events delivered to a URL; the answer shows the secret of the deliveries' signatures, this once."""
+        return (await self.call("POST", "/v1/webhooks", body=webhook)).read(CreatedWebhook)
+
+    async def webhooks(self) -> tuple[Webhook, ...]:
+        """Webhooks, and how their deliveries go."""
+        return (await self._get("/v1/webhooks", WebhookList)).webhooks
+
+    async def delete_webhook(self, webhook_id: str) -> None:
+        """Deletes a webhook."""
+        await self.call("DELETE", f"/v1/webhooks/{webhook_id}")
+
+    # How
+
+    async def _get(self, path: str, model: type[Model], query: Mapping[str, str | int] | None = None) -> Model:
+        return (await self.call("GET", path, query=query)).read(model)
+
+    async def _command(self, node: Address, command: str, reason: str) -> NodeView:
+        try:
+            cause = Cause(reason=reason)
+        except ValidationError:
+            raise InvalidInput("a reason is one printable line of at most 200 characters") from None
+        answer = await self.call("POST", f"/v1/nodes/{node}/{command}", body=cause)
+        return answer.read(NodeView)
+
+    async def _follow(self, path: str, query: Query) -> AsyncIterator[ServerEvent]:
+        """Events of a stream that is opened again when it breaks; the caller moves `query` on meanwhile.
+
+        Raises:
+            MusterError: The service refuses for good, or it can't be reached at first.
+        """
+        pause, connected = SHORTEST_PAUSE, False
+        while True:
+            try:
+                async with listening(
+                    self.location.url + path,
+                    query={**query, "follow": "true"},
+                    auth=await self._speaker(),
+                    transport=self._transport,
+                ) as events:
+                    connected = True
+                    async for event in events:
+                        if event.name == "error":
+                            break
+                        pause = SHORTEST_PAUSE
+                        yield event
+            except RateLimited as error:
+                pause = max(pause, error.retry_after)
+            except MusterError as error:
+                if not error.retryable or not connected:
+                    raise
+            await self._clock.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+
+def _log_query(assignment: str | None, since: int | None, tail: int) -> Query:
+    query: Query = {"tail": tail} if since is None else {"since": since}
+    return query if assignment is None else query | {"assignment": assignment}
+
+
+def _read(event: ServerEvent, model: type[Model]) -> Model:
+    try:
+        return model.model_validate_json(event.data)
+    except ValidationError:
+        raise BadAnswer(f"an event is no {model.__name__}", hint="the two ends may be of different versions") from None

@@ -1,0 +1,129 @@
+"""Server-sent events, read with bounds: what a service tells for as long as somebody listens (HTML standard, 9.2)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from urllib.parse import urlencode
+
+import httpx
+
+from protocol.client import BadAnswer, NoAnswer, Unreachable
+from protocol.problems import error_of_answer
+from protocol.versions import SPOKEN, VERSION_HEADER
+
+MOST_EVENT_BYTES = 256 * 1024
+MOST_PROBLEM_BYTES = 64 * 1024
+SILENCE = timedelta(seconds=60)
+"""Services send a comment every 15 s; a connection that says nothing for so long is dead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerEvent:
+    """One event of a stream."""
+
+    id: str
+    name: str
+    """`message`, unless the service gave another."""
+    data: str
+
+
+class EventReader:
+    """Takes a stream's bytes as they come and gives the events that are whole."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._fields: dict[str, str] = {}
+        self._size = 0
+
+    def feed(self, piece: bytes) -> list[ServerEvent]:
+        """Takes some bytes.
+
+        Raises:
+            BadAnswer: An event is longer than it may be, or is not UTF-8.
+        """
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        found = []
+        for line in lines:
+            event = self._line(line.rstrip(b"\r"))
+            if event is not None:
+                found.append(event)
+        if len(self._rest) + self._size > MOST_EVENT_BYTES:
+            raise BadAnswer(f"an event is longer than {MOST_EVENT_BYTES} bytes")
+        return found
+
+    def _line(self, line: bytes) -> ServerEvent | None:
+        if not line:
+            fields, self._fields, self._size = self._fields, {}, 0
+            if "data" not in fields:
+                return None
+            return ServerEvent(id=fields.get("id", ""), name=fields.get("event", "message"), data=fields["data"])
+        if line.startswith(b":"):
+            return None
+        self._size += len(line)
+        if self._size > MOST_EVENT_BYTES:
+            raise BadAnswer(f"an event is longer than {MOST_EVENT_BYTES} bytes")
+        try:
+            name, _, value = line.decode().partition(":")
+        except UnicodeDecodeError:
+            raise BadAnswer("an event is not text") from None
+        value = value.removeprefix(" ")
+        self._fields[name] = f"{self._fields[name]}\n{value}" if name == "data" and "data" in self._fields else value
+        return None
+
+
+@asynccontextmanager
+async def listening(
+    url: str,
+    *,
+    query: Mapping[str, str | int],
+    auth: httpx.Auth,
+    transport: httpx.AsyncBaseTransport | None = None,
+) -> AsyncIterator[AsyncIterator[ServerEvent]]:
+    """Opens a stream; iterating over it ends when the service ends it.
+
+    Args:
+        url: Without query.
+        query: Its parameters.
+        auth: Who listens.
+        transport: For tests.
+
+    Raises:
+        MusterError: What the service said instead; `Unreachable` if it can't be reached.
+    """
+    timeout = httpx.Timeout(10, read=SILENCE.total_seconds())
+    headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity", VERSION_HEADER: str(SPOKEN)}
+    async with httpx.AsyncClient(transport=transport, timeout=timeout, headers=headers) as http:
+        request = http.build_request("GET", f"{url}?{urlencode(query)}")
+        try:
+            response = await http.send(request, auth=auth, stream=True)
+        except httpx.TransportError as error:
+            raise Unreachable(f"can't reach {request.url.host}: {type(error).__name__}") from error
+        try:
+            kind = response.headers.get("content-type", "")
+            if response.status_code != 200 or not kind.startswith("text/event-stream"):
+                raise error_of_answer(response.status_code, kind, await _some(response))
+            yield _events(response)
+        finally:
+            await response.aclose()
+
+
+async def _events(response: httpx.Response) -> AsyncIterator[ServerEvent]:
+    reader = EventReader()
+    try:
+        async for piece in response.aiter_raw():
+            for event in reader.feed(piece):
+                yield event
+    except httpx.TransportError as error:
+        raise NoAnswer(f"the stream broke off: {type(error).__name__}") from error
+
+
+async def _some(response: httpx.Response) -> bytes:
+    body = b""
+    async for piece in response.aiter_raw():
+        body += piece
+        if len(body) > MOST_PROBLEM_BYTES:
+            break
+    return body[:MOST_PROBLEM_BYTES]

@@ -1,0 +1,82 @@
+"""secp256k1 as Ethereum uses it: 65-byte signatures (r, s, v), low s only, v 27 or 28, signers recovered from them.
+
+Recovery calls libsecp256k1 through coincurve directly, about a hundred times faster than the pure-Python curve. Without
+coincurve nothing here works, on purpose: a service on the slow curve would fall over under the load it is sized for.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from eth_hash.auto import keccak
+from eth_utils.address import to_checksum_address
+
+from protocol.errors import InvalidInput, Unavailable
+from protocol.identifiers import Address
+
+try:
+    from coincurve import PrivateKey, PublicKey
+except ImportError as error:  # pragma: no cover - a broken installation
+    raise Unavailable(
+        f"coincurve can't be imported ({error}), and signatures are not checked without it",
+        hint="reinstall: pip install --force-reinstall 'coincurve>=21'",
+        retryable=False,
+    ) from error
+
+__all__ = ["PrivateKey", "address_of", "keccak", "personal_hash", "recover", "sign_hash"]
+
+HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
+"""Half the order of secp256k1 (SEC 2, 2.4.1). A signature with s above it is the twin of a valid one (EIP-2)."""
+
+SIGNATURE_BYTES = 65
+
+_HALF_ORDER_BYTES = HALF_ORDER.to_bytes(32, "big")
+
+
+def personal_hash(message: bytes) -> bytes:
+    """The hash that an EIP-191 personal message is signed over."""
+    return keccak(b"\x19Ethereum Signed Message:\n%d" % len(message) + message)
+
+
+def sign_hash(key: PrivateKey, hash32: bytes) -> bytes:
+    """Signs 32 bytes deterministically (RFC 6979); 65 bytes r, s, v with v 27 or 28."""
+    if len(hash32) != 32:
+        raise InvalidInput(f"a hash to sign has 32 bytes, not {len(hash32)}")
+    signature = key.sign_recoverable(hash32, hasher=None)
+    return signature[:64] + bytes((signature[64] + 27,))
+
+
+def recover(hash32: bytes, signature: bytes) -> Address:
+    """Returns who signed `hash32`.
+
+    Raises:
+        InvalidInput: The signature is not 65 bytes, is malleable (high s), has another v than 27 or 28, or belongs to
+            no key at all.
+    """
+    if len(signature) != SIGNATURE_BYTES:
+        raise InvalidInput(f"a signature has 65 bytes, not {len(signature)}", code="bad-signature")
+    recovery = signature[64] - 27
+    if recovery not in (0, 1):
+        raise InvalidInput(f"the last byte of a signature is 27 or 28, not {signature[64]}", code="bad-signature")
+    if signature[32:64] > _HALF_ORDER_BYTES:
+        raise InvalidInput(
+            "the signature has a high s",
+            hint="sign with a library that normalises s to the lower half (EIP-2)",
+            code="bad-signature",
+        )
+    try:
+        public = PublicKey.from_signature_and_message(signature[:64] + bytes((recovery,)), hash32, hasher=None)
+    except ValueError as error:  # what coincurve raises for r, s out of range and for points off the curve
+        raise InvalidInput("the signature belongs to no key", code="bad-signature") from error
+    return _address(public.format(compressed=False))
+
+
+def address_of(key: PrivateKey) -> Address:
+    """The address that belongs to a secret key."""
+    return _address(key.public_key.format(compressed=False))
+
+
+@lru_cache(maxsize=65_536)
+def _address(public: bytes) -> Address:
+    """Hashing the key and EIP-55 cost as much as a recovery, and the same few thousand signers speak all day."""
+    return Address(to_checksum_address(keccak(public[1:])[12:]))

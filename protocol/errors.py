@@ -1,0 +1,135 @@
+"""Every error of Muster carries what a person needs to go on.
+
+    MusterError
+    ├── InvalidInput      the caller sent something that can't be accepted          400
+    ├── Unauthenticated   nobody knows who is speaking                              401
+    ├── Forbidden         the speaker is known and may not do this                  403
+    ├── NotFound          the thing named does not exist                            404
+    ├── Conflict          the thing exists in another state, or was done already    409
+    ├── TooLarge          more bytes than the limit                                 413
+    ├── Unprocessable     the request can be read, but its fields are wrong         422
+    ├── UpgradeRequired   the two ends speak no version of the protocol in common   426
+    ├── RateLimited       too many requests; `retry_after` says when to come back   429
+    └── Unavailable       something we depend on is down, slow or wrong             503
+
+Each part grows its own small tree below these classes. The four fields are the same as in the problem JSON that
+crosses the wire (RFC 9457): `code`, `detail`, `hint`, `retryable`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import ClassVar
+
+
+class MusterError(Exception):
+    """An error that says what happened, what to do, and whether trying again may help.
+
+    Args:
+        detail: What happened, to what, with the value and the limit.
+        hint: The next step for somebody who has never seen the code.
+        code: A stable kebab-case name for machines; each class has a default.
+        retryable: Whether the same call may succeed later; each class has a default.
+    """
+
+    code: str = "error"
+    status: ClassVar[int] = 500
+    retryable: bool = False
+    default_hint: ClassVar[str] = ""
+
+    def __init__(
+        self, detail: str, *, hint: str | None = None, code: str | None = None, retryable: bool | None = None
+    ) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.hint = hint if hint is not None else self.default_hint
+        if code is not None:
+            self.code = code
+        if retryable is not None:
+            self.retryable = retryable
+
+
+class InvalidInput(MusterError):
+    """The caller sent something that can't be accepted as it is."""
+
+    code = "invalid-input"
+    status = 400
+
+
+class Unauthenticated(MusterError):
+    """Nobody knows who is speaking."""
+
+    code = "unauthenticated"
+    status = 401
+
+
+class Forbidden(MusterError):
+    """The speaker is known and may not do this."""
+
+    code = "forbidden"
+    status = 403
+
+
+class NotFound(MusterError):
+    """The thing named does not exist."""
+
+    code = "not-found"
+    status = 404
+
+
+class Conflict(MusterError):
+    """The thing exists in another state, or was done already."""
+
+    code = "conflict"
+    status = 409
+
+
+class TooLarge(MusterError):
+    """More bytes than the limit."""
+
+    code = "too-large"
+    status = 413
+
+
+class Unprocessable(MusterError):
+    """The request can be read, but its fields are wrong.
+
+    Args:
+        fields: What is wrong, by the name of the field. Never the values: one of them may be a secret.
+    """
+
+    code = "unprocessable"
+    status = 422
+
+    def __init__(self, detail: str, *, fields: Mapping[str, str] | None = None, hint: str | None = None) -> None:
+        super().__init__(detail, hint=hint)
+        self.fields = dict(fields or {})
+
+
+class UpgradeRequired(MusterError):
+    """The two ends speak no version of the protocol in common."""
+
+    code = "upgrade-required"
+    status = 426
+
+
+class RateLimited(MusterError):
+    """Too many requests; come back after `retry_after`."""
+
+    code = "rate-limited"
+    status = 429
+    retryable = True
+
+    def __init__(self, detail: str, *, retry_after: timedelta, hint: str | None = None) -> None:
+        super().__init__(detail, hint=hint or f"wait {math.ceil(retry_after.total_seconds())} s and try again")
+        self.retry_after = retry_after
+
+
+class Unavailable(MusterError):
+    """Something we depend on is down, slow or wrong."""
+
+    code = "unavailable"
+    status = 503
+    retryable = True

@@ -1,0 +1,88 @@
+"""Names that strings can't tell apart: addresses, digests, hashes. One canonical form each, checked at the border."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Annotated, NewType
+
+from eth_typing import ChecksumAddress
+from eth_utils.address import is_checksum_formatted_address, to_checksum_address
+from pydantic import AfterValidator
+
+from protocol.errors import InvalidInput
+
+Address = NewType("Address", ChecksumAddress)
+"""An EVM address, 20 bytes, in EIP-55 checksummed hex. Made by `address()` only."""
+
+Digest = NewType("Digest", str)
+"""32 bytes (SHA-256, Keccak-256, a work key) as 0x and 64 lower-case hex digits. Made by `digest()` only."""
+
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
+_DIGEST = re.compile(r"0x[0-9a-f]{64}")
+
+ZERO_ADDRESS = Address(to_checksum_address("0x" + "00" * 20))
+ZERO_DIGEST = Digest("0x" + "00" * 32)
+
+
+def address(text: str) -> Address:
+    """Returns the one canonical form of an address.
+
+    All-lower and all-upper hex are taken as they are; mixed case must carry the right EIP-55 checksum, because a wrong
+    one is a typing error.
+
+    Raises:
+        InvalidInput: `text` is not 0x and 40 hex digits, or its checksum is wrong.
+    """
+    if not _ADDRESS.fullmatch(text):
+        raise InvalidInput(f"{text[:80]!r} is not an address", hint="an address is 0x and 40 hex digits")
+    canonical = to_checksum_address(text)
+    if is_checksum_formatted_address(text) and text != canonical:
+        raise InvalidInput(f"address {text} has a wrong checksum", hint="copy the address again: a letter changed")
+    return Address(canonical)
+
+
+def digest(value: str | bytes) -> Digest:
+    """Returns 32 bytes in their one canonical form.
+
+    Raises:
+        InvalidInput: `value` is not 32 bytes, or not 0x and 64 hex digits.
+    """
+    text = "0x" + value.hex() if isinstance(value, (bytes, bytearray)) else value.lower()
+    if not _DIGEST.fullmatch(text):
+        raise InvalidInput(f"{text[:80]!r} is not a 32-byte digest", hint="a digest is 0x and 64 hex digits")
+    return Digest(text)
+
+
+def run_id(name: str) -> Digest:
+    """Returns the id of a run: the name itself if it is one already, else SHA-256 of `muster-run-v1` and the name.
+
+    Raises:
+        InvalidInput: The name is empty or longer than 64 bytes.
+    """
+    if _DIGEST.fullmatch(name.lower()):
+        return digest(name)
+    if not 1 <= len(name.encode()) <= 64:
+        raise InvalidInput(f"a run's name has 1 to 64 bytes, not {len(name.encode())}")
+    return digest(hashlib.sha256(b"muster-run-v1" + name.encode()).digest())
+
+
+def _wire_address(text: str) -> Address:
+    try:
+        return address(text)
+    except InvalidInput as error:
+        raise ValueError(error.detail) from error
+
+
+def _wire_digest(text: str) -> Digest:
+    try:
+        return digest(text)
+    except InvalidInput as error:
+        raise ValueError(error.detail) from error
+
+
+WireAddress = Annotated[Address, AfterValidator(_wire_address)]
+"""`Address` as a field of a pydantic model."""
+
+WireDigest = Annotated[Digest, AfterValidator(_wire_digest)]
+"""`Digest` as a field of a pydantic model."""

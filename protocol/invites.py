@@ -1,0 +1,61 @@
+"""Invites: a pool's orchestrator asks a node in, the node redeems it on the ledger (`ComputePools`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import ClassVar
+
+from protocol.identifiers import Address, Digest, digest
+from protocol.typed_data import TypedStruct
+
+MOST_URL_BYTES = 512
+"""As the contract has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invite(TypedStruct):
+    """Single use, for one node, and it says where the orchestrator is."""
+
+    TYPE: ClassVar[str] = "Invite(uint256 poolId,uint256 domainId,address node,uint256 nonce,uint256 expiry,string url)"
+
+    pool_id: int
+    domain_id: int
+    node: Address
+    nonce: int
+    expiry: int
+    """Unix time in seconds until which it may be redeemed."""
+    url: str
+    """The orchestrator's."""
+
+    def expired(self, now: datetime) -> bool:
+        """Whether it can't be redeemed any more."""
+        return now >= datetime.fromtimestamp(min(self.expiry, 2**37), UTC)
+
+    @property
+    def hash(self) -> Digest:
+        """What the node's `Join` names."""
+        return digest(self.struct_hash())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join(TypedStruct):
+    """The node's word that it takes an invite, for somebody else to carry to the ledger."""
+
+    TYPE: ClassVar[str] = "Join(bytes32 inviteHash)"
+
+    invite_hash: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave(TypedStruct):
+    """The node's word that it leaves a pool, for somebody else to carry to the ledger."""
+
+    TYPE: ClassVar[str] = "Leave(uint256 poolId,address node,uint256 nonce,uint256 deadline)"
+
+    pool_id: int
+    node: Address
+    nonce: int
+    """How often the node joined the pool."""
+    deadline: int
+    """Unix time in seconds until which it may be used."""

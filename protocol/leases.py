@@ -1,0 +1,89 @@
+"""Leases and the work that is done under them (`WorkLedger`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import ClassVar
+
+from protocol.identifiers import Address, Digest, digest
+from protocol.typed_data import TypedStruct, abi_hash
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkKey:
+    """The name of a piece of work: no two submissions share one."""
+
+    pool_id: int
+    run: Digest
+    node: Address
+    step: int
+    index: int
+
+    @property
+    def hash(self) -> Digest:
+        """The key under which the ledger keeps it."""
+        return abi_hash(self.pool_id, self.run, self.node, self.step, self.index)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease(TypedStruct):
+    """The orchestrator's leave for a node to do one slot of work with one version of the policy."""
+
+    TYPE: ClassVar[str] = (
+        "Lease(uint256 poolId,bytes32 run,uint64 step,uint32 index,address node,uint64 version,bytes32 digest,"
+        "uint32 groups,uint64 maxUnits,uint64 expiry)"
+    )
+
+    pool_id: int
+    run: Digest
+    step: int
+    index: int
+    node: Address
+    version: int
+    digest: Digest
+    """The version digest of the policy."""
+    groups: int
+    """How many groups are in the slot."""
+    max_units: int
+    """The most work units that may be submitted."""
+    expiry: int
+    """Unix time in seconds until which work may be submitted."""
+
+    @property
+    def key(self) -> WorkKey:
+        """The work that is done under it."""
+        return WorkKey(pool_id=self.pool_id, run=self.run, node=self.node, step=self.step, index=self.index)
+
+    @property
+    def hash(self) -> Digest:
+        """What the node's `Work` names."""
+        return digest(self.struct_hash())
+
+    def expired(self, now: datetime) -> bool:
+        """Whether work can't be submitted under it any more."""
+        return now > datetime.fromtimestamp(min(self.expiry, 2**37), UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work(TypedStruct):
+    """The node's word that this file is its work under this lease."""
+
+    TYPE: ClassVar[str] = "Work(bytes32 leaseHash,bytes32 sha256Hash,uint64 units)"
+
+    lease_hash: Digest
+    sha256: Digest
+    """Of the submitted file."""
+    units: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispute(TypedStruct):
+    """The node's word that it disputes a verdict, for somebody else to carry to the ledger."""
+
+    TYPE: ClassVar[str] = "Dispute(bytes32 key,bytes32 evidenceHash,uint256 deadline)"
+
+    key: Digest
+    evidence_hash: Digest
+    deadline: int
+    """Unix time in seconds until which it may be used."""

@@ -1,0 +1,137 @@
+"""Structured logs: JSON for machines, colours at a terminal, and no secret in either."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Mapping
+from typing import TextIO
+
+import structlog
+from pydantic import SecretBytes, SecretStr
+from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
+
+REDACTED = "[redacted]"
+
+_SECRET_NAME = re.compile(
+    r"(secret|passw(or)?d|passphrase|private_?key|mnemonic|seed_phrase|token|api_?key|authorization|cookie"
+    r"|x-muster-signature|credential)",
+    re.IGNORECASE,
+)
+_HARMLESS_NAME = re.compile(
+    r"(tokens|token_(count|address|id)|(max|prompt|output|new)_tokens?|tokens_per_second)$", re.IGNORECASE
+)
+_KEY_NAME = re.compile(r"(^|_)key$", re.IGNORECASE)
+_BARE_KEY = re.compile(r"(0x)?[0-9a-fA-F]{64}")
+_USER_INFO = re.compile(r"(?<=://)[^/@\s:]*:[^/@\s]*@")
+_SIGNED_QUERY = re.compile(
+    r"(?<=[?&])(X-Amz-(?:Signature|Credential|Security-Token)|X-Goog-(?:Signature|Credential)|sig|signature|token|"
+    r"access_token|AWSAccessKeyId)=[^&\s\"']+",
+    re.IGNORECASE,
+)
+_BEARER = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE)
+_TOKEN = re.compile(r"\bmst_[0-9a-f]{8}_[A-Za-z0-9_-]{8,}")
+_DEEPEST = 6
+
+
+def configure_logs(*, level: str = "INFO", json: bool | None = None, stream: TextIO | None = None) -> None:
+    """Sends every log of the process, the libraries' too, through one formatter to `stream`.
+
+    Args:
+        level: `DEBUG`, `INFO`, `WARNING`, `ERROR`.
+        json: One JSON object per line; by default unless `stream` is a terminal.
+        stream: Standard error by default.
+    """
+    stream = sys.stderr if stream is None else stream
+    as_json = not stream.isatty() if json is None else json
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    ending: list[Processor] = (
+        [structlog.processors.format_exc_info, redact, structlog.processors.JSONRenderer(default=str)]
+        if as_json
+        else [redact, structlog.dev.ConsoleRenderer(exception_formatter=_redacted_traceback)]
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *ending],
+        )
+    )
+    root = logging.getLogger()
+    for old in list(root.handlers):
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "web3", "httpx"):
+        library = logging.getLogger(name)
+        library.handlers.clear()
+        library.propagate = True
+    for name in ("httpx", "httpcore", "web3", "urllib3"):  # at INFO they write every URL, with presigned queries
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.add_logger_name,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+
+
+def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Takes secrets out of an event, however deep they lie."""
+    for name, value in list(event.items()):
+        event[name] = redacted(value, name=name)
+    return event
+
+
+def redacted(value: object, *, name: str = "", depth: int = 0) -> object:  # noqa: PLR0911 - one line per kind of value
+    """Returns the value without secrets.
+
+    What a secret's name says is redacted whole; a name that ends in `key` only if the value looks like a key; any text
+    loses passwords in URLs, presigned queries and bearer tokens.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, (SecretStr, SecretBytes)) or _names_a_secret(name):
+        return REDACTED
+    if isinstance(value, (int, float)):
+        return value
+    if isinstance(value, (bytes, bytearray)):
+        return f"<{len(value)} bytes>"
+    if isinstance(value, (Mapping, list, tuple, set, frozenset)):
+        return _redacted_inside(value, name, depth + 1) if depth < _DEEPEST else "..."
+    if _KEY_NAME.search(name) and _BARE_KEY.fullmatch(str(value)):
+        return REDACTED
+    return redacted_text(str(value))
+
+
+def _redacted_inside(value: Mapping[object, object] | Iterable[object], name: str, depth: int) -> object:
+    if isinstance(value, Mapping):
+        return {str(key): redacted(item, name=str(key), depth=depth) for key, item in value.items()}
+    return [redacted(item, name=name, depth=depth) for item in value]
+
+
+def redacted_text(text: str) -> str:
+    """Takes user info, presigned queries and tokens out of a text."""
+    text = _USER_INFO.sub(f"{REDACTED}@", text)
+    text = _SIGNED_QUERY.sub(lambda match: f"{match[1]}={REDACTED}", text)
+    text = _BEARER.sub(lambda match: f"{match[1]} {REDACTED}", text)
+    return _TOKEN.sub(REDACTED, text)
+
+
+def _names_a_secret(name: str) -> bool:
+    return bool(_SECRET_NAME.search(name)) and not _HARMLESS_NAME.search(name)
+
+
+def _redacted_traceback(stream: TextIO, exc_info: ExcInfo) -> None:
+    stream.write("\n" + redacted_text("".join(traceback.format_exception(*exc_info))))

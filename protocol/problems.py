@@ -1,0 +1,208 @@
+"""Errors on the wire: problem JSON (RFC 9457) from exceptions on one side, and exceptions from it on the other."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping
+from datetime import timedelta
+from http import HTTPStatus
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.exceptions import HTTPException
+
+from protocol.errors import (
+    Conflict,
+    Forbidden,
+    InvalidInput,
+    MusterError,
+    NotFound,
+    RateLimited,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+    Unprocessable,
+    UpgradeRequired,
+)
+
+MEDIA_TYPE = "application/problem+json"
+TYPE_PREFIX = "urn:muster:problem:"
+
+_BY_STATUS: Mapping[int, type[MusterError]] = {
+    kind.status: kind
+    for kind in (
+        InvalidInput,
+        Unauthenticated,
+        Forbidden,
+        NotFound,
+        Conflict,
+        TooLarge,
+        Unprocessable,
+        UpgradeRequired,
+        Unavailable,
+    )
+}
+
+_log = structlog.get_logger(__name__)
+
+
+class Problem(BaseModel):
+    """What every error answer says (RFC 9457, with `code`, `hint` and `retryable` of our own)."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    type: str = Field("about:blank", description="`urn:muster:problem:` and the code", max_length=200)
+    title: str = Field("", description="The status in words", max_length=200)
+    status: int = Field(description="The HTTP status", ge=100, le=599)
+    detail: str = Field("", description="What happened, to what, with the value and the limit", max_length=4000)
+    code: str = Field("error", description="A stable name for machines", max_length=100, pattern=r"^[a-z0-9-]+$")
+    hint: str = Field("", description="What to do next", max_length=2000)
+    retryable: bool = Field(False, description="Whether the same request may succeed later")
+    instance: str = Field("", description="The id of this request in the service's log", max_length=200)
+    retry_after: float | None = Field(None, description="Seconds to wait, with 429 and 503", ge=0)
+    fields: dict[str, str] | None = Field(None, description="With 422: what is wrong, by field", max_length=100)
+
+
+def problem_of(error: MusterError, *, instance: str = "") -> Problem:
+    """Writes an error down."""
+    return Problem(
+        type=TYPE_PREFIX + error.code,
+        title=_title(error.status),
+        status=error.status,
+        detail=error.detail[:4000],
+        code=error.code,
+        hint=error.hint[:2000],
+        retryable=error.retryable,
+        instance=instance,
+        retry_after=error.retry_after.total_seconds() if isinstance(error, RateLimited) else None,
+        fields=error.fields or None if isinstance(error, Unprocessable) else None,
+    )
+
+
+def error_of(problem: Problem, *, retry_after: timedelta | None = None) -> MusterError:
+    """Reads an error back, with the code and hint that the service gave it.
+
+    Args:
+        problem: What the answer said.
+        retry_after: What its `Retry-After` header said.
+    """
+    detail = problem.detail or problem.title
+    if problem.status == RateLimited.status:
+        wait = retry_after or timedelta(seconds=min(problem.retry_after or 1.0, 86_400.0))
+        limited = RateLimited(detail, retry_after=wait, hint=problem.hint)
+        limited.code = problem.code
+        return limited
+    if problem.status == Unprocessable.status:
+        wrong = Unprocessable(detail, fields=problem.fields, hint=problem.hint)
+        wrong.code = problem.code
+        return wrong
+    kind = _BY_STATUS.get(problem.status) or (Unavailable if problem.status >= 500 else InvalidInput)
+    return kind(detail, hint=problem.hint, code=problem.code, retryable=problem.retryable)
+
+
+def error_of_answer(status: int, media_type: str, body: bytes, *, retry_after: timedelta | None = None) -> MusterError:
+    """Reads the error from any answer; one that is no problem JSON (a proxy's page) becomes one by its status."""
+    if media_type.split(";", maxsplit=1)[0].strip().lower() == MEDIA_TYPE:
+        try:
+            problem = Problem.model_validate_json(body)
+        except ValidationError:
+            pass
+        else:
+            return error_of(problem.model_copy(update={"status": status}), retry_after=retry_after)
+    retryable = status in {408, 425, 429} or status >= 500
+    plain = Problem(
+        status=status, detail=f"the answer was {status} {_title(status)}, without an explanation", retryable=retryable
+    )
+    return error_of(plain.model_copy(update={"code": f"http-{status}"}), retry_after=retry_after)
+
+
+def problem_response(error: MusterError, *, instance: str = "") -> Response:
+    """The answer that carries an error."""
+    problem = problem_of(error, instance=instance)
+    headers = {"Cache-Control": "no-store"}
+    if problem.retry_after is not None:
+        headers["Retry-After"] = str(max(1, math.ceil(problem.retry_after)))
+    if isinstance(error, Unauthenticated):
+        headers["WWW-Authenticate"] = "Bearer, Muster"
+    return Response(problem.model_dump_json(exclude_none=True), error.status, headers, media_type=MEDIA_TYPE)
+
+
+def unexpected(error: BaseException) -> MusterError:
+    """What the caller learns of an error that nobody expected: an id, and nothing of the inside."""
+    reference = secrets.token_hex(6)
+    _log.error("unexpected-error", reference=reference, exc_info=error)
+    return MusterError(
+        f"something went wrong inside (reference {reference})",
+        hint="tell the operator the reference; the log has the rest",
+        code="internal",
+    )
+
+
+def install_problem_answers(app: FastAPI) -> None:
+    """Makes every error that a route can raise a problem answer."""
+
+    async def ours(request: Request, error: Exception) -> Response:
+        if not isinstance(error, MusterError):  # Starlette's signature is wider than what it calls this with
+            raise error
+        return problem_response(error, instance=instance_of(request))
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        if not isinstance(error, RequestValidationError):
+            raise error
+        fields = {".".join(str(part) for part in item["loc"]): str(item["msg"]) for item in error.errors()[:100]}
+        complaint = Unprocessable(
+            "; ".join(f"{name}: {what}" for name, what in list(fields.items())[:5])[:1000],
+            fields=fields,
+            hint="see the service's /docs for the form of this request",
+        )
+        return problem_response(complaint, instance=instance_of(request))
+
+    async def framework(request: Request, error: Exception) -> Response:
+        if not isinstance(error, HTTPException):
+            raise error
+        return http_problem(error, instance=instance_of(request))
+
+    app.add_exception_handler(MusterError, ours)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, framework)
+
+
+def http_problem(error: HTTPException, *, instance: str) -> Response:
+    """An error of the framework (no such route, method not allowed) as a problem."""
+    problem = Problem(
+        type=TYPE_PREFIX + _code(error.status_code),
+        title=_title(error.status_code),
+        status=error.status_code,
+        detail=str(error.detail)[:4000],
+        code=_code(error.status_code),
+        retryable=error.status_code >= 500,
+        instance=instance,
+    )
+    return Response(
+        problem.model_dump_json(exclude_none=True),
+        error.status_code,
+        dict(error.headers or {}) | {"Cache-Control": "no-store"},
+        media_type=MEDIA_TYPE,
+    )
+
+
+def instance_of(request: Request) -> str:
+    """The id under which the log knows this request."""
+    identifier = request.scope.get("muster.request_id")
+    return f"urn:muster:request:{identifier}" if identifier else ""
+
+
+def _code(status: int) -> str:
+    kind = RateLimited if status == RateLimited.status else _BY_STATUS.get(status)
+    return kind.code if kind is not None else f"http-{status}"
+
+
+def _title(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Error"

@@ -1,0 +1,107 @@
+"""Redis: one way to connect, one place for the names of keys, one error when it is down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import FullJitterBackoff
+from redis.exceptions import RedisError
+
+from protocol.errors import InvalidInput, Unavailable
+
+
+class StoreUnavailable(Unavailable):
+    """Redis is down, slow, or refuses; nothing was accepted."""
+
+    code = "store-unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class RedisKeys:
+    """Names of keys: `muster:{pool}:…`.
+
+    The braces keep a pool in one slot of a cluster, so that a script may touch all of them.
+    """
+
+    pool: str
+
+    def of(self, *parts: str) -> str:
+        """The key of these parts.
+
+        Raises:
+            InvalidInput: A part has a colon or a brace, and could name another key.
+        """
+        for part in (self.pool, *parts):
+            if not part or any(character in part for character in ":{}"):
+                raise InvalidInput(f"{part[:60]!r} can't be a part of a key")
+        return self.prefix + ":".join(parts)
+
+    @property
+    def prefix(self) -> str:
+        """What every key of this pool begins with."""
+        return f"muster:{{{self.pool}}}:"
+
+
+def connect_redis(
+    url: str,
+    *,
+    timeout: timedelta = timedelta(seconds=2),
+    retries: int = 2,
+    connections: int = 64,
+) -> Redis:
+    """Returns a client with timeouts and bounded retries; it connects when it is first used.
+
+    A command that changes something may run twice when its answer was lost, so scripts must bear that.
+
+    Args:
+        url: `redis://`, `rediss://` or `unix://`.
+        timeout: For connecting, and for each command.
+        retries: After connection errors and timeouts.
+        connections: At most this many at a time; who finds all of them busy waits, no longer than `timeout`.
+
+    Raises:
+        InvalidInput: The URL is not one of Redis; its password is not repeated.
+    """
+    try:
+        pool = BlockingConnectionPool.from_url(
+            url,
+            timeout=timeout.total_seconds(),
+            socket_connect_timeout=timeout.total_seconds(),
+            socket_timeout=timeout.total_seconds(),
+            retry=Retry(FullJitterBackoff(cap=0.5, base=0.02), retries),
+            max_connections=connections,
+            health_check_interval=30,
+            protocol=2,
+        )
+    except ValueError as error:
+        raise InvalidInput(
+            "the Redis URL can't be read", hint="for example redis://127.0.0.1:6379/0 or unix:///run/redis.sock"
+        ) from error
+    return Redis.from_pool(pool)
+
+
+@contextmanager
+def store_errors() -> Iterator[None]:
+    """Turns whatever Redis raises inside into `StoreUnavailable`."""
+    try:
+        yield
+    except (RedisError, OSError, TimeoutError) as error:
+        raise StoreUnavailable(
+            f"Redis did not do it: {type(error).__name__}",
+            hint="nothing was accepted; try again in a moment",
+        ) from error
+
+
+async def check_redis(redis: Redis) -> None:
+    """Returns if Redis answers; a readiness check.
+
+    Raises:
+        StoreUnavailable: It does not.
+    """
+    with store_errors():
+        await redis.ping()

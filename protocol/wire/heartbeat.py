@@ -1,0 +1,121 @@
+"""The heartbeat: the one conversation between a worker and its orchestrator that never stops."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from protocol.wire.base import Identifier, LongText, Milliseconds, Name, PoolId, ShortText, WireModel
+from protocol.wire.tasks import Assignment, AssignmentState
+
+MAX_METRICS = 64
+MAX_COMMANDS = 16
+
+
+class NodeState(StrEnum):
+    """Where a node is in its life, as the orchestrator sees it."""
+
+    DISCOVERED = "discovered"
+    INVITED = "invited"
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+    DEAD = "dead"
+    DRAINING = "draining"
+    EVICTED = "evicted"
+    BANNED = "banned"
+
+
+class AssignmentReport(WireModel):
+    """What the worker did with its assignment so far."""
+
+    id: Identifier
+    generation: Annotated[int, Field(ge=1)]
+    state: AssignmentState
+    detail: LongText = ""
+    """In words: the pull's progress, the engine's error, the exit."""
+    exit_code: Annotated[int, Field(ge=-255, le=255)] | None = None
+    restarts: Annotated[int, Field(ge=0, le=2**31)] = 0
+    started_at_ms: Milliseconds | None = None
+
+
+class Heartbeat(WireModel):
+    """Body of `POST /v1/heartbeat`. Who sends it is known from the signature alone."""
+
+    pool_id: PoolId
+    worker_version: ShortText
+    assignment: AssignmentReport | None = None
+    metrics: Annotated[dict[Name, float], Field(max_length=MAX_METRICS)] = {}
+    """Compact gauges: cpu, memory, gpu use, and what the task reported through the bridge."""
+    acknowledged: Annotated[tuple[Identifier, ...], Field(max_length=MAX_COMMANDS)] = ()
+    """Commands that were carried out since the last answer."""
+    draining: bool = False
+    """The contributor wants to leave: finish, hand over, give nothing new."""
+
+
+class CommandKind(StrEnum):
+    """What an orchestrator may ask of a worker beside its assignment."""
+
+    SEND_LOGS = "send-logs"
+    """Push the log lines of the assignment whose id is `text`, from `since` on, until `until_ms`, to `POST /v1/logs`.
+
+    It may be an assignment that has ended: its last lines are asked for before its container is forgotten."""
+    DRAIN = "drain"
+    """Finish what runs, hand over, take nothing new."""
+    RESUME = "resume"
+    """Take work again after a drain."""
+    SHOW_NOTICE = "show-notice"
+    """Show `text` to the contributor."""
+
+
+class Command(WireModel):
+    """Rides on heartbeat answers until it is acknowledged; carrying it out twice does no harm."""
+
+    id: Identifier
+    kind: CommandKind
+    text: LongText = ""
+    since: Annotated[int, Field(ge=0)] = 0
+    until_ms: Milliseconds = 0
+
+
+class HeartbeatAnswer(WireModel):
+    """Signed by the orchestrator: nobody on the path can put a container on a contributor's machine."""
+
+    state: NodeState
+    assignment: Assignment | None
+    reason: LongText = ""
+    """Without an assignment: why, in words."""
+    commands: Annotated[tuple[Command, ...], Field(max_length=MAX_COMMANDS)] = ()
+    next_interval_seconds: Annotated[float, Field(gt=0, le=3600)]
+    server_time_ms: Milliseconds
+
+
+MOST_SEQUENCE = 2**53 - 2
+"""Numbers up to one more than this are exact wherever JSON and Lua go."""
+
+
+class LogLine(WireModel):
+    """One line of a task's output."""
+
+    sequence: Annotated[int, Field(ge=0, le=MOST_SEQUENCE)]
+    """Position in the assignment's log, from 0; gaps mean that the worker dropped lines and says so in one of them."""
+    time_ms: Milliseconds
+    stream: Annotated[str, Field(pattern="^(stdout|stderr|worker)$")]
+    text: Annotated[str, Field(max_length=8192)]
+
+
+class LogBatch(WireModel):
+    """Body of `POST /v1/logs`, signed by the node."""
+
+    assignment_id: Identifier
+    lines: Annotated[tuple[LogLine, ...], Field(max_length=1000)]
+
+
+class LogReceipt(WireModel):
+    """Answer to a batch of log lines."""
+
+    next_sequence: Annotated[int, Field(ge=0)]
+    """What the orchestrator wants next: lines below it are kept already."""
+    wanted_until_ms: Milliseconds
+    """Push on while somebody reads; 0 to stop."""

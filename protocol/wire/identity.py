@@ -1,0 +1,22 @@
+"""Who a service is: what requests to it name as their audience."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from protocol.identifiers import WireAddress
+from protocol.wire.base import MAX_INT64, ShortText, WireModel
+
+
+class ServiceIdentity(WireModel):
+    """Answer of `GET /v1/identity`; worth as much as the TLS connection that it came over, unless it is pinned."""
+
+    service: ShortText
+    address: WireAddress
+    """Audience of requests, and signer of answers."""
+    chain_id: Annotated[int, Field(ge=1, le=MAX_INT64)]
+    """Chain of the ledger that the service reads."""
+    contract: WireAddress
+    """`ComputePools` on that chain."""

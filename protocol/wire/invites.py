@@ -1,0 +1,79 @@
+"""Invites as they lie at a discovery service until their node fetches them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, Field, StringConstraints
+
+from protocol.identifiers import Address, WireAddress
+from protocol.invites import MOST_URL_BYTES, Invite
+from protocol.typed_data import SigningDomain
+from protocol.wire.base import MAX_INT64, PoolId, WireModel
+
+
+def _uint256(text: str) -> str:
+    if int(text) >= 1 << 256:
+        raise ValueError("more than 256 bits")
+    return text
+
+
+class SignedInvite(WireModel):
+    """An invite with its signature and the contract that will take it; everything that is needed to redeem it."""
+
+    pool_id: PoolId
+    domain_id: Annotated[int, Field(ge=1, le=MAX_INT64)]
+    node: WireAddress
+    nonce: Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,77})$"), AfterValidator(_uint256)]
+    """A uint256 in decimal; a string, because JSON numbers of that size lose digits."""
+    expiry: Annotated[int, Field(ge=0, le=MAX_INT64)]
+    """Unix time in seconds."""
+    url: Annotated[str, StringConstraints(min_length=8, max_length=MOST_URL_BYTES, pattern=r"^https?://[!-~]+$")]
+    chain_id: Annotated[int, Field(ge=1, le=MAX_INT64)]
+    contract: WireAddress
+    signature: Annotated[str, StringConstraints(pattern=r"^0x[0-9a-f]{130}$")]
+
+    @classmethod
+    def of(cls, invite: Invite, *, domain: SigningDomain, signature: bytes) -> Self:
+        """Writes an invite down."""
+        return cls(
+            pool_id=invite.pool_id,
+            domain_id=invite.domain_id,
+            node=invite.node,
+            nonce=str(invite.nonce),
+            expiry=invite.expiry,
+            url=invite.url,
+            chain_id=domain.chain_id,
+            contract=domain.contract,
+            signature="0x" + signature.hex(),
+        )
+
+    @property
+    def invite(self) -> Invite:
+        """What was signed."""
+        return Invite(
+            pool_id=self.pool_id,
+            domain_id=self.domain_id,
+            node=self.node,
+            nonce=int(self.nonce),
+            expiry=self.expiry,
+            url=self.url,
+        )
+
+    @property
+    def domain(self) -> SigningDomain:
+        """The contract that it says it is for. Compare it with the one you know before you believe it."""
+        return SigningDomain(self.chain_id, self.contract)
+
+    @property
+    def raw_signature(self) -> bytes:
+        """The signature's 65 bytes."""
+        return bytes.fromhex(self.signature[2:])
+
+    def signer(self) -> Address:
+        """Returns who signed it, which must be the pool's orchestrator on the ledger.
+
+        Raises:
+            InvalidInput: The signature is broken.
+        """
+        return self.invite.signer(self.raw_signature, self.domain)

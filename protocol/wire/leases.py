@@ -1,0 +1,98 @@
+"""Leases and signed work as they travel between orchestrator, node and whoever carries them to the ledger."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, StringConstraints
+
+from protocol.identifiers import WireAddress, WireDigest
+from protocol.leases import Lease, Work
+from protocol.typed_data import SigningDomain
+from protocol.wire.base import MAX_INT64, PoolId, WireModel
+
+Count = Annotated[int, Field(ge=0, le=MAX_INT64)]
+Signature = Annotated[str, StringConstraints(pattern=r"^0x[0-9a-f]{130}$")]
+
+
+class SignedLease(WireModel):
+    """A lease with the orchestrator's signature and the contract that will take work under it."""
+
+    pool_id: PoolId
+    run: WireDigest
+    step: Count
+    index: Annotated[int, Field(ge=0, lt=1 << 32)]
+    node: WireAddress
+    version: Count
+    digest: WireDigest
+    groups: Annotated[int, Field(ge=1, lt=1 << 32)]
+    max_units: Annotated[int, Field(ge=1, lt=1 << 56)]
+    expiry: Count
+    """Unix time in seconds."""
+    chain_id: Annotated[int, Field(ge=1, le=MAX_INT64)]
+    contract: WireAddress
+    signature: Signature
+
+    @classmethod
+    def of(cls, lease: Lease, *, domain: SigningDomain, signature: bytes) -> Self:
+        """Writes a lease down."""
+        return cls(
+            pool_id=lease.pool_id,
+            run=lease.run,
+            step=lease.step,
+            index=lease.index,
+            node=lease.node,
+            version=lease.version,
+            digest=lease.digest,
+            groups=lease.groups,
+            max_units=lease.max_units,
+            expiry=lease.expiry,
+            chain_id=domain.chain_id,
+            contract=domain.contract,
+            signature="0x" + signature.hex(),
+        )
+
+    @property
+    def lease(self) -> Lease:
+        """What was signed."""
+        return Lease(
+            pool_id=self.pool_id,
+            run=self.run,
+            step=self.step,
+            index=self.index,
+            node=self.node,
+            version=self.version,
+            digest=self.digest,
+            groups=self.groups,
+            max_units=self.max_units,
+            expiry=self.expiry,
+        )
+
+    @property
+    def domain(self) -> SigningDomain:
+        """The contract that it says it is for. Compare it with the one you know before you believe it."""
+        return SigningDomain(self.chain_id, self.contract)
+
+    @property
+    def raw_signature(self) -> bytes:
+        """The signature's 65 bytes."""
+        return bytes.fromhex(self.signature[2:])
+
+
+class SignedWork(WireModel):
+    """A node's word for its work, with the lease it was done under: all that a carrier needs."""
+
+    lease: SignedLease
+    sha256: WireDigest
+    units: Annotated[int, Field(ge=1, lt=1 << 56)]
+    signature: Signature
+
+    @property
+    def work(self) -> Work:
+        """What the node signed."""
+        return Work(lease_hash=self.lease.lease.hash, sha256=self.sha256, units=self.units)
+
+    @property
+    def raw_signature(self) -> bytes:
+        """The node's signature, 65 bytes."""
+        return bytes.fromhex(self.signature[2:])

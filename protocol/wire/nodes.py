@@ -1,0 +1,86 @@
+"""What a node says of itself to discovery, and what discovery tells a pool about it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from protocol.identifiers import WireAddress
+from protocol.wire.base import Bytes, Labels, Milliseconds, PoolId, ShortText, WireModel
+
+
+class RuntimeKind(StrEnum):
+    """What a worker runs tasks in."""
+
+    DOCKER = "docker"
+    PROCESS = "process"
+
+
+class Gpu(WireModel):
+    """One accelerator as NVML names it."""
+
+    index: Annotated[int, Field(ge=0, le=255)]
+    model: ShortText
+    memory_bytes: Bytes
+
+
+class Hardware(WireModel):
+    """What a machine has. GPUs of different models may stand side by side."""
+
+    cpu_model: ShortText
+    cpu_cores: Annotated[int, Field(ge=1, le=4096)]
+    architecture: ShortText
+    memory_bytes: Bytes
+    disk_free_bytes: Bytes
+    gpus: Annotated[tuple[Gpu, ...], Field(max_length=64)] = ()
+    gpu_driver: ShortText | None = None
+
+
+class Software(WireModel):
+    """What a worker runs on."""
+
+    worker_version: ShortText
+    protocol_version: Annotated[int, Field(ge=1, le=65535)]
+    operating_system: ShortText
+    runtimes: Annotated[tuple[RuntimeKind, ...], Field(min_length=1, max_length=4)]
+    docker_version: ShortText | None = None
+    gpu_containers: bool = False
+    """Whether the Docker engine can hand GPUs to containers."""
+
+
+class Registration(WireModel):
+    """Body of `PUT /v1/nodes/{address}`, signed by the node. Refreshed before it expires."""
+
+    pool_id: PoolId
+    hardware: Hardware
+    software: Software
+    labels: Labels = {}
+
+
+class NodeRecord(WireModel):
+    """One node as discovery shows it to the pool that the node wants to join."""
+
+    address: WireAddress
+    registration: Registration
+    ip: ShortText
+    """As seen by discovery, never as told by the node."""
+    first_seen_ms: Milliseconds
+    last_seen_ms: Milliseconds
+    expires_at_ms: Milliseconds
+    provider: WireAddress | None
+    """The wallet that registered the node on the ledger; None while nobody has."""
+    stake: Annotated[str, Field(pattern=r"^[0-9]{1,78}$")]
+    """The provider's active stake in the token's smallest unit, as decimal digits."""
+    banned: bool
+    """Whether the pool banned the node or its provider."""
+    facts_as_of_ms: Milliseconds = 0
+    """When discovery last read the ledger up to its head: provider, stake and ban are from then; 0 for never."""
+
+
+class NodePage(WireModel):
+    """Answer of `GET /v1/pools/{id}/nodes`."""
+
+    nodes: tuple[NodeRecord, ...]
+    next_cursor: str | None

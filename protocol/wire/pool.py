@@ -1,0 +1,195 @@
+"""What an orchestrator tells of its pool: nodes with their history, groups, events and webhooks."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, SecretStr, StringConstraints, field_serializer
+
+from protocol.identifiers import WireAddress
+from protocol.wire.base import Identifier, Labels, LongText, Milliseconds, Name, ShortText, WireModel
+from protocol.wire.heartbeat import LogLine, NodeState
+from protocol.wire.nodes import Hardware, Software
+from protocol.wire.tasks import AssignmentState, GroupPlace
+
+
+class AssignmentView(WireModel):
+    """What a node runs, or ran last, as the node reported it."""
+
+    id: Identifier
+    task_id: Identifier
+    task_name: Name
+    node: WireAddress
+    generation: Annotated[int, Field(ge=1)]
+    state: AssignmentState
+    detail: LongText = ""
+    exit_code: int | None = None
+    restarts: int = 0
+    assigned_at_ms: Milliseconds
+    started_at_ms: Milliseconds | None = None
+    ended_at_ms: Milliseconds | None = None
+    """When it was over: completed, failed, stopped, or taken away."""
+    ended_because: str = ""
+    group: GroupPlace | None = None
+
+
+class NodeView(WireModel):
+    """One node as the pool's owner sees it, and as it sees itself."""
+
+    address: WireAddress
+    state: NodeState
+    since_ms: Milliseconds
+    reason: str
+    """In words: why it is in this state, or why it is not invited."""
+    member: bool
+    """Whether the ledger has it as a member of the pool, as far as the orchestrator has read."""
+    provider: WireAddress | None = None
+    worker_version: ShortText | None = None
+    hardware: Hardware | None = None
+    software: Software | None = None
+    labels: Labels = {}
+    last_seen_ms: Milliseconds | None = None
+    """The last heartbeat."""
+    assignment: AssignmentView | None = None
+
+
+class NodeViewPage(WireModel):
+    """Answer of `GET /v1/nodes`."""
+
+    nodes: tuple[NodeView, ...]
+    next_cursor: str | None
+
+
+class HistoryEntry(WireModel):
+    """One change in the life of a node."""
+
+    time_ms: Milliseconds
+    before: NodeState
+    after: NodeState
+    event: str
+    """What happened, as one word of a closed list: `heartbeat`, `missed`, `silent`, `joined`, …"""
+    cause: str
+    """The same in words."""
+    actor: str
+    """Who caused it: an address, `ledger`, `discovery`, `liveness`, or the name of an API token."""
+
+
+class History(WireModel):
+    """Answer of `GET /v1/nodes/{address}/history`: newest first, bounded per node."""
+
+    entries: tuple[HistoryEntry, ...]
+
+
+class NodeSelf(WireModel):
+    """Answer of `GET /v1/nodes/me`, signed by the node that asks."""
+
+    node: NodeView
+    history: tuple[HistoryEntry, ...]
+
+
+class NodeMetrics(WireModel):
+    """Answer of `GET /v1/nodes/{address}/metrics`: what the last heartbeat carried."""
+
+    time_ms: Milliseconds | None
+    metrics: dict[str, float]
+
+
+class NodeLogs(WireModel):
+    """Answer of `GET /v1/nodes/{address}/logs`."""
+
+    assignment_id: Identifier | None
+    lines: tuple[LogLine, ...]
+    next_sequence: Annotated[int, Field(ge=0)]
+    """Ask again with `since` set to this."""
+
+
+class Cause(WireModel):
+    """Body of requests that need a reason: ban, unban, drain, restart."""
+
+    reason: ShortText = ""
+
+
+class GroupMember(WireModel):
+    """A node in a group, by rank."""
+
+    rank: Annotated[int, Field(ge=0)]
+    node: WireAddress
+    assignment_id: Identifier
+    state: AssignmentState
+
+
+class GroupView(WireModel):
+    """Nodes that run one task together. A rank without a member waits for its replacement."""
+
+    id: Identifier
+    task_id: Identifier
+    size: Annotated[int, Field(ge=2)]
+    members: tuple[GroupMember, ...]
+
+
+class GroupList(WireModel):
+    """Answer of `GET /v1/groups`."""
+
+    groups: tuple[GroupView, ...]
+
+
+class PoolEvent(WireModel):
+    """Something that happened in the pool. Also the body of a webhook's delivery."""
+
+    id: Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}-[0-9]{1,20}$")]
+    """Grows with time; a reader goes on after the last one that it has seen."""
+    time_ms: Milliseconds
+    kind: Annotated[str, StringConstraints(pattern=r"^[a-z]+(\.[a-z-]+)+$", max_length=64)]
+    """`node.healthy`, `node.dead`, `task.completed`, `assignment.failed`, `command.acknowledged`, …"""
+    detail: str
+    actor: str
+    node: WireAddress | None = None
+    task_id: Identifier | None = None
+
+
+class EventPage(WireModel):
+    """Answer of `GET /v1/events`; oldest first."""
+
+    events: tuple[PoolEvent, ...]
+    next_cursor: str
+    """Ask again with `after` set to this."""
+
+
+class NewWebhook(WireModel):
+    """Body of `POST /v1/webhooks`."""
+
+    url: Annotated[str, StringConstraints(max_length=2048, pattern=r"^https?://[\x21-\x7e]+$")]
+    events: Annotated[tuple[Annotated[str, StringConstraints(max_length=64)], ...], Field(max_length=64)] = ()
+    """Kinds, or beginnings of kinds that end with a dot, as `node.`; empty for all."""
+
+
+class Webhook(WireModel):
+    """A webhook as the API returns it: its secret is not in it."""
+
+    id: Identifier
+    url: str
+    events: tuple[str, ...]
+    created_at_ms: Milliseconds
+    delivered: int
+    """Events that the receiver took."""
+    waiting: bool
+    """Whether the last delivery failed and is tried again."""
+    last_error: str = ""
+
+
+class CreatedWebhook(WireModel):
+    """Answer of `POST /v1/webhooks`, the only one that shows the secret."""
+
+    webhook: Webhook
+    secret: SecretStr
+    """Key of the HMAC-SHA256 in each delivery's `X-Muster-Webhook-Signature`."""
+
+    @field_serializer("secret", when_used="json")
+    def _reveal(self, secret: SecretStr) -> str:
+        return secret.get_secret_value()
+
+
+class WebhookList(WireModel):
+    """Answer of `GET /v1/webhooks`."""
+
+    webhooks: tuple[Webhook, ...]

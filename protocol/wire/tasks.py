@@ -1,0 +1,256 @@
+"""Tasks: what a pool owner asks for, and the assignment that one node receives."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, SecretStr, StringConstraints, field_serializer, model_validator
+
+from protocol.wire.base import Bytes, Identifier, Labels, Milliseconds, Name, ShortText, WireModel
+
+MEBIBYTE = 1 << 20
+
+ImageReference = Annotated[
+    str,
+    StringConstraints(
+        max_length=512,
+        pattern=r"^[a-zA-Z0-9][a-zA-Z0-9.:/_-]*(@sha256:[0-9a-f]{64})?$",
+    ),
+]
+"""Any image reference that a Docker engine takes: registry, repository, tag or digest."""
+
+ContainerPath = Annotated[str, StringConstraints(max_length=512, pattern=r"^/[^\x00:]*$")]
+"""An absolute path inside the container."""
+
+EnvironmentName = Annotated[str, StringConstraints(max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+EnvironmentValue = Annotated[str, StringConstraints(max_length=32_768, pattern=r"^[^\x00]*$")]
+Argument = Annotated[str, StringConstraints(max_length=32_768, pattern=r"^[^\x00]*$")]
+SecretValue = Annotated[SecretStr, Field(max_length=32_768)]
+
+VARIABLES: dict[str, str] = {
+    "MUSTER_POOL_ID": "number of the pool on the ledger",
+    "MUSTER_NODE_ADDRESS": "address of the node that runs the task",
+    "MUSTER_TASK_ID": "id of the task",
+    "MUSTER_TASK_NAME": "name of the task",
+    "MUSTER_ASSIGNMENT_ID": "id of this node's assignment",
+    "MUSTER_GENERATION": "generation of the assignment; grows with every change",
+    "MUSTER_GROUP_ID": "id of the node's group; empty without one",
+    "MUSTER_GROUP_RANK": "this node's place in its group, from 0; empty without one",
+    "MUSTER_GROUP_SIZE": "number of nodes in the group; empty without one",
+    "MUSTER_GPU_COUNT": "number of GPUs given to the task",
+    "MUSTER_DATA_DIR": "the task's own volume, inside the container",
+    "MUSTER_SHARED_DIR": "the volume that outlives tasks, inside the container",
+    "MUSTER_BRIDGE_SOCKET": "unix socket of the bridge to the worker, inside the container",
+}
+"""The only variables that command, entrypoint and environment may name as `${NAME}`; the same are set for the task."""
+
+
+class RestartKind(StrEnum):
+    """When a task's container is started again after it ended."""
+
+    ALWAYS = "always"
+    ON_FAILURE = "on-failure"
+    NEVER = "never"
+
+
+class RestartRule(WireModel):
+    """Restarts back off exponentially with jitter; `attempts` counts failures in a row."""
+
+    kind: RestartKind = RestartKind.ON_FAILURE
+    attempts: Annotated[int, Field(ge=0, le=1000)] = 5
+
+
+class Resources(WireModel):
+    """The limits of a task's container, and what a node must have free for it."""
+
+    cpus: Annotated[float, Field(gt=0, le=4096)] = 1.0
+    memory_bytes: Annotated[int, Field(ge=16 * MEBIBYTE, le=1 << 50)] = 1024 * MEBIBYTE
+    shared_memory_bytes: Annotated[int, Field(ge=MEBIBYTE, le=1 << 50)] = 64 * MEBIBYTE
+    pids: Annotated[int, Field(ge=1, le=1 << 22)] = 512
+    disk_bytes: Bytes = 0
+
+
+class GpuNeeds(WireModel):
+    """GPUs of one node that fit: at least `count`, each with `memory_bytes`, of one of `models` if any are named."""
+
+    count: Annotated[int, Field(ge=0, le=64)] = 0
+    memory_bytes: Bytes = 0
+    models: Annotated[tuple[ShortText, ...], Field(max_length=32)] = ()
+
+
+class Volume(WireModel):
+    """A volume of the worker's. It never names a host path: the worker decides where volumes live."""
+
+    target: ContainerPath
+    shared: bool = False
+    """The one volume of this worker that outlives tasks (weights), instead of the task's own."""
+    read_only: bool = False
+
+
+class Selector(WireModel):
+    """Which nodes a task may run on. All that is set must hold."""
+
+    labels: Labels = {}
+    min_memory_bytes: Bytes = 0
+    min_disk_bytes: Bytes = 0
+    architecture: ShortText | None = None
+
+
+class NetworkMode(StrEnum):
+    """What a task's container may reach."""
+
+    NONE = "none"
+    BRIDGE = "bridge"
+    HOST = "host"
+
+
+class RegistryCredentials(WireModel):
+    """What a worker needs to pull a private image. Never returned."""
+
+    username: ShortText
+    password: SecretValue
+
+    @field_serializer("password", when_used="json")
+    def _reveal(self, password: SecretStr) -> str:
+        return password.get_secret_value()
+
+
+class TaskSpec(WireModel):
+    """What a pool owner posts. Values may use `${MUSTER_…}` variables from `VARIABLES`, and no others."""
+
+    name: Name
+    image: ImageReference
+    entrypoint: Annotated[tuple[Argument, ...], Field(max_length=256)] | None = None
+    command: Annotated[tuple[Argument, ...], Field(max_length=256)] = ()
+    environment: Annotated[dict[EnvironmentName, EnvironmentValue], Field(max_length=256)] = {}
+    volumes: Annotated[tuple[Volume, ...], Field(max_length=16)] = ()
+    resources: Resources = Resources()
+    gpus: GpuNeeds = GpuNeeds()
+    restart: RestartRule = RestartRule()
+    selector: Selector = Selector()
+    replicas: Annotated[int, Field(ge=1, le=100_000)] | Literal["every-node"] = "every-node"
+    group_size: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Nodes per gang: with 2 or more, a replica is a whole group that starts together."""
+    priority: Annotated[int, Field(ge=-100, le=100)] = 0
+    """A node runs the highest; equal ones go to the older task."""
+    deadline_ms: Milliseconds | None = None
+    read_only_root: bool = True
+    network: NetworkMode = NetworkMode.BRIDGE
+    stop_grace_seconds: Annotated[float, Field(ge=0, le=600)] = 10.0
+
+    @model_validator(mode="after")
+    def _volumes_are_apart(self) -> Self:
+        targets = [volume.target.rstrip("/") for volume in self.volumes]
+        if len(set(targets)) != len(targets):
+            raise ValueError("two volumes have the same target")
+        return self
+
+
+class NewTask(WireModel):
+    """Body of `POST /v1/tasks`: the spec and what must never come back."""
+
+    spec: TaskSpec
+    secrets: Annotated[dict[EnvironmentName, SecretValue], Field(max_length=64)] = {}
+    registry: RegistryCredentials | None = None
+
+    @field_serializer("secrets", when_used="json")
+    def _reveal(self, secrets: dict[str, SecretStr]) -> dict[str, str]:
+        return {name: value.get_secret_value() for name, value in secrets.items()}
+
+
+class DesiredState(StrEnum):
+    """What the owner wants of a task."""
+
+    RUNNING = "running"
+    STOPPED = "stopped"
+
+
+class TaskPatch(WireModel):
+    """Body of `PATCH /v1/tasks/{id}`; what is absent stays. A new spec makes a new generation."""
+
+    desired_state: DesiredState | None = None
+    replicas: Annotated[int, Field(ge=1, le=100_000)] | Literal["every-node"] | None = None
+    priority: Annotated[int, Field(ge=-100, le=100)] | None = None
+    spec: TaskSpec | None = None
+
+
+class TaskState(StrEnum):
+    """Where a task is."""
+
+    PENDING = "pending"
+    """No node runs it yet; the task's `reason` says why."""
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class AssignmentState(StrEnum):
+    """Where one node is with its assignment. The worker reports it with every heartbeat."""
+
+    PENDING = "pending"
+    PULLING = "pulling"
+    RUNNING = "running"
+    RESTARTING = "restarting"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the worker is done with the assignment."""
+        return self in {AssignmentState.COMPLETED, AssignmentState.FAILED, AssignmentState.STOPPED}
+
+
+class Task(WireModel):
+    """A task as the API returns it: no secret in it."""
+
+    id: Identifier
+    spec: TaskSpec
+    generation: Annotated[int, Field(ge=1)]
+    desired_state: DesiredState
+    state: TaskState
+    reason: str
+    """In words: why it is pending, failed or stopped."""
+    created_at_ms: Milliseconds
+    secret_names: tuple[str, ...]
+    assignments: dict[AssignmentState, int]
+    """How many nodes are in each state."""
+
+
+class TaskPage(WireModel):
+    """Answer of `GET /v1/tasks`."""
+
+    tasks: tuple[Task, ...]
+    next_cursor: str | None
+
+
+class GroupPlace(WireModel):
+    """A node's place in its gang."""
+
+    id: Identifier
+    rank: Annotated[int, Field(ge=0)]
+    size: Annotated[int, Field(ge=1)]
+
+
+class Assignment(WireModel):
+    """What one node is to run now. Signed by the orchestrator as part of the heartbeat's answer.
+
+    `generation` grows whenever anything about the assignment changes; the worker refuses one that is lower than what it
+    has seen for the same `id`.
+    """
+
+    id: Identifier
+    task_id: Identifier
+    generation: Annotated[int, Field(ge=1)]
+    spec: TaskSpec
+    secrets: dict[EnvironmentName, SecretValue] = {}
+    registry: RegistryCredentials | None = None
+    group: GroupPlace | None = None
+    restart_nonce: Annotated[int, Field(ge=0)] = 0
+    """Grows when the owner asks for a restart: a container started under a lower one is replaced."""
+
+    @field_serializer("secrets", when_used="json")
+    def _reveal(self, secrets: dict[str, SecretStr]) -> dict[str, str]:
+        return {name: value.get_secret_value() for name, value in secrets.items()}

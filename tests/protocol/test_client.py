@@ -1,0 +1,307 @@
+"""The client asks again when that helps, believes nothing it should not, and hands on errors as they were meant."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from protocol.auth import BearerToken, RequestSigner
+from protocol.client import BadAnswer, NoAnswer, ServiceClient, Unreachable, check_service_url
+from protocol.clock import TurnedClock
+from protocol.errors import Forbidden, InvalidInput, MusterError, NotFound, RateLimited, Unauthenticated, Unprocessable
+from protocol.problems import MEDIA_TYPE, Problem, error_of, problem_of
+from protocol.retry import Backoff
+from protocol.signing import sign_response
+from tests.protocol.conftest import NODE, OTHER_SERVICE, SERVICE, STRANGER, Note, Seen
+
+Handler = Callable[[httpx.Request], httpx.Response]
+QUICK = Backoff(attempts=3, first=timedelta(0), most=timedelta(0))
+
+
+def speaking_to(handler: Handler, clock: TurnedClock, *, backoff: Backoff = QUICK, limit: int = 1000) -> ServiceClient:
+    return ServiceClient(
+        "http://127.0.0.1:1",
+        signer=RequestSigner(NODE, audience=SERVICE.address, clock=clock),
+        clock=clock,
+        backoff=backoff,
+        answer_limit=limit,
+        transport=httpx.MockTransport(handler),
+    )
+
+
+def problem(status: int, code: str, *, retryable: bool) -> httpx.Response:
+    body = Problem(status=status, code=code, detail="why", hint="what to do", retryable=retryable)
+    return httpx.Response(status, content=body.model_dump_json(), headers={"Content-Type": MEDIA_TYPE})
+
+
+class Script:
+    """Answers one after the other, and remembers what was asked."""
+
+    def __init__(self, *answers: httpx.Response | Exception) -> None:
+        self.answers = list(answers)
+        self.requests: list[httpx.Request] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@pytest.fixture
+async def service(app: FastAPI, clock: TurnedClock) -> AsyncIterator[ServiceClient]:
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    signer = RequestSigner(NODE, audience=SERVICE.address, clock=clock)
+    async with ServiceClient(
+        "http://localhost", signer=signer, clock=clock, backoff=QUICK, transport=transport
+    ) as client:
+        yield client
+
+
+async def test_a_real_service_takes_what_the_client_signs(service: ServiceClient) -> None:
+    for query in ({}, {"q": "a b/ü&=?", "n": 1}):
+        answer = await service.get("/v1/notes", query=query)
+        assert answer.read(Seen).address == NODE.address
+    answer = await service.put("/v1/notes", Note(text="hello"), signed_answer=True)
+    assert answer.read(Seen) == Seen(address=NODE.address, text="hello")
+
+
+async def test_an_answer_that_had_to_be_signed_and_was_not_is_thrown_away(service: ServiceClient) -> None:
+    with pytest.raises(Unauthenticated) as caught:
+        await service.get("/v1/notes", signed_answer=True)
+    assert caught.value.code == "unsigned-answer"
+
+
+async def test_errors_arrive_as_they_were_raised(service: ServiceClient) -> None:
+    with pytest.raises(Unprocessable) as caught:
+        await service.post("/v1/notes", b'{"text": 5}')
+    assert list(caught.value.fields) == ["text"]
+    with pytest.raises(NotFound):
+        await service.get("/nowhere")
+    with pytest.raises(MusterError) as inside:
+        await service.get("/v1/broken")
+    assert inside.value.code == "internal"
+
+
+BODY = b'{"address":"me","text":"run this"}'
+
+
+def signed_by_the_service(request: httpx.Request, *, status: int = 200, body: bytes = BODY) -> dict[str, str]:
+    return sign_response(
+        SERVICE, address=NODE.address, nonce=request.headers["X-Muster-Nonce"], status=status, body=body
+    )
+
+
+FORGERIES: dict[str, Handler] = {
+    "no signature": lambda request: httpx.Response(200, content=BODY),
+    "signed by another": lambda request: httpx.Response(
+        200,
+        content=BODY,
+        headers=sign_response(
+            OTHER_SERVICE, address=NODE.address, nonce=request.headers["X-Muster-Nonce"], status=200, body=BODY
+        ),
+    ),
+    "another body": lambda request: httpx.Response(
+        200, content=BODY.replace(b"this", b"that"), headers=signed_by_the_service(request)
+    ),
+    "another status": lambda request: httpx.Response(201, content=BODY, headers=signed_by_the_service(request)),
+    "for an earlier request": lambda request: httpx.Response(
+        200,
+        content=BODY,
+        headers=sign_response(SERVICE, address=NODE.address, nonce="0" * 32, status=200, body=BODY),
+    ),
+    "for another asker": lambda request: httpx.Response(
+        200,
+        content=BODY,
+        headers=sign_response(
+            SERVICE, address=STRANGER.address, nonce=request.headers["X-Muster-Nonce"], status=200, body=BODY
+        ),
+    ),
+    "signature of zeros": lambda request: httpx.Response(
+        200, content=BODY, headers={"X-Muster-Signature": "0x" + "00" * 65}
+    ),
+    "signature cut short": lambda request: httpx.Response(
+        200, content=BODY, headers={"X-Muster-Signature": signed_by_the_service(request)["X-Muster-Signature"][:-2]}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+async def test_nobody_on_the_path_can_put_words_into_the_services_mouth(name: str, clock: TurnedClock) -> None:
+    async with speaking_to(FORGERIES[name], clock) as client:
+        with pytest.raises(Unauthenticated):
+            await client.post("/v1/heartbeat", Note(text="x"), signed_answer=True)
+    honest = speaking_to(
+        lambda request: httpx.Response(200, content=BODY, headers=signed_by_the_service(request)), clock
+    )
+    assert (await honest.post("/v1/heartbeat", Note(text="x"), signed_answer=True)).body == BODY
+
+
+async def test_only_answers_to_signed_requests_can_be_asked_to_be_signed() -> None:
+    async with ServiceClient("http://127.0.0.1:1") as client:
+        with pytest.raises(InvalidInput):
+            await client.get("/", signed_answer=True)
+
+
+GOOD = httpx.Response(200, content=BODY)
+
+
+@pytest.mark.parametrize(
+    ("method", "trouble", "asked"),
+    [
+        ("GET", httpx.ConnectError("refused"), 2),
+        ("POST", httpx.ConnectError("refused"), 2),
+        ("GET", httpx.ReadTimeout("slow"), 2),
+        ("POST", httpx.ReadTimeout("slow"), 1),
+        ("POST", httpx.RemoteProtocolError("hung up"), 1),
+        ("POST", problem(503, "store-unavailable", retryable=True), 2),
+        ("POST", problem(503, "broken", retryable=False), 1),
+        ("GET", problem(409, "replayed", retryable=False), 2),
+        ("POST", problem(409, "replayed", retryable=False), 1),
+        ("GET", problem(409, "conflict", retryable=False), 1),
+        ("GET", httpx.Response(502, content="<html>"), 2),
+        ("GET", httpx.Response(404, content="<html>"), 1),
+        ("GET", httpx.Response(302, headers={"Location": "http://evil.example"}), 1),
+    ],
+    ids=lambda value: str(value)[:40] if not isinstance(value, httpx.Response) else str(value.status_code),
+)
+async def test_requests_are_repeated_only_where_that_is_safe_and_helps(
+    method: str, trouble: httpx.Response | Exception, asked: int, clock: TurnedClock
+) -> None:
+    script = Script(trouble, GOOD)
+    async with speaking_to(script, clock) as client:
+        calling = client.call(method, "/v1/x")
+        if asked == 2:
+            assert (await calling).status == 200
+        else:
+            with pytest.raises(MusterError):
+                await calling
+    assert len(script.requests) == asked
+
+
+async def test_each_attempt_is_signed_anew(clock: TurnedClock) -> None:
+    script = Script(httpx.ConnectError("refused"), httpx.ConnectError("refused"), GOOD)
+    async with speaking_to(script, clock) as client:
+        await client.get("/v1/x")
+    assert len({request.headers["X-Muster-Nonce"] for request in script.requests}) == 3
+    assert {request.headers["X-Muster-Version"] for request in script.requests} == {"1"}
+
+
+async def test_attempts_end(clock: TurnedClock) -> None:
+    script = Script(*(httpx.ConnectError("refused") for _ in range(9)))
+    async with speaking_to(script, clock) as client:
+        with pytest.raises(Unreachable) as caught:
+            await client.get("/v1/x")
+    assert len(script.requests) == 3
+    assert caught.value.hint
+
+
+async def test_retry_after_is_obeyed(clock: TurnedClock) -> None:
+    limited = problem(429, "rate-limited", retryable=True)
+    limited.headers["Retry-After"] = "7"
+    async with speaking_to(Script(limited, GOOD), clock) as client:
+        task = asyncio.create_task(client.get("/v1/x"))
+        await clock.turn(timedelta(seconds=6))
+        assert not task.done()
+        await clock.turn(timedelta(seconds=2))
+        assert (await task).status == 200
+
+
+async def test_an_answer_that_drips_for_ever_is_given_up(clock: TurnedClock) -> None:
+    class Drip(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield b"x"
+            await asyncio.Event().wait()
+
+    async with speaking_to(lambda request: httpx.Response(200, stream=Drip()), clock) as client:
+        task = asyncio.create_task(client.post("/v1/x", attempt_patience=timedelta(seconds=5)))
+        await clock.turn(timedelta(seconds=6))
+        with pytest.raises(NoAnswer):
+            await task
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        httpx.Response(200, content=b"x" * 1001),
+        httpx.Response(200, content=b"x", headers={"Content-Encoding": "br"}),
+    ],
+    ids=["too large", "compressed"],
+)
+async def test_answers_are_bounded(answer: httpx.Response, clock: TurnedClock) -> None:
+    async with speaking_to(Script(answer), clock) as client:
+        with pytest.raises(BadAnswer):
+            await client.get("/v1/x")
+
+
+async def test_an_answer_of_another_form_is_a_bad_answer(clock: TurnedClock) -> None:
+    async with speaking_to(Script(httpx.Response(200, content=b'{"text": 1}')), clock) as client:
+        answer = await client.get("/v1/x")
+        with pytest.raises(BadAnswer, match="Seen"):
+            answer.read(Seen)
+
+
+@pytest.mark.parametrize(
+    ("url", "taken"),
+    [
+        ("https://pool.example", True),
+        ("http://127.0.0.1:8000", True),
+        ("http://[::1]:8000", True),
+        ("http://localhost", True),
+        ("http://pool.example", False),
+        ("http://127.0.0.1.evil.example", False),
+        ("http://10.0.0.1", False),
+        ("ftp://pool.example", False),
+        ("https://user:pw@pool.example", False),
+        ("https://pool.example/?a=1", False),
+        ("pool.example", False),
+        ("http://", False),
+        ("http://[", False),
+    ],
+)
+def test_only_encrypted_or_local_services_are_spoken_to(url: str, taken: bool) -> None:
+    if taken:
+        check_service_url(url)
+        return
+    with pytest.raises(InvalidInput) as caught:
+        check_service_url(url)
+    assert "pw@" not in str(caught.value)
+
+
+def test_plain_http_must_be_allowed_by_name() -> None:
+    check_service_url("http://10.0.0.1", allow_plain_http=True)
+
+
+def test_a_token_shows_itself_to_nobody() -> None:
+    assert "mst_" not in repr(BearerToken("mst_secret"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidInput("a", hint="b", code="c-d"),
+        Forbidden("a", hint="b"),
+        RateLimited("a", retry_after=timedelta(seconds=3)),
+        Unprocessable("a", fields={"b": "c"}),
+        NoAnswer("a", hint="b", retryable=False),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_survives_the_wire(error: MusterError) -> None:
+    again = error_of(Problem.model_validate_json(problem_of(error).model_dump_json()))
+    assert (again.code, again.detail, again.hint, again.retryable, again.status) == (
+        error.code,
+        error.detail,
+        error.hint,
+        error.retryable,
+        error.status,
+    )
+    if isinstance(error, RateLimited):
+        assert isinstance(again, RateLimited)
+        assert again.retry_after == error.retry_after

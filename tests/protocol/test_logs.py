@@ -1,0 +1,147 @@
+"""Logs are structured, and no secret gets into them, whoever writes it and however deep it lies."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import SecretStr
+
+from protocol.keys import Key
+from protocol.logs import REDACTED, configure_logs, redacted
+
+KEY_HEX = "11" * 32
+
+
+@pytest.fixture
+def written() -> Iterator[io.StringIO]:
+    stream = io.StringIO()
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    configure_logs(level="DEBUG", stream=stream)
+    yield stream
+    for handler in list(root.handlers):
+        root.removeHandler(handler)
+    for handler in handlers:
+        root.addHandler(handler)
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_line_is_json_with_time_level_and_fields(written: io.StringIO) -> None:
+    structlog.get_logger("part").info("started", port=80)
+    (line,) = lines(written)
+    assert (line["event"], line["level"], line["port"], line["logger"]) == ("started", "info", 80, "part")
+    assert line["timestamp"].endswith("Z")
+
+
+def test_libraries_speak_through_the_same_formatter(written: io.StringIO) -> None:
+    logging.getLogger("uvicorn.error").warning("odd %s", "http://u:hunter2@host/")
+    (line,) = lines(written)
+    assert line["logger"] == "uvicorn.error"
+    assert "hunter2" not in line["event"]
+
+
+def test_http_libraries_do_not_write_their_urls(written: io.StringIO) -> None:
+    logging.getLogger("httpx").info("GET https://store/x?X-Amz-Signature=abc")
+    assert written.getvalue() == ""
+
+
+SECRETS: list[tuple[str, dict[str, Any]]] = [
+    ("hunter2", {"password": "hunter2"}),
+    ("hunter2", {"redis_password": "hunter2"}),
+    ("hunter2", {"task": {"env": {"API_KEY": "hunter2"}}}),
+    ("hunter2", {"headers": {"Authorization": "hunter2"}}),
+    ("hunter2", {"headers": {"X-Muster-Signature": "hunter2"}}),
+    ("hunter2", {"cookie": ["hunter2"]}),
+    ("hunter2", {"secrets": {"A": "hunter2"}}),
+    ("hunter2", {"value": SecretStr("hunter2")}),
+    ("hunter2", {"url": "redis://user:hunter2@host:6379/0"}),
+    ("hunter2", {"url": "redis://:hunter2@host:6379/0"}),
+    ("hunter2", {"url": "https://s3/x?X-Amz-Credential=a&X-Amz-Signature=hunter2&b=c"}),
+    ("hunter2", {"url": "https://local/put?sig=hunter2"}),
+    ("hunter2hunter2", {"note": "sent Authorization: Bearer hunter2hunter2"}),
+    ("hunter2hunter2", {"note": "token mst_0011aabb_hunter2hunter2 refused"}),
+    (KEY_HEX, {"private_key": KEY_HEX}),
+    (KEY_HEX, {"node_key": "0x" + KEY_HEX}),
+    (KEY_HEX, {"MUSTER_NODE_KEY": KEY_HEX}),
+    ("1234", {"password": 1234}),
+    ("hunter2", {"error": ValueError("can't reach redis://:hunter2@host")}),
+    (KEY_HEX, {"key": Key(bytes.fromhex(KEY_HEX))}),
+    ("\\x11", {"data": bytes.fromhex(KEY_HEX)}),
+]
+
+
+@pytest.mark.parametrize(("secret", "fields"), SECRETS)
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_secret_is_never_written(secret: str, fields: dict[str, Any], as_json: bool, written: io.StringIO) -> None:
+    configure_logs(level="DEBUG", stream=written, json=as_json)
+    structlog.get_logger().info("event", **fields)
+    assert "event" in written.getvalue()
+    assert secret not in written.getvalue()
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_traceback_has_neither_secrets_nor_locals(as_json: bool, written: io.StringIO) -> None:
+    configure_logs(level="DEBUG", stream=written, json=as_json)
+
+    def connect(url: str, local: str) -> None:
+        raise RuntimeError(f"no answer from {url}")
+
+    try:
+        connect("redis://:hunter2@host", "local" + "value")
+    except RuntimeError:
+        structlog.get_logger().exception("failed")
+    text = written.getvalue()
+    assert "no answer from" in text
+    assert "hunter2" not in text
+    assert "localvalue" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tokens", 512),
+        ("max_tokens", 4),
+        ("tokens_per_second", 1.5),
+        ("work_key", 7),
+        ("key", "muster:{1}:nodes"),
+        ("sha256", KEY_HEX),
+        ("step", None),
+        ("url", "https://pool.example/v1?step=3"),
+    ],
+)
+def test_what_is_no_secret_stays(name: str, value: object) -> None:
+    assert redacted(value, name=name) == value
+
+
+values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.text(), st.binary()),
+    lambda inner: st.one_of(st.lists(inner), st.dictionaries(st.text(), inner)),
+    max_leaves=20,
+)
+
+
+@given(values)
+def test_any_value_can_be_logged_and_a_secret_inside_is_not(value: object) -> None:
+    json.dumps(redacted({"anything": value}))
+    assert redacted({"password": value})["password"] == (  # type: ignore[index]  # a mapping gives a mapping
+        value if value is None or isinstance(value, bool) else REDACTED
+    )
+
+
+def test_what_is_bottomless_has_an_end() -> None:
+    bottomless: dict[str, object] = {}
+    bottomless["again"] = bottomless
+    assert "..." in json.dumps(redacted(bottomless))

@@ -1,0 +1,120 @@
+"""Background loops outlive their mistakes, say how they are, and end."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from datetime import timedelta
+
+import pytest
+
+from protocol.clock import TurnedClock
+from protocol.loops import BackgroundLoops, LoopStalled
+
+SECOND = timedelta(seconds=1)
+
+
+async def test_a_loop_that_crashes_comes_back_and_others_do_not_notice(clock: TurnedClock) -> None:
+    counts = {"bad": 0, "good": 0}
+
+    async def bad() -> None:
+        counts["bad"] += 1
+        if counts["bad"] < 3:
+            raise RuntimeError("broken")
+
+    async def good() -> None:
+        counts["good"] += 1
+
+    loops = BackgroundLoops(clock=clock)
+    loops.add("bad", bad, every=SECOND)
+    loops.add("good", good, every=SECOND)
+    async with loops:
+        for _ in range(88):
+            await clock.turn(SECOND / 8)
+        await loops.check()
+        assert counts["bad"] > 5
+        assert counts["good"] == 12
+        state = loops.states()[0]
+        assert (state.crashes, state.crashes_in_a_row, state.last_error) == (2, 0, "RuntimeError")
+
+
+async def test_pauses_grow_to_a_bound(clock: TurnedClock) -> None:
+    moments: list[float] = []
+
+    async def bad() -> None:
+        moments.append(clock.monotonic())
+        raise RuntimeError
+
+    loops = BackgroundLoops(clock=clock)
+    loops.add("bad", bad)
+    async with loops:
+        for _ in range(3000):
+            await clock.turn(SECOND / 10)
+        with pytest.raises(LoopStalled, match="in a row"):
+            await loops.check()
+    pauses = [after - before for before, after in itertools.pairwise(moments)]
+    assert pauses[0] <= 0.6
+    assert max(pauses) <= 30.1
+    assert min(pauses[8:]) >= 14.9
+
+
+async def test_a_loop_that_hangs_is_reported(clock: TurnedClock) -> None:
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    loops = BackgroundLoops(clock=clock)
+    loops.add("hanging", hang, every=SECOND, stalled_after=5 * SECOND)
+    async with loops:
+        await clock.turn(5 * SECOND)
+        await loops.check()
+        await clock.turn(SECOND)
+        with pytest.raises(LoopStalled, match="hanging"):
+            await loops.check()
+        loops.beat("hanging")
+        await loops.check()
+
+
+async def test_leaving_cancels_loops_and_lets_them_clean_up(clock: TurnedClock) -> None:
+    cleaned = False
+
+    async def work() -> None:
+        nonlocal cleaned
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            cleaned = True
+
+    loops = BackgroundLoops(clock=clock)
+    loops.add("tidy", work)
+    async with loops:
+        await clock.turn(SECOND)
+    assert cleaned
+
+
+def test_two_loops_of_one_name_are_a_mistake(clock: TurnedClock) -> None:
+    async def work() -> None: ...
+
+    loops = BackgroundLoops(clock=clock)
+    loops.add("same", work)
+    with pytest.raises(ValueError, match="same"):
+        loops.add("same", work)
+
+
+@pytest.mark.parametrize("instead", [None, TimeoutError("a library's own")])
+async def test_a_loop_whose_work_swallows_its_cancellation_ends_too(
+    instead: Exception | None, clock: TurnedClock
+) -> None:
+    async def swallow() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if instead is not None:
+                raise instead from None
+
+    loops = BackgroundLoops(clock=clock, drain=timedelta(milliseconds=500))
+    loops.add("deaf", swallow)
+    async with loops:
+        await clock.turn(SECOND)
+        (task,) = loops._tasks
+    assert task.done()

@@ -1,0 +1,117 @@
+"""Rates hold on the long run, allow their burst, forget in bounded memory; callers are who our proxies say."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.clock import TurnedClock
+from protocol.errors import InvalidInput, RateLimited
+from protocol.rates import CallerAddresses, IpRates, Rate
+from protocol.redis import RedisKeys, connect_redis
+
+SECOND = timedelta(seconds=1)
+
+
+def taken(rates: IpRates, ip: str) -> bool:
+    try:
+        rates.admit(ip)
+    except RateLimited:
+        return False
+    return True
+
+
+@given(st.lists(st.floats(0, 3), max_size=60), st.integers(1, 5), st.integers(1, 5))
+def test_no_pattern_of_calls_gets_more_than_rate_and_burst(pauses: list[float], count: int, burst: int) -> None:
+    class Now(TurnedClock):
+        at = 0.0
+
+        def monotonic(self) -> float:
+            return self.at
+
+    clock = Now()
+    rates = IpRates(Rate(count=count, per=SECOND, burst=burst), clock=clock)
+    passed = 0
+    for pause in pauses:
+        clock.at += pause
+        passed += taken(rates, "192.0.2.1")
+    assert passed <= burst + clock.at * count + 1e-6
+
+
+async def test_waiting_as_long_as_one_is_told_is_enough(clock: TurnedClock) -> None:
+    rates = IpRates(Rate(count=3, per=SECOND, burst=2), clock=clock)
+    for _ in range(2):
+        rates.admit("192.0.2.1")
+    with pytest.raises(RateLimited) as caught:
+        rates.admit("192.0.2.1")
+    await clock.turn(caught.value.retry_after + timedelta(microseconds=1))
+    rates.admit("192.0.2.1")
+
+
+def test_memory_is_bounded_and_the_busiest_are_remembered(clock: TurnedClock) -> None:
+    rates = IpRates(Rate(count=1, per=timedelta(hours=1), burst=2), clock=clock, most=100)
+    rates.admit("192.0.2.1")
+    for number in range(99):
+        rates.admit(f"10.0.{number}.1")
+    rates.admit("192.0.2.1")
+    for number in range(99):
+        rates.admit(f"10.1.{number}.1")
+    assert len(rates) == 100
+    assert not taken(rates, "192.0.2.1")
+
+
+def test_a_whole_ipv6_network_is_one_caller(clock: TurnedClock) -> None:
+    rates = IpRates(Rate(count=1, per=timedelta(hours=1), burst=1), clock=clock)
+    assert taken(rates, "2001:db8::1")
+    assert not taken(rates, "2001:db8::ffff:2")
+    assert taken(rates, "2001:db8:0:1::1")
+    assert taken(rates, "::ffff:192.0.2.1")
+    assert not taken(rates, "192.0.2.1")
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "caller"),
+    [
+        ("203.0.113.9", ["1.1.1.1"], "203.0.113.9"),
+        ("10.0.0.1", [], "10.0.0.1"),
+        ("10.0.0.1", ["1.1.1.1"], "1.1.1.1"),
+        ("10.0.0.1", ["6.6.6.6, 1.1.1.1"], "1.1.1.1"),
+        ("10.0.0.1", ["6.6.6.6", "1.1.1.1, 10.0.0.2"], "1.1.1.1"),
+        ("10.0.0.1", ["10.0.0.3, 10.0.0.2"], "10.0.0.3"),
+        ("10.0.0.1", ["1.1.1.1, nonsense"], "10.0.0.1"),
+        ("10.0.0.1", ["nonsense, 1.1.1.1"], "1.1.1.1"),
+        ("::ffff:10.0.0.1", ["1.1.1.1"], "1.1.1.1"),
+        (None, ["1.1.1.1"], "local"),
+    ],
+)
+def test_a_caller_is_who_the_nearest_trusted_hop_saw(peer: str | None, forwarded: list[str], caller: str) -> None:
+    assert CallerAddresses(["10.0.0.0/8"]).of(peer, forwarded) == caller
+
+
+def test_nobody_is_trusted_unless_named() -> None:
+    assert CallerAddresses().of("127.0.0.1", ["1.1.1.1"]) == "127.0.0.1"
+    with pytest.raises(InvalidInput):
+        CallerAddresses(["everywhere"])
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_rate_of_nothing_is_a_mistake(count: int) -> None:
+    with pytest.raises(InvalidInput):
+        Rate(count=count, per=SECOND, burst=1)
+
+
+def test_a_key_can_not_be_made_to_name_another() -> None:
+    keys = RedisKeys("7")
+    assert keys.of("node", "0xAB") == "muster:{7}:node:0xAB"
+    for part in ("a:b", "", "}", "{"):
+        with pytest.raises(InvalidInput):
+            keys.of("node", part)
+
+
+def test_a_redis_url_that_is_none_is_refused_without_its_password() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        connect_redis("http://:hunter2@host")
+    assert "hunter2" not in str(caught.value)

@@ -1,0 +1,259 @@
+"""The skeleton that every service has: health, limits, problem answers, versions, and an end that loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from protocol.clock import TurnedClock
+from protocol.errors import Unavailable
+from protocol.loops import BackgroundLoops
+from protocol.rates import CallerAddresses, IpRates, Rate
+from protocol.service import create_service, serve
+
+
+def client_of(app: FastAPI, *, ip: str = "192.0.2.1") -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False, client=(ip, 1234))
+    return httpx.AsyncClient(transport=transport, base_url="http://service")
+
+
+async def test_a_service_says_that_it_lives_and_who_it_is(http: httpx.AsyncClient) -> None:
+    assert (await http.get("/healthz")).json() == {"status": "ok", "service": "test", "version": "1.2.3"}
+
+
+async def test_a_service_is_ready_when_every_check_is_well() -> None:
+    well = True
+
+    async def store() -> None:
+        if not well:
+            raise Unavailable("the store is down")
+
+    app = create_service("test", version="1", checks={"store": store})
+    async with client_of(app) as http:
+        assert (await http.get("/readyz")).status_code == 200
+        well = False
+        answer = await http.get("/readyz")
+        assert (answer.status_code, answer.json()["checks"]) == (503, {"store": "the store is down"})
+        assert "muster_ready 0.0" in (await http.get("/metrics")).text
+
+
+async def test_a_check_that_crashes_does_not_tell_why() -> None:
+    async def check() -> None:
+        raise RuntimeError("password hunter2")
+
+    async with client_of(create_service("test", version="1", checks={"store": check})) as http:
+        answer = await http.get("/readyz")
+    assert answer.status_code == 503
+    assert "hunter2" not in answer.text
+
+
+async def test_a_service_that_stops_is_not_ready(app: FastAPI, http: httpx.AsyncClient) -> None:
+    app.state.stopping.set()
+    assert (await http.get("/readyz")).status_code == 503
+    assert (await http.get("/healthz")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/nowhere", 404, "not-found"),
+        ("DELETE", "/v1/notes", 405, "http-405"),
+        ("GET", "/v1/numbers?count=many", 422, "unprocessable"),
+        ("GET", "/v1/broken", 500, "internal"),
+        ("GET", "/v1/notes", 401, "unsigned"),
+    ],
+)
+async def test_every_error_is_a_problem(
+    method: str, path: str, status: int, code: str, http: httpx.AsyncClient
+) -> None:
+    answer = await http.request(method, path)
+    problem = answer.json()
+    assert (answer.status_code, problem["status"], problem["code"]) == (status, status, code)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert problem["type"] == f"urn:muster:problem:{code}"
+    assert problem["title"]
+    assert problem["detail"]
+
+
+async def test_an_unexpected_error_shows_a_reference_and_nothing_of_the_inside(
+    http: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problem = (await http.get("/v1/broken")).json()
+    assert "hunter2" not in str(problem)
+    reference = problem["detail"].split("reference ")[1].rstrip(")")
+    assert reference in capsys.readouterr().out
+
+
+async def test_a_validation_problem_names_fields_and_repeats_no_value(http: httpx.AsyncClient) -> None:
+    answer = await http.get("/v1/numbers?count=s3cret")
+    assert list(answer.json()["fields"]) == ["query.count"]
+    assert "s3cret" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("spoken", "status", "word"),
+    [("1", 200, ""), ("1-7", 200, ""), ("2", 426, "older"), ("2-3", 426, "older"), ("0", 400, "range"), ("x", 400, "")],
+)
+async def test_versions_are_negotiated_in_words(spoken: str, status: int, word: str, http: httpx.AsyncClient) -> None:
+    answer = await http.get("/v1/numbers?count=1", headers={"X-Muster-Version": spoken})
+    assert (answer.status_code, answer.headers["x-muster-version"]) == (status, "1")
+    assert word in answer.text
+
+
+async def test_health_answers_any_version(http: httpx.AsyncClient) -> None:
+    assert (await http.get("/healthz", headers={"X-Muster-Version": "99"})).status_code == 200
+
+
+async def test_openapi_promises_problems_and_nothing_of_the_framework(http: httpx.AsyncClient) -> None:
+    schema = (await http.get("/openapi.json")).json()
+    assert schema["info"]["version"] == "1.2.3"
+    assert "Problem" in schema["components"]["schemas"]
+    assert "HTTPValidationError" not in str(schema)
+    answers = schema["paths"]["/v1/numbers"]["get"]["responses"]
+    assert "application/problem+json" in answers["default"]["content"]
+
+
+async def test_metrics_count_by_route_and_not_by_path(http: httpx.AsyncClient) -> None:
+    for number in range(3):
+        await http.get(f"/v1/numbers?count={number}")
+        await http.get(f"/made/up/{number}")
+    text = (await http.get("/metrics")).text
+    assert 'muster_http_answers_total{method="GET",route="/v1/numbers",status="200"} 3.0' in text
+    assert 'route="(none)",status="404"} 3.0' in text
+    assert "made/up" not in text
+
+
+async def test_one_ip_is_slowed_down_and_others_are_not(clock: TurnedClock) -> None:
+    rates = IpRates(Rate(count=1, per=timedelta(seconds=1), burst=2), clock=clock)
+    app = create_service("test", version="1", clock=clock, ip_rates=rates)
+    async with client_of(app) as http, client_of(app, ip="192.0.2.2") as other:
+        assert [(await http.get("/docs")).status_code for _ in range(3)] == [200, 200, 429]
+        assert (await other.get("/docs")).status_code == 200
+        assert (await http.get("/healthz")).status_code == 200
+        await clock.turn(timedelta(seconds=1))
+        assert (await http.get("/docs")).status_code == 200
+
+
+async def test_forwarded_addresses_count_only_from_our_proxies(clock: TurnedClock) -> None:
+    rates = IpRates(Rate(count=1, per=timedelta(hours=1), burst=1), clock=clock)
+    app = create_service("test", version="1", clock=clock, ip_rates=rates, callers=CallerAddresses(["192.0.2.0/28"]))
+    async with client_of(app) as proxy, client_of(app, ip="198.51.100.1") as liar:
+        said = [
+            await proxy.get("/docs", headers={"X-Forwarded-For": f"6.6.6.6, 203.0.113.{number}"})
+            for number in (1, 2, 1)
+        ]
+        assert [answer.status_code for answer in said] == [200, 200, 429]
+        lies = [await liar.get("/docs", headers={"X-Forwarded-For": f"203.0.113.{number}"}) for number in (7, 8)]
+        assert [answer.status_code for answer in lies] == [200, 429]
+
+
+async def test_bodies_are_stopped_at_the_door_whatever_length_they_claim() -> None:
+    app = create_service("test", version="1", body_limit=100, body_limits=[("/large/", 1000)])
+
+    @app.post("/{size}/")
+    async def take(size: str, body: dict[str, str]) -> str:
+        return size
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b'{"a": "'
+        yield b"x" * 200 + b'"}'
+
+    body = b'{"a": "' + b"x" * 200 + b'"}'
+    async with client_of(app) as http:
+        for content in (body, pieces()):
+            answer = await http.post("/small/", content=content, headers={"Content-Type": "application/json"})
+            assert (answer.status_code, answer.json()["code"]) == (413, "too-large")
+        assert (await http.post("/large/", content=body, headers={"Content-Type": "application/json"})).is_success
+
+
+async def test_a_port_that_is_taken_is_said_so(app: FastAPI) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        with pytest.raises(Unavailable, match="can't listen"):
+            await serve(app, port=other.getsockname()[1])
+
+
+async def test_loops_run_while_the_service_does_and_are_part_of_readiness(clock: TurnedClock) -> None:
+    rounds = 0
+
+    async def work() -> None:
+        nonlocal rounds
+        rounds += 1
+
+    loops = BackgroundLoops(clock=clock)
+    loops.add("counting", work, every=timedelta(seconds=1), stalled_after=timedelta(seconds=5))
+    app = create_service("test", version="1", clock=clock, loops=loops)
+    async with app.router.lifespan_context(app), client_of(app) as http:
+        await clock.turn(timedelta(seconds=3))
+        assert (await http.get("/readyz")).json()["checks"] == {"loops": "ok"}
+        assert rounds == 4
+    await clock.turn(timedelta(seconds=60))
+    assert rounds == 4
+
+
+SLOW_SERVICE = """
+    import asyncio
+    from datetime import timedelta
+    from protocol.logs import configure_logs
+    from protocol.service import create_service, run_service
+
+    configure_logs()
+    app = create_service("slow", version="1")
+
+    @app.get("/slow")
+    async def slow() -> str:
+        print("begun", flush=True)
+        await asyncio.sleep(0.5)
+        return "finished"
+
+    @app.get("/poll")
+    async def poll() -> str:
+        print("begun", flush=True)
+        await app.state.stopping.wait()
+        return "stopping"
+
+    run_service(app, on_bound=lambda port: print(port, flush=True), drain=timedelta(seconds=10))
+    print("clean", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("path", "answer"), [("/slow", "finished"), ("/poll", "stopping")])
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
+async def test_a_stop_waits_for_open_requests_and_ends_well(path: str, answer: str, sign: signal.Signals) -> None:
+    root = Path(__file__).parents[2]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        textwrap.dedent(SLOW_SERVICE),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": str(root)},
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(30), httpx.AsyncClient(timeout=20) as http:
+            port = int(await process.stdout.readline())
+            asking = asyncio.create_task(http.get(f"http://127.0.0.1:{port}{path}"))
+            assert await process.stdout.readline() == b"begun\n"
+            process.send_signal(sign)
+            assert (await asking).json() == answer
+            assert await process.stdout.readline() == b"clean\n"
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

@@ -1,0 +1,150 @@
+"""Pool owners come in with a token of enough scope or the manager's signature, and nobody else does."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from fastapi import Depends, FastAPI, Request
+from pydantic import ValidationError
+
+import protocol.tokens
+from protocol.auth import RequestSigner
+from protocol.clock import TurnedClock
+from protocol.errors import InvalidInput, Unauthenticated
+from protocol.identifiers import Address
+from protocol.tokens import OwnerRequest, Scope, TokenBook, TokenSetting, hash_token, new_token, owner_access
+from tests.protocol.conftest import NODE, SERVICE, STRANGER, Note
+
+TOKENS = {scope: new_token() for scope in Scope}
+HASHES = [TokenSetting(name=f"{scope} token", scope=scope, hash=hash_token(token)) for scope, token in TOKENS.items()]
+
+
+@pytest.fixture
+async def pool(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    app.state.tokens = TokenBook(HASHES)
+
+    async def is_manager(address: Address, _request: Request) -> bool:
+        return address == NODE.address
+
+    for scope in Scope:
+        access = Depends(owner_access(scope, is_manager=is_manager, body_limit=100))
+
+        @app.post(f"/pool/{scope}")
+        async def act(owner: OwnerRequest = access) -> dict[str, str]:
+            return {"name": owner.name, "text": owner.read(Note).text}
+
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://pool") as client:
+        yield client
+
+
+async def act(pool: httpx.AsyncClient, scope: Scope, authorization: str | None, text: str = "x") -> httpx.Response:
+    headers = {} if authorization is None else {"Authorization": authorization}
+    return await pool.post(f"/pool/{scope}", json={"text": text}, headers=headers)
+
+
+@pytest.mark.parametrize("held", Scope)
+@pytest.mark.parametrize("needed", Scope)
+async def test_a_scope_includes_those_below_it(held: Scope, needed: Scope, pool: httpx.AsyncClient) -> None:
+    answer = await act(pool, needed, f"Bearer {TOKENS[held]}")
+    enough = list(Scope).index(held) >= list(Scope).index(needed)
+    assert answer.status_code == (200 if enough else 403)
+    if enough:
+        assert answer.json()["name"] == f"{held} token"
+    else:
+        assert answer.json()["code"] == "scope"
+
+
+def last_letter_changed(token: str) -> str:
+    return token[:-2] + ("AA" if token[-2:] != "AA" else "BB")
+
+
+@pytest.mark.parametrize(
+    ("authorization", "code"),
+    [
+        (None, "no-token"),
+        ("", "no-token"),
+        ("Bearer", "no-token"),
+        ("Basic dXNlcjpwdw==", "no-token"),
+        ("Bearer x", "bad-token"),
+        (f"Bearer {new_token()}", "bad-token"),
+        (f"Bearer {last_letter_changed(TOKENS[Scope.ADMIN])}", "bad-token"),
+        (f"Bearer {TOKENS[Scope.ADMIN]}x", "bad-token"),
+        (f"Bearer {HASHES[2].hash}", "bad-token"),
+    ],
+)
+async def test_a_wrong_token_is_refused_and_not_repeated(
+    authorization: str | None, code: str, pool: httpx.AsyncClient
+) -> None:
+    answer = await act(pool, Scope.READ, authorization)
+    assert (answer.status_code, answer.json()["code"]) == (401, code)
+    assert answer.headers["www-authenticate"]
+    assert "mst_0" not in answer.text
+
+
+async def test_the_managers_signature_is_as_good_as_an_admin_token(pool: httpx.AsyncClient, clock: TurnedClock) -> None:
+    def signer(key: object) -> RequestSigner:
+        return RequestSigner(key, audience=SERVICE.address, clock=clock)  # type: ignore[arg-type]  # keys, below
+
+    answer = await pool.post("/pool/admin", json={"text": "x"}, auth=signer(NODE))
+    assert (answer.status_code, answer.json()["name"]) == (200, NODE.address)
+    refused = await pool.post("/pool/read", json={"text": "x"}, auth=signer(STRANGER))
+    assert (refused.status_code, refused.json()["code"]) == (403, "role")
+
+
+async def test_a_token_does_not_make_up_for_a_bad_signature(pool: httpx.AsyncClient) -> None:
+    headers = {"Authorization": f"Bearer {TOKENS[Scope.ADMIN]}", "X-Muster-Address": NODE.address}
+    assert (await pool.post("/pool/read", json={"text": "x"}, headers=headers)).json()["code"] == "unsigned"
+
+
+async def test_bodies_of_owners_are_bounded_too(pool: httpx.AsyncClient) -> None:
+    answer = await act(pool, Scope.READ, f"Bearer {TOKENS[Scope.READ]}", text="x" * 100)
+    assert answer.status_code == 413
+
+
+async def test_scrypt_is_paid_once_per_token_and_never_for_made_up_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    stretched = 0
+    stretch = protocol.tokens._stretch
+
+    def counting(secret: str, salt: bytes) -> bytes:
+        nonlocal stretched
+        stretched += 1
+        return stretch(secret, salt)
+
+    monkeypatch.setattr(protocol.tokens, "_stretch", counting)
+    book = TokenBook(HASHES)
+    for _ in range(5):
+        assert (await book.check(TOKENS[Scope.READ])).scope is Scope.READ
+        with pytest.raises(Unauthenticated):
+            await book.check(new_token())
+    assert stretched == 1
+    wrong = last_letter_changed(TOKENS[Scope.READ])
+    for _ in range(2):
+        with pytest.raises(Unauthenticated):
+            await book.check(wrong)
+    assert stretched == 3
+
+
+def test_a_hash_does_not_have_the_token_in_it() -> None:
+    token = new_token()
+    assert token.split("_", 2)[2] not in hash_token(token)
+    assert hash_token(token) != hash_token(token)
+    assert hashlib.sha256(token.encode()).hexdigest() not in hash_token(token)
+
+
+@pytest.mark.parametrize("text", ["", "mst_", "hunter2", "mst_00000000_short"])
+def test_what_is_no_token_can_not_be_hashed(text: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        hash_token(text)
+    assert not text or text not in str(caught.value)
+
+
+def test_settings_refuse_what_is_no_hash_and_two_of_one_token() -> None:
+    with pytest.raises(ValidationError) as caught:
+        TokenSetting(name="x", scope=Scope.READ, hash="mst_plain_token")
+    assert "mst_plain_token" not in str(caught.value)
+    with pytest.raises(InvalidInput):
+        TokenBook([HASHES[0], HASHES[0]])

@@ -1,0 +1,90 @@
+"""The test vectors in docs/protocol.md are what this code signs, and what it takes."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+from protocol.invites import Invite
+from protocol.keys import Key
+from protocol.signing import (
+    check_response,
+    check_signature,
+    read_stamp,
+    request_message,
+    response_message,
+    sign_request,
+    sign_response,
+)
+from protocol.typed_data import SigningDomain
+
+PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+NODE, SERVICE = Key(b"\x01" * 32), Key(b"\x02" * 32)
+NONCE = bytes(range(16)).hex()
+REQUEST_BODY, ANSWER_BODY = b'{"pool_id":7}', b'{"task":null}'
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def block(name: str) -> str:
+    match = re.search(rf"```text {name}\n(.*?)\n```", PAGE, re.DOTALL)
+    assert match is not None
+    return match[1]
+
+
+def headers(name: str) -> dict[str, str]:
+    return dict(line.split(": ") for line in block(name).splitlines())
+
+
+def test_the_request_on_the_page_is_what_we_sign_and_take() -> None:
+    stamp = sign_request(
+        NODE,
+        audience=SERVICE.address,
+        method="POST",
+        target="/v1/heartbeat?dry=1",
+        body=REQUEST_BODY,
+        at=AT,
+        nonce=NONCE,
+    )
+    assert stamp.headers() == headers("request-headers")
+    digest = hashlib.sha256(REQUEST_BODY).hexdigest()
+    message = request_message(
+        audience=SERVICE.address,
+        method="POST",
+        target="/v1/heartbeat?dry=1",
+        body_sha256=digest,
+        timestamp_ms=1767225600000,
+        nonce=NONCE,
+    )
+    assert message.decode() == block("request-message")
+    check_signature(
+        read_stamp(headers("request-headers")), method="POST", target="/v1/heartbeat?dry=1", body_sha256=digest
+    )
+
+
+def test_the_answer_on_the_page_is_what_we_sign_and_take() -> None:
+    assert sign_response(SERVICE, address=NODE.address, nonce=NONCE, status=200, body=ANSWER_BODY) == headers(
+        "response-headers"
+    )
+    digest = hashlib.sha256(ANSWER_BODY).hexdigest()
+    message = response_message(address=NODE.address, nonce=NONCE, status=200, body_sha256=digest)
+    assert message.decode() == block("response-message")
+    check_response(
+        headers("response-headers"),
+        service=SERVICE.address,
+        address=NODE.address,
+        nonce=NONCE,
+        status=200,
+        body=ANSWER_BODY,
+    )
+
+
+def test_the_invite_on_the_page_is_what_we_sign() -> None:
+    invite = Invite(pool_id=7, domain_id=1, node=NODE.address, nonce=42, expiry=1767229200, url="https://pool.example")
+    domain = SigningDomain(31337, SERVICE.address)
+    assert headers("invite") == {
+        "struct hash": invite.hash,
+        "signing hash": "0x" + invite.signing_hash(domain).hex(),
+        "signature": "0x" + invite.sign(SERVICE, domain).hex(),
+    }

@@ -1,0 +1,106 @@
+"""Wire models: bounds, unknown fields, and secrets that stay out of sight."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from protocol.wire.heartbeat import Heartbeat
+from protocol.wire.nodes import Registration
+from protocol.wire.tasks import Assignment, NewTask, TaskSpec, Volume
+
+HARDWARE: dict[str, Any] = {
+    "cpu_model": "x",
+    "cpu_cores": 2,
+    "architecture": "x86_64",
+    "memory_bytes": 1,
+    "disk_free_bytes": 1,
+}
+SOFTWARE: dict[str, Any] = {
+    "worker_version": "0.1.0",
+    "protocol_version": 1,
+    "operating_system": "Linux",
+    "runtimes": ["docker"],
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "Has Spaces"},
+        {"name": "a" * 64},
+        {"image": "UPPER case"},
+        {"image": "-v"},
+        {"image": "x@sha256:12"},
+        {"replicas": 0},
+        {"replicas": "some"},
+        {"priority": 101},
+        {"resources": {"memory_bytes": 1}},
+        {"resources": {"cpus": -1}},
+        {"environment": {"BAD-NAME": "x"}},
+        {"environment": {"X": "nul\0"}},
+        {"volumes": [{"target": "relative"}]},
+        {"volumes": [{"target": "/data"}, {"target": "/data/"}]},
+        {"volumes": [{"target": "/data", "source": "/etc"}]},
+        {"unknown": 1},
+        {"network": "everything"},
+    ],
+)
+def test_a_bad_task_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        TaskSpec.model_validate({"name": "ok", "image": "python:3.11", **change})
+
+
+@pytest.mark.parametrize("image", ["python", "python:3.11", "ghcr.io/a/b:tag", "host:5000/a@sha256:" + "0" * 64])
+def test_any_image_reference_is_taken(image: str) -> None:
+    assert TaskSpec(name="ok", image=image).image == image
+
+
+def test_secrets_cross_the_wire_but_never_show_in_text_or_errors() -> None:
+    task = NewTask.model_validate({"spec": {"name": "a", "image": "b"}, "secrets": {"TOKEN": "hunter2"}})
+    assert "hunter2" not in repr(task)
+    assert "hunter2" not in str(task.model_dump())
+    assert NewTask.model_validate_json(task.model_dump_json()).secrets["TOKEN"].get_secret_value() == "hunter2"
+    with pytest.raises(ValidationError) as caught:
+        NewTask.model_validate({"spec": {"name": "a", "image": "b"}, "secrets": {"BAD NAME": "hunter2"}})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_an_assignment_survives_the_wire() -> None:
+    assignment = Assignment.model_validate(
+        {
+            "id": "0" * 32,
+            "task_id": "1" * 32,
+            "generation": 1,
+            "spec": TaskSpec(name="a", image="b", volumes=(Volume(target="/data"),)),
+            "secrets": {"A": "b"},
+            "registry": {"username": "u", "password": "p"},
+        }
+    )
+    assert Assignment.model_validate_json(assignment.model_dump_json()) == assignment
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pool_id": 0},
+        {"address": "0x0000000000000000000000000000000000000001"},
+        {"metrics": {f"m{i}": 0.0 for i in range(65)}},
+        {"acknowledged": ["0" * 32] * 17},
+        {"worker_version": "x" * 201},
+    ],
+)
+def test_a_heartbeat_names_no_node_and_is_bounded(change: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Heartbeat.model_validate({"pool_id": 1, "worker_version": "0.1.0", **change})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"hardware": {**HARDWARE, "cpu_cores": 0}}, {"software": {**SOFTWARE, "runtimes": []}}, {"labels": {"UP": "x"}}],
+)
+def test_a_bad_registration_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Registration.model_validate({"pool_id": 1, "hardware": HARDWARE, "software": SOFTWARE, **change})
