@@ -1,0 +1,34 @@
+"""Amounts of MUST for people. Inside the code money is an integer in the smallest unit, 10⁻¹⁸ MUST."""
+
+from __future__ import annotations
+
+import re
+
+from protocol.errors import InvalidInput
+
+DECIMALS = 18
+UNIT: int = 10**DECIMALS
+_AMOUNT = re.compile(r"([0-9]{1,30})(?:\.([0-9]{1,18}))?")
+
+
+def parse_amount(text: str) -> int:
+    """Reads MUST as people write it, for example `12.5`, into the smallest unit.
+
+    Raises:
+        InvalidInput: The text is not a plain non-negative decimal number with at most 18 decimals.
+    """
+    match = _AMOUNT.fullmatch(text.strip().replace("_", ""))
+    if match is None:
+        raise InvalidInput(
+            f"{text[:40]!r} is not an amount of MUST", hint="write a plain number with at most 18 decimals, like 12.5"
+        )
+    whole, fraction = match.groups()
+    return int(whole) * UNIT + int((fraction or "").ljust(DECIMALS, "0"))
+
+
+def format_amount(amount: int) -> str:
+    """Writes the smallest unit as MUST, exactly and without needless zeros; thousands are set apart by commas."""
+    sign = "-" if amount < 0 else ""
+    whole, fraction = divmod(abs(amount), UNIT)
+    decimals = f"{fraction:0{DECIMALS}d}".rstrip("0")
+    return f"{sign}{whole:,}" + (f".{decimals}" if decimals else "")

@@ -1,0 +1,98 @@
+"""The compiled contracts, as they are committed: ABI, bytecode, and what they were compiled from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from protocol.errors import Unavailable
+
+
+class Contract(StrEnum):
+    """The contracts of the ledger, in the order in which they are deployed.
+
+    The order is part of the protocol: each contract learns the others' addresses from the deployer's nonces before
+    they exist.
+    """
+
+    MUSTER = "MusterToken"
+    COMPUTE_REGISTRY = "ComputeRegistry"
+    STAKE_MANAGER = "StakeManager"
+    DOMAIN_REGISTRY = "DomainRegistry"
+    COMPUTE_POOLS = "ComputePools"
+    CHECKPOINTS = "Checkpoints"
+    WORK_LEDGER = "WorkLedger"
+    AUDIT_SECRETS = "AuditSecrets"
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """One compiled contract.
+
+    Attributes:
+        contract: Which one.
+        abi: Its JSON ABI.
+        bytecode: What a deployment sends, before the constructor's arguments.
+        deployed_size: Bytes of code on the chain; EIP-170 allows 24,576.
+        compiler: The full version of the compiler.
+        openzeppelin: The version of OpenZeppelin's contracts that was compiled in.
+        source_hash: `source_hash()` of the Solidity files that it was compiled from.
+    """
+
+    contract: Contract
+    abi: tuple[Mapping[str, Any], ...]
+    bytecode: bytes
+    deployed_size: int
+    compiler: str
+    openzeppelin: str
+    source_hash: str
+
+
+CONTRACTS: Final = files("ledger") / "contracts"
+ARTIFACTS: Final = files("ledger") / "artifacts"
+
+
+@cache
+def artifact(contract: Contract) -> Artifact:
+    """Returns the committed artifact of a contract.
+
+    Raises:
+        Unavailable: The artifact is missing or damaged.
+    """
+    try:
+        raw = json.loads((ARTIFACTS / f"{contract.value}.json").read_text(encoding="utf-8"))
+        return Artifact(
+            contract=contract,
+            abi=tuple(raw["abi"]),
+            bytecode=bytes.fromhex(raw["bytecode"].removeprefix("0x")),
+            deployed_size=raw["deployedSize"],
+            compiler=raw["compiler"],
+            openzeppelin=raw["openzeppelin"],
+            source_hash=raw["sourceHash"],
+        )
+    except (OSError, KeyError, ValueError) as error:
+        raise Unavailable(
+            f"the artifact of {contract.value} can't be read: {error}",
+            hint="install the package again, or compile with `python -m ledger.build`",
+            code="artifact-unreadable",
+            retryable=False,
+        ) from error
+
+
+def sources() -> dict[str, str]:
+    """Returns our Solidity files: path below `ledger/contracts` to text, sorted by path."""
+    root = Path(str(CONTRACTS))
+    return {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in sorted(root.rglob("*.sol"))}
+
+
+def source_hash(texts: Mapping[str, str]) -> str:
+    """Returns the SHA-256, in hex, over the sorted lines `path sha256` of Solidity files."""
+    lines = [f"{path} {hashlib.sha256(text.encode()).hexdigest()}\n" for path, text in sorted(texts.items())]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -1,0 +1,168 @@
+"""Compiles the contracts into the committed artifacts: `python -m ledger.build [--check]`.
+
+Needs Node.js and, once, the pinned npm packages of `deploy/npm` in `.tools/node_modules`. Nothing at run time does.
+The output depends on nothing but the sources and the pins: no paths, no time, no metadata hash.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from ledger.artifacts import ARTIFACTS, Contract, source_hash, sources
+from protocol.errors import InvalidInput, Unavailable
+
+SOLC: Final = "0.8.37"
+OPENZEPPELIN: Final = "5.7.0"
+SIZE_LIMIT: Final = 24_576
+"""Bytes of code that a chain accepts (EIP-170)."""
+
+SETTINGS: Final[dict[str, Any]] = {
+    # The cost of a call matters more than that of the one deployment, as far as the size limit allows.
+    "optimizer": {"enabled": True, "runs": 1_000},
+    "viaIR": True,
+    "evmVersion": "cancun",
+    # No hash of the metadata in the bytecode: the same code gives the same bytes whatever the comments say.
+    "metadata": {"bytecodeHash": "none", "appendCBOR": False},
+    "outputSelection": {
+        f"{contract.value}.sol": {contract.value: ["abi", "evm.bytecode.object", "evm.deployedBytecode.object"]}
+        for contract in Contract
+    },
+}
+
+_IMPORT = re.compile(r'^import [^;]*?"([^"]+)";', re.MULTILINE)
+_PROGRAM = """
+const solc = require('solc');
+const input = require('fs').readFileSync(0, 'utf8');
+process.stdout.write(JSON.stringify({version: solc.version(), output: JSON.parse(solc.compile(input))}));
+"""
+
+
+def tools_directory() -> Path:
+    """Returns where the npm packages are: `MUSTER_TOOLS`, or `.tools` at the root of the repository.
+
+    Raises:
+        Unavailable: There is no `node_modules` in it.
+    """
+    root = Path(os.environ.get("MUSTER_TOOLS") or Path(__file__).resolve().parent.parent / ".tools")
+    if not (root / "node_modules").is_dir():
+        raise Unavailable(
+            f"{root} has no node_modules",
+            hint="run `npm ci` with deploy/npm/package.json there, or set MUSTER_TOOLS",
+            code="tools-missing",
+            retryable=False,
+        )
+    return root
+
+
+def compile_contracts() -> dict[str, dict[str, Any]]:
+    """Compiles every contract and returns the artifacts, ready to be written as JSON, by name.
+
+    Raises:
+        Unavailable: The tools are missing or are not the pinned versions.
+        InvalidInput: The sources do not compile, the compiler warns, or a contract is too large for a chain.
+    """
+    modules = tools_directory() / "node_modules"
+    pinned = json.loads((modules / "@openzeppelin" / "contracts" / "package.json").read_text(encoding="utf-8"))
+    own = sources()
+    result = _run_solc(modules, _with_imports(own, modules))
+    if pinned["version"] != OPENZEPPELIN or not result["version"].startswith(f"{SOLC}+"):
+        raise Unavailable(
+            f"found OpenZeppelin {pinned['version']} and solc {result['version']}, need {OPENZEPPELIN} and {SOLC}",
+            hint="install the pins of deploy/npm again",
+            code="tools-wrong",
+            retryable=False,
+        )
+    complaints = [error["formattedMessage"] for error in result["output"].get("errors", [])]
+    if complaints:
+        raise InvalidInput("\n".join(complaints), hint="correct the sources", code="does-not-compile")
+    digest = source_hash(own)
+    return {
+        contract.value: _artifact(contract, result["output"]["contracts"], result["version"], digest)
+        for contract in Contract
+    }
+
+
+def render(artifact: dict[str, Any]) -> str:
+    """Returns the text of an artifact's file."""
+    return json.dumps(artifact, indent=1, sort_keys=True) + "\n"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Writes the artifacts, or with `--check` says which differ; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m ledger.build", description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if an artifact is out of date")
+    options = parser.parse_args(arguments)
+    stale = 0
+    for name, artifact in compile_contracts().items():
+        path = Path(str(ARTIFACTS / f"{name}.json"))
+        text = render(artifact)
+        fresh = path.is_file() and path.read_text(encoding="utf-8") == text
+        stale += not fresh
+        if not options.check:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        sys.stdout.write(f"{name:<16} {artifact['deployedSize']:>6} bytes  {'same' if fresh else 'changed'}\n")
+    return 1 if options.check and stale else 0
+
+
+def _artifact(contract: Contract, compiled: dict[str, Any], compiler: str, digest: str) -> dict[str, Any]:
+    output = compiled[f"{contract.value}.sol"][contract.value]
+    size = len(output["evm"]["deployedBytecode"]["object"]) // 2
+    if size > SIZE_LIMIT:
+        raise InvalidInput(f"{contract.value} has {size} bytes; a chain takes {SIZE_LIMIT}", code="contract-too-large")
+    return {
+        "contract": contract.value,
+        "compiler": compiler,
+        "openzeppelin": OPENZEPPELIN,
+        "sourceHash": digest,
+        "deployedSize": size,
+        "abi": output["abi"],
+        "bytecode": "0x" + output["evm"]["bytecode"]["object"],
+    }
+
+
+def _with_imports(own: dict[str, str], modules: Path) -> dict[str, str]:
+    """Adds every OpenZeppelin file that the sources reach, so that the compiler reads no files itself."""
+    texts = dict(own)
+    waiting = list(own)
+    while waiting:
+        path = waiting.pop()
+        for target in _IMPORT.findall(texts[path]):
+            name = target if not target.startswith(".") else os.path.normpath(f"{Path(path).parent}/{target}")
+            if name not in texts:
+                texts[name] = (modules / name).read_text(encoding="utf-8")
+                waiting.append(name)
+    return texts
+
+
+def _run_solc(modules: Path, texts: dict[str, str]) -> dict[str, Any]:
+    request = {
+        "language": "Solidity",
+        "sources": {path: {"content": text} for path, text in sorted(texts.items())},
+        "settings": SETTINGS,
+    }
+    process = subprocess.run(
+        ["node", "-e", _PROGRAM],
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "NODE_PATH": str(modules)},
+    )
+    if process.returncode != 0:
+        raise Unavailable(
+            f"solc did not run: {process.stderr[-2000:]}", hint="see `node --version`", code="no-compiler"
+        )
+    result: dict[str, Any] = json.loads(process.stdout)
+    return result
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

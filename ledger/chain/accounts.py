@@ -1,0 +1,46 @@
+"""The accounts that a development chain funds.
+
+Their keys follow from a mnemonic that every EVM tool knows. They are public: whoever sends money to them on a real
+chain has lost it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from eth_account.hdaccount import key_from_seed, seed_from_mnemonic
+from eth_keys.datatypes import PrivateKey
+
+from protocol.identifiers import Address
+
+DEVELOPMENT_MNEMONIC = "test test test test test test test test test test test junk"
+"""The mnemonic of anvil and Hardhat, for development chains only."""
+
+DEVELOPMENT_BALANCE = 10_000 * 10**18
+"""What each account holds at the start, in wei; anvil's own default."""
+
+_PATH = "m/44'/60'/0'/0/{index}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevelopmentAccount:
+    """A funded account whose key is public knowledge.
+
+    Args:
+        address: Checksummed.
+        key: The private key, 0x and 64 hex digits. Not shown by `repr`, so that no habit of logging keys begins here.
+    """
+
+    address: Address
+    key: str = field(repr=False)
+
+
+def development_accounts(count: int = 10, *, mnemonic: str = DEVELOPMENT_MNEMONIC) -> tuple[DevelopmentAccount, ...]:
+    """Derives the first `count` accounts of a mnemonic (BIP-39, BIP-44 path m/44'/60'/0'/0/i)."""
+    seed = seed_from_mnemonic(mnemonic, passphrase="")
+    return tuple(_account(key_from_seed(seed, _PATH.format(index=index))) for index in range(count))
+
+
+def _account(secret: bytes) -> DevelopmentAccount:
+    key = PrivateKey(secret)
+    return DevelopmentAccount(address=Address(key.public_key.to_checksum_address()), key=key.to_hex())

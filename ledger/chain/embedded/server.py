@@ -1,0 +1,120 @@
+"""JSON-RPC 2.0 over HTTP POST: single requests and batches, bounded in size."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+from pydantic_core import from_json
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ledger.chain.embedded.errors import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    RpcError,
+    invalid,
+)
+from ledger.chain.embedded.methods import METHODS
+from ledger.chain.embedded.node import Node
+
+MAX_BODY = 2 * 1024 * 1024
+MAX_BATCH = 1_000
+
+_log = logging.getLogger(__name__)
+
+
+def build_app(node: Node, *, block_time: timedelta | None) -> Starlette:
+    """The HTTP application; while it runs it mines a block every `block_time`, if that is given."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        miner = asyncio.create_task(_mine_forever(node, block_time)) if block_time is not None else None
+        try:
+            yield
+        finally:
+            if miner is not None:
+                miner.cancel()
+                await asyncio.gather(miner, return_exceptions=True)
+            node.store.close()
+
+    async def serve(request: Request) -> Response:
+        return await _answer(node, request)
+
+    return Starlette(routes=[Route("/", serve, methods=["POST"])], lifespan=lifespan)
+
+
+async def dispatch(node: Node, request: object) -> dict[str, Any] | None:
+    """Answers one JSON-RPC request; a notification has no answer."""
+    if not isinstance(request, dict) or not isinstance(request.get("method"), str):
+        return _failed(None, RpcError("invalid request", code=INVALID_REQUEST))
+    try:
+        result = await _run(node, request["method"], request.get("params") or [])
+    except RpcError as error:
+        answer = _failed(request.get("id"), error)
+    except Exception:  # noqa: BLE001 - whatever one request stumbles over, its sender gets an answer and the rest go on
+        _log.exception("%s failed", request["method"])
+        answer = _failed(request.get("id"), RpcError("internal error", code=INTERNAL_ERROR))
+    else:
+        answer = {"jsonrpc": "2.0", "id": request.get("id"), "result": result}
+    return answer if "id" in request else None
+
+
+async def _run(node: Node, name: str, given: object) -> object:
+    method = METHODS.get(name)
+    if method is None:
+        raise RpcError(f"the method {name[:80]} does not exist", code=METHOD_NOT_FOUND)
+    if not isinstance(given, list):
+        raise invalid("params must be a list")
+    return await method(node, given)
+
+
+async def _answer(node: Node, request: Request) -> Response:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY:
+            return _json(_failed(None, RpcError(f"request larger than {MAX_BODY} bytes", code=INVALID_REQUEST)), 413)
+    try:
+        # Not `json`: py-evm raises Python's recursion limit so far that deep nesting there ends the process.
+        parsed = from_json(bytes(body))
+    except ValueError:
+        return _json(_failed(None, RpcError("parse error", code=PARSE_ERROR)))
+    if not isinstance(parsed, list):
+        return _json(await dispatch(node, parsed))
+    if not 0 < len(parsed) <= MAX_BATCH:
+        return _json(_failed(None, RpcError(f"a batch has 1 to {MAX_BATCH} requests", code=INVALID_REQUEST)))
+    answers = [await dispatch(node, single) for single in parsed]
+    return _json([answer for answer in answers if answer is not None])
+
+
+def _json(content: object, status: int = 200) -> Response:
+    if content is None:
+        return Response(status_code=204)
+    return Response(json.dumps(content, separators=(",", ":")), status_code=status, media_type="application/json")
+
+
+def _failed(request_id: object, error: RpcError) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": request_id, "error": error.body()}
+
+
+async def _mine_forever(node: Node, block_time: timedelta) -> None:
+    loop = asyncio.get_running_loop()
+    due = loop.time()
+    while True:
+        due += block_time.total_seconds()
+        await asyncio.sleep(max(0.0, due - loop.time()))
+        try:
+            await node.mine()
+        except Exception:  # noqa: BLE001 - a chain that stops mining is worse than one lost block
+            _log.exception("a block could not be mined; the next is tried on time")
+        due = max(due, loop.time() - block_time.total_seconds())  # after a stall, no burst of blocks to catch up

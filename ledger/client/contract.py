@@ -1,0 +1,146 @@
+"""One deployed contract: calls and transactions by name, with plain values in and typed values out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from eth_abi.exceptions import EncodingError
+from web3 import AsyncWeb3
+from web3.exceptions import MismatchedABI
+
+from ledger.artifacts import Artifact
+from ledger.errors import TransactionReverted
+from ledger.events import EventDecoder, LedgerEvent
+from ledger.inflight import Call
+from ledger.receipts import Receipt
+from ledger.refusals import in_plain_words
+from ledger.reverts import RevertReader
+from ledger.sender import Sender
+from ledger.values import struct_from_abi
+from protocol.errors import InvalidInput
+from protocol.identifiers import Address
+from protocol.typed_data import SigningDomain
+
+T = TypeVar("T")
+E = TypeVar("E", bound=LedgerEvent)
+
+DEFAULT_DEADLINE = timedelta(seconds=90)
+"""How long a write waits for its receipt."""
+
+
+class ReadOnly(InvalidInput):
+    """A write was asked of a client that has no key."""
+
+    code = "read-only"
+    default_hint = "open the ledger with a key to send transactions"
+
+
+class BoundContract:
+    """Reads and writes one contract. The typed clients are built on it; nobody else needs it.
+
+    Args:
+        web3: The connection.
+        artifact: Its ABI.
+        domain: Its address and chain, to which signatures for it are bound.
+        decoder: Reads the events in receipts.
+        reverts: Reads the reasons of refused batch items.
+        sender: Sends transactions; without one the contract is read-only.
+    """
+
+    def __init__(
+        self,
+        web3: AsyncWeb3[Any],
+        artifact: Artifact,
+        *,
+        domain: SigningDomain,
+        decoder: EventDecoder,
+        reverts: RevertReader,
+        sender: Sender | None,
+    ) -> None:
+        self.domain = domain
+        self.at = domain.contract
+        self._contract = web3.eth.contract(address=domain.contract, abi=list(artifact.abi))
+        self._decoder = decoder
+        self._reverts = reverts
+        self._sender = sender
+
+    @property
+    def caller(self) -> Address:
+        """Who signs the writes.
+
+        Raises:
+            ReadOnly: Nobody does.
+        """
+        return self._writer().address
+
+    async def read(self, name: str, *arguments: object) -> Any:  # noqa: ANN401 - as the ABI says
+        """Reads a view function; one output is returned as it is, several as a tuple.
+
+        Raises:
+            InvalidInput: A value does not fit the contract's type.
+            ChainUnavailable: The node did not answer in time.
+            TransactionReverted: The function reverted; the custom error is decoded.
+        """
+        try:
+            with _fitting(name):
+                function = self._contract.functions[name](*arguments)
+            return await function.call()
+        except TransactionReverted as error:
+            raise in_plain_words(error) from error
+
+    async def read_number(self, name: str, *arguments: object) -> int:
+        """Reads a view function that returns an integer."""
+        return int(await self.read(name, *arguments))
+
+    async def read_flag(self, name: str, *arguments: object) -> bool:
+        """Reads a view function that returns a boolean."""
+        return bool(await self.read(name, *arguments))
+
+    async def read_struct(self, kind: type[T], name: str, *arguments: object) -> T:
+        """Reads a view function that returns a struct."""
+        return struct_from_abi(kind, await self.read(name, *arguments))
+
+    async def send(self, name: str, *arguments: object, deadline: timedelta = DEFAULT_DEADLINE) -> Receipt:
+        """Sends a transaction and waits until it is mined. An overloaded function is named with its types.
+
+        Raises:
+            ReadOnly: There is no key.
+            InvalidInput: A value does not fit the contract's type.
+            TransactionReverted: It can't succeed (nothing was sent) or did not (it was mined and failed).
+            TransactionNotMined: It was not mined within `deadline`.
+            InsufficientFunds: The sender can't pay for gas.
+        """
+        with _fitting(name):
+            data = self._contract.encode_abi(name, args=list(arguments))
+        try:
+            return await self._writer().send(Call(to=self.at, data=bytes.fromhex(data[2:])), deadline=deadline)
+        except TransactionReverted as error:
+            raise in_plain_words(error) from error
+
+    def events(self, kind: type[E], receipt: Receipt) -> list[E]:
+        """The events of a kind in a receipt, in order."""
+        decoded = (self._decoder.decode(log) for log in receipt.logs)
+        return [event for event in decoded if isinstance(event, kind)]
+
+    def explain(self, reason: bytes) -> str:
+        """The contract's error behind a refused item of a batch, in its own words."""
+        return str(self._reverts.read(reason))
+
+    def _writer(self) -> Sender:
+        if self._sender is None:
+            raise ReadOnly("this ledger client has no key")
+        return self._sender
+
+
+@contextmanager
+def _fitting(name: str) -> Iterator[None]:
+    """Says in words that a number is too large, or a text none, for what the contract takes."""
+    try:
+        yield
+    except (MismatchedABI, EncodingError) as error:
+        raise InvalidInput(
+            f"{name} can't take these values: one of them is out of range", hint="check the numbers that you gave"
+        ) from error

@@ -1,0 +1,175 @@
+"""All contracts of one Muster behind one object."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from web3 import AsyncWeb3
+
+from ledger.artifacts import Contract, artifact
+from ledger.client.audits import AuditSecrets
+from ledger.client.checkpoints import Checkpoints
+from ledger.client.contract import BoundContract
+from ledger.client.domains import Domains
+from ledger.client.pools import Pools
+from ledger.client.registry import Registry
+from ledger.client.stake import StakeAccounts
+from ledger.client.token import Token
+from ledger.client.work import WorkBook
+from ledger.deployment import Deployment, check_deployment
+from ledger.errors import AnswerTooBig
+from ledger.events import EVENTS, EventDecoder, LedgerEvent, ValidatorAdded, topic_of
+from ledger.inflight import SendPolicy
+from ledger.receipts import Log, read_log
+from ledger.reverts import RevertReader
+from ledger.rpc import connect
+from ledger.sender import Sender
+from protocol.clock import Clock
+from protocol.errors import InvalidInput
+from protocol.identifiers import Address
+from protocol.keys import Key
+from protocol.typed_data import SigningDomain
+
+E = TypeVar("E", bound=LedgerEvent)
+
+
+class Ledger:
+    """Reads and writes the ledger. Made by `connect`.
+
+    Args:
+        web3: A connection to the right chain.
+        deployment: Where the contracts are.
+        sender: Signs and sends; without one everything that writes raises `ReadOnly`.
+    """
+
+    def __init__(self, web3: AsyncWeb3[Any], deployment: Deployment, sender: Sender | None = None) -> None:
+        decoder = EventDecoder(deployment)
+
+        def bound(contract: Contract) -> BoundContract:
+            return BoundContract(
+                web3,
+                artifact(contract),
+                domain=SigningDomain(deployment.chain_id, deployment[contract]),
+                decoder=decoder,
+                reverts=_REVERTS,
+                sender=sender,
+            )
+
+        self.web3 = web3
+        self.deployment = deployment
+        self._decoder = decoder
+        self._sender = sender
+        self.token = Token(bound(Contract.MUSTER))
+        self.registry = Registry(bound(Contract.COMPUTE_REGISTRY))
+        self.stake = StakeAccounts(bound(Contract.STAKE_MANAGER), self.token)
+        self.domains = Domains(bound(Contract.DOMAIN_REGISTRY))
+        self.pools = Pools(bound(Contract.COMPUTE_POOLS), self.token)
+        self.checkpoints = Checkpoints(bound(Contract.CHECKPOINTS))
+        self.work = WorkBook(bound(Contract.WORK_LEDGER))
+        self.audits = AuditSecrets(bound(Contract.AUDIT_SECRETS))
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls,
+        rpc: str,
+        deployment: Deployment,
+        *,
+        key: Key | None = None,
+        timeout: timedelta = timedelta(seconds=10),  # noqa: ASYNC109 - of each request, not of this call
+        clock: Clock | None = None,
+        policy: SendPolicy | None = None,
+    ) -> AsyncIterator[Ledger]:
+        """Connects, and makes sure that it is the right chain with the contracts on it.
+
+        Args:
+            rpc: URL of a JSON-RPC node.
+            deployment: Where the contracts are.
+            key: Signs what is written; without it the ledger is read-only.
+            timeout: For one request.
+            clock: Time for deadlines.
+            policy: How transactions are offered and watched.
+
+        Raises:
+            ChainUnavailable: The node does not answer.
+            WrongChain: It serves another chain.
+            DeploymentDiffers: The contracts are not there.
+        """
+        web3 = await connect(rpc, expected_chain_id=deployment.chain_id, timeout=timeout, reverts=_REVERTS, clock=clock)
+        try:
+            await check_deployment(web3, deployment)
+            if key is None:
+                yield cls(web3, deployment)
+                return
+            async with Sender(web3, key.account(), chain_id=deployment.chain_id, clock=clock, policy=policy) as sender:
+                yield cls(web3, deployment, sender)
+        finally:
+            await web3.provider.disconnect()
+
+    @property
+    def address(self) -> Address:
+        """Who signs what is written.
+
+        Raises:
+            InvalidInput: Nobody does: the ledger is read-only.
+        """
+        if self._sender is None:
+            raise InvalidInput("this ledger client has no key", hint="open it with a key")
+        return self._sender.address
+
+    async def now(self) -> datetime:
+        """The time of the newest block: the only clock that contracts know."""
+        block = await self.web3.eth.get_block("latest")
+        return datetime.fromtimestamp(block["timestamp"], UTC)
+
+    async def block(self) -> int:
+        """The height of the newest block."""
+        return int(await self.web3.eth.block_number)
+
+    async def balance(self, who: Address) -> int:
+        """What `who` can pay for gas, in wei."""
+        return int(await self.web3.eth.get_balance(who))
+
+    async def validators(self, pool_id: int) -> list[Address]:
+        """The validators of a pool now, in the order in which they were first added."""
+        added = await self.history(ValidatorAdded, pool_id=pool_id)
+        known = dict.fromkeys(event.validator for event in added)
+        return [each for each in known if await self.pools.is_validator(pool_id, each)]
+
+    async def history(self, kind: type[E], *, pool_id: int | None = None) -> list[E]:
+        """Every event of a kind since the deployment, oldest first.
+
+        For people and for a first look: a service follows events by cursor instead of reading all of them again.
+
+        Args:
+            kind: Which event.
+            pool_id: Only this pool's, for events whose first topic is a pool.
+        """
+        topics: list[str | None] = [topic_of(kind)]
+        if pool_id is not None:
+            topics.append(f"0x{pool_id:064x}")
+        contract = next(contract for contract, kinds in EVENTS.items() if kind in kinds)
+        logs = await self._logs(self.deployment[contract], topics, self.deployment.block, await self.block())
+        decoded = (self._decoder.decode(log) for log in logs)
+        return [event for event in decoded if isinstance(event, kind)]
+
+    async def _logs(self, place: Address, topics: list[str | None], first: int, last: int) -> list[Log]:
+        """Logs of a range of blocks; the range is halved for as long as the node finds it too large."""
+        if first > last:
+            return []
+        try:
+            found = await self.web3.eth.get_logs(
+                {"address": place, "topics": topics, "fromBlock": hex(first), "toBlock": hex(last)}  # type: ignore[typeddict-item]  # hex text is what nodes take
+            )
+        except AnswerTooBig:
+            if first == last:
+                raise
+            middle = (first + last) // 2
+            return await self._logs(place, topics, first, middle) + await self._logs(place, topics, middle + 1, last)
+        return [read_log(log) for log in found]
+
+
+_REVERTS = RevertReader(artifact(contract).abi for contract in Contract)

@@ -1,0 +1,96 @@
+"""Stake: what providers put at risk, and how they get it back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from ledger.client.contract import BoundContract
+from ledger.client.token import Token
+from ledger.events import Withdrawn
+from ledger.receipts import Receipt
+from ledger.values import struct_from_abi
+from protocol.identifiers import Address
+
+
+@dataclass(frozen=True, slots=True)
+class Stake:
+    """A provider's stake, in the token's smallest unit."""
+
+    active: int
+    """Can be locked, slashed and unbonded."""
+    unbonding: int
+    """On its way back; slashable until it is withdrawn."""
+    membership_lock: int
+    """What memberships bind of `active`."""
+    work_lock: int
+    """What open work binds of `active`."""
+
+    @property
+    def free(self) -> int:
+        """What neither a membership nor open work binds."""
+        return max(0, self.active - self.membership_lock - self.work_lock)
+
+
+@dataclass(frozen=True, slots=True)
+class Unbond:
+    """One request to get stake back."""
+
+    id: int
+    amount: int
+    """What slashes left of it; 0 if it was cancelled."""
+    matures_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    amount: int
+    matures_at: datetime
+
+
+class StakeAccounts:
+    """Stakes and the unbonding queue."""
+
+    def __init__(self, contract: BoundContract, token: Token) -> None:
+        self._contract = contract
+        self._token = token
+        self.at = contract.at
+
+    async def of(self, provider: Address) -> Stake:
+        """The stake of a provider."""
+        return await self._contract.read_struct(Stake, "stakeOf", provider)
+
+    async def unbonds_of(self, provider: Address) -> list[Unbond]:
+        """What a provider asked to get back and has not withdrawn, oldest first."""
+        first, entries = await self._contract.read("unbondsOf", provider)
+        found = [struct_from_abi(_Entry, entry) for entry in entries]
+        return [Unbond(first + i, entry.amount, entry.matures_at) for i, entry in enumerate(found) if entry.amount]
+
+    async def unbonding_period(self) -> timedelta:
+        """How long stake stays slashable after its owner asked for it back."""
+        return timedelta(seconds=await self._contract.read_number("unbondingPeriod"))
+
+    async def add(self, amount: int) -> Receipt:
+        """Adds to the caller's stake; approves the transfer first if need be."""
+        await self._token.ensure_allowance(self.at, amount)
+        return await self._contract.send("stake", amount)
+
+    async def add_for(self, provider: Address, amount: int) -> Receipt:
+        """Adds to another provider's stake from the caller's tokens."""
+        await self._token.ensure_allowance(self.at, amount)
+        return await self._contract.send("stakeFor", provider, amount)
+
+    async def unbond(self, amount: int) -> Receipt:
+        """Asks for free stake back; it can be withdrawn after the unbonding period."""
+        return await self._contract.send("beginUnbond", amount)
+
+    async def cancel_unbond(self, unbond_id: int) -> Receipt:
+        """Leaves stake in after all."""
+        return await self._contract.send("cancelUnbond", unbond_id)
+
+    async def withdraw(self, to: Address | None = None) -> int:
+        """Takes everything that has matured, and returns how much it was."""
+        receipt = await (
+            self._contract.send("withdraw()") if to is None else self._contract.send("withdraw(address)", to)
+        )
+        return sum(event.amount for event in self._contract.events(Withdrawn, receipt))

@@ -1,0 +1,188 @@
+"""Work, from the lease to the money: submissions, verdicts, disputes, rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import IntEnum
+
+from ledger.client.contract import BoundContract
+from ledger.events import RewardsClaimed, VerdictRefused, WorkRefused, WorkSubmitted
+from ledger.receipts import Receipt
+from ledger.values import struct_from_abi
+from protocol.identifiers import ZERO_DIGEST, Address, Digest
+from protocol.leases import Lease
+from protocol.verdicts import Outcome
+
+
+class WorkStatus(IntEnum):
+    """Where a piece of work is on its way to money."""
+
+    SUBMITTED = 1
+    PROVISIONAL = 2
+    """Judged once; can be disputed until its deadline."""
+    DISPUTED = 3
+    FINAL = 4
+    EXPIRED = 5
+    """Nobody judged it in time: unpaid, blameless."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A piece of work on the ledger. Money is in the token's smallest unit."""
+
+    node: Address
+    provider: Address
+    pool_id: int
+    units: int
+    sha256: Digest
+    status: WorkStatus
+    outcome: Outcome | None
+    """The verdict that counts so far; None before the first."""
+    reason: int
+    judge: Address | None
+    disputer: Address | None
+    since: datetime
+    """When it came to its status."""
+    deadline: datetime | None
+    """Until when the next step may come; None if none may."""
+    reward: int
+    penalty: int
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A leased piece of work, ready to be carried to the ledger by anybody."""
+
+    lease: Lease
+    lease_signature: bytes
+    sha256: Digest
+    units: int
+    node_signature: bytes
+    """May be empty if the carrier is the node itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A validator's finding on one piece of work."""
+
+    key: Digest
+    outcome: Outcome
+    reason: int
+    audit_hash: Digest = ZERO_DIGEST
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An item of a batch that the ledger did not take; the others are not touched by it."""
+
+    key: Digest
+    reason: str
+    """The name of the contract's error with its arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What a pool has paid so far."""
+
+    accrued: int
+    paid: int
+
+
+class WorkBook:
+    """Reads work and does everything that nodes, validators and providers may do with it."""
+
+    def __init__(self, contract: BoundContract) -> None:
+        self._contract = contract
+        self.at = contract.at
+        self.domain = contract.domain
+        """What signatures for this contract are bound to."""
+
+    # Reads
+
+    async def get(self, key: Digest) -> Work | None:
+        """A piece of work; None if it was never submitted."""
+        values = await self._contract.read("workOf", key)
+        return struct_from_abi(Work, values) if values[5] else None
+
+    async def accrued(self, pool_id: int, provider: Address) -> int:
+        """What a provider has earned in a pool and not claimed."""
+        return await self._contract.read_number("accruedOf", pool_id, provider)
+
+    async def totals(self, pool_id: int) -> Totals:
+        """What a pool has paid so far."""
+        return await self._contract.read_struct(Totals, "totalsOf", pool_id)
+
+    # Nodes
+
+    async def submit(self, submission: Submission) -> Digest:
+        """Submits work and returns its key; reverts with the reason if the ledger does not take it."""
+        receipt = await self._contract.send(
+            "submitWork",
+            _abi_lease(submission.lease),
+            submission.lease_signature,
+            submission.sha256,
+            submission.units,
+            submission.node_signature,
+        )
+        return self._contract.events(WorkSubmitted, receipt)[0].key
+
+    async def submit_batch(self, submissions: Sequence[Submission]) -> list[Refusal]:
+        """Carries many submissions; returns those that were refused, with the reason."""
+        items = [
+            (_abi_lease(item.lease), item.lease_signature, item.sha256, item.units, item.node_signature)
+            for item in submissions
+        ]
+        receipt = await self._contract.send("submitBatch", items)
+        return self._refusals(WorkRefused, receipt)
+
+    async def dispute(
+        self, key: Digest, evidence_hash: Digest, *, deadline: datetime | None = None, node_signature: bytes = b""
+    ) -> Receipt:
+        """Disputes a provisional verdict: the node, its provider, another validator, or who carries the node's word."""
+        until = 0 if deadline is None else int(deadline.timestamp())
+        return await self._contract.send("dispute", key, evidence_hash, until, node_signature)
+
+    # Validators
+
+    async def judge(self, verdicts: Sequence[Verdict]) -> list[Refusal]:
+        """Gives verdicts; returns those that the ledger did not take, with the reason."""
+        items = [(verdict.key, int(verdict.outcome), verdict.reason, verdict.audit_hash) for verdict in verdicts]
+        receipt = await self._contract.send("judge", items)
+        return self._refusals(VerdictRefused, receipt)
+
+    # Anybody
+
+    async def expire(self, keys: Sequence[Digest]) -> Receipt:
+        """Lets go of work that nobody judged in time. Keys that are not due are skipped."""
+        return await self._contract.send("expire", list(keys))
+
+    async def finalize(self, keys: Sequence[Digest]) -> Receipt:
+        """Pays and slashes what is decided. Keys that are not due are skipped."""
+        return await self._contract.send("finalize", list(keys))
+
+    # Providers
+
+    async def claim(self, pool_ids: Sequence[int], to: Address) -> int:
+        """Sends all that the caller has earned in these pools to `to`; returns how much it was."""
+        receipt = await self._contract.send("claim", list(pool_ids), to)
+        return sum(event.amount for event in self._contract.events(RewardsClaimed, receipt))
+
+    def _refusals(self, kind: type[WorkRefused | VerdictRefused], receipt: Receipt) -> list[Refusal]:
+        return [Refusal(e.key, self._contract.explain(e.reason)) for e in self._contract.events(kind, receipt)]
+
+
+def _abi_lease(lease: Lease) -> tuple[object, ...]:
+    return (
+        lease.pool_id,
+        lease.run,
+        lease.step,
+        lease.index,
+        lease.node,
+        lease.version,
+        lease.digest,
+        lease.groups,
+        lease.max_units,
+        lease.expiry,
+    )

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity 0.8.37;
+
+import {IComputePools} from "./interfaces/IComputePools.sol";
+
+/// @title Which policy is the newest
+/// @notice The publisher announces checkpoints here. Clients learn freshness from it rather than from a relay, and the
+/// block of an announcement is a source of the seeds.
+contract Checkpoints {
+    /// @notice One announced checkpoint.
+    /// @param version The policy's version.
+    /// @param attempt Which attempt at publishing it this was.
+    /// @param blockNumber The block of the announcement.
+    /// @param announcedAt Unix time in seconds of the announcement.
+    /// @param digest The version digest; zero if nothing was announced.
+    struct Announcement {
+        uint64 version;
+        uint32 attempt;
+        uint64 blockNumber;
+        uint64 announcedAt;
+        bytes32 digest;
+    }
+
+    /// @notice Where the publisher's role is kept.
+    IComputePools public immutable pools;
+
+    mapping(uint256 poolId => mapping(bytes32 run => mapping(uint64 version => Announcement))) private _announcements;
+    mapping(uint256 poolId => mapping(bytes32 run => uint64 version)) private _latest;
+
+    /// @notice A checkpoint was announced.
+    event CheckpointAnnounced(
+        uint256 indexed poolId, bytes32 indexed run, uint64 indexed version, uint32 attempt, bytes32 digest
+    );
+
+    /// @notice The caller is not the pool's publisher.
+    error NotPublisher(uint256 poolId, address caller);
+    /// @notice (version, attempt) must be above the run's latest: versions never go back.
+    error NotNewer(uint64 latestVersion, uint32 latestAttempt);
+    /// @notice The digest must not be zero.
+    error NoDigest();
+
+    /// @notice Creates the record of announcements.
+    /// @param pools_ Where the publisher's role is kept.
+    constructor(IComputePools pools_) {
+        pools = pools_;
+    }
+
+    /// @notice Announces a checkpoint. Only the pool's publisher may.
+    /// @param poolId The pool.
+    /// @param run The run within the pool.
+    /// @param version The policy's version.
+    /// @param attempt Which attempt at publishing it this is; a newer one replaces the older.
+    /// @param digest The version digest of the full content.
+    function announce(uint256 poolId, bytes32 run, uint64 version, uint32 attempt, bytes32 digest) external {
+        if (!pools.isPublisher(poolId, msg.sender)) revert NotPublisher(poolId, msg.sender);
+        if (digest == 0) revert NoDigest();
+        Announcement storage latest = _announcements[poolId][run][_latest[poolId][run]];
+        if (latest.digest != 0) {
+            bool newer = version > latest.version || (version == latest.version && attempt > latest.attempt);
+            if (!newer) revert NotNewer(latest.version, latest.attempt);
+        }
+        _latest[poolId][run] = version;
+        _announcements[poolId][run][version] = Announcement({
+            version: version,
+            attempt: attempt,
+            blockNumber: uint64(block.number),
+            announcedAt: uint64(block.timestamp),
+            digest: digest
+        });
+        emit CheckpointAnnounced(poolId, run, version, attempt, digest);
+    }
+
+    /// @notice The newest attempt that was announced for a version; digest zero if none was.
+    /// @param poolId The pool.
+    /// @param run The run within the pool.
+    /// @param version The policy's version.
+    function announcementOf(uint256 poolId, bytes32 run, uint64 version) external view returns (Announcement memory) {
+        return _announcements[poolId][run][version];
+    }
+
+    /// @notice The run's newest announcement; digest zero if there is none.
+    /// @param poolId The pool.
+    /// @param run The run within the pool.
+    function latestOf(uint256 poolId, bytes32 run) external view returns (Announcement memory) {
+        return _announcements[poolId][run][_latest[poolId][run]];
+    }
+}

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity 0.8.37;
+
+import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
+import {MusterToken} from "./MusterToken.sol";
+import {IStakeManager} from "./interfaces/IStakeManager.sol";
+
+/// @title What providers put at risk
+/// @notice Holds stake, the queue of stake on its way back, and executes the slashes that WorkLedger decides.
+/// @dev The token is ours and calls nobody back. Only the two addresses fixed at deployment can lock or slash, and
+/// nobody can add another.
+contract StakeManager is IStakeManager {
+    using SafeCast for uint256;
+
+    /// @notice The stake of a provider, in the token's smallest unit.
+    /// @param active Stake that can be locked, slashed and unbonded.
+    /// @param unbonding Stake on its way back, slashable until it is withdrawn.
+    /// @param membershipLock What memberships bind of `active`.
+    /// @param workLock What open work binds of `active`.
+    struct Stake {
+        uint128 active;
+        uint128 unbonding;
+        uint128 membershipLock;
+        uint128 workLock;
+    }
+
+    /// @notice One request to get stake back.
+    /// @param amount What is left of it after slashes; zero if it was cancelled or withdrawn.
+    /// @param maturesAt Unix time in seconds from which it can be withdrawn.
+    struct Unbond {
+        uint128 amount;
+        uint64 maturesAt;
+    }
+
+    /// @dev Entries between `head` and `tail` are open. They mature in the order of their ids.
+    struct Queue {
+        uint128 head;
+        uint128 tail;
+    }
+
+    /// @notice The most open entries of one provider's queue: it bounds the work of a slash and of a withdrawal.
+    uint256 public constant MAX_UNBONDS = 32;
+
+    /// @notice The token that stake is in.
+    MusterToken public immutable token;
+    /// @notice The only contract that locks stake for memberships.
+    address public immutable pools;
+    /// @notice The only contract that locks stake for work, and that slashes.
+    address public immutable workLedger;
+    /// @inheritdoc IStakeManager
+    uint64 public immutable unbondingPeriod;
+
+    mapping(address provider => Stake) private _stakes;
+    mapping(address provider => Queue) private _queues;
+    mapping(address provider => mapping(uint256 id => Unbond)) private _unbonds;
+
+    /// @notice Somebody added to a provider's stake.
+    event Staked(address indexed provider, address indexed from, uint256 amount);
+    /// @notice A provider asked for stake back.
+    event UnbondStarted(address indexed provider, uint256 indexed id, uint256 amount, uint256 maturesAt);
+    /// @notice A provider left stake in after all.
+    event UnbondCancelled(address indexed provider, uint256 indexed id, uint256 amount);
+    /// @notice Matured stake went back.
+    event Withdrawn(address indexed provider, address indexed to, uint256 amount);
+    /// @notice Stake was taken; `recipient` zero means that it was burned.
+    event Slashed(address indexed provider, address indexed recipient, uint256 asked, uint256 taken);
+    /// @notice The stake that a provider's memberships and open work bind changed.
+    event LocksChanged(address indexed provider, uint256 membershipLock, uint256 workLock);
+
+    /// @notice Amounts must be above zero.
+    error NothingAsked();
+    /// @notice The provider has `free` stake that nothing binds; `asked` is more.
+    error StakeTooLow(address provider, uint256 free, uint256 asked);
+    /// @notice The provider has `MAX_UNBONDS` open entries; withdraw or cancel some first.
+    error TooManyUnbonds(address provider);
+    /// @notice There is no such open entry.
+    error NoSuchUnbond(address provider, uint256 id);
+    /// @notice No entry has matured.
+    error NothingMatured(address provider);
+    /// @notice Only the contract fixed at deployment may do this.
+    error NotAllowed(address caller);
+    /// @notice The unbonding period must be above zero.
+    error NoUnbondingPeriod();
+    /// @notice Stake can't go back to the zero address.
+    error NoRecipient();
+
+    modifier only(address caller) {
+        if (msg.sender != caller) revert NotAllowed(msg.sender);
+        _;
+    }
+
+    /// @notice Fixes for ever who may lock and slash.
+    /// @param token_ The token that stake is in.
+    /// @param pools_ ComputePools.
+    /// @param workLedger_ WorkLedger.
+    /// @param unbondingPeriod_ Seconds that stake stays slashable after its owner asked for it.
+    constructor(MusterToken token_, address pools_, address workLedger_, uint64 unbondingPeriod_) {
+        if (unbondingPeriod_ == 0) revert NoUnbondingPeriod();
+        token = token_;
+        pools = pools_;
+        workLedger = workLedger_;
+        unbondingPeriod = unbondingPeriod_;
+    }
+
+    /// @notice Adds to the caller's stake; needs an allowance.
+    /// @param amount How much, in the token's smallest unit.
+    function stake(uint256 amount) external {
+        _stake(msg.sender, amount);
+    }
+
+    /// @notice Adds to the caller's stake under a permit. A permit that somebody else has carried already is no
+    /// obstacle.
+    /// @param amount How much, in the token's smallest unit.
+    /// @param deadline Unix time in seconds until which the permit holds.
+    /// @param v Signature of the permit.
+    /// @param r Signature of the permit.
+    /// @param s Signature of the permit.
+    function stakeWithPermit(uint256 amount, uint256 deadline, uint8 v, bytes32 r, bytes32 s) external {
+        try token.permit(msg.sender, address(this), amount, deadline, v, r, s) {} catch {}
+        _stake(msg.sender, amount);
+    }
+
+    /// @notice Adds to another provider's stake from the caller's tokens.
+    /// @param provider Who gets the stake.
+    /// @param amount How much, in the token's smallest unit.
+    function stakeFor(address provider, uint256 amount) external {
+        _stake(provider, amount);
+    }
+
+    /// @notice Asks for stake back that nothing binds; it can be withdrawn after `unbondingPeriod`.
+    /// @param amount How much, in the token's smallest unit.
+    /// @return id The entry's number among the caller's open ones; that of a cancelled entry may be given again.
+    function beginUnbond(uint128 amount) external returns (uint256 id) {
+        if (amount == 0) revert NothingAsked();
+        Stake storage account = _stakes[msg.sender];
+        _requireFree(msg.sender, account, amount);
+        Queue storage queue = _queues[msg.sender];
+        id = queue.tail;
+        if (id - queue.head >= MAX_UNBONDS) revert TooManyUnbonds(msg.sender);
+        uint64 maturesAt = uint64(block.timestamp) + unbondingPeriod;
+        queue.tail = uint128(id + 1);
+        account.active -= amount;
+        account.unbonding += amount;
+        _unbonds[msg.sender][id] = Unbond({amount: amount, maturesAt: maturesAt});
+        emit UnbondStarted(msg.sender, id, amount, maturesAt);
+    }
+
+    /// @notice Makes an open entry of the caller's active stake again, matured or not.
+    /// @param id The entry's number.
+    function cancelUnbond(uint256 id) external {
+        uint128 amount = _unbonds[msg.sender][id].amount;
+        if (amount == 0) revert NoSuchUnbond(msg.sender, id);
+        delete _unbonds[msg.sender][id];
+        Stake storage account = _stakes[msg.sender];
+        account.unbonding -= amount;
+        account.active += amount;
+        _trim(msg.sender);
+        emit UnbondCancelled(msg.sender, id, amount);
+    }
+
+    /// @notice Sends everything that has matured to the caller.
+    /// @return amount How much it was.
+    function withdraw() external returns (uint256 amount) {
+        return _withdraw(msg.sender);
+    }
+
+    /// @notice Sends everything of the caller's that has matured to `to`.
+    /// @param to Who receives it.
+    /// @return amount How much it was.
+    function withdraw(address to) external returns (uint256 amount) {
+        if (to == address(0)) revert NoRecipient();
+        return _withdraw(to);
+    }
+
+    /// @inheritdoc IStakeManager
+    function lockMembership(address provider, uint128 amount) external only(pools) {
+        Stake storage account = _stakes[provider];
+        _requireFree(provider, account, amount);
+        account.membershipLock += amount;
+        emit LocksChanged(provider, account.membershipLock, account.workLock);
+    }
+
+    /// @inheritdoc IStakeManager
+    function unlockMembership(address provider, uint128 amount) external only(pools) {
+        Stake storage account = _stakes[provider];
+        account.membershipLock -= amount;
+        emit LocksChanged(provider, account.membershipLock, account.workLock);
+    }
+
+    /// @inheritdoc IStakeManager
+    function lockWork(address provider, uint128 amount) external only(workLedger) {
+        Stake storage account = _stakes[provider];
+        _requireFree(provider, account, amount);
+        account.workLock += amount;
+    }
+
+    /// @inheritdoc IStakeManager
+    function unlockWork(address provider, uint128 amount) external only(workLedger) {
+        _stakes[provider].workLock -= amount;
+    }
+
+    /// @inheritdoc IStakeManager
+    function slash(address provider, uint128 amount, address recipient)
+        external
+        only(workLedger)
+        returns (uint128 taken)
+    {
+        Stake storage account = _stakes[provider];
+        taken = amount < account.active ? amount : account.active;
+        account.active -= taken;
+        if (taken < amount && account.unbonding != 0) taken += _slashQueue(provider, account, amount - taken);
+        emit Slashed(provider, recipient, amount, taken);
+        if (taken == 0) return 0;
+        if (recipient == address(0)) token.burn(taken);
+        else token.transfer(recipient, taken);
+    }
+
+    /// @notice A provider's stake and what binds it.
+    /// @param provider Whose.
+    function stakeOf(address provider) external view returns (Stake memory) {
+        return _stakes[provider];
+    }
+
+    /// @notice A provider's open entries, oldest first; a cancelled one among them has amount zero.
+    /// @param provider Whose.
+    /// @return firstId The number of the first entry; the others follow it.
+    /// @return entries At most `MAX_UNBONDS`.
+    function unbondsOf(address provider) external view returns (uint256 firstId, Unbond[] memory entries) {
+        Queue memory queue = _queues[provider];
+        firstId = queue.head;
+        entries = new Unbond[](queue.tail - queue.head);
+        for (uint256 i; i < entries.length; ++i) entries[i] = _unbonds[provider][firstId + i];
+    }
+
+    function _stake(address provider, uint256 amount) private {
+        if (amount == 0) revert NothingAsked();
+        if (provider == address(0)) revert NoRecipient();
+        _stakes[provider].active += amount.toUint128();
+        token.transferFrom(msg.sender, address(this), amount);
+        emit Staked(provider, msg.sender, amount);
+    }
+
+    function _withdraw(address to) private returns (uint256 amount) {
+        Queue storage queue = _queues[msg.sender];
+        uint256 id = queue.head;
+        for (uint256 tail = queue.tail; id < tail; ++id) {
+            Unbond memory entry = _unbonds[msg.sender][id];
+            if (entry.amount != 0 && block.timestamp < entry.maturesAt) break;
+            amount += entry.amount;
+            delete _unbonds[msg.sender][id];
+        }
+        if (amount == 0) revert NothingMatured(msg.sender);
+        queue.head = uint128(id);
+        _stakes[msg.sender].unbonding -= uint128(amount);
+        emit Withdrawn(msg.sender, to, amount);
+        token.transfer(to, amount);
+    }
+
+    /// @dev Takes up to `amount` from the queue, oldest first: what matures next is what would escape next.
+    function _slashQueue(address provider, Stake storage account, uint128 amount) private returns (uint128 taken) {
+        Queue storage queue = _queues[provider];
+        for (uint256 id = queue.head; id < queue.tail && taken < amount; ++id) {
+            Unbond storage entry = _unbonds[provider][id];
+            uint128 part = amount - taken < entry.amount ? amount - taken : entry.amount;
+            entry.amount -= part;
+            taken += part;
+        }
+        account.unbonding -= taken;
+        _trim(provider);
+    }
+
+    /// @dev Gives room back to the queue where its ends are empty.
+    function _trim(address provider) private {
+        Queue storage queue = _queues[provider];
+        (uint256 head, uint256 tail) = (queue.head, queue.tail);
+        while (head < tail && _unbonds[provider][head].amount == 0) delete _unbonds[provider][head++];
+        while (head < tail && _unbonds[provider][tail - 1].amount == 0) delete _unbonds[provider][--tail];
+        (queue.head, queue.tail) = (uint128(head), uint128(tail));
+    }
+
+    function _requireFree(address provider, Stake storage account, uint128 asked) private view {
+        uint256 bound = uint256(account.membershipLock) + account.workLock;
+        uint256 active = account.active;
+        uint256 free = active > bound ? active - bound : 0;
+        if (asked > free) revert StakeTooLow(provider, free, asked);
+    }
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity 0.8.37;
+
+import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
+import {IDomainRegistry} from "../interfaces/IDomainRegistry.sol";
+import {IStakeManager} from "../interfaces/IStakeManager.sol";
+import {IComputePools, Terms} from "../interfaces/IComputePools.sol";
+import {TermsRules} from "./TermsRules.sol";
+
+/// @title Pools, their owners and their terms
+abstract contract PoolBook is IComputePools {
+    /// @notice What a pool is doing.
+    enum Status {
+        None,
+        Pending,
+        Active,
+        Ended
+    }
+
+    /// @notice A pool.
+    /// @param owner Who holds its money and names its roles.
+    /// @param status What it is doing.
+    /// @param termsVersion The version in force; the next one, if it is due by `nextTermsAt`, is one above.
+    /// @param nextTermsAt Unix time in seconds from which the next version is in force; zero if none is pending.
+    /// @param pendingOwner Who may take the ownership over; zero if nobody.
+    /// @param domainId The domain.
+    /// @param memberCount How many nodes are members.
+    /// @param dataUri Where the pool describes itself.
+    struct Pool {
+        address owner;
+        Status status;
+        uint32 termsVersion;
+        uint40 nextTermsAt;
+        address pendingOwner;
+        uint64 domainId;
+        uint32 memberCount;
+        string dataUri;
+    }
+
+    /// @notice The longest text, in bytes.
+    uint256 public constant MAX_TEXT = 512;
+    /// @notice The most items of a batch.
+    uint256 public constant MAX_BATCH = 256;
+
+    /// @notice Where domains are.
+    IDomainRegistry public immutable domains;
+    /// @notice Where stake is.
+    IStakeManager public immutable stakeManager;
+    /// @notice Where work is: the only contract that spends escrow.
+    address public immutable workLedger;
+
+    /// @notice How many pools there are; their ids are 1 to this.
+    uint256 public poolCount;
+
+    mapping(uint256 poolId => Pool) internal _pools;
+    mapping(uint256 poolId => mapping(uint32 version => Terms)) private _terms;
+
+    /// @notice A pool was created, not yet active.
+    event PoolCreated(uint256 indexed poolId, uint256 indexed domainId, address indexed owner, string dataUri);
+    /// @notice A pool takes members and work.
+    event PoolActivated(uint256 indexed poolId);
+    /// @notice A pool takes no more members and no more work; what is open goes its way.
+    event PoolEnded(uint256 indexed poolId);
+    /// @notice A pool describes itself elsewhere.
+    event PoolDataUriSet(uint256 indexed poolId, string dataUri);
+    /// @notice An owner offers a pool to another.
+    event PoolTransferStarted(uint256 indexed poolId, address indexed from, address indexed to);
+    /// @notice A pool has a new owner.
+    event PoolTransferred(uint256 indexed poolId, address indexed from, address indexed to);
+    /// @notice A version of the terms will be in force from `effectiveAt`.
+    event TermsSet(uint256 indexed poolId, uint32 version, uint256 effectiveAt, Terms terms);
+
+    /// @notice There is no such pool.
+    error NoSuchPool(uint256 poolId);
+    /// @notice The pool's status does not allow this.
+    error WrongStatus(uint256 poolId, Status status);
+    /// @notice The domain does not exist or is closed.
+    error DomainClosed(uint256 domainId);
+    /// @notice Only the pool's owner may do this.
+    error NotOwner(uint256 poolId, address caller);
+    /// @notice The pool was not offered to the caller.
+    error NotOffered(uint256 poolId, address caller);
+    /// @notice Only the contract fixed at deployment may do this.
+    error NotAllowed(address caller);
+    /// @notice The text has `length` bytes; `limit` is the most.
+    error TextTooLong(uint256 length, uint256 limit);
+    /// @notice The batch has `length` items; `limit` is the most.
+    error BatchTooLong(uint256 length, uint256 limit);
+
+    modifier onlyOwner(uint256 poolId) {
+        _requireOwner(poolId);
+        _;
+    }
+
+    modifier onlyWorkLedger() {
+        if (msg.sender != workLedger) revert NotAllowed(msg.sender);
+        _;
+    }
+
+    constructor(IDomainRegistry domains_, IStakeManager stakeManager_, address workLedger_) {
+        domains = domains_;
+        stakeManager = stakeManager_;
+        workLedger = workLedger_;
+    }
+
+    /// @notice Opens a pending pool to members and work. Only the owner may.
+    /// @param poolId The pool.
+    function activate(uint256 poolId) external onlyOwner(poolId) {
+        Pool storage pool = _pools[poolId];
+        if (pool.status != Status.Pending) revert WrongStatus(poolId, pool.status);
+        _requireDomain(pool.domainId);
+        pool.status = Status.Active;
+        emit PoolActivated(poolId);
+    }
+
+    /// @notice Closes a pool for good: no new members, no new work. Only the owner may.
+    /// @param poolId The pool.
+    function end(uint256 poolId) external onlyOwner(poolId) {
+        Pool storage pool = _pools[poolId];
+        if (pool.status == Status.Ended) revert WrongStatus(poolId, pool.status);
+        pool.status = Status.Ended;
+        emit PoolEnded(poolId);
+    }
+
+    /// @notice Says where the pool describes itself. Only the owner may.
+    /// @param poolId The pool.
+    /// @param dataUri Where.
+    function setDataUri(uint256 poolId, string calldata dataUri) external onlyOwner(poolId) {
+        _requireShort(dataUri);
+        _pools[poolId].dataUri = dataUri;
+        emit PoolDataUriSet(poolId, dataUri);
+    }
+
+    /// @notice Offers the pool to another owner; zero withdraws the offer. Only the owner may.
+    /// @param poolId The pool.
+    /// @param newOwner Who may accept it.
+    function transferPool(uint256 poolId, address newOwner) external onlyOwner(poolId) {
+        _pools[poolId].pendingOwner = newOwner;
+        emit PoolTransferStarted(poolId, msg.sender, newOwner);
+    }
+
+    /// @notice Takes over a pool that was offered to the caller.
+    /// @param poolId The pool.
+    function acceptPool(uint256 poolId) external {
+        Pool storage pool = _pools[poolId];
+        if (pool.pendingOwner != msg.sender) revert NotOffered(poolId, msg.sender);
+        emit PoolTransferred(poolId, pool.owner, msg.sender);
+        pool.owner = msg.sender;
+        pool.pendingOwner = address(0);
+    }
+
+    /// @notice Sets new terms: in force at once while the pool is pending, else after the notice period in force now.
+    /// Terms that are not in force yet are replaced. Only the owner may.
+    /// @param poolId The pool.
+    /// @param terms The new terms.
+    function setTerms(uint256 poolId, Terms calldata terms) external onlyOwner(poolId) {
+        Pool storage pool = _pools[poolId];
+        if (pool.status == Status.Ended) revert WrongStatus(poolId, pool.status);
+        uint32 current = _termsVersion(pool);
+        uint256 effectiveAt = block.timestamp;
+        if (pool.status == Status.Active) effectiveAt += _terms[poolId][current].noticePeriod;
+        pool.termsVersion = current;
+        pool.nextTermsAt = SafeCast.toUint40(effectiveAt);
+        _writeTerms(poolId, current + 1, effectiveAt, terms);
+    }
+
+    /// @notice A pool; reverts if there is none.
+    /// @param poolId The pool.
+    function poolOf(uint256 poolId) external view returns (Pool memory) {
+        _requireExists(poolId);
+        return _pools[poolId];
+    }
+
+    /// @notice The terms in force now; reverts if there is no such pool.
+    /// @param poolId The pool.
+    function termsOf(uint256 poolId) external view returns (Terms memory) {
+        _requireExists(poolId);
+        return _terms[poolId][_termsVersion(_pools[poolId])];
+    }
+
+    /// @notice The terms that were set and are not in force yet; `effectiveAt` zero if there are none.
+    /// @param poolId The pool.
+    /// @return terms The terms to come.
+    /// @return effectiveAt Unix time in seconds from which they are in force.
+    function pendingTermsOf(uint256 poolId) external view returns (Terms memory terms, uint256 effectiveAt) {
+        Pool storage pool = _pools[poolId];
+        if (block.timestamp >= pool.nextTermsAt) return (terms, 0);
+        return (_terms[poolId][pool.termsVersion + 1], pool.nextTermsAt);
+    }
+
+    /// @inheritdoc IComputePools
+    function termsAt(uint256 poolId, uint32 version) external view returns (Terms memory) {
+        return _terms[poolId][version];
+    }
+
+    /// @inheritdoc IComputePools
+    function domainOf(uint256 poolId) external view returns (uint256) {
+        return _pools[poolId].domainId;
+    }
+
+    function _create(uint256 domainId, Terms calldata terms, string calldata dataUri)
+        internal
+        returns (uint256 poolId)
+    {
+        _requireDomain(domainId);
+        _requireShort(dataUri);
+        poolId = ++poolCount;
+        // WorkLedger names pools by 32 bits.
+        SafeCast.toUint32(poolId);
+        Pool storage pool = _pools[poolId];
+        pool.owner = msg.sender;
+        pool.status = Status.Pending;
+        pool.termsVersion = 1;
+        pool.domainId = SafeCast.toUint64(domainId);
+        pool.dataUri = dataUri;
+        emit PoolCreated(poolId, domainId, msg.sender, dataUri);
+        _writeTerms(poolId, 1, block.timestamp, terms);
+    }
+
+    function _termsVersion(Pool storage pool) internal view returns (uint32) {
+        uint256 nextTermsAt = pool.nextTermsAt;
+        return nextTermsAt != 0 && block.timestamp >= nextTermsAt ? pool.termsVersion + 1 : pool.termsVersion;
+    }
+
+    function _termsInForce(uint256 poolId) internal view returns (Terms storage) {
+        return _terms[poolId][_termsVersion(_pools[poolId])];
+    }
+
+    function _requireOwner(uint256 poolId) internal view {
+        if (_pools[poolId].owner != msg.sender) revert NotOwner(poolId, msg.sender);
+    }
+
+    function _requireExists(uint256 poolId) internal view {
+        if (_pools[poolId].status == Status.None) revert NoSuchPool(poolId);
+    }
+
+    function _requireActive(uint256 poolId, Pool storage pool) internal view {
+        if (pool.status != Status.Active) revert WrongStatus(poolId, pool.status);
+    }
+
+    function _requireDomain(uint256 domainId) internal view {
+        if (!domains.isActive(domainId)) revert DomainClosed(domainId);
+    }
+
+    function _requireShort(string calldata text) internal pure {
+        if (bytes(text).length > MAX_TEXT) revert TextTooLong(bytes(text).length, MAX_TEXT);
+    }
+
+    function _requireBatch(uint256 length) internal pure {
+        if (length > MAX_BATCH) revert BatchTooLong(length, MAX_BATCH);
+    }
+
+    function _writeTerms(uint256 poolId, uint32 version, uint256 effectiveAt, Terms calldata terms) private {
+        TermsRules.check(terms, stakeManager.unbondingPeriod());
+        _terms[poolId][version] = terms;
+        emit TermsSet(poolId, version, effectiveAt, terms);
+    }
+}

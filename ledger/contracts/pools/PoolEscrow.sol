@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity 0.8.37;
+
+import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
+import {MusterToken} from "../MusterToken.sol";
+import {IComputePools} from "../interfaces/IComputePools.sol";
+import {PoolBook} from "./PoolBook.sol";
+
+/// @title The money that rewards come from
+/// @notice Anybody funds a pool; open work reserves its reward; the owner takes back only what nothing reserves.
+/// @dev The token is ours and calls nobody back.
+abstract contract PoolEscrow is PoolBook {
+    using SafeCast for uint256;
+
+    /// @notice A pool's money, in the token's smallest unit.
+    /// @param balance All of it.
+    /// @param reserved What open work may still cost.
+    struct Escrow {
+        uint128 balance;
+        uint128 reserved;
+    }
+
+    /// @notice The token that escrow is in.
+    MusterToken public immutable token;
+
+    mapping(uint256 poolId => Escrow) private _escrows;
+
+    /// @notice Somebody added to a pool's money.
+    event EscrowFunded(uint256 indexed poolId, address indexed from, uint256 amount);
+    /// @notice The owner took free money out.
+    event EscrowWithdrawn(uint256 indexed poolId, address indexed to, uint256 amount);
+
+    /// @notice The pool has `free` money that nothing reserves; `asked` is more.
+    error EscrowTooLow(uint256 poolId, uint256 free, uint256 asked);
+    /// @notice Amounts must be above zero.
+    error NothingAsked();
+
+    constructor(MusterToken token_) {
+        token = token_;
+    }
+
+    /// @notice Adds to a pool's money from the caller's tokens; needs an allowance.
+    /// @param poolId The pool.
+    /// @param amount How much, in the token's smallest unit.
+    function fund(uint256 poolId, uint256 amount) external {
+        _fund(poolId, amount);
+    }
+
+    /// @notice Adds to a pool's money under a permit. A permit that somebody else has carried already is no obstacle.
+    /// @param poolId The pool.
+    /// @param amount How much, in the token's smallest unit.
+    /// @param deadline Unix time in seconds until which the permit holds.
+    /// @param v Signature of the permit.
+    /// @param r Signature of the permit.
+    /// @param s Signature of the permit.
+    function fundWithPermit(uint256 poolId, uint256 amount, uint256 deadline, uint8 v, bytes32 r, bytes32 s)
+        external
+    {
+        try token.permit(msg.sender, address(this), amount, deadline, v, r, s) {} catch {}
+        _fund(poolId, amount);
+    }
+
+    /// @notice Takes money out that nothing reserves, whatever the pool's status. Only the owner may.
+    /// @param poolId The pool.
+    /// @param amount How much, in the token's smallest unit.
+    /// @param to Who receives it.
+    function withdrawEscrow(uint256 poolId, uint128 amount, address to) external onlyOwner(poolId) {
+        if (amount == 0) revert NothingAsked();
+        _requireFree(poolId, amount);
+        _escrows[poolId].balance -= amount;
+        emit EscrowWithdrawn(poolId, to, amount);
+        token.transfer(to, amount);
+    }
+
+    /// @inheritdoc IComputePools
+    function release(uint256 poolId, uint128 amount) external onlyWorkLedger {
+        _escrows[poolId].reserved -= amount;
+    }
+
+    /// @inheritdoc IComputePools
+    function settle(uint256 poolId, uint128 amount) external onlyWorkLedger {
+        Escrow storage escrow = _escrows[poolId];
+        escrow.reserved -= amount;
+        escrow.balance -= amount;
+        token.transfer(msg.sender, amount);
+    }
+
+    /// @notice A pool's money.
+    /// @param poolId The pool.
+    function escrowOf(uint256 poolId) external view returns (Escrow memory) {
+        return _escrows[poolId];
+    }
+
+    function _reserve(uint256 poolId, uint128 amount) internal {
+        _requireFree(poolId, amount);
+        _escrows[poolId].reserved += amount;
+    }
+
+    function _fund(uint256 poolId, uint256 amount) private {
+        _requireExists(poolId);
+        if (amount == 0) revert NothingAsked();
+        _escrows[poolId].balance += amount.toUint128();
+        token.transferFrom(msg.sender, address(this), amount);
+        emit EscrowFunded(poolId, msg.sender, amount);
+    }
+
+    function _requireFree(uint256 poolId, uint128 asked) private view {
+        Escrow storage escrow = _escrows[poolId];
+        uint256 free = escrow.balance - escrow.reserved;
+        if (asked > free) revert EscrowTooLow(poolId, free, asked);
+    }
+}

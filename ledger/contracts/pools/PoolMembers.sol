@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity 0.8.37;
+
+import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
+import {EIP712} from "@openzeppelin/contracts/utils/cryptography/EIP712.sol";
+import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
+import {IComputeRegistry} from "../interfaces/IComputeRegistry.sol";
+import {IComputePools, Terms} from "../interfaces/IComputePools.sol";
+import {PoolRoles} from "./PoolRoles.sol";
+
+/// @title Who works in a pool
+/// @notice Nodes join by an invite that the orchestrator signed and that is used once. Whoever is put out can come
+/// back by another invite; a ban keeps them out until it is lifted.
+abstract contract PoolMembers is PoolRoles, EIP712 {
+    /// @notice Why a node is no member any more.
+    enum Departure {
+        Left,
+        Removed,
+        Evicted,
+        Banned
+    }
+
+    /// @notice Leave to join, signed by the pool's orchestrator.
+    /// @param poolId The pool.
+    /// @param node Who may join.
+    /// @param nonce Any number that this pool has not used.
+    /// @param expiry Unix time in seconds until which it holds.
+    /// @param url Where the orchestrator is reached.
+    struct Invite {
+        uint256 poolId;
+        address node;
+        uint256 nonce;
+        uint256 expiry;
+        string url;
+    }
+
+    /// @notice One item of `joinBatch`.
+    /// @param invite The invite.
+    /// @param orchestratorSignature The orchestrator's EIP-712 `Invite`.
+    /// @param nodeSignature The node's EIP-712 `Join`.
+    struct Joining {
+        Invite invite;
+        bytes orchestratorSignature;
+        bytes nodeSignature;
+    }
+
+    /// @notice A node in a pool.
+    /// @param provider Who answers for it; zero if it is no member now.
+    /// @param joinedAt Unix time in seconds of the latest joining.
+    /// @param joinedBlock The block of the latest joining.
+    /// @param stakeLock The stake that the membership binds.
+    /// @param joins How often the node has joined: the nonce of a signed `Leave`.
+    struct Membership {
+        address provider;
+        uint48 joinedAt;
+        uint48 joinedBlock;
+        uint128 stakeLock;
+        uint64 joins;
+    }
+
+    bytes32 private constant _INVITE = keccak256(
+        "Invite(uint256 poolId,uint256 domainId,address node,uint256 nonce,uint256 expiry,string url)"
+    );
+    bytes32 private constant _JOIN = keccak256("Join(bytes32 inviteHash)");
+    bytes32 private constant _LEAVE = keccak256("Leave(uint256 poolId,address node,uint256 nonce,uint256 deadline)");
+
+    /// @notice Where nodes are registered.
+    IComputeRegistry public immutable registry;
+
+    /// @notice Whether an invite's nonce was used or cancelled.
+    mapping(uint256 poolId => mapping(uint256 nonce => bool)) public inviteUsed;
+    /// @notice Whether a node is banned from a pool.
+    mapping(uint256 poolId => mapping(address node => bool)) public nodeBanned;
+    /// @notice Whether a provider, with all its nodes, is banned from a pool.
+    mapping(uint256 poolId => mapping(address provider => bool)) public providerBanned;
+
+    mapping(uint256 poolId => mapping(address node => Membership)) private _members;
+
+    /// @notice A node joined.
+    event MemberJoined(
+        uint256 indexed poolId, address indexed node, address indexed provider, uint256 nonce, uint256 stakeLock
+    );
+    /// @notice A node is no member any more.
+    event MemberLeft(
+        uint256 indexed poolId, address indexed node, address indexed provider, Departure cause, string reason
+    );
+    /// @notice An item of a batch was refused; `reason` is the error that it alone would have reverted with.
+    event JoinRefused(uint256 indexed poolId, address indexed node, bytes reason);
+    /// @notice An invite was made worthless.
+    event InviteCancelled(uint256 indexed poolId, uint256 nonce);
+    /// @notice A node may not join until the ban is lifted.
+    event NodeBanned(uint256 indexed poolId, address indexed node, string reason);
+    /// @notice A node may join again.
+    event NodeUnbanned(uint256 indexed poolId, address indexed node);
+    /// @notice A provider's nodes may neither join nor submit until the ban is lifted.
+    event ProviderBanned(uint256 indexed poolId, address indexed provider, string reason);
+    /// @notice A provider's nodes may join and submit again.
+    event ProviderUnbanned(uint256 indexed poolId, address indexed provider);
+
+    /// @notice The signature was to be used by `deadline`.
+    error SignatureExpired(uint256 deadline);
+    /// @notice The invite was used or cancelled.
+    error InviteUsed(uint256 poolId, uint256 nonce);
+    /// @notice The invite is not signed by the pool's orchestrator.
+    error BadInvite(uint256 poolId, address signer);
+    /// @notice The node neither calls nor has signed.
+    error NodeNotWilling(address node);
+    /// @notice The node is not registered, or retired.
+    error NotRegistered(address node);
+    /// @notice The node or its provider is banned from the pool.
+    error Banned(uint256 poolId, address who);
+    /// @notice The node is a member already.
+    error MemberAlready(uint256 poolId, address node);
+    /// @notice The node is no member.
+    error NotMember(uint256 poolId, address node);
+    /// @notice The node's capacity is below the pool's least.
+    error CapacityTooLow(address node, uint256 capacity, uint256 least);
+    /// @notice The pool has as many members as it takes.
+    error PoolFull(uint256 poolId, uint256 maxNodes);
+    /// @notice The caller is neither the node nor its provider, nor carries the node's signature.
+    error NotNodeNorProvider(address node, address caller);
+    /// @notice There is no such ban, or there is one already.
+    error BanUnchanged(uint256 poolId, address who);
+
+    constructor(IComputeRegistry registry_) EIP712("Muster", "1") {
+        registry = registry_;
+    }
+
+    /// @notice Redeems an invite. The node calls, or anyone who carries its signature.
+    /// @param invite The invite.
+    /// @param orchestratorSignature The orchestrator's EIP-712 `Invite`.
+    /// @param nodeSignature The node's EIP-712 `Join`; may be empty if the node calls.
+    function join(Invite calldata invite, bytes calldata orchestratorSignature, bytes calldata nodeSignature)
+        external
+    {
+        (uint256 poolId, address node) = (invite.poolId, invite.node);
+        Pool storage pool = _pools[poolId];
+        _requireActive(poolId, pool);
+        _requireDomain(pool.domainId);
+        _useInvite(pool.domainId, invite, orchestratorSignature, nodeSignature);
+        IComputeRegistry.Node memory entry = registry.nodeOf(node);
+        if (entry.provider == address(0) || entry.retired) revert NotRegistered(node);
+        if (nodeBanned[poolId][node]) revert Banned(poolId, node);
+        if (providerBanned[poolId][entry.provider]) revert Banned(poolId, entry.provider);
+        Membership storage member = _members[poolId][node];
+        if (member.provider != address(0)) revert MemberAlready(poolId, node);
+        Terms storage terms = _termsInForce(poolId);
+        if (entry.capacity < terms.minCapacity) revert CapacityTooLow(node, entry.capacity, terms.minCapacity);
+        if (pool.memberCount >= terms.maxNodes) revert PoolFull(poolId, terms.maxNodes);
+        ++pool.memberCount;
+        uint128 stakeLock = SafeCast.toUint128(uint256(terms.stakePerCapacity) * entry.capacity);
+        _members[poolId][node] = Membership({
+            provider: entry.provider,
+            joinedAt: uint48(block.timestamp),
+            joinedBlock: uint48(block.number),
+            stakeLock: stakeLock,
+            joins: member.joins + 1
+        });
+        emit MemberJoined(poolId, node, entry.provider, invite.nonce, stakeLock);
+        stakeManager.lockMembership(entry.provider, stakeLock);
+    }
+
+    /// @notice Redeems many invites; one that is refused does not stop the others.
+    /// @param items At most `MAX_BATCH`; each needs its node's signature.
+    function joinBatch(Joining[] calldata items) external {
+        _requireBatch(items.length);
+        for (uint256 i; i < items.length; ++i) {
+            Joining calldata item = items[i];
+            try this.join(item.invite, item.orchestratorSignature, item.nodeSignature) {}
+            catch (bytes memory reason) {
+                emit JoinRefused(item.invite.poolId, item.invite.node, reason);
+            }
+        }
+    }
+
+    /// @notice Makes an invite worthless. Only the owner, the manager or the orchestrator may.
+    /// @param poolId The pool.
+    /// @param nonce The invite's nonce.
+    function cancelInvite(uint256 poolId, uint256 nonce) external {
+        if (msg.sender != _pools[poolId].owner) _requireOperator(poolId);
+        if (inviteUsed[poolId][nonce]) revert InviteUsed(poolId, nonce);
+        inviteUsed[poolId][nonce] = true;
+        emit InviteCancelled(poolId, nonce);
+    }
+
+    /// @notice Ends a membership by will of the node or its provider, whatever the pool's status.
+    /// @param poolId The pool.
+    /// @param node The member.
+    /// @param deadline Unix time in seconds until which the signature holds; not used without one.
+    /// @param nodeSignature The node's EIP-712 `Leave` with its `joins` as nonce; empty if node or provider calls.
+    function leavePool(uint256 poolId, address node, uint256 deadline, bytes calldata nodeSignature) external {
+        Membership storage member = _members[poolId][node];
+        if (member.provider == address(0)) revert NotMember(poolId, node);
+        if (msg.sender != node && msg.sender != member.provider) {
+            if (block.timestamp > deadline) revert SignatureExpired(deadline);
+            bytes32 structHash = keccak256(abi.encode(_LEAVE, poolId, node, uint256(member.joins), deadline));
+            if (_signer(structHash, nodeSignature) != node) revert NotNodeNorProvider(node, msg.sender);
+        }
+        _depart(poolId, node, Departure.Left, "");
+    }
+
+    /// @notice Ends memberships without blame, as of dead nodes; those that are no members are passed over. Only the
+    /// orchestrator or the manager may.
+    /// @param poolId The pool.
+    /// @param nodes At most `MAX_BATCH`.
+    /// @param reason Why, in words.
+    function remove(uint256 poolId, address[] calldata nodes, string calldata reason) external {
+        _requireOperator(poolId);
+        _requireBatch(nodes.length);
+        _requireShort(reason);
+        for (uint256 i; i < nodes.length; ++i) {
+            if (_members[poolId][nodes[i]].provider != address(0)) {
+                _depart(poolId, nodes[i], Departure.Removed, reason);
+            }
+        }
+    }
+
+    /// @notice Ends a membership for cause; the node may be invited again. Only the manager may.
+    /// @param poolId The pool.
+    /// @param node The member.
+    /// @param reason Why, in words.
+    function evict(uint256 poolId, address node, string calldata reason) external onlyManager(poolId) {
+        _requireShort(reason);
+        if (_members[poolId][node].provider == address(0)) revert NotMember(poolId, node);
+        _depart(poolId, node, Departure.Evicted, reason);
+    }
+
+    /// @inheritdoc IComputePools
+    function expel(uint256 poolId, address node) external onlyWorkLedger {
+        if (_members[poolId][node].provider == address(0)) return;
+        _depart(poolId, node, Departure.Evicted, "forged work");
+    }
+
+    /// @notice Keeps a node out until `unban`, and puts it out if it is a member. Only the manager may.
+    /// @param poolId The pool.
+    /// @param node The node.
+    /// @param reason Why, in words.
+    function ban(uint256 poolId, address node, string calldata reason) external onlyManager(poolId) {
+        _requireShort(reason);
+        if (nodeBanned[poolId][node]) revert BanUnchanged(poolId, node);
+        nodeBanned[poolId][node] = true;
+        emit NodeBanned(poolId, node, reason);
+        if (_members[poolId][node].provider != address(0)) _depart(poolId, node, Departure.Banned, reason);
+    }
+
+    /// @notice Lifts a node's ban. Only the manager may.
+    /// @param poolId The pool.
+    /// @param node The node.
+    function unban(uint256 poolId, address node) external onlyManager(poolId) {
+        if (!nodeBanned[poolId][node]) revert BanUnchanged(poolId, node);
+        nodeBanned[poolId][node] = false;
+        emit NodeUnbanned(poolId, node);
+    }
+
+    /// @notice Keeps all nodes of a provider from joining and submitting until `unbanProvider`. Only the manager may.
+    /// @param poolId The pool.
+    /// @param provider The provider.
+    /// @param reason Why, in words.
+    function banProvider(uint256 poolId, address provider, string calldata reason) external onlyManager(poolId) {
+        _requireShort(reason);
+        if (providerBanned[poolId][provider]) revert BanUnchanged(poolId, provider);
+        providerBanned[poolId][provider] = true;
+        emit ProviderBanned(poolId, provider, reason);
+    }
+
+    /// @notice Lifts a provider's ban. Only the manager may.
+    /// @param poolId The pool.
+    /// @param provider The provider.
+    function unbanProvider(uint256 poolId, address provider) external onlyManager(poolId) {
+        if (!providerBanned[poolId][provider]) revert BanUnchanged(poolId, provider);
+        providerBanned[poolId][provider] = false;
+        emit ProviderUnbanned(poolId, provider);
+    }
+
+    /// @notice A node's membership; provider zero if it is no member now.
+    /// @param poolId The pool.
+    /// @param node The node.
+    function membershipOf(uint256 poolId, address node) external view returns (Membership memory) {
+        return _members[poolId][node];
+    }
+
+    /// @notice How many members a pool has.
+    /// @param poolId The pool.
+    function memberCount(uint256 poolId) external view returns (uint256) {
+        return _pools[poolId].memberCount;
+    }
+
+    /// @notice The EIP-712 hash of an invite, which the node's `Join` names.
+    /// @param invite The invite; its pool's domain is part of the hash.
+    function inviteHash(Invite calldata invite) external view returns (bytes32) {
+        return _hashInvite(_pools[invite.poolId].domainId, invite);
+    }
+
+    /// @dev The provider of a member in good standing.
+    function _requireStanding(uint256 poolId, address node) internal view returns (address provider) {
+        provider = _members[poolId][node].provider;
+        if (provider == address(0)) revert NotMember(poolId, node);
+        if (providerBanned[poolId][provider]) revert Banned(poolId, provider);
+        if (registry.providerOf(node) == address(0)) revert NotRegistered(node);
+    }
+
+    function _depart(uint256 poolId, address node, Departure cause, string memory reason) private {
+        Membership storage member = _members[poolId][node];
+        (address provider, uint128 stakeLock) = (member.provider, member.stakeLock);
+        member.provider = address(0);
+        member.stakeLock = 0;
+        --_pools[poolId].memberCount;
+        emit MemberLeft(poolId, node, provider, cause, reason);
+        stakeManager.unlockMembership(provider, stakeLock);
+    }
+
+    function _useInvite(
+        uint256 domainId,
+        Invite calldata invite,
+        bytes calldata orchestratorSignature,
+        bytes calldata nodeSignature
+    ) private {
+        _requireShort(invite.url);
+        if (block.timestamp > invite.expiry) revert SignatureExpired(invite.expiry);
+        if (inviteUsed[invite.poolId][invite.nonce]) revert InviteUsed(invite.poolId, invite.nonce);
+        bytes32 structHash = _hashInvite(domainId, invite);
+        address signer = _signer(structHash, orchestratorSignature);
+        if (!isOrchestrator(invite.poolId, signer)) revert BadInvite(invite.poolId, signer);
+        if (
+            msg.sender != invite.node
+                && _signer(keccak256(abi.encode(_JOIN, structHash)), nodeSignature) != invite.node
+        ) revert NodeNotWilling(invite.node);
+        inviteUsed[invite.poolId][invite.nonce] = true;
+    }
+
+    function _hashInvite(uint256 domainId, Invite calldata invite) private pure returns (bytes32) {
+        return keccak256(
+            abi.encode(
+                _INVITE,
+                invite.poolId,
+                domainId,
+                invite.node,
+                invite.nonce,
+                invite.expiry,
+                keccak256(bytes(invite.url))
+            )
+        );
+    }
+
+    /// @dev Who signed the struct; zero if nobody did. A node is never zero: the registry refuses it.
+    function _signer(bytes32 structHash, bytes calldata signature) private view returns (address signer) {
+        (signer,,) = ECDSA.tryRecoverCalldata(_hashTypedDataV4(structHash), signature);
+    }
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity 0.8.37;
+
+import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
+import {IComputePools} from "../interfaces/IComputePools.sol";
+import {PoolBook} from "./PoolBook.sol";
+
+/// @title Who speaks for a pool
+/// @notice Every role is its own key and can be rotated; the key before it stays valid until a stated time.
+abstract contract PoolRoles is PoolBook {
+    /// @notice The roles that one key holds at a time.
+    enum Role {
+        Manager,
+        Orchestrator,
+        Publisher
+    }
+
+    /// @notice The keys of a new pool.
+    /// @param manager Bans, and reads.
+    /// @param orchestrator Invites, leases, responses.
+    /// @param publisher Checkpoints.
+    struct Roles {
+        address manager;
+        address orchestrator;
+        address publisher;
+    }
+
+    /// @notice Who holds a role.
+    /// @param holder The key.
+    /// @param previous The key before it.
+    /// @param previousUntil Unix time in seconds before which the key before it is valid too.
+    struct Seat {
+        address holder;
+        address previous;
+        uint64 previousUntil;
+    }
+
+    /// @notice The longest time that a replaced key may stay valid.
+    uint256 public constant MAX_GRACE = 7 days;
+
+    mapping(uint256 poolId => mapping(Role => Seat)) private _seats;
+    mapping(uint256 poolId => mapping(address validator => uint64 until)) private _validators;
+
+    /// @notice A role has a new key; the one before it is valid until `previousUntil`.
+    event RoleSet(
+        uint256 indexed poolId, Role indexed role, address indexed key, address previous, uint256 previousUntil
+    );
+    /// @notice A validator may give verdicts.
+    event ValidatorAdded(uint256 indexed poolId, address indexed validator);
+    /// @notice A validator may give verdicts until `until` only.
+    event ValidatorRemoved(uint256 indexed poolId, address indexed validator, uint256 until);
+
+    /// @notice A role needs a key.
+    error NoKey();
+    /// @notice Only the pool's owner or the role's present holder may do this.
+    error NotHolder(uint256 poolId, Role role, address caller);
+    /// @notice A replaced key may stay valid until `latest` at most.
+    error GraceTooLong(uint256 until, uint256 latest);
+    /// @notice The address is no validator of the pool.
+    error NotValidator(uint256 poolId, address who);
+    /// @notice The caller is neither the pool's orchestrator nor its manager.
+    error NotOperator(uint256 poolId, address caller);
+    /// @notice The signer of a lease is not the pool's orchestrator; zero means that nobody signed it.
+    error NotOrchestrator(uint256 poolId, address signer);
+    /// @notice The caller is not the pool's manager.
+    error NotManager(uint256 poolId, address caller);
+
+    modifier onlyManager(uint256 poolId) {
+        if (!isManager(poolId, msg.sender)) revert NotManager(poolId, msg.sender);
+        _;
+    }
+
+    /// @notice Rotates the manager's key. Only the owner or the present manager may.
+    /// @param poolId The pool.
+    /// @param key The new key.
+    /// @param previousUntil Unix time in seconds before which the old key stays valid; now or earlier ends it at once.
+    function setManager(uint256 poolId, address key, uint256 previousUntil) external {
+        _rotate(poolId, Role.Manager, key, previousUntil);
+    }
+
+    /// @notice Rotates the orchestrator's key. Only the owner or the present orchestrator may.
+    /// @param poolId The pool.
+    /// @param key The new key.
+    /// @param previousUntil Unix time in seconds before which the old key stays valid; now or earlier ends it at once.
+    function setOrchestrator(uint256 poolId, address key, uint256 previousUntil) external {
+        _rotate(poolId, Role.Orchestrator, key, previousUntil);
+    }
+
+    /// @notice Rotates the publisher's key. Only the owner or the present publisher may.
+    /// @param poolId The pool.
+    /// @param key The new key.
+    /// @param previousUntil Unix time in seconds before which the old key stays valid; now or earlier ends it at once.
+    function setPublisher(uint256 poolId, address key, uint256 previousUntil) external {
+        _rotate(poolId, Role.Publisher, key, previousUntil);
+    }
+
+    /// @notice Lets an address give verdicts. Only the owner may.
+    /// @param poolId The pool.
+    /// @param validator The address.
+    function addValidator(uint256 poolId, address validator) external onlyOwner(poolId) {
+        if (validator == address(0)) revert NoKey();
+        _validators[poolId][validator] = type(uint64).max;
+        emit ValidatorAdded(poolId, validator);
+    }
+
+    /// @notice Ends an address's right to give verdicts. Only the owner may.
+    /// @param poolId The pool.
+    /// @param validator The address.
+    /// @param until Unix time in seconds before which it may still; now or earlier ends it at once.
+    function removeValidator(uint256 poolId, address validator, uint256 until) external onlyOwner(poolId) {
+        if (_validators[poolId][validator] == 0) revert NotValidator(poolId, validator);
+        _requireGrace(until);
+        _validators[poolId][validator] = SafeCast.toUint64(until);
+        emit ValidatorRemoved(poolId, validator, until);
+    }
+
+    /// @notice The keys of a role.
+    /// @param poolId The pool.
+    /// @param role The role.
+    function seatOf(uint256 poolId, Role role) external view returns (Seat memory) {
+        return _seats[poolId][role];
+    }
+
+    /// @notice Whether `who` may act as the pool's manager now.
+    /// @param poolId The pool.
+    /// @param who The address.
+    function isManager(uint256 poolId, address who) public view returns (bool) {
+        return _holds(poolId, Role.Manager, who);
+    }
+
+    /// @notice Whether `who` may act as the pool's orchestrator now.
+    /// @param poolId The pool.
+    /// @param who The address.
+    function isOrchestrator(uint256 poolId, address who) public view returns (bool) {
+        return _holds(poolId, Role.Orchestrator, who);
+    }
+
+    /// @inheritdoc IComputePools
+    function isPublisher(uint256 poolId, address who) external view returns (bool) {
+        return _holds(poolId, Role.Publisher, who);
+    }
+
+    /// @inheritdoc IComputePools
+    function isValidator(uint256 poolId, address who) external view returns (bool) {
+        return block.timestamp < _validators[poolId][who];
+    }
+
+    function _seat(uint256 poolId, Roles calldata roles) internal {
+        _place(poolId, Role.Manager, roles.manager, 0);
+        _place(poolId, Role.Orchestrator, roles.orchestrator, 0);
+        _place(poolId, Role.Publisher, roles.publisher, 0);
+    }
+
+    function _requireOperator(uint256 poolId) internal view {
+        if (!isOrchestrator(poolId, msg.sender) && !isManager(poolId, msg.sender)) {
+            revert NotOperator(poolId, msg.sender);
+        }
+    }
+
+    function _rotate(uint256 poolId, Role role, address key, uint256 previousUntil) private {
+        if (msg.sender != _pools[poolId].owner && msg.sender != _seats[poolId][role].holder) {
+            revert NotHolder(poolId, role, msg.sender);
+        }
+        _requireGrace(previousUntil);
+        _place(poolId, role, key, previousUntil);
+    }
+
+    function _place(uint256 poolId, Role role, address key, uint256 previousUntil) private {
+        if (key == address(0)) revert NoKey();
+        Seat storage seat = _seats[poolId][role];
+        (address previous, uint64 until) = (seat.holder, SafeCast.toUint64(previousUntil));
+        seat.holder = key;
+        seat.previous = previous;
+        seat.previousUntil = until;
+        emit RoleSet(poolId, role, key, previous, until);
+    }
+
+    function _holds(uint256 poolId, Role role, address who) private view returns (bool) {
+        if (who == address(0)) return false;
+        Seat storage seat = _seats[poolId][role];
+        return who == seat.holder || (who == seat.previous && block.timestamp < seat.previousUntil);
+    }
+
+    function _requireGrace(uint256 until) private view {
+        uint256 latest = block.timestamp + MAX_GRACE;
+        if (until > latest) revert GraceTooLong(until, latest);
+    }
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity 0.8.37;
+
+import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
+import {Terms} from "../interfaces/IComputePools.sol";
+
+/// @title What terms a pool may have
+/// @notice Terms under which honesty pays, and under which stake can't leave before its work is judged.
+library TermsRules {
+    /// @notice Basis points of the whole.
+    uint256 internal constant WHOLE = 10_000;
+
+    /// @notice The audit floor must be 1 to 10000 basis points: with no audits at all nothing is proven.
+    error AuditFloorOutOfRange(uint16 auditFloorBps);
+    /// @notice The penalty must be at least price x (1 - q) / q at audit floor q, or forging pays on average.
+    error PenaltyTooLow(uint128 penaltyPerUnit, uint256 least);
+    /// @notice Every period must be above zero.
+    error PeriodMissing();
+    /// @notice All periods together must be shorter than the unbonding of stake.
+    error PeriodsTooLong(uint256 sum, uint256 unbondingPeriod);
+
+    /// @notice Reverts unless the terms are sound.
+    /// @param terms The terms.
+    /// @param unbondingPeriod How long stake stays slashable after its owner asked for it, in seconds.
+    function check(Terms memory terms, uint256 unbondingPeriod) internal pure {
+        uint256 floor = terms.auditFloorBps;
+        if (floor == 0 || floor > WHOLE) revert AuditFloorOutOfRange(terms.auditFloorBps);
+        uint256 least = Math.ceilDiv(uint256(terms.pricePerUnit) * (WHOLE - floor), floor);
+        if (terms.penaltyPerUnit < least) revert PenaltyTooLow(terms.penaltyPerUnit, least);
+        if (
+            terms.judgePeriod == 0 || terms.challengePeriod == 0 || terms.disputePeriod == 0
+                || terms.noticePeriod == 0
+        ) revert PeriodMissing();
+        uint256 sum = uint256(terms.judgePeriod) + terms.challengePeriod + terms.disputePeriod + terms.noticePeriod;
+        if (sum >= unbondingPeriod) revert PeriodsTooLong(sum, unbondingPeriod);
+    }
+}

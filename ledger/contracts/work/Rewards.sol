@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity 0.8.37;
+
+import {MusterToken} from "../MusterToken.sol";
+
+/// @title What providers have earned
+/// @notice Rewards of final work wait here until their provider claims them; nothing expires.
+/// @dev This contract's token balance is what is accrued and not yet paid, over all pools. The token is ours and calls
+/// nobody back.
+abstract contract Rewards {
+    /// @notice What a pool has paid so far, in the token's smallest unit.
+    /// @param accrued What final work has earned.
+    /// @param paid What of it was claimed.
+    struct Totals {
+        uint128 accrued;
+        uint128 paid;
+    }
+
+    /// @notice The token that rewards are in.
+    MusterToken public immutable token;
+
+    /// @notice What a provider has earned in a pool and not claimed yet, in the token's smallest unit.
+    mapping(uint256 poolId => mapping(address provider => uint256)) public accruedOf;
+    mapping(uint256 poolId => Totals) private _totals;
+
+    /// @notice A provider took its rewards out of a pool.
+    event RewardsClaimed(uint256 indexed poolId, address indexed provider, address indexed to, uint256 amount);
+
+    /// @notice The caller has nothing to claim in these pools.
+    error NothingToClaim(address provider);
+    /// @notice Rewards can't go to the zero address.
+    error NoRecipient();
+
+    constructor(MusterToken token_) {
+        token = token_;
+    }
+
+    /// @notice Sends all that the caller has earned in these pools to `to`.
+    /// @param poolIds The pools; those that owe nothing are passed over.
+    /// @param to Who receives it.
+    /// @return amount How much it was.
+    function claim(uint256[] calldata poolIds, address to) external returns (uint256 amount) {
+        if (to == address(0)) revert NoRecipient();
+        for (uint256 i; i < poolIds.length; ++i) {
+            uint256 part = accruedOf[poolIds[i]][msg.sender];
+            if (part == 0) continue;
+            accruedOf[poolIds[i]][msg.sender] = 0;
+            _totals[poolIds[i]].paid += uint128(part);
+            amount += part;
+            emit RewardsClaimed(poolIds[i], msg.sender, to, part);
+        }
+        if (amount == 0) revert NothingToClaim(msg.sender);
+        token.transfer(to, amount);
+    }
+
+    /// @notice What a pool has paid so far.
+    /// @param poolId The pool.
+    function totalsOf(uint256 poolId) external view returns (Totals memory) {
+        return _totals[poolId];
+    }
+
+    function _accrue(uint256 poolId, address provider, uint128 amount) internal {
+        accruedOf[poolId][provider] += amount;
+        _totals[poolId].accrued += amount;
+    }
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity 0.8.37;
+
+import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
+import {EIP712} from "@openzeppelin/contracts/utils/cryptography/EIP712.sol";
+import {Lease} from "./WorkTypes.sol";
+
+/// @title What is signed about work
+abstract contract WorkSignatures is EIP712 {
+    bytes32 private constant _LEASE = keccak256(
+        "Lease(uint256 poolId,bytes32 run,uint64 step,uint32 index,address node,uint64 version,bytes32 digest,uint32 groups,uint64 maxUnits,uint64 expiry)"
+    );
+    bytes32 private constant _WORK = keccak256("Work(bytes32 leaseHash,bytes32 sha256Hash,uint64 units)");
+    bytes32 private constant _DISPUTE = keccak256("Dispute(bytes32 key,bytes32 evidenceHash,uint256 deadline)");
+
+    constructor() EIP712("Muster", "1") {}
+
+    /// @notice The EIP-712 hash of a lease, which the node's `Work` names.
+    /// @param lease The lease.
+    function leaseHash(Lease calldata lease) external pure returns (bytes32) {
+        return _hashLease(lease);
+    }
+
+    /// @notice The name of a piece of work: no two submissions share one.
+    /// @param poolId The pool.
+    /// @param run The run within the pool.
+    /// @param node Who does it.
+    /// @param step The step of the run.
+    /// @param index The slot within (run, step, node).
+    function workKey(uint256 poolId, bytes32 run, address node, uint64 step, uint32 index)
+        public
+        pure
+        returns (bytes32)
+    {
+        return keccak256(abi.encode(poolId, run, node, step, index));
+    }
+
+    function _hashLease(Lease calldata lease) internal pure returns (bytes32) {
+        // All members are of fixed size, so the struct's encoding is that of its members.
+        return keccak256(abi.encode(_LEASE, lease));
+    }
+
+    /// @dev Who signed the lease; zero if nobody did.
+    function _leaseSigner(bytes32 hash, bytes calldata signature) internal view returns (address) {
+        return _signer(hash, signature);
+    }
+
+    /// @dev Who signed the work; zero if nobody did.
+    function _workSigner(bytes32 lease, bytes32 sha256Hash, uint64 units, bytes calldata signature)
+        internal
+        view
+        returns (address)
+    {
+        return _signer(keccak256(abi.encode(_WORK, lease, sha256Hash, units)), signature);
+    }
+
+    /// @dev Who signed the dispute; zero if nobody did.
+    function _disputeSigner(bytes32 key, bytes32 evidenceHash, uint256 deadline, bytes calldata signature)
+        internal
+        view
+        returns (address)
+    {
+        return _signer(keccak256(abi.encode(_DISPUTE, key, evidenceHash, deadline)), signature);
+    }
+
+    function _signer(bytes32 structHash, bytes calldata signature) private view returns (address signer) {
+        (signer,,) = ECDSA.tryRecoverCalldata(_hashTypedDataV4(structHash), signature);
+    }
+}

@@ -1,0 +1,284 @@
+"""Reads a chain's events in order, at least once, over restarts and reorgs.
+
+    cursor = EventCursor(Web3Events(web3, addresses=[contract]), name="verdicts", store=store, start_block=deployed_at)
+    async for batch in cursor.follow():
+        for event in batch.events:
+            undo(event.log) if event.reverted else apply(event.log)
+        await cursor.commit(batch)
+
+What was delivered and not committed is delivered again. When the chain is reorganised, events that are gone come first
+with `reverted` set, newest first, then those of the new branch. (After a long catch-up only the ends of the ranges read
+are remembered: an event that the reorg left in place may then be taken back and delivered again.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol, cast
+
+import structlog
+from web3 import AsyncWeb3
+from web3.exceptions import BlockNotFound
+from web3.types import FilterParams
+
+from ledger.cursor_position import BlockRef, Position, advance, dump, load, next_range, rewind
+from ledger.cursor_stores import CursorStore
+from ledger.errors import AnswerTooBig, ChainUnavailable, CursorTooOld
+from ledger.receipts import Log, read_log
+from ledger.rpc import ChainConnection
+from protocol.clock import Clock, SystemClock
+from protocol.identifiers import Address, Digest, digest
+
+_log = structlog.get_logger(__name__)
+
+_MEMORY = 128
+"""Blocks a reorg may be deep; Ethereum's finality needs 64, a development chain goes back as far as a test asks."""
+
+_UNSTEADY_TRIES = 8
+
+
+class EventSource(Protocol):
+    """What a cursor asks a chain."""
+
+    @property
+    def identity(self) -> str:
+        """Changes when other events are asked for."""
+        ...
+
+    async def head(self) -> int:
+        """The newest height."""
+        ...
+
+    async def block_hash(self, number: int) -> Digest | None:
+        """The hash of the block at a height; None beyond the newest."""
+        ...
+
+    async def logs(self, first: int, last: int) -> Sequence[Log]:
+        """The events of a range, both ends included, in order.
+
+        Raises:
+            AnswerTooBig: The range must be smaller.
+        """
+        ...
+
+
+class Web3Events:
+    """The events of some contracts on a chain.
+
+    Args:
+        web3: From `ledger.rpc.connect`.
+        addresses: The contracts; at least one.
+        topics: The first topic is one of these; empty means any event.
+    """
+
+    def __init__(
+        self, web3: AsyncWeb3[ChainConnection], *, addresses: Sequence[Address], topics: Sequence[Digest] = ()
+    ) -> None:
+        self._web3 = web3
+        self._filter: dict[str, Any] = {"address": sorted(addresses)}
+        if topics:
+            self._filter["topics"] = [sorted(topics)]
+
+    @property
+    def identity(self) -> str:
+        """A digest of contracts and topics."""
+        return hashlib.sha256(repr(sorted(self._filter.items())).encode()).hexdigest()[:32]
+
+    async def head(self) -> int:
+        """The newest height."""
+        return int(await self._web3.eth.block_number)
+
+    async def block_hash(self, number: int) -> Digest | None:
+        """The hash of the block at a height; None beyond the newest."""
+        try:
+            block = await self._web3.eth.get_block(cast("Any", number))
+        except BlockNotFound:
+            return None
+        return digest(bytes(block["hash"]))
+
+    async def logs(self, first: int, last: int) -> Sequence[Log]:
+        """The events of a range."""
+        wanted = {**self._filter, "fromBlock": first, "toBlock": last}
+        found = await self._web3.eth.get_logs(cast("FilterParams", wanted))
+        return [read_log(cast("Any", raw)) for raw in found]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened on the chain, or, with `reverted`, that turned out not to have happened."""
+
+    log: Log
+    reverted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Events to handle, and where the cursor stands when they are.
+
+    Args:
+        events: In the order to handle them; may be empty.
+        position: What `commit` saves.
+        head: The newest height when it was read.
+    """
+
+    events: tuple[Event, ...]
+    position: Position
+    head: int
+
+
+class EventCursor:
+    """One reader of one source. Not for several tasks at once.
+
+    Args:
+        source: What is read.
+        name: Its name in the store.
+        store: Where its position is kept.
+        start_block: The first block that matters, for instance the contract's own.
+        confirmations: Blocks on top of one before it is read. Deeper reorgs than this are still handled.
+        max_range: The most blocks that are asked for at once; less when the node refuses.
+        memory: Blocks that a reorg may be deep.
+        poll: Time between looks in `follow`.
+        clock: Time for that.
+    """
+
+    def __init__(
+        self,
+        source: EventSource,
+        *,
+        name: str,
+        store: CursorStore,
+        start_block: int = 0,
+        confirmations: int = 0,
+        max_range: int = 2_000,
+        memory: int = _MEMORY,
+        poll: timedelta = timedelta(milliseconds=250),
+        clock: Clock | None = None,
+    ) -> None:
+        self._source = source
+        self._name = name
+        self._store = store
+        self._start = start_block
+        self._confirmations = confirmations
+        self._max_range = max_range
+        self._span = max_range
+        self._memory = memory
+        self._poll = poll
+        self._clock = clock or SystemClock()
+        self._position: Position | None = None
+
+    async def poll(self) -> Batch:
+        """What happened since the last commit, as far as one question to the chain reaches.
+
+        Raises:
+            ChainUnavailable: The chain could not be asked, or kept changing while it was.
+            CursorTooOld: The chain was reorganised deeper than the cursor remembers.
+        """
+        unsteady = 0
+        while unsteady < _UNSTEADY_TRIES:
+            span = self._span
+            batch = await self._attempt()
+            if batch is not None:
+                return batch
+            unsteady += self._span >= span  # a smaller range is progress: it ends at one block
+        raise ChainUnavailable(f"the chain changed {_UNSTEADY_TRIES} times while {self._name} was reading it")
+
+    async def commit(self, batch: Batch) -> None:
+        """Saves that a batch was handled; the next `poll` goes on after it."""
+        await self._store.save(self._name, dump(batch.position))
+        self._position = batch.position
+
+    async def follow(self) -> AsyncIterator[Batch]:
+        """Yields batches with events for ever; waits when there are none. The consumer commits each one.
+
+        While the chain can't be asked it waits and tries again.
+
+        Raises:
+            CursorTooOld: The chain was reorganised deeper than the cursor remembers.
+        """
+        while True:
+            try:
+                batch = await self.poll()
+            except ChainUnavailable as error:
+                if not error.retryable:
+                    raise
+                _log.warning("events can't be read", cursor=self._name, detail=error.detail)
+                await self._clock.sleep(self._poll)
+                continue
+            if batch.events:
+                yield batch
+            elif batch.position != self._position:
+                await self.commit(batch)
+            uncommitted = batch.position != self._position  # it comes again, but not in a hot loop
+            if uncommitted or batch.position.next_block > batch.head - self._confirmations:
+                await self._clock.sleep(self._poll)
+
+    async def _attempt(self) -> Batch | None:
+        """One try; None if the chain changed in the middle of it."""
+        position = await self._current()
+        head = await self._source.head()
+        ancestor = await self._ancestor(position)
+        rewound = rewind(position, ancestor=ancestor, start=self._start)
+        if rewound is None:
+            raise CursorTooOld(f"cursor {self._name} knows none of its last {len(position.read)} blocks any more")
+        events = tuple(Event(log=log, reverted=True) for log in rewound.vanished)
+        position = rewound.position
+        wanted = next_range(position, target=head - self._confirmations, span=self._span)
+        if wanted is None:
+            return Batch(events=events, position=position, head=head)
+        upto = await self._ref(wanted[1])
+        logs = await self._logs(*wanted)
+        if logs is None:
+            return None
+        # Read between two looks that agree, the range is of one branch, and that branch is what we stand on.
+        if upto is None or await self._ref(upto.number) != upto or not await self._stands(ancestor):
+            return None
+        position = advance(position, upto=upto, logs=logs, memory=self._memory)
+        return Batch(events=(*events, *(Event(log=log) for log in logs)), position=position, head=head)
+
+    async def _logs(self, first: int, last: int) -> tuple[Log, ...] | None:
+        """The range's events; None, and a smaller range next time, if the node refuses so many blocks."""
+        try:
+            logs = tuple(await self._source.logs(first, last))
+        except AnswerTooBig:
+            if first == last:
+                raise
+            self._span = max(1, (last - first + 1) // 2)
+            return None
+        self._span = min(self._max_range, self._span * 2)
+        return logs
+
+    async def _current(self) -> Position:
+        if self._position is None:
+            self._position = await self._restored() or Position(next_block=self._start, filter=self._source.identity)
+        return self._position
+
+    async def _restored(self) -> Position | None:
+        stored = await self._store.load(self._name)
+        if stored is None:
+            return None
+        try:
+            position = load(stored)
+        except ValueError:
+            _log.error("a stored position can't be read; starting over", cursor=self._name)
+            return None
+        if position.filter != self._source.identity:
+            _log.warning("the cursor reads other events than before; starting over", cursor=self._name)
+            return None
+        return position
+
+    async def _ancestor(self, position: Position) -> BlockRef | None:
+        """The newest remembered block that is still on the chain."""
+        for ref in reversed(position.read):
+            if await self._stands(ref):
+                return ref
+        return None
+
+    async def _stands(self, ref: BlockRef | None) -> bool:
+        return ref is None or await self._source.block_hash(ref.number) == ref.hash
+
+    async def _ref(self, number: int) -> BlockRef | None:
+        found = await self._source.block_hash(number)
+        return None if found is None else BlockRef(number=number, hash=found)

@@ -1,0 +1,137 @@
+"""Where the contracts are, and how they get there.
+
+The contracts name each other as immutables, so that nobody can later appoint another slasher. Each address is therefore
+known before anything is deployed: a contract's address follows from its deployer and the deployer's transaction count.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import rlp
+from eth_abi.abi import encode
+from eth_utils.crypto import keccak
+from web3 import AsyncWeb3
+
+from ledger.artifacts import Artifact, Contract, artifact
+from ledger.inflight import Call
+from ledger.sender import Sender
+from protocol.errors import InvalidInput, NotFound, Unavailable
+from protocol.identifiers import Address, address
+
+_DEADLINE = timedelta(seconds=120)
+_MOST_BYTES = 64 * 1024
+
+
+class DeploymentDiffers(Unavailable):
+    """What stands at the addresses is not what the deployment says."""
+
+    code = "deployment-differs"
+    retryable = False
+    default_hint = "check that the RPC URL and the deployment file belong to the same chain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """The contracts of one Muster on one chain."""
+
+    chain_id: int
+    block: int
+    """The first block that can hold an event of theirs."""
+    contracts: Mapping[Contract, Address]
+
+    def __getitem__(self, name: Contract) -> Address:
+        return self.contracts[name]
+
+    def save(self, path: Path) -> None:
+        """Writes the deployment as JSON, whole or not at all."""
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(asdict(self), indent=2) + "\n")
+        partial.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> Deployment:
+        """Reads a deployment.
+
+        Raises:
+            NotFound: There is no such file.
+            InvalidInput: It is not a deployment.
+        """
+        hint = "`muster ledger deploy` writes it; a pool's owner can send you theirs"
+        try:
+            with path.open("rb") as file:
+                content = json.loads(file.read(_MOST_BYTES))
+            return cls(
+                chain_id=int(content["chain_id"]),
+                block=int(content["block"]),
+                contracts={name: address(content["contracts"][name]) for name in Contract},
+            )
+        except FileNotFoundError as error:
+            raise NotFound(f"there is no deployment file {path}", hint=hint) from error
+        except (ValueError, TypeError, AttributeError) as error:
+            raise InvalidInput(f"{path} is not a deployment: {error}", hint=hint) from error
+        except KeyError as error:
+            raise InvalidInput(f"{path} is not a deployment: {error} is missing", hint=hint) from error
+
+
+def created_address(deployer: Address, nonce: int) -> Address:
+    """The address of the contract that `deployer`'s transaction number `nonce` creates (yellow paper, section 7)."""
+    encoded: bytes = rlp.encode([bytes.fromhex(deployer[2:]), nonce])
+    return address("0x" + keccak(encoded)[-20:].hex())
+
+
+async def deploy(web3: AsyncWeb3[Any], sender: Sender, *, governor: Address, unbonding_period: timedelta) -> Deployment:
+    """Deploys all contracts.
+
+    Args:
+        web3: The connection.
+        sender: Pays for it; it must send nothing else meanwhile.
+        governor: Who mints and makes domains.
+        unbonding_period: How long stake stays slashable after its owner asked for it back.
+
+    Raises:
+        DeploymentDiffers: The sender sent something else meanwhile, so that an address came out wrong.
+    """
+    first = await web3.eth.get_transaction_count(sender.address, "pending")
+    places = {name: created_address(sender.address, first + i) for i, name in enumerate(Contract)}
+    arguments: dict[str, object] = {
+        "governor": governor,
+        "unbondingPeriod_": int(unbonding_period.total_seconds()),
+        "token_": places[Contract.MUSTER],
+        "registry_": places[Contract.COMPUTE_REGISTRY],
+        "stakeManager_": places[Contract.STAKE_MANAGER],
+        "domains_": places[Contract.DOMAIN_REGISTRY],
+        "pools_": places[Contract.COMPUTE_POOLS],
+        "workLedger_": places[Contract.WORK_LEDGER],
+    }
+    block = await web3.eth.block_number + 1
+    for name in Contract:
+        receipt = await sender.send(Call(to=None, data=_creation(artifact(name), arguments)), deadline=_DEADLINE)
+        if receipt.created != places[name]:
+            raise DeploymentDiffers(
+                f"{name} came to {receipt.created} instead of {places[name]}",
+                hint="deploy again with a key that nothing else uses",
+            )
+    return Deployment(chain_id=await web3.eth.chain_id, block=block, contracts=places)
+
+
+async def check_deployment(web3: AsyncWeb3[Any], deployment: Deployment) -> None:
+    """Makes sure that code stands at every address.
+
+    Raises:
+        DeploymentDiffers: Somewhere there is none.
+    """
+    for name, place in deployment.contracts.items():
+        if not await web3.eth.get_code(place):
+            raise DeploymentDiffers(f"there is no {name} at {place} on chain {deployment.chain_id}")
+
+
+def _creation(compiled: Artifact, arguments: Mapping[str, object]) -> bytes:
+    """The creation code with the constructor's arguments, which are looked up by their names in the ABI."""
+    inputs = [item for entry in compiled.abi if entry["type"] == "constructor" for item in entry["inputs"]]
+    return compiled.bytecode + encode([item["type"] for item in inputs], [arguments[item["name"]] for item in inputs])

@@ -1,0 +1,53 @@
+"""Values between the ABI and our own types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from protocol.identifiers import ZERO_ADDRESS, Address, Digest, address, digest
+
+T = TypeVar("T")
+
+_NOTHING = (0, ZERO_ADDRESS, bytes(32))
+_LAST_SECOND = 253_402_300_799
+"""The end of the year 9999, as far as `datetime` goes; contracts say "for ever" with larger numbers."""
+
+
+def from_abi(kind: Any, value: Any) -> Any:  # noqa: ANN401 - the type is an argument
+    """Converts a decoded ABI value to `kind`.
+
+    Addresses and 32-byte strings get their canonical form, times are Unix seconds, and for `X | None` zero is None.
+    """
+    if get_origin(kind) in {Union, UnionType}:  # a NewType makes the former
+        if value in _NOTHING:
+            return None
+        kind = next(part for part in get_args(kind) if part is not NoneType)
+    if kind is Address:
+        return address(value)
+    if kind is Digest:
+        return digest(bytes(value))
+    if kind is datetime:
+        return datetime.fromtimestamp(min(value, _LAST_SECOND), UTC)
+    if kind is timedelta:
+        return timedelta(seconds=value)
+    return kind(value) if isinstance(kind, type) and issubclass(kind, Enum) else value
+
+
+def struct_from_abi(kind: type[T], values: Sequence[Any]) -> T:
+    """Makes a dataclass from a decoded ABI struct whose components stand in the order of its fields.
+
+    Raises:
+        TypeError: They are not as many as the fields: client and contract are of different versions.
+    """
+    if not is_dataclass(kind):
+        raise TypeError(f"{kind.__name__} is no dataclass")
+    hints = get_type_hints(kind)
+    names = [field.name for field in fields(kind)]
+    if len(names) != len(values):
+        raise TypeError(f"the contract returned {len(values)} values where {kind.__name__} has {len(names)}")
+    return kind(**{name: from_abi(hints[name], value) for name, value in zip(names, values, strict=True)})

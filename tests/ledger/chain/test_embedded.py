@@ -1,0 +1,201 @@
+"""What only the embedded chain promises: its file, its mining, its limits."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ledger.chain import ChainControls, development_accounts, start_chain
+from ledger.chain.embedded import methods
+from ledger.chain.embedded.errors import RpcError
+from ledger.chain.embedded.node import Node
+from ledger.chain.embedded.server import MAX_BODY, dispatch
+from ledger.chain.embedded.store import ChainStore
+from ledger.errors import ChainUnavailable
+from protocol.identifiers import address
+from tests.ledger.chain import gadget
+from tests.ledger.chain.wire import Refusal, Wire, signed
+from tests.ledger.conftest import LiveChain
+
+
+async def _kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    await asyncio.sleep(0.1)
+
+
+async def test_state_receipts_and_events_survive_a_kill(tmp_path: Path) -> None:
+    file = tmp_path / "chain.sqlite"
+    async with start_chain(state=file) as chain, Wire(chain.url) as wire:
+        contract = await wire.deploy_gadget(chain.accounts[0])
+        await wire.transact(chain.accounts[0], to=contract, data=gadget.store(1, 42))
+        emitted = await wire.transact(chain.accounts[0], to=contract, data=gadget.emit(7, b"kept"))
+        before = await wire("eth_getBlockByNumber", "latest", True)
+        await _kill(chain.pid)
+    async with start_chain(state=file) as chain, Wire(chain.url) as wire:
+        assert await wire("eth_getBlockByNumber", "latest", True) == before
+        call = {"to": contract, "data": "0x" + gadget.load(1).hex()}
+        assert int(await wire("eth_call", call, "latest"), 16) == 42
+        assert (await wire("eth_getTransactionReceipt", emitted))["status"] == "0x1"
+        logs = await wire("eth_getLogs", {"address": contract, "fromBlock": "0x0", "toBlock": "latest"})
+        assert [bytes.fromhex(log["data"][2:]) for log in logs] == [b"kept"]
+        await wire.transact(chain.accounts[0], to=contract, data=gadget.store(1, 43))
+        assert int(await wire("eth_call", call, "latest"), 16) == 43
+
+
+async def test_the_chains_clock_keeps_its_lead_over_a_restart(tmp_path: Path) -> None:
+    file = tmp_path / "chain.sqlite"
+    async with start_chain(state=file) as chain, ChainControls(chain.url) as controls:
+        await controls.warp(timedelta(days=2))
+        before = await controls.timestamp()
+    async with start_chain(state=file) as chain, ChainControls(chain.url) as controls:
+        await controls.mine()
+        assert 0 <= await controls.timestamp() - before < 60
+
+
+async def test_a_file_belongs_to_one_chain_and_one_process(tmp_path: Path) -> None:
+    file = tmp_path / "chain.sqlite"
+    async with start_chain(state=file):
+        with pytest.raises(ChainUnavailable, match="stop the other chain"):
+            async with start_chain(state=file):
+                pass
+    with pytest.raises(ChainUnavailable, match="belongs to chain 31337, not to 5"):
+        async with start_chain(state=file, chain_id=5):
+            pass
+
+
+async def test_blocks_come_on_time_and_the_chains_clock_does_not_run_ahead() -> None:
+    async with start_chain(block_time=timedelta(milliseconds=100)) as chain, ChainControls(chain.url) as controls:
+        start, began = await controls.timestamp(), await controls.block_number()
+        await asyncio.sleep(1)
+        blocks, seconds = await controls.block_number() - began, await controls.timestamp() - start
+    assert 5 <= blocks <= 12
+    assert seconds <= 2
+
+
+async def test_many_senders_share_a_block_when_blocks_come_on_time() -> None:
+    async with start_chain(block_time=timedelta(milliseconds=300)) as chain, Wire(chain.url) as wire:
+        target = chain.accounts[9].address
+        hashes = [
+            await wire.submit(account, to=target, nonce=nonce, value=1, gas=21_000)
+            for account in chain.accounts[:3]
+            for nonce in range(5)
+        ]
+        await asyncio.sleep(0.7)
+        receipts = [await wire("eth_getTransactionReceipt", sent) for sent in hashes]
+    assert all(receipt is not None for receipt in receipts)
+    assert len({receipt["blockNumber"] for receipt in receipts}) <= 2
+
+
+async def test_a_revert_and_other_transactions_make_a_reorg(embedded: LiveChain) -> None:
+    async with Wire(embedded.url) as wire:
+        snapshot = await embedded.controls.snapshot()
+        await embedded.controls.mine()
+        first = await wire("eth_getBlockByNumber", "latest", False)
+        await embedded.controls.revert(snapshot)
+        await embedded.controls.mine()
+        second = await wire("eth_getBlockByNumber", "latest", False)
+        assert first["number"] == second["number"]
+        assert first["hash"] != second["hash"]
+        assert await wire("eth_getBlockByHash", first["hash"], False) is None
+
+
+async def test_too_many_events_at_once_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(methods, "MAX_LOGS", 1)
+    alice = development_accounts(1)[0]
+    node = Node(ChainStore(None), chain_id=31337, balances={bytes.fromhex(alice.address[2:]): 10**21})
+
+    async def ask(method: str, *params: object) -> Any:
+        answer = await dispatch(node, {"id": 1, "method": method, "params": list(params)})
+        assert answer is not None
+        return answer.get("result", answer.get("error"))
+
+    created = await ask("eth_sendRawTransaction", signed(alice, data=gadget.CREATION, nonce=0, gas=200_000))
+    contract = address((await ask("eth_getTransactionReceipt", created))["contractAddress"])
+    for nonce in (1, 2):
+        await ask("eth_sendRawTransaction", signed(alice, to=contract, data=gadget.emit(1), nonce=nonce))
+    assert len(await ask("eth_getLogs", {"fromBlock": "0x2", "toBlock": "0x2"})) == 1
+    assert (await ask("eth_getLogs", {"fromBlock": "0x0"}))["code"] == -32005
+
+
+async def test_a_full_disk_costs_no_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    alice = development_accounts(1)[0]
+    store = ChainStore(None)
+    node = Node(store, chain_id=31337, balances={bytes.fromhex(alice.address[2:]): 10**21}, automine=False)
+    sent = [await node.submit(bytes.fromhex(signed(alice, to=alice.address, nonce=n, value=1)[2:])) for n in (0, 1)]
+    with monkeypatch.context() as full:
+
+        def refuse(_: object) -> None:
+            raise sqlite3.OperationalError("database or disk is full")
+
+        full.setattr(store, "append", refuse)
+        with pytest.raises(RpcError, match="disk is full"):
+            await node.mine()
+        assert all(node.pool.get(each) is not None for each in sent)
+        with pytest.raises(RpcError, match="disk is full"):  # said at once to whoever would wait in vain
+            await node.submit(bytes.fromhex(signed(alice, to=alice.address, nonce=2, value=1)[2:]))
+    await node.mine()
+    assert [record.hash for record in store.transactions_of(1)] == sent
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"{", -32700),
+        (b"[]", -32600),
+        (b"17", -32600),
+        (b'{"id":1}', -32600),
+        (b'{"id":1,"method":"eth_getBalance","params":{}}', -32602),
+        (b'{"id":1,"method":"eth_getBalance","params":["0x12"]}', -32602),
+        (b'{"id":1,"method":"eth_getBlockByNumber","params":["0xzz"]}', -32602),
+        (b'{"id":1,"method":"eth_sendRawTransaction","params":["0x02ff"]}', -32602),
+        (b'{"id":1,"method":"eth_getLogs","params":[{"topics":"x"}]}', -32602),
+        (b'{"id":1,"method":"eth_call","params":[{"to":"0x12"}]}', -32602),
+        (b"[" * 100_000, -32700),
+    ],
+)
+async def test_what_makes_no_sense_gets_a_json_rpc_error(embedded: LiveChain, body: bytes, code: int) -> None:
+    async with httpx.AsyncClient(trust_env=False) as client:
+        answer = await client.post(embedded.url, content=body)
+        assert answer.json()["error"]["code"] == code
+
+
+async def test_a_request_beyond_the_limit_is_cut_off(embedded: LiveChain) -> None:
+    async with httpx.AsyncClient(trust_env=False) as client:
+        answer = await client.post(embedded.url, content=b" " * (MAX_BODY + 1))
+        assert answer.status_code == 413
+
+
+async def test_endless_loops_end_with_their_gas(embedded: LiveChain) -> None:
+    async with Wire(embedded.url) as wire:
+        contract = await wire.deploy_gadget(embedded.accounts[0])
+        with pytest.raises(Refusal, match="OutOfGas"):
+            await wire("eth_call", {"to": contract, "data": "0x05", "gas": hex(500_000)}, "latest")
+
+
+async def test_a_port_that_is_taken_is_said_to_be(embedded: LiveChain) -> None:
+    port = int(embedded.url.rsplit(":", 1)[1])
+    with pytest.raises(ChainUnavailable, match=f"listens on port {port} already"):
+        async with start_chain(port=port):
+            pass
+
+
+async def test_a_chain_that_ends_early_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(ChainUnavailable, match=r"ended with code [12](?s:.*)unable to open"):
+        async with start_chain(state=tmp_path / "taken"):
+            pass
+
+
+async def test_nothing_is_left_running(tmp_path: Path) -> None:
+    async with start_chain() as chain:
+        pass
+    with pytest.raises(ProcessLookupError):
+        os.kill(chain.pid, 0)

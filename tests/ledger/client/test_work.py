@@ -1,0 +1,220 @@
+"""Work from the lease to the money, through the typed client on a real chain."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from ledger.amounts import UNIT
+from ledger.client.audits import commitment_of
+from ledger.client.work import Submission, Verdict, WorkStatus
+from ledger.errors import TransactionReverted
+from ledger.events import CheckpointAnnounced, SecretRevealed, Slashed, WorkFinal, WorkSubmitted
+from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST, Digest, run_id
+from protocol.leases import Dispute
+from protocol.verdicts import Outcome, ReasonCode
+from tests.ledger.client.conftest import POOL, TERMS, World
+
+REWARD = 100 * TERMS.price_per_unit
+PENALTY = 100 * TERMS.penalty_per_unit
+SECOND = timedelta(seconds=1)
+
+
+def verdict(key: Digest, outcome: Outcome, reason: ReasonCode = ReasonCode.PASSED) -> Verdict:
+    return Verdict(key, outcome, reason, Digest("0x" + "cd" * 32))
+
+
+async def test_accepted_work_is_paid_when_nobody_disputes_it(world: World) -> None:
+    await world.member()
+    key = await world.submitted()
+    provider, validator = await world.as_("provider"), await world.as_("validator")
+    work = await provider.work.get(key)
+    assert work is not None
+    assert (work.status, work.units, work.reward, work.penalty) == (WorkStatus.SUBMITTED, 100, REWARD, PENALTY)
+    assert (work.outcome, work.judge, work.disputer) == (None, None, None)
+    assert (await provider.pools.escrow(POOL)).reserved == REWARD
+    assert (await provider.stake.of(provider.address)).work_lock == PENALTY
+    assert await validator.work.judge([verdict(key, Outcome.ACCEPTED)]) == []
+    await provider.work.finalize([key])
+    assert await provider.work.accrued(POOL, provider.address) == 0  # the challenge window is open
+    await world.warp(TERMS.challenge_period + SECOND)
+    await provider.work.finalize([key])
+    assert await provider.work.accrued(POOL, provider.address) == REWARD
+    assert (await provider.stake.of(provider.address)).work_lock == 0
+    before = await provider.token.balance_of(provider.address)
+    assert await provider.work.claim([POOL], provider.address) == REWARD
+    assert await provider.token.balance_of(provider.address) == before + REWARD
+    totals = await provider.work.totals(POOL)
+    assert (totals.accrued, totals.paid) == (REWARD, REWARD)
+    with pytest.raises(TransactionReverted, match="has earned nothing"):
+        await provider.work.claim([POOL], provider.address)
+
+
+async def test_forged_work_costs_stake_and_the_place_in_the_pool(world: World) -> None:
+    await world.member()
+    key = await world.submitted()
+    validator, provider = await world.as_("validator"), world.keys["provider"].address
+    supply = await validator.token.total_supply()
+    await validator.work.judge([verdict(key, Outcome.FORGED, ReasonCode.COMPUTATION_OTHER_MODEL)])
+    assert (await validator.stake.of(provider)).active == 100 * UNIT  # not before it is final
+    await world.warp(TERMS.challenge_period + SECOND)
+    await validator.work.finalize([key])
+    work = await validator.work.get(key)
+    assert work is not None
+    assert (work.status, work.outcome, work.reason) == (
+        WorkStatus.FINAL,
+        Outcome.FORGED,
+        ReasonCode.COMPUTATION_OTHER_MODEL,
+    )
+    assert (await validator.stake.of(provider)).active == 100 * UNIT - PENALTY
+    assert await validator.token.total_supply() == supply - PENALTY  # the domain has no reserve: it is burned
+    assert await validator.pools.membership(POOL, world.keys["node"].address) is None
+    assert (await validator.pools.escrow(POOL)).free == 100 * UNIT
+    (slashed,) = await validator.history(Slashed)
+    assert (slashed.provider, slashed.recipient, slashed.taken) == (provider, None, PENALTY)
+
+
+async def test_rejected_work_is_unpaid_and_costs_nothing(world: World) -> None:
+    await world.member()
+    key = await world.submitted()
+    validator = await world.as_("validator")
+    await validator.work.judge([verdict(key, Outcome.REJECTED)])
+    await world.warp(TERMS.challenge_period + SECOND)
+    await validator.work.finalize([key])
+    (final,) = await validator.history(WorkFinal, pool_id=POOL)
+    assert (final.outcome, final.paid, final.slashed) == (Outcome.REJECTED, 0, 0)
+    assert await validator.pools.membership(POOL, world.keys["node"].address) is not None
+
+
+async def test_a_node_disputes_and_a_second_validator_decides_for_it(world: World) -> None:
+    await world.member()
+    key = await world.submitted()
+    first, second = await world.as_("validator"), await world.as_("second")
+    await first.work.judge([verdict(key, Outcome.FORGED)])
+    carrier, node = await world.as_("owner"), world.keys["node"]
+    deadline = await carrier.now() + timedelta(minutes=5)
+    word = Dispute(key=key, evidence_hash=ZERO_DIGEST, deadline=int(deadline.timestamp()))
+    await carrier.work.dispute(key, ZERO_DIGEST, deadline=deadline, node_signature=word.sign(node, carrier.work.domain))
+    (refused,) = await first.work.judge([verdict(key, Outcome.FORGED)])
+    assert refused.reason.startswith("ConflictOfInterest")
+    assert await second.work.judge([verdict(key, Outcome.ACCEPTED)]) == []
+    work = await second.work.get(key)
+    assert work is not None
+    assert (work.status, work.outcome, work.disputer) == (WorkStatus.FINAL, Outcome.ACCEPTED, node.address)
+    assert await second.work.accrued(POOL, world.keys["provider"].address) == REWARD
+
+
+async def test_a_validator_disputes_what_another_accepted_and_a_third_decides(world: World) -> None:
+    await world.member()
+    key = await world.submitted()
+    await (await world.as_("validator")).work.judge([verdict(key, Outcome.ACCEPTED)])
+    second = await world.as_("second")
+    await second.work.dispute(key, ZERO_DIGEST)
+    (refused,) = await second.work.judge([verdict(key, Outcome.FORGED)])
+    assert refused.reason.startswith("ConflictOfInterest")
+    await (await world.as_("third")).work.judge([verdict(key, Outcome.FORGED)])
+    assert (await second.stake.of(world.keys["provider"].address)).active == 100 * UNIT - PENALTY
+
+
+@pytest.mark.parametrize(("first", "paid"), [(Outcome.FORGED, 0), (Outcome.REJECTED, 0), (Outcome.ACCEPTED, REWARD)])
+async def test_without_a_second_verdict_the_first_stands_and_the_penalty_is_released(
+    world: World, first: Outcome, paid: int
+) -> None:
+    await world.member()
+    key = await world.submitted()
+    await (await world.as_("validator")).work.judge([verdict(key, first)])
+    second, provider = await world.as_("second"), world.keys["provider"].address
+    await second.work.dispute(key, ZERO_DIGEST)
+    await world.warp(TERMS.dispute_period + SECOND)
+    await second.work.finalize([key])
+    assert await second.work.accrued(POOL, provider) == paid
+    stake = await second.stake.of(provider)
+    assert (stake.active, stake.work_lock) == (100 * UNIT, 0)
+    assert await second.pools.membership(POOL, world.keys["node"].address) is not None
+
+
+async def test_work_that_nobody_judges_expires_without_blame(world: World) -> None:
+    await world.member()
+    key = await world.submitted()
+    anybody = await world.as_("owner")
+    await anybody.work.expire([key])
+    await world.warp(TERMS.judge_period + SECOND)
+    (refused,) = await (await world.as_("validator")).work.judge([verdict(key, Outcome.FORGED)])
+    assert refused.reason.startswith("TooLate")
+    await anybody.work.expire([key])
+    work = await anybody.work.get(key)
+    assert work is not None
+    assert work.status is WorkStatus.EXPIRED
+    assert (await anybody.stake.of(world.keys["provider"].address)).work_lock == 0
+    assert (await anybody.pools.escrow(POOL)).reserved == 0
+
+
+async def test_a_lease_is_good_once_and_a_batch_names_what_it_refused(world: World) -> None:
+    await world.member()
+    good, other = await world.submission(index=0), await world.submission(index=1)
+    forged = await world.submission(index=2, signer="manager")
+    inflated = await world.submission(index=3, units=1001)
+    carrier = await world.as_("orchestrator")
+    refused = await carrier.work.submit_batch([good, good, forged, inflated, other])
+    assert [refusal.reason.partition("(")[0] for refusal in refused] == [
+        "WorkExists",
+        "NotOrchestrator",
+        "UnitsOutOfRange",
+    ]
+    submitted = await carrier.history(WorkSubmitted, pool_id=POOL)
+    assert [event.index for event in submitted] == [0, 1]
+    assert submitted[0].key == good.lease.key.hash
+    assert submitted[0].run == run_id("main")
+
+
+async def test_a_node_with_gas_submits_for_itself(world: World) -> None:
+    await world.member()
+    item = await world.submission()
+    bare = Submission(item.lease, item.lease_signature, item.sha256, item.units, b"")
+    node = await world.as_("node")
+    assert await node.work.submit(bare) == item.lease.key.hash
+    with pytest.raises(TransactionReverted, match="was submitted before"):
+        await node.work.submit(bare)
+
+
+async def test_unknown_work_is_none(world: World) -> None:
+    assert await (await world.as_("owner")).work.get(Digest("0x" + "11" * 32)) is None
+
+
+async def test_checkpoints_are_announced_and_never_go_back(world: World) -> None:
+    publisher, run = await world.as_("publisher"), run_id("main")
+    assert await publisher.checkpoints.latest(POOL, run) is None
+    one, two = Digest("0x" + "01" * 32), Digest("0x" + "02" * 32)
+    await publisher.checkpoints.announce(pool_id=POOL, run=run, version=1, attempt=0, digest=one)
+    await publisher.checkpoints.announce(pool_id=POOL, run=run, version=2, attempt=0, digest=one)
+    await publisher.checkpoints.announce(pool_id=POOL, run=run, version=2, attempt=1, digest=two)
+    latest = await publisher.checkpoints.latest(POOL, run)
+    assert latest is not None
+    assert (latest.version, latest.attempt, latest.digest) == (2, 1, two)
+    with pytest.raises(TransactionReverted, match="version 2, attempt 1 is announced already"):
+        await publisher.checkpoints.announce(pool_id=POOL, run=run, version=1, attempt=9, digest=two)
+    found = await publisher.checkpoints.get(POOL, run, 1)
+    assert found is not None
+    assert found.digest == one
+    assert await publisher.checkpoints.get(POOL, run, 3) is None
+    (first, *_) = await publisher.history(CheckpointAnnounced, pool_id=POOL)
+    assert (first.version, first.log.block_number) == (1, found.block)
+
+
+async def test_an_audit_secret_is_committed_before_and_revealed_after_its_epoch(world: World) -> None:
+    validator = await world.as_("validator")
+    secret, me = b"\x07" * 32, validator.address
+    commitment = commitment_of(pool_id=POOL, validator=me, epoch=1, secret=secret)
+    await validator.audits.commit(pool_id=POOL, epoch=1, commitment=commitment)
+    with pytest.raises(TransactionReverted, match="EpochNotOver"):
+        await validator.audits.reveal(pool_id=POOL, epoch=1, secret=secret)
+    await validator.audits.commit(pool_id=POOL, epoch=2, commitment=commitment)
+    with pytest.raises(TransactionReverted, match="WrongSecret"):
+        await validator.audits.reveal(pool_id=POOL, epoch=1, secret=b"\x08" * 32)
+    await validator.audits.reveal(pool_id=POOL, epoch=1, secret=secret)
+    found = await validator.audits.get(pool_id=POOL, validator=me, epoch=1)
+    assert found is not None
+    assert found.secret == Digest("0x" + secret.hex())
+    assert [event.epoch for event in await validator.history(SecretRevealed, pool_id=POOL)] == [1]
+    assert await validator.audits.get(pool_id=POOL, validator=ZERO_ADDRESS, epoch=1) is None

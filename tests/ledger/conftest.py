@@ -1,0 +1,89 @@
+"""Real chains for tests: one process per kind and session, one snapshot per test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+import pytest_asyncio
+
+from ledger.chain import ChainControls, ChainKind, ChainProcess, DevelopmentAccount, start_chain
+from ledger.chain.anvil import find_anvil
+from ledger.errors import AnvilMissing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveChain:
+    """A chain that a test has for itself: what it does is undone afterwards. Blocks are mined on arrival."""
+
+    kind: ChainKind
+    url: str
+    chain_id: int
+    accounts: tuple[DevelopmentAccount, ...]
+    controls: ChainControls
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def embedded_process() -> AsyncIterator[ChainProcess]:
+    """The session's embedded chain."""
+    async with start_chain(ChainKind.EMBEDDED, accounts=20) as process:
+        yield process
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def anvil_process() -> AsyncIterator[ChainProcess]:
+    """The session's anvil; without the binary its tests are skipped, and pytest says so."""
+    try:
+        find_anvil()
+    except AnvilMissing as missing:
+        pytest.skip(f"{missing.detail}: {missing.hint}")
+    async with start_chain(ChainKind.ANVIL, accounts=20) as process:
+        yield process
+
+
+@pytest.fixture
+def embedded_url(embedded_process: ChainProcess) -> str:
+    """Where the embedded chain answers."""
+    return embedded_process.url
+
+
+@pytest.fixture
+def anvil_url(anvil_process: ChainProcess) -> str:
+    """Where anvil answers."""
+    return anvil_process.url
+
+
+@pytest.fixture(params=[ChainKind.EMBEDDED, pytest.param(ChainKind.ANVIL, marks=pytest.mark.needs_anvil)])
+def chain_process(request: pytest.FixtureRequest) -> ChainProcess:
+    """Each kind of chain in turn, shared by the session."""
+    process = request.getfixturevalue(f"{request.param}_process")
+    assert isinstance(process, ChainProcess)
+    return process
+
+
+@pytest.fixture
+async def chain(chain_process: ChainProcess) -> AsyncIterator[LiveChain]:
+    """Each kind of chain in turn; what the test does to it is undone."""
+    async for live in _borrowed(chain_process):
+        yield live
+
+
+@pytest.fixture
+async def embedded(embedded_process: ChainProcess) -> AsyncIterator[LiveChain]:
+    """The embedded chain; what the test does to it is undone."""
+    async for live in _borrowed(embedded_process):
+        yield live
+
+
+async def _borrowed(process: ChainProcess) -> AsyncIterator[LiveChain]:
+    async with ChainControls(process.url) as controls:
+        snapshot = await controls.snapshot()
+        yield LiveChain(
+            kind=process.kind,
+            url=process.url,
+            chain_id=process.chain_id,
+            accounts=process.accounts,
+            controls=controls,
+        )
+        await controls.revert(snapshot)

@@ -1,0 +1,1 @@
+"""One positive and one negative test for every function of the contracts, on both development chains."""

@@ -1,0 +1,61 @@
+"""Checkpoints: only forward, only by the publisher."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.ledger.contracts.world import CHECKPOINTS, DIGEST, RUN, SHA256, World
+
+
+def test_an_announcement_is_the_latest_with_its_block(world: World) -> None:
+    receipt = world.announce(4, 1)
+    assert receipt.only("CheckpointAnnounced")["version"] == 4
+    expected = {
+        "version": 4,
+        "attempt": 1,
+        "blockNumber": receipt.block,
+        "announcedAt": world.chain.now(),
+        "digest": DIGEST,
+    }
+    assert world.chain.call(CHECKPOINTS, "latestOf", world.pool, RUN) == expected
+    assert world.chain.call(CHECKPOINTS, "announcementOf", world.pool, RUN, 4) == expected
+
+
+def test_the_first_announcement_may_be_of_version_zero(world: World) -> None:
+    world.announce(0, 0)
+    assert world.chain.call(CHECKPOINTS, "latestOf", world.pool, RUN).digest == DIGEST
+    assert world.chain.refusal(CHECKPOINTS, "announce", world.pool, RUN, 0, 0, DIGEST, sender=world.publisher) == (
+        "NotNewer"
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "attempt", "fine"),
+    [(5, 0, True), (9, 0, True), (4, 2, True), (4, 1, False), (4, 0, False), (3, 9, False), (0, 0, False)],
+)
+def test_version_and_attempt_only_go_forward(world: World, version: int, attempt: int, fine: bool) -> None:
+    world.announce(4, 1)
+    if fine:
+        world.announce(version, attempt)
+        latest = world.chain.call(CHECKPOINTS, "latestOf", world.pool, RUN)
+        assert (latest.version, latest.attempt) == (version, attempt)
+    else:
+        arguments = (world.pool, RUN, version, attempt, DIGEST)
+        assert world.chain.refusal(CHECKPOINTS, "announce", *arguments, sender=world.publisher) == "NotNewer"
+
+
+def test_runs_and_pools_count_for_themselves(world: World) -> None:
+    world.announce(4, 1)
+    other = (world.pool, SHA256, 0, 0, DIGEST)
+    world.chain.send(CHECKPOINTS, "announce", *other, sender=world.publisher)
+    assert world.chain.call(CHECKPOINTS, "latestOf", world.pool, RUN).version == 4
+    assert world.chain.call(CHECKPOINTS, "latestOf", world.pool + 1, RUN).digest == bytes(32)
+
+
+def test_nobody_else_announces_and_nobody_announces_nothing(world: World) -> None:
+    arguments = (world.pool, RUN, 4, 1, DIGEST)
+    for name in ("owner", "manager", "orchestrator", "stranger"):
+        caller = world.people[name]
+        assert world.chain.refusal(CHECKPOINTS, "announce", *arguments, sender=caller) == "NotPublisher"
+    empty = (world.pool, RUN, 4, 1, bytes(32))
+    assert world.chain.refusal(CHECKPOINTS, "announce", *empty, sender=world.publisher) == "NoDigest"

@@ -1,0 +1,24 @@
+"""The world of the histories, built once per chain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from ledger.chain import ChainProcess
+from tests.ledger.contracts.conftest import ledger_process
+from tests.ledger.contracts.harness import Chain
+from tests.ledger.contracts.world import World
+from tests.ledger.invariants.machine import prepare
+
+__all__ = ["ledger_process"]
+
+
+@pytest.fixture(scope="module")
+def economy(ledger_process: ChainProcess) -> Iterator[World]:
+    world = World(Chain(ledger_process.url))
+    world.build()
+    prepare(world)
+    yield world
+    world.chain.close()

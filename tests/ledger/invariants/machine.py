@@ -1,0 +1,466 @@
+"""Invents histories and holds the contracts to the model and to what must always be true of money."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from eth_abi.abi import encode
+from eth_utils.crypto import keccak
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from ledger.artifacts import Contract
+from tests.ledger.contracts.harness import ZERO, Receipt
+from tests.ledger.contracts.world import (
+    DAY,
+    DIGEST,
+    DOMAINS,
+    FAR,
+    MUSTER,
+    POOLS,
+    REGISTRY,
+    RUN,
+    SHA256,
+    STAKE,
+    TERMS,
+    UNBONDING,
+    WORK,
+    World,
+)
+from tests.ledger.invariants.model import Economy, Pool, Provider, Refused, Terms
+
+OWNERS = {"node": "provider", "node2": "provider", "node3": "provider2"}
+VALIDATORS = ("validator", "validator2", "validator3")
+PRICES: tuple[dict[str, int], ...] = (
+    {},
+    {"pricePerUnit": 3, "penaltyPerUnit": 27},
+    {"challengePeriod": 60, "stakePerCapacity": 2_000},
+)
+STATUS = {"submitted": 1, "provisional": 2, "disputed": 3, "final": 4, "expired": 5}
+
+nodes = st.sampled_from(sorted(OWNERS))
+providers = st.sampled_from(sorted(set(OWNERS.values())))
+first_or_second = st.integers(0, 1)
+amounts = st.sampled_from([1, 500, 9_000, 40_000]) | st.integers(1, 120_000)
+
+
+def known_terms(changes: dict[str, int]) -> Terms:
+    """What the model needs of a pool's terms."""
+    terms = TERMS | changes
+    return Terms(
+        price=terms["pricePerUnit"],
+        penalty=terms["penaltyPerUnit"],
+        stake=terms["stakePerCapacity"],
+        judge=terms["judgePeriod"],
+        challenge=terms["challengePeriod"],
+        dispute=terms["disputePeriod"],
+        notice=terms["noticePeriod"],
+        max_nodes=terms["maxNodes"],
+    )
+
+
+class Histories(RuleBasedStateMachine):
+    """One history: Hypothesis chooses what happens, the model says what must come of it."""
+
+    world: ClassVar[World]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chain = self.world.chain
+        self.people = self.world.people
+        self.restore = self.chain.restored()
+        self.restore.__enter__()
+        self.pools = [self.world.pool, self.second_pool()]
+        self.consents = dict.fromkeys(OWNERS, 1)
+        self.finals: list[bytes] = []
+        self.model = self.beginning()
+
+    def second_pool(self) -> int:
+        """A pool whose domain burns penalties."""
+        return int(self.world.chain.call(POOLS, "poolCount"))
+
+    def beginning(self) -> Economy:
+        """The model of the world as it was built."""
+        pools = self.pools
+        balances = {name: self.world.balance(name) for name in ("owner", "provider", "provider2")}
+        made = Economy(
+            unbonding_period=UNBONDING,
+            owners=OWNERS,
+            providers={name: Provider(active=self.world.stake(name).active) for name in set(OWNERS.values())},
+            pools={pool: Pool(terms=known_terms({}), burns=pool == pools[1]) for pool in pools},
+            wallets=balances,
+            now=self.chain.now(),
+        )
+        for pool in pools:
+            made.pools[pool].balance = self.world.escrow(pool).balance
+        made.join(pools[0], "node")
+        made.join(pools[1], "node")
+        made.join(pools[1], "node3")
+        return made
+
+    def teardown(self) -> None:
+        """Everybody goes home: nothing may stay behind in any contract."""
+        try:
+            self.everybody_goes_home()
+        finally:
+            self.restore.__exit__(None, None, None)
+
+    @rule(data=st.data(), provider=providers, amount=amounts)
+    def a_provider_moves_its_stake(self, data: st.DataObject, provider: str, amount: int) -> None:
+        """Puts stake in, asks for it back, thinks better of it, or takes what has matured."""
+        match data.draw(st.sampled_from(["stake", "stake", "unbond", "unbond", "cancel", "withdraw"])):
+            case "stake":
+                self.stake(provider, amount)
+            case "unbond":
+                free = self.model.providers[provider].free
+                self.begin_unbond(provider, data.draw(st.sampled_from([amount, max(free, 1), free + 1])))
+            case "cancel":
+                queue = sorted(self.model.providers[provider].queue)
+                self.cancel_unbond(provider, data.draw(st.sampled_from([*queue, 99])))
+            case _:
+                self.withdraw(provider)
+
+    @rule(data=st.data(), which=first_or_second, amount=amounts)
+    def the_owner_moves_money_and_terms(self, data: st.DataObject, which: int, amount: int) -> None:
+        """Funds, takes free money out, sets terms, seldom ends a pool."""
+        match data.draw(st.sampled_from(["fund", "fund", "fund", "take", "take", "terms", "terms", "end"])):
+            case "fund":
+                self.fund(which, amount)
+            case "take":
+                pool = self.model.pools[self.pools[which]]
+                free = pool.balance - pool.reserved
+                self.withdraw_escrow(which, data.draw(st.sampled_from([amount, max(free, 1), free + 1])))
+            case "terms":
+                self.set_terms(which, data.draw(st.sampled_from(PRICES)))
+            case _:
+                if data.draw(st.integers(0, 4)) == 4:
+                    self.end(which)
+
+    @rule(data=st.data(), which=first_or_second, node=nodes)
+    def a_membership_changes(self, data: st.DataObject, which: int, node: str) -> None:
+        """A node joins, leaves, is put out, banned, taken back, retired or registered again."""
+        acts = ["join", "join", "join", "leave", "evict", "ban", "unban", "retire", "register", "register"]
+        match data.draw(st.sampled_from(acts)):
+            case "join":
+                self.join(which, node)
+            case "leave":
+                self.leave(which, node, by_provider=data.draw(st.booleans()))
+            case "evict":
+                self.evict(which, node)
+            case "ban":
+                self.ban(which, data.draw(st.sampled_from([node, OWNERS[node]])))
+            case "unban":
+                banned = sorted(self.model.pools[self.pools[which]].banned) or [node]
+                self.unban(which, data.draw(st.sampled_from(banned)))
+            case "retire":
+                self.retire(node)
+            case _:
+                self.register(data.draw(st.sampled_from(sorted(self.model.retired) or [node])))
+
+    @rule(data=st.data(), which=first_or_second, units=st.integers(1, 100), count=st.integers(1, 3))
+    def a_node_submits(self, data: st.DataObject, which: int, units: int, count: int) -> None:
+        """Some work, mostly of a member."""
+        node = data.draw(st.sampled_from(sorted(self.model.pools[self.pools[which]].members) or ["node"]) | nodes)
+        for index in data.draw(st.lists(st.integers(0, 99), min_size=count, max_size=count)):
+            self.submit(which, node, index, units)
+
+    @rule(data=st.data(), which=first_or_second, units=st.integers(1, 100), outcome=st.integers(1, 3))
+    def work_runs_its_course(self, data: st.DataObject, which: int, units: int, outcome: int) -> None:
+        """From submission to the end, disputed or not, in or out of time."""
+        pool = self.pools[which]
+        node = data.draw(st.sampled_from(sorted(self.model.pools[pool].members) or ["node"]))
+        index = data.draw(st.integers(100, 10_000))
+        self.submit(which, node, index, units)
+        key = work_key(pool, self.people[node].address, index)
+        if key not in self.model.works:
+            return
+        self.judge(key, outcome, "validator")
+        match data.draw(st.sampled_from(["undisputed", "undecided", "decided"])):
+            case "undisputed":
+                pass
+            case "undecided":
+                self.dispute(key, OWNERS[node])
+            case _:
+                self.dispute(key, OWNERS[node])
+                self.judge(key, data.draw(st.integers(1, 3)), "validator2")
+        if self.model.works[key].open:
+            self.model.now = self.model.works[key].deadline + data.draw(st.integers(-2, 0))
+        self.settle("finalize", "WorkFinal")
+        if data.draw(st.booleans()):
+            self.claim(OWNERS[node])
+
+    @precondition(lambda self: self.model.works)
+    @rule(data=st.data(), outcome=st.integers(1, 3), validator=st.sampled_from(VALIDATORS))
+    def a_validator_judges(self, data: st.DataObject, outcome: int, validator: str) -> None:
+        """The first verdict, or the second."""
+        for key in data.draw(st.lists(st.sampled_from(self.some_works()), min_size=1, max_size=3)):
+            self.judge(key, outcome, validator)
+
+    @precondition(lambda self: any(work.status == "provisional" for work in self.model.works.values()))
+    @rule(data=st.data(), validator=st.sampled_from(VALIDATORS), decided=st.booleans(), outcome=st.integers(1, 3))
+    def somebody_disputes(self, data: st.DataObject, validator: str, decided: bool, outcome: int) -> None:
+        """The provider or a validator, and perhaps another validator decides."""
+        works = self.model.works
+        key = data.draw(st.sampled_from(sorted(key for key, work in works.items() if work.status == "provisional")))
+        provider = OWNERS[works[key].node]
+        self.dispute(key, data.draw(st.sampled_from([provider, validator])))
+        if decided:
+            self.judge(key, outcome, data.draw(st.sampled_from(VALIDATORS)))
+
+    @precondition(lambda self: self.model.works)
+    @rule(wait=st.sampled_from([0, 0, 600, 1_200, 1_800]), claimant=providers, claims=st.booleans())
+    def what_is_due_is_settled(self, wait: int, claimant: str, claims: bool) -> None:
+        """Work expires or becomes final, and its provider may claim."""
+        self.model.now += wait
+        self.settle("expire", "WorkExpired")
+        self.settle("finalize", "WorkFinal")
+        if claims:
+            self.claim(claimant)
+
+    @rule(seconds=st.sampled_from([60, 3_600, UNBONDING]))
+    def time_passes(self, seconds: int) -> None:
+        """Nobody does anything."""
+        self.model.now += seconds
+
+    @precondition(lambda self: any(work.open for work in self.model.works.values()))
+    @rule(data=st.data(), late=st.integers(-1, 0), settled=st.booleans())
+    def a_deadline_comes(self, data: st.DataObject, late: int, settled: bool) -> None:
+        """The next action comes in the last second of a window, or in the first one after it."""
+        deadlines = sorted({work.deadline for work in self.model.works.values() if work.open})
+        self.model.now = max(self.model.now, data.draw(st.sampled_from(deadlines)) + late)
+        if settled:
+            self.settle(*data.draw(st.sampled_from([("expire", "WorkExpired"), ("finalize", "WorkFinal")])))
+
+    def stake(self, provider: str, amount: int) -> None:
+        self.do(STAKE, "stake", amount, by=provider, model=lambda m: m.stake(provider, amount))
+
+    def begin_unbond(self, provider: str, amount: int) -> None:
+        self.do(STAKE, "beginUnbond", amount, by=provider, model=lambda m: m.begin_unbond(provider, amount))
+
+    def cancel_unbond(self, provider: str, entry: int) -> None:
+        self.do(STAKE, "cancelUnbond", entry, by=provider, model=lambda m: m.cancel_unbond(provider, entry))
+
+    def withdraw(self, provider: str) -> None:
+        self.do(STAKE, "withdraw", by=provider, model=lambda m: m.withdraw(provider))
+
+    def fund(self, which: int, amount: int) -> None:
+        pool = self.pools[which]
+        self.do(POOLS, "fund", pool, amount, by="owner", model=lambda m: m.fund(pool, amount))
+
+    def withdraw_escrow(self, which: int, amount: int) -> None:
+        pool, to = self.pools[which], self.people["owner"].address
+        model = self.model.withdraw_escrow
+        self.do(POOLS, "withdrawEscrow", pool, amount, to, by="owner", model=lambda _: model(pool, amount))
+
+    def set_terms(self, which: int, change: dict[str, int]) -> None:
+        pool, terms = self.pools[which], known_terms(change)
+        self.do(POOLS, "setTerms", pool, TERMS | change, by="owner", model=lambda m: m.set_terms(pool, terms))
+
+    def end(self, which: int) -> None:
+        pool = self.pools[which]
+        self.do(POOLS, "end", pool, by="owner", model=lambda m: m.end(pool))
+
+    def retire(self, node: str) -> None:
+        address = self.people[node].address
+        self.do(REGISTRY, "retireNode", address, by=OWNERS[node], model=lambda m: m.retire(node))
+
+    def register(self, node: str) -> None:
+        owner, machine = self.people[OWNERS[node]], self.people[node]
+        consent = self.world.node_consent(owner.address, machine, nonce=self.consents[node])
+        arguments = (machine.address, DIGEST, 10, FAR, consent)
+        if self.do(REGISTRY, "registerNode", *arguments, by=OWNERS[node], model=lambda m: m.register(node)):
+            self.consents[node] += 1
+
+    def join(self, which: int, node: str) -> None:
+        pool = self.pools[which]
+        invite = self.world.invite(node, poolId=pool)
+        signature = self.world.sign_invite(invite, domain=which + 1)
+        self.do(POOLS, "join", invite, signature, b"", by=node, model=lambda m: m.join(pool, node))
+
+    def leave(self, which: int, node: str, by_provider: bool) -> None:
+        pool, address = self.pools[which], self.people[node].address
+        by = OWNERS[node] if by_provider else node
+        self.do(POOLS, "leavePool", pool, address, 0, b"", by=by, model=lambda m: m.leave(pool, node))
+
+    def evict(self, which: int, node: str) -> None:
+        pool, address = self.pools[which], self.people[node].address
+        self.do(POOLS, "evict", pool, address, "", by="manager", model=lambda m: m.leave(pool, node))
+
+    def ban(self, which: int, who: str) -> None:
+        pool, function = self.pools[which], "ban" if who in OWNERS else "banProvider"
+        address = self.people[who].address
+        self.do(POOLS, function, pool, address, "", by="manager", model=lambda m: m.ban(pool, who))
+
+    def unban(self, which: int, who: str) -> None:
+        pool, function = self.pools[which], "unban" if who in OWNERS else "unbanProvider"
+        self.do(POOLS, function, pool, self.people[who].address, by="manager", model=lambda m: m.unban(pool, who))
+
+    def submit(self, which: int, node: str, index: int, units: int) -> None:
+        pool = self.pools[which]
+        lease = self.world.lease(node=node, index=index, poolId=pool)
+        signature = self.world.sign_lease(lease)
+        key = work_key(pool, self.people[node].address, index)
+        arguments = (lease, signature, SHA256, units, b"")
+        self.do(WORK, "submitWork", *arguments, by=node, model=lambda m: m.submit(pool, node, key, units))
+
+    def judge(self, key: bytes, outcome: int, validator: str) -> None:
+        refused = ""
+        self.model.now += 1
+        try:
+            self.model.judge(key, outcome, validator)
+        except Refused as refusal:
+            refused = refusal.name
+        receipt = self.sent(WORK, "judge", [(key, outcome, 0, DIGEST)], by=validator)
+        given = [event.args["reason"] for event in receipt.events if event.name == "VerdictRefused"]
+        assert given == ([keccak(text=SIGNATURES[refused])[:4]] if refused else [])
+
+    def dispute(self, key: bytes, who: str) -> None:
+        self.do(WORK, "dispute", key, SHA256, 0, b"", by=who, model=lambda m: m.dispute(key, who))
+
+    def claim(self, provider: str) -> None:
+        to = self.people[provider].address
+        self.do(WORK, "claim", self.pools, to, by=provider, model=lambda m: m.claim(provider))
+
+    def some_works(self) -> list[bytes]:
+        """The keys of submitted work, the open ones first."""
+        works = self.model.works
+        return sorted(works, key=lambda key: (not works[key].open, works[key].since, key))[:6]
+
+    def settle(self, function: str, event: str) -> None:
+        """Expires or finalizes everything that is due."""
+        self.model.now += 1
+        expected = getattr(self.model, function)()
+        receipt = self.sent(WORK, function, sorted(self.model.works), by="stranger")
+        assert receipt.names().count(event) == expected
+
+    def do(self, contract: Contract, function: str, *arguments: Any, by: str, model: Any) -> bool:
+        """Does one thing in the world and in the model, and compares; returns whether it was done."""
+        self.model.now += 1
+        refused = ""
+        try:
+            model(self.model)
+        except Refused as refusal:
+            refused = refusal.name
+        result = self.chain.attempt(contract, function, *arguments, sender=self.people[by], at=self.model.now)
+        got = "" if isinstance(result, Receipt) else result.name
+        assert got == refused, f"{function}: the contract says {got or 'yes'!r}, the model {refused or 'yes'!r}"
+        return not refused
+
+    def sent(self, contract: Contract, function: str, *arguments: Any, by: str) -> Receipt:
+        """Sends what must go through."""
+        result = self.chain.attempt(contract, function, *arguments, sender=self.people[by], at=self.model.now)
+        assert isinstance(result, Receipt), result
+        self.finals += [event.args["key"] for event in result.events if event.name == "WorkFinal"]
+        return result
+
+    @invariant()
+    def everything_holds(self) -> None:
+        """Compares the chain with the model, and both with what must always be true."""
+        model, address = self.model, self.chain.address
+        names = sorted(model.providers)
+        people = [*names, "owner", "stranger", "reserve"]
+        holders = [self.people[name].address for name in people] + [address(c) for c in (STAKE, POOLS, WORK)]
+        calls: list[tuple[Contract, str, tuple[Any, ...]]] = [(MUSTER, "totalSupply", ())]
+        calls += [(MUSTER, "balanceOf", (holder,)) for holder in holders]
+        calls += [(STAKE, "stakeOf", (self.people[name].address,)) for name in names]
+        calls += [(POOLS, "escrowOf", (pool,)) for pool in self.pools]
+        calls += [(WORK, "totalsOf", (pool,)) for pool in self.pools]
+        calls += [(WORK, "accruedOf", (pool, self.people[name].address)) for pool in self.pools for name in names]
+        calls += [(POOLS, "memberCount", (pool,)) for pool in self.pools]
+        keys = sorted(model.works)
+        calls += [(WORK, "workOf", (key,)) for key in keys]
+        answers = iter(self.chain.call_many(calls))
+        supply = next(answers)
+        balances = dict(zip([*people, "stakes", "escrows", "rewards"], (next(answers) for _ in holders), strict=True))
+        stakes = {name: next(answers) for name in names}
+        escrows = {pool: next(answers) for pool in self.pools}
+        totals = {pool: next(answers) for pool in self.pools}
+        accrued = {(pool, name): next(answers) for pool in self.pools for name in names}
+        members = {pool: next(answers) for pool in self.pools}
+        works = dict(zip(keys, answers, strict=True))
+
+        assert sum(balances.values()) == supply, "tokens are conserved"
+        assert balances["stakes"] == sum(stake.active + stake.unbonding for stake in stakes.values())
+        assert balances["escrows"] == sum(escrow.balance for escrow in escrows.values())
+        assert balances["rewards"] == sum(accrued.values()) == sum(t.accrued - t.paid for t in totals.values())
+        for pool in self.pools:
+            assert totals[pool].paid <= totals[pool].accrued, "paid is at most accrued"
+            due = [work.reward for work in works.values() if work.poolId == pool and work.status in {1, 2, 3}]
+            assert sum(due) == escrows[pool].reserved <= escrows[pool].balance, "open rewards are reserved, no others"
+        for name in names:
+            stake = stakes[name]
+            mine = [w.penalty for w in works.values() if w.provider == self.people[name].address]
+            still = [w.penalty for w in works.values() if w.provider == self.people[name].address and w.status < 4]
+            assert sum(still) == stake.workLock <= sum(mine), "open work is covered, nothing else is locked"
+            assert stake.active >= stake.membershipLock + stake.workLock, "what is locked is there"
+        assert len(set(self.finals)) == len(self.finals), "work becomes final once"
+
+        assert {name: (s.active, s.unbonding, s.membershipLock, s.workLock) for name, s in stakes.items()} == {
+            name: (p.active, p.unbonding, p.membership_lock, p.work_lock) for name, p in model.providers.items()
+        }
+        assert {pool: (e.balance, e.reserved) for pool, e in escrows.items()} == {
+            pool: (p.balance, p.reserved) for pool, p in model.pools.items()
+        }
+        assert {pool: (t.accrued, t.paid) for pool, t in totals.items()} == {
+            pool: (p.accrued, p.paid) for pool, p in model.pools.items()
+        }
+        assert accrued == {at: model.accrued.get(at, 0) for at in accrued}
+        assert members == {pool: len(entry.members) for pool, entry in model.pools.items()}
+        assert {name: balances[name] for name in model.wallets} == model.wallets
+        assert balances["reserve"] == model.reserve
+        assert {key: (work.status, work.outcome) for key, work in works.items()} == {
+            key: (STATUS[work.status], work.outcome) for key, work in model.works.items()
+        }
+
+    def everybody_goes_home(self) -> None:
+        """Whatever happened, all work ends, all stake and all rewards come back, and the escrow is free again."""
+        model = self.model
+        for function, event in (("expire", "WorkExpired"), ("finalize", "WorkFinal")):
+            model.now += DAY
+            self.settle(function, event)
+        self.everything_holds()
+        for pool in self.pools:
+            for node in sorted(model.pools[pool].members):
+                self.leave(self.pools.index(pool), node, by_provider=True)
+            if model.pools[pool].balance:
+                self.withdraw_escrow(self.pools.index(pool), model.pools[pool].balance)
+        for name, account in sorted(model.providers.items()):
+            model.now += UNBONDING
+            if account.queue:
+                self.withdraw(name)
+            if account.active:
+                self.begin_unbond(name, account.active)
+                model.now += UNBONDING
+                self.withdraw(name)
+            if any(model.accrued.get((pool, name)) for pool in self.pools):
+                self.claim(name)
+        left = [(MUSTER, "balanceOf", (self.chain.address(contract),)) for contract in (STAKE, POOLS, WORK)]
+        assert self.chain.call_many(list(left)) == [0, 0, 0], "nothing stays behind"
+
+
+def work_key(pool: int, node: str, index: int) -> bytes:
+    """The key of a slot in the world's run and step."""
+    return keccak(encode(["uint256", "bytes32", "address", "uint64", "uint32"], [pool, RUN, node, 3, index]))
+
+
+SIGNATURES = {
+    "WrongStatus": "WrongStatus(bytes32,uint8)",
+    "ConflictOfInterest": "ConflictOfInterest(bytes32,address)",
+    "TooLate": "TooLate(bytes32,uint256)",
+}
+
+
+def prepare(world: World) -> None:
+    """Adds to the world what histories need: three nodes that pay their own gas, two stakes, a pool that burns."""
+    domain = world.create_domain(ZERO)
+    world.create_pool(domain, funds=60_000)
+    for pool in (1, 2):
+        world.chain.send(POOLS, "addValidator", pool, world.validator3.address, sender=world.owner)
+    for node in ("node2", "node3"):
+        world.chain.transfer(world.people[node].address, 10**18)
+        world.register(OWNERS[node], node)
+    world.chain.send(STAKE, "stake", 50_000, sender=world.provider2)
+    for node in ("node", "node3"):
+        item = world.invite(node, poolId=2)
+        world.chain.send(POOLS, "join", item, world.sign_invite(item, domain=domain), b"", sender=world.people[node])
+    assert (domain, world.chain.call(DOMAINS, "domainCount")) == (2, 2)

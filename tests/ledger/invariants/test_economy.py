@@ -1,0 +1,38 @@
+"""Whatever people do, no token is lost or made, nothing is paid twice, and everybody can go home.
+
+`MUSTER_HISTORIES=2000 python -m pytest tests/ledger/invariants` tries other and more histories than every run does.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from ledger.chain import ChainKind, ChainProcess
+from tests.ledger.contracts.world import World
+from tests.ledger.invariants.machine import Histories
+
+HISTORIES = {ChainKind.ANVIL: 200, ChainKind.EMBEDDED: 6}
+
+
+@pytest.mark.timeout(3600)  # as many histories as are asked for, on a machine as slow as it may be
+def test_every_history_keeps_to_the_model_and_lets_everybody_go_home(
+    economy: World, ledger_process: ChainProcess
+) -> None:
+    asked = os.environ.get("MUSTER_HISTORIES")
+    Histories.world = economy
+    run_state_machine_as_test(
+        Histories,
+        settings=settings(
+            max_examples=int(asked) if asked else HISTORIES[ledger_process.kind],
+            stateful_step_count=15,
+            deadline=None,
+            derandomize=asked is None,
+            database=None,
+            phases=(Phase.generate, Phase.shrink),
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

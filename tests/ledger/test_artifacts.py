@@ -1,0 +1,99 @@
+"""The committed artifacts are what the committed sources compile to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ledger import artifacts, build
+from ledger.artifacts import Artifact, Contract, artifact, source_hash, sources
+from ledger.build import OPENZEPPELIN, SIZE_LIMIT, SOLC, compile_contracts, main, tools_directory
+from protocol.errors import InvalidInput, Unavailable
+
+NPM = Path(__file__).parents[2] / "deploy" / "npm"
+
+
+@pytest.fixture(params=list(Contract), ids=str)
+def committed(request: pytest.FixtureRequest) -> Artifact:
+    return artifact(request.param)
+
+
+def test_an_artifact_names_the_sources_and_the_compiler_it_comes_from(committed: Artifact) -> None:
+    assert committed.source_hash == source_hash(sources()), "compile again: python -m ledger.build"
+    assert committed.compiler.startswith(f"{SOLC}+")
+    assert committed.openzeppelin == OPENZEPPELIN
+
+
+def test_an_artifact_fits_on_a_chain(committed: Artifact) -> None:
+    assert 0 < committed.deployed_size <= SIZE_LIMIT
+    assert len(committed.bytecode) >= committed.deployed_size
+    assert any(entry["type"] == "function" for entry in committed.abi)
+
+
+def test_every_function_of_ours_reverts_with_errors_of_its_own_only() -> None:
+    for text in sources().values():
+        assert "require(" not in text
+        assert 'revert("' not in text
+
+
+def test_every_contract_is_held_to_one_compiler_and_one_license() -> None:
+    for path, text in sources().items():
+        assert text.startswith(f"// SPDX-License-Identifier: Apache-2.0\npragma solidity {SOLC};\n"), path
+
+
+def test_the_source_hash_follows_every_name_and_every_letter() -> None:
+    texts = {"a.sol": "one", "b.sol": "two"}
+    same = {"b.sol": "two", "a.sol": "one"}
+    others = [{"a.sol": "one"}, {"a.sol": "two", "b.sol": "one"}, {"a.sol": "one", "c.sol": "two"}]
+    assert source_hash(texts) == source_hash(same)
+    assert source_hash(texts) not in {source_hash(other) for other in others}
+
+
+def test_a_missing_artifact_says_how_to_make_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(artifacts, "ARTIFACTS", tmp_path)
+    artifact.cache_clear()
+    with pytest.raises(Unavailable, match="StakeManager") as caught:
+        artifact(Contract.STAKE_MANAGER)
+    assert "python -m ledger.build" in caught.value.hint
+
+
+def test_missing_tools_say_how_to_get_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MUSTER_TOOLS", str(tmp_path))
+    with pytest.raises(Unavailable, match="node_modules") as caught:
+        tools_directory()
+    assert "deploy/npm" in caught.value.hint
+
+
+def test_the_npm_pins_are_exact_and_name_no_registry() -> None:
+    pins = json.loads((NPM / "package.json").read_text())["devDependencies"]
+    assert (pins["solc"], pins["@openzeppelin/contracts"]) == (SOLC, OPENZEPPELIN)
+    assert all(version[0].isdigit() for version in pins.values())
+    packages = json.loads((NPM / "package-lock.json").read_text())["packages"]
+    assert all("resolved" not in entry for entry in packages.values())
+    assert all(entry["integrity"].startswith("sha512-") for path, entry in packages.items() if path)
+
+
+@pytest.fixture
+def tools() -> Path:
+    """The pinned npm packages; without them the tests that compile are skipped, and pytest says so."""
+    try:
+        return tools_directory()
+    except Unavailable as missing:
+        pytest.skip(f"{missing.detail}: {missing.hint}")
+
+
+@pytest.mark.needs_solc
+@pytest.mark.usefixtures("tools")
+def test_compiling_again_gives_the_committed_artifacts_to_the_byte(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--check"]) == 0, capsys.readouterr().out
+
+
+@pytest.mark.needs_solc
+@pytest.mark.usefixtures("tools")
+def test_a_source_that_does_not_compile_is_told_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = sources() | {"MusterToken.sol": "pragma solidity 0.8.37;\ncontract MusterToken { uint x = y; }\n"}
+    monkeypatch.setattr(build, "sources", lambda: broken)
+    with pytest.raises(InvalidInput, match=r"(?s)Undeclared identifier.*MusterToken.sol:2"):
+        compile_contracts()

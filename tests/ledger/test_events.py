@@ -1,0 +1,77 @@
+"""Events stay true to the ABI; what is no event of ours is nobody's."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, replace
+
+import pytest
+from eth_abi.abi import encode
+
+from ledger.artifacts import Contract, artifact
+from ledger.events import EVENTS, EventDecoder, LedgerEvent, MemberLeft, WorkDisputed, topic_of
+from ledger.receipts import Log
+from protocol.identifiers import ZERO_DIGEST, Address, Digest, address
+
+PLACES: dict[Contract, Address] = {each: address(f"0x{i:040x}") for i, each in enumerate(Contract, start=1)}
+RENAMED = {"from", "to", "digest", "sha256Hash"}
+"""Parameters whose fields have a clearer name, or one that Python allows."""
+
+
+class Deployed:
+    contracts = PLACES
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+@pytest.mark.parametrize(("contract", "kind"), [(c, kind) for c, kinds in EVENTS.items() for kind in kinds])
+def test_fields_stand_as_the_parameters_do(contract: Contract, kind: type[LedgerEvent]) -> None:
+    (entry,) = [e for e in artifact(contract).abi if e["type"] == "event" and e["name"] == kind.__name__]
+    names = [field.name for field in fields(kind) if field.name != "log"]
+    assert len(names) == len(entry["inputs"])
+    for name, parameter in zip(names, entry["inputs"], strict=True):
+        assert name == _snake(parameter["name"]) or parameter["name"] in RENAMED
+    assert topic_of(kind).startswith("0x")
+
+
+def _log() -> Log:
+    node, key = PLACES[Contract.MUSTER], "0x" + "0a" * 32
+    return Log(
+        address=PLACES[Contract.WORK_LEDGER],
+        topics=(
+            topic_of(WorkDisputed),
+            Digest(f"0x{7:064x}"),
+            Digest("0x" + node[2:].lower().rjust(64, "0")),
+            Digest(key),
+        ),
+        data=encode(["address", "bytes32"], [node, bytes(32)]),
+        block_number=1,
+        block_hash=ZERO_DIGEST,
+        transaction=ZERO_DIGEST,
+        index=0,
+    )
+
+
+def test_a_log_becomes_its_event() -> None:
+    event = EventDecoder(Deployed()).decode(_log())
+    assert isinstance(event, WorkDisputed)
+    assert (event.pool_id, event.node, event.key) == (7, PLACES[Contract.MUSTER], "0x" + "0a" * 32)
+    assert event.disputer == PLACES[Contract.MUSTER]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"address": PLACES[Contract.COMPUTE_POOLS]},
+        {"topics": ()},
+        {"topics": (ZERO_DIGEST,)},
+        {"topics": (topic_of(WorkDisputed),)},
+        {"topics": (topic_of(MemberLeft),)},
+        {"data": b""},
+        {"data": b"\xff" * 64},
+    ],
+)
+def test_what_is_no_event_of_ours_is_none(change: dict[str, object]) -> None:
+    assert EventDecoder(Deployed()).decode(replace(_log(), **change)) is None  # type: ignore[arg-type]  # a table

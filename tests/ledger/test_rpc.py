@@ -1,0 +1,132 @@
+"""Connecting to a chain that is down, slow, wrong, or not a chain; reading what contracts revert with."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+from eth_abi.abi import encode
+from eth_utils.address import to_checksum_address
+from eth_utils.crypto import keccak
+from hypothesis import given
+from hypothesis import strategies as st
+from web3.types import TxParams
+
+from ledger.chain import free_port
+from ledger.errors import ChainRefused, ChainUnavailable, InsufficientFunds, TransactionReverted, WrongChain
+from ledger.reverts import RevertReader
+from ledger.rpc import connect
+from tests.ledger.chain import gadget
+from tests.ledger.chain.wire import Wire, signed
+from tests.ledger.conftest import LiveChain
+from tests.ledger.proxy import bad_line
+
+ABI: list[dict[str, Any]] = [
+    {
+        "type": "error",
+        "name": "LeaseUsed",
+        "inputs": [{"name": "lease", "type": "bytes32"}, {"name": "step", "type": "uint64"}],
+    },
+    {
+        "type": "error",
+        "name": "Nested",
+        "inputs": [{"name": "pair", "type": "tuple", "components": [{"type": "uint8"}, {"type": "address"}]}],
+    },
+    {"type": "function", "name": "ignored", "inputs": []},
+]
+LEASE_USED = keccak(text="LeaseUsed(bytes32,uint64)")[:4] + encode(["bytes32", "uint64"], [b"\x11" * 32, 7])
+
+
+async def test_the_right_chain_is_connected_to(chain: LiveChain) -> None:
+    web3 = await connect(chain.url, expected_chain_id=chain.chain_id)
+    assert await web3.eth.block_number >= 0
+    await web3.provider.disconnect()
+
+
+async def test_another_chain_is_refused_with_both_ids(chain: LiveChain) -> None:
+    with pytest.raises(WrongChain, match="is chain 31337, not chain 1") as wrong:
+        await connect(chain.url, expected_chain_id=1)
+    assert not wrong.value.retryable
+
+
+async def test_a_chain_that_is_down_is_said_to_be_after_bounded_attempts() -> None:
+    with pytest.raises(ChainUnavailable, match="can't be reached") as down:
+        await connect(f"http://127.0.0.1:{free_port()}", expected_chain_id=31337, attempts=2)
+    assert down.value.retryable
+    assert down.value.hint
+
+
+async def test_a_slow_chain_meets_the_timeout(embedded: LiveChain) -> None:
+    async with bad_line(embedded.url) as line:
+        line.delay_s = 1
+        with pytest.raises(ChainUnavailable, match="did not answer eth_chainId in time"):
+            await connect(line.url, expected_chain_id=31337, timeout=timedelta(milliseconds=100), attempts=2)
+        assert line.requests == 2
+
+
+async def test_a_read_is_tried_again_when_its_answer_is_lost(embedded: LiveChain) -> None:
+    async with bad_line(embedded.url) as line:
+        web3 = await connect(line.url, expected_chain_id=31337)
+        line.lose_answers_to = {"eth_blockNumber": 2}
+        assert await web3.eth.block_number >= 0
+        assert line.lose_answers_to == {"eth_blockNumber": 0}
+        await web3.provider.disconnect()
+
+
+@pytest.mark.parametrize(("status", "retryable"), [(503, True), (429, True), (404, False)])
+async def test_http_errors_are_told_apart(embedded: LiveChain, status: int, retryable: bool) -> None:
+    async with bad_line(embedded.url) as line:
+        line.status = status
+        with pytest.raises(ChainUnavailable) as error:
+            await connect(line.url, expected_chain_id=31337, attempts=1)
+        assert error.value.retryable is retryable
+
+
+async def test_keys_in_a_url_are_not_shown() -> None:
+    url = f"http://user:hunter2@127.0.0.1:{free_port()}/v3/s3cret?key=t0ken"
+    with pytest.raises(ChainUnavailable) as error:
+        await connect(url, expected_chain_id=1, attempts=1)
+    assert not any(secret in error.value.detail for secret in ("hunter2", "s3cret", "t0ken"))
+
+
+async def test_a_custom_error_comes_with_its_name_and_arguments(chain: LiveChain) -> None:
+    async with Wire(chain.url) as wire:
+        contract = await wire.deploy_gadget(chain.accounts[0])
+    web3 = await connect(chain.url, expected_chain_id=chain.chain_id, reverts=RevertReader([ABI]))
+    with pytest.raises(TransactionReverted, match="LeaseUsed") as reverted:
+        await web3.eth.call(cast("TxParams", {"to": contract, "data": gadget.revert(LEASE_USED)}))
+    assert reverted.value.name == "LeaseUsed"
+    assert reverted.value.arguments == {"lease": b"\x11" * 32, "step": 7}
+    await web3.provider.disconnect()
+
+
+async def test_refusals_become_errors_of_ours(chain: LiveChain) -> None:
+    web3 = await connect(chain.url, expected_chain_id=chain.chain_id)
+    poor, other = chain.accounts[:2]
+    await chain.controls.set_balance(poor.address, 1)
+    nonce = await web3.eth.get_transaction_count(to_checksum_address(poor.address))
+    with pytest.raises(InsufficientFunds):
+        await web3.eth.send_raw_transaction(bytes.fromhex(signed(poor, to=other.address, nonce=nonce)[2:]))
+    with pytest.raises(ChainRefused):
+        await web3.eth.send_raw_transaction(b"\x02\xff")
+    await web3.provider.disconnect()
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        (LEASE_USED, "LeaseUsed(lease=0x" + "11" * 32 + ", step=7)"),
+        (bytes.fromhex("08c379a0") + encode(["string"], ["no"]), "Error(message=no)"),
+        (bytes.fromhex("4e487b71") + encode(["uint256"], [0x11]), "Panic(code=17, meaning=arithmetic overflow)"),
+        (LEASE_USED[:20], "reverted with 0x" + LEASE_USED[:20].hex()),
+        (b"", "reverted without a reason"),
+    ],
+)
+def test_reverts_read_as_sentences(data: bytes, shown: str) -> None:
+    assert str(RevertReader([ABI]).read(data)) == shown
+
+
+@given(st.binary(max_size=200), st.sampled_from([b"", LEASE_USED[:4], bytes.fromhex("08c379a0")]))
+def test_no_revert_data_breaks_the_reader(data: bytes, selector: bytes) -> None:
+    assert RevertReader([ABI]).read(selector + data).data == selector + data

@@ -1,0 +1,419 @@
+"""Sending: many at once, two senders with one key, fees, deadlines, reverts, crashes, a bad line."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+import pytest_asyncio
+from eth_account import Account
+from eth_account.signers.local import LocalAccount
+from eth_utils.crypto import keccak
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledger.chain import ChainControls, ChainKind, ChainProcess, start_chain
+from ledger.errors import (
+    ChainUnavailable,
+    InsufficientFunds,
+    NonceTaken,
+    TransactionNotMined,
+    TransactionReverted,
+)
+from ledger.fees import Fees, bumped, offer
+from ledger.inflight import Broadcast, BroadcastHook
+from ledger.reverts import RevertReader
+from ledger.rpc import connect
+from ledger.sender import Call, Sender, SendPolicy
+from protocol.clock import Clock
+from protocol.identifiers import Address
+from tests.ledger.chain import gadget
+from tests.ledger.chain.wire import GWEI, Wire, signed
+from tests.ledger.conftest import LiveChain
+from tests.ledger.proxy import bad_line
+
+SOON = timedelta(seconds=20)
+QUICK = SendPolicy(poll=timedelta(milliseconds=20), bump_after=timedelta(milliseconds=300))
+UNLUCKY = {"type": "error", "name": "Unlucky", "inputs": [{"name": "number", "type": "uint256"}]}
+UNLUCKY_13 = keccak(text="Unlucky(uint256)")[:4] + (13).to_bytes(32, "big")
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def patient_processes() -> AsyncIterator[dict[ChainKind, ChainProcess]]:
+    """Chains that mine only when a test says so."""
+    async with contextlib.AsyncExitStack() as stack:
+        yield {
+            kind: await stack.enter_async_context(start_chain(kind, block_time=timedelta(hours=1), accounts=20))
+            for kind in (ChainKind.EMBEDDED,)
+        }
+
+
+@pytest.fixture
+async def patient(patient_processes: dict[ChainKind, ChainProcess]) -> AsyncIterator[LiveChain]:
+    """A chain on which transactions wait until the test mines."""
+    process = patient_processes[ChainKind.EMBEDDED]
+    async with ChainControls(process.url) as controls:
+        snapshot = await controls.snapshot()
+        yield LiveChain(
+            kind=process.kind,
+            url=process.url,
+            chain_id=process.chain_id,
+            accounts=process.accounts,
+            controls=controls,
+        )
+        await controls.revert(snapshot)
+
+
+def key_of(chain: LiveChain, index: int = 0) -> LocalAccount:
+    account: LocalAccount = Account.from_key(chain.accounts[index].key)
+    return account
+
+
+@contextlib.asynccontextmanager
+async def sender_on(
+    chain: LiveChain,
+    *,
+    account: int = 0,
+    url: str | None = None,
+    policy: SendPolicy = QUICK,
+    clock: Clock | None = None,
+) -> AsyncIterator[Sender]:
+    web3 = await connect(
+        url or chain.url,
+        expected_chain_id=chain.chain_id,
+        reverts=RevertReader([[UNLUCKY]]),
+        timeout=timedelta(seconds=5),
+        attempts=2,
+    )
+    try:
+        async with Sender(web3, key_of(chain, account), chain_id=chain.chain_id, policy=policy, clock=clock) as sender:
+            yield sender
+    finally:
+        await web3.provider.disconnect()
+
+
+async def deployed(chain: LiveChain, *, mine: bool = False) -> Address:
+    async with sender_on(chain, account=19) as sender:
+        sending = asyncio.create_task(sender.send(Call(to=None, data=gadget.CREATION, gas=200_000), deadline=SOON))
+        if mine:
+            await pending(chain, 1)
+            await chain.controls.mine()
+        receipt = await sending
+    assert receipt.created is not None
+    return receipt.created
+
+
+async def pending(chain: LiveChain, count: int, account: int = 19) -> None:
+    """Returns when so many transactions of an account wait."""
+    async with Wire(chain.url) as wire:
+        who = chain.accounts[account].address
+        for _ in range(500):
+            mined, queued = [int(await wire("eth_getTransactionCount", who, tag), 16) for tag in ("latest", "pending")]
+            if queued - mined >= count:
+                return
+            await asyncio.sleep(0.01)
+    raise AssertionError(f"{queued - mined} of {count} transactions wait")
+
+
+async def emitted(chain: LiveChain, contract: Address) -> Counter[int]:
+    """How often each topic was emitted."""
+    async with Wire(chain.url) as wire:
+        logs = await wire("eth_getLogs", {"address": contract, "fromBlock": "0x0", "toBlock": "latest"})
+    return Counter(int(log["topics"][0], 16) for log in logs)
+
+
+async def crash_while_sending(chain: LiveChain, sender: Sender, call: Call, hook: BroadcastHook) -> None:
+    """Sends until the transaction waits in the pool, and goes no further."""
+    sending = asyncio.create_task(sender.send(call, deadline=SOON, before_broadcast=hook))
+    await pending(chain, 1, account=0)
+    sending.cancel()
+    await asyncio.gather(sending, return_exceptions=True)
+
+
+async def test_a_receipt_says_what_happened(chain: LiveChain) -> None:
+    contract = await deployed(chain)
+    async with sender_on(chain) as sender:
+        receipt = await sender.send(Call(to=contract, data=gadget.emit(5, b"hello")), deadline=SOON)
+    assert [(log.address, log.data, int(log.topics[0], 16)) for log in receipt.logs] == [(contract, b"hello", 5)]
+    assert receipt.gas_used > 21_000
+    assert receipt.logs[0].block_hash == receipt.block_hash
+
+
+async def test_fifty_transactions_at_once_are_each_executed_once(chain: LiveChain) -> None:
+    contract = await deployed(chain)
+    async with sender_on(chain) as sender:
+        calls = [Call(to=contract, data=gadget.emit(number)) for number in range(50)]
+        receipts = await asyncio.gather(*(sender.send(call, deadline=SOON) for call in calls))
+    assert await emitted(chain, contract) == Counter(range(50))
+    assert [int(receipt.logs[0].topics[0], 16) for receipt in receipts] == list(range(50))
+
+
+async def test_waiting_transactions_share_a_block(patient: LiveChain) -> None:
+    contract = await deployed(patient, mine=True)
+    async with sender_on(patient) as sender:
+        calls = [Call(to=contract, data=gadget.emit(number)) for number in range(20)]
+        sending = asyncio.gather(*(sender.send(call, deadline=SOON) for call in calls))
+        await pending(patient, 20, account=0)
+        await patient.controls.mine()
+        receipts = await sending
+    assert len({receipt.block_number for receipt in receipts}) == 1
+
+
+async def test_two_senders_with_one_key_execute_everything_once(chain: LiveChain) -> None:
+    contract = await deployed(chain)
+    async with sender_on(chain) as one, sender_on(chain) as two:
+        await asyncio.gather(
+            *(one.send(Call(to=contract, data=gadget.emit(number)), deadline=SOON) for number in range(20)),
+            *(two.send(Call(to=contract, data=gadget.emit(100 + number)), deadline=SOON) for number in range(20)),
+        )
+    assert await emitted(chain, contract) == Counter([*range(20), *range(100, 120)])
+
+
+async def test_two_senders_with_one_key_share_a_pool_of_waiting_transactions(patient: LiveChain) -> None:
+    contract = await deployed(patient, mine=True)
+    async with sender_on(patient) as one, sender_on(patient) as two:
+        sending = asyncio.gather(
+            *(one.send(Call(to=contract, data=gadget.emit(number)), deadline=SOON) for number in range(10)),
+            *(two.send(Call(to=contract, data=gadget.emit(number)), deadline=SOON) for number in range(10)),
+        )
+        while not sending.done():
+            await asyncio.sleep(0.1)
+            await patient.controls.mine()
+        await sending
+    assert await emitted(patient, contract) == Counter([*range(10), *range(10)])  # equal calls are two calls
+
+
+async def test_a_transaction_that_was_outbid_is_signed_again_and_executed_once(patient: LiveChain) -> None:
+    contract = await deployed(patient, mine=True)
+    alice = patient.accounts[0]
+    async with (
+        sender_on(patient, policy=SendPolicy(poll=timedelta(milliseconds=20))) as sender,
+        Wire(patient.url) as wire,
+    ):
+        nonce = int(await wire("eth_getTransactionCount", alice.address, "latest"), 16)
+        sending = asyncio.create_task(sender.send(Call(to=contract, data=gadget.emit(1)), deadline=SOON))
+        await pending(patient, 1, account=0)
+        await wire.submit(
+            alice,
+            to=contract,
+            data=gadget.emit(2),
+            nonce=nonce,
+            maxFeePerGas=90 * GWEI,
+            maxPriorityFeePerGas=9 * GWEI,
+        )
+        await patient.controls.mine()
+        assert await emitted(patient, contract) == Counter([2])
+        await pending(patient, 1, account=0)
+        await patient.controls.mine()
+        await sending
+    assert await emitted(patient, contract) == Counter([1, 2])
+
+
+async def test_nothing_is_signed_again_while_a_reorg_could_give_the_nonce_back(patient: LiveChain) -> None:
+    contract = await deployed(patient, mine=True)
+    alice = patient.accounts[0]
+    careful = SendPolicy(poll=timedelta(milliseconds=20), settled_after=3)
+    async with sender_on(patient, policy=careful) as sender, Wire(patient.url) as wire:
+        nonce = int(await wire("eth_getTransactionCount", alice.address, "latest"), 16)
+        sending = asyncio.create_task(sender.send(Call(to=contract, data=gadget.emit(1)), deadline=SOON))
+        await pending(patient, 1, account=0)
+        bid = {"maxFeePerGas": 90 * GWEI, "maxPriorityFeePerGas": 9 * GWEI}
+        await wire.submit(alice, to=contract, data=gadget.emit(2), nonce=nonce, **bid)
+        await patient.controls.mine(3)
+        await asyncio.sleep(0.3)
+        count = await wire("eth_getTransactionCount", alice.address, "pending")
+        assert int(count, 16) == nonce + 1
+        await patient.controls.mine()
+        await pending(patient, 1, account=0)
+        await patient.controls.mine()
+        await sending
+
+
+async def test_more_is_offered_when_a_block_does_not_come(patient: LiveChain) -> None:
+    contract = await deployed(patient, mine=True)
+    seen: list[Broadcast] = []
+    thrice = asyncio.Event()
+
+    async def note(broadcast: Broadcast) -> None:
+        seen.append(broadcast)
+        if len(seen) == 3:
+            thrice.set()
+
+    async with sender_on(patient) as sender:
+        call = Call(to=contract, data=gadget.emit(1))
+        sending = asyncio.create_task(sender.send(call, deadline=SOON, before_broadcast=note))
+        await thrice.wait()
+        await asyncio.sleep(0.05)
+        await patient.controls.mine()
+        receipt = await sending
+    assert len({broadcast.nonce for broadcast in seen}) == 1
+    assert receipt.transaction in {broadcast.transaction for broadcast in seen[1:]}
+    assert await emitted(patient, contract) == Counter([1])
+
+
+async def test_the_deadline_tells_which_hashes_to_look_for(patient: LiveChain) -> None:
+    contract = await deployed(patient, mine=True)
+    async with sender_on(patient) as sender, Wire(patient.url) as wire:
+        with pytest.raises(TransactionNotMined) as late:
+            await sender.send(Call(to=contract, data=gadget.emit(1)), deadline=timedelta(milliseconds=700))
+        assert late.value.retryable
+        await patient.controls.mine()
+        receipts = [await wire("eth_getTransactionReceipt", sent) for sent in late.value.hashes]
+    assert sum(receipt is not None for receipt in receipts) == 1
+
+
+async def test_confirmations_are_waited_for(patient: LiveChain) -> None:
+    contract = await deployed(patient, mine=True)
+    async with sender_on(patient) as sender:
+        sending = asyncio.create_task(
+            sender.send(Call(to=contract, data=gadget.emit(1)), deadline=SOON, confirmations=2)
+        )
+        await pending(patient, 1, account=0)
+        await patient.controls.mine(2)
+        await asyncio.sleep(0.15)
+        assert not sending.done()
+        await patient.controls.mine()
+        await sending
+
+
+async def test_a_gap_that_somebody_left_is_filled(patient: LiveChain) -> None:
+    contract = await deployed(patient, mine=True)
+    alice = patient.accounts[0]
+    clean = await patient.controls.snapshot()
+    async with sender_on(patient) as sender, Wire(patient.url) as wire:
+        await wire.submit(alice, to=contract, data=gadget.emit(9))
+        sending = asyncio.create_task(sender.send(Call(to=contract, data=gadget.emit(1)), deadline=SOON))
+        await pending(patient, 2, account=0)
+        await patient.controls.revert(clean)  # the node forgets what waits
+        while not sending.done():
+            await asyncio.sleep(0.1)
+            await patient.controls.mine()
+        await sending
+    assert await emitted(patient, contract) == Counter([1])
+
+
+async def test_a_call_that_would_fail_is_not_sent_and_costs_nothing(chain: LiveChain) -> None:
+    contract = await deployed(chain)
+    async with sender_on(chain) as sender, Wire(chain.url) as wire:
+        before = await wire("eth_getTransactionCount", sender.address, "pending")
+        with pytest.raises(TransactionReverted) as reverted:
+            await sender.send(Call(to=contract, data=gadget.revert(UNLUCKY_13)), deadline=SOON)
+        assert (reverted.value.name, reverted.value.arguments) == ("Unlucky", {"number": 13})
+        assert reverted.value.transaction is None
+        assert await wire("eth_getTransactionCount", sender.address, "pending") == before
+
+
+async def test_a_failure_in_the_block_is_explained_too(chain: LiveChain) -> None:
+    contract = await deployed(chain)
+    async with sender_on(chain) as sender:
+        with pytest.raises(TransactionReverted) as reverted:
+            await sender.send(Call(to=contract, data=gadget.revert(UNLUCKY_13), gas=100_000), deadline=SOON)
+        assert reverted.value.name == "Unlucky"
+        assert reverted.value.transaction is not None
+        await sender.send(Call(to=contract, data=gadget.emit(1)), deadline=SOON)
+
+
+async def test_an_account_that_cannot_pay_is_told_so_and_blocks_nobody(chain: LiveChain) -> None:
+    contract = await deployed(chain)
+    async with sender_on(chain) as sender:
+        await chain.controls.set_balance(sender.address, 1000)
+        with pytest.raises(InsufficientFunds):
+            await sender.send(Call(to=contract, data=gadget.emit(1), gas=100_000), deadline=SOON)
+        await chain.controls.set_balance(sender.address, 10**19)
+        await sender.send(Call(to=contract, data=gadget.emit(2)), deadline=SOON)
+    assert await emitted(chain, contract) == Counter([2])
+
+
+async def test_a_lost_answer_does_not_execute_twice(chain: LiveChain) -> None:
+    contract = await deployed(chain)
+    async with bad_line(chain.url) as line, sender_on(chain, url=line.url) as sender:
+        line.lose_answers_to = {"eth_sendRawTransaction": 3}
+        calls = [Call(to=contract, data=gadget.emit(number)) for number in range(5)]
+        await asyncio.gather(*(sender.send(call, deadline=SOON) for call in calls))
+    assert await emitted(chain, contract) == Counter(range(5))
+
+
+async def test_a_chain_that_is_down_is_said_to_be_and_nothing_is_sent(chain: LiveChain) -> None:
+    contract = await deployed(chain)
+    async with bad_line(chain.url) as line, sender_on(chain, url=line.url) as sender:
+        line.down = True
+        with pytest.raises(ChainUnavailable):
+            await sender.send(Call(to=contract, data=gadget.emit(1)), deadline=SOON)
+        line.down = False
+        await sender.send(Call(to=contract, data=gadget.emit(2)), deadline=SOON)
+    assert await emitted(chain, contract) == Counter([2])
+
+
+async def test_a_chain_that_goes_away_while_a_transaction_waits_is_waited_for(patient: LiveChain) -> None:
+    contract = await deployed(patient, mine=True)
+    async with bad_line(patient.url) as line, sender_on(patient, url=line.url) as sender:
+        sending = asyncio.create_task(sender.send(Call(to=contract, data=gadget.emit(1)), deadline=SOON))
+        await pending(patient, 1, account=0)
+        line.down = True
+        await patient.controls.mine()
+        await asyncio.sleep(0.3)
+        assert not sending.done()
+        line.down = False
+        await sending
+
+
+async def test_after_a_crash_the_outcome_can_be_asked_for(patient: LiveChain) -> None:
+    contract = await deployed(patient, mine=True)
+    written: list[Broadcast] = []
+
+    async def write_down(broadcast: Broadcast) -> None:
+        written.append(broadcast)
+
+    async with sender_on(patient) as crashed:
+        await crash_while_sending(patient, crashed, Call(to=contract, data=gadget.emit(1)), write_down)
+    async with sender_on(patient) as restarted:
+        asking = asyncio.create_task(restarted.outcome(written, deadline=SOON))
+        await pending(patient, 1, account=0)
+        await patient.controls.mine()
+        receipt = await asking
+    assert receipt.transaction in {broadcast.transaction for broadcast in written}
+    assert await emitted(patient, contract) == Counter([1])
+
+
+async def test_after_a_crash_a_void_transaction_is_known_to_be_void(patient: LiveChain) -> None:
+    contract = await deployed(patient, mine=True)
+    alice = patient.accounts[0]
+    written: list[Broadcast] = []
+
+    async def write_down(broadcast: Broadcast) -> None:
+        written.append(broadcast)
+
+    async with sender_on(patient, policy=SendPolicy()) as crashed:
+        await crash_while_sending(patient, crashed, Call(to=contract, data=gadget.emit(1)), write_down)
+    async with Wire(patient.url) as wire, sender_on(patient) as restarted:
+        bid = {"maxFeePerGas": 90 * GWEI, "maxPriorityFeePerGas": 9 * GWEI}
+        raw = signed(alice, to=contract, data=gadget.emit(2), nonce=written[0].nonce, **bid)
+        await wire("eth_sendRawTransaction", raw)
+        await patient.controls.mine()
+        with pytest.raises(NonceTaken):
+            await restarted.outcome(written, deadline=SOON)
+
+
+@given(
+    most=st.integers(1, 10**12),
+    tip=st.integers(0, 10**12),
+    base=st.integers(0, 10**12),
+    market_tip=st.integers(0, 10**11),
+    limit=st.integers(1, 10**13),
+)
+def test_a_bump_is_at_least_an_eighth_more_and_never_beyond_the_limit(
+    most: int, tip: int, base: int, market_tip: int, limit: int
+) -> None:
+    former = Fees(most=most, tip=min(tip, most))
+    higher = bumped(former, market=offer(base_fee=base, tip=market_tip, limit=limit), limit=limit)
+    if higher is None:
+        assert limit < most * 9 / 8 + 1
+        return
+    assert higher.most <= limit
+    assert higher.most * 8 >= former.most * 9
+    assert higher.tip * 8 >= former.tip * 9
+    assert higher.tip <= higher.most
