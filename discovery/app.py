@@ -1,0 +1,123 @@
+"""Builds the service."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from fastapi import FastAPI
+from redis.asyncio import Redis
+
+from discovery.access import Access
+from discovery.chain import LedgerSource
+from discovery.directory import Directory
+from discovery.facts import FactStore
+from discovery.loops import DirectoryGauges, add_loops
+from discovery.mailbox import Doorbell, Mailbox
+from discovery.routes import REGISTRATION_LIMIT, router
+from discovery.settings import DiscoverySettings
+from discovery.store import KEYS, Limits, RecordStore
+from protocol.admission import Admission
+from protocol.clock import Clock, SystemClock
+from protocol.keys import Key
+from protocol.loops import BackgroundLoops
+from protocol.rates import CallerAddresses, IpRates
+from protocol.redis import check_redis
+from protocol.service import Lifespan, create_service
+from protocol.typed_data import SigningDomain
+from protocol.verification import RequestVerifier
+from protocol.versions import release
+
+DESCRIPTION = """Nodes say here what they are, pools find them here, and invites wait here for their node.
+
+Every request is signed. A node reads and writes its own record only; a pool's owner, manager, orchestrator and
+validators list the pool's nodes; nobody else learns an IP."""
+
+
+def build_discovery(
+    settings: DiscoverySettings,
+    *,
+    key: Key,
+    pools: SigningDomain,
+    redis: Redis,
+    ledger: LedgerSource,
+    clock: Clock | None = None,
+) -> FastAPI:
+    """Returns the application.
+
+    Args:
+        settings: What it was told.
+        key: Signs answers; requests name its address as their audience.
+        pools: The contract that takes invites.
+        redis: Shared by all instances; closed with the application.
+        ledger: Where roles and facts are read; closed with the application.
+        clock: The system's by default.
+    """
+    clock = SystemClock() if clock is None else clock
+    doorbell = Doorbell(redis)
+    directory = Directory(
+        records=RecordStore(
+            redis,
+            limits=Limits(
+                life=settings.record_life, per_origin=settings.nodes_per_ip, per_pool=settings.nodes_per_pool
+            ),
+            clock=clock,
+        ),
+        facts=FactStore(redis),
+        access=Access(
+            ledger,
+            fresh=timedelta(seconds=settings.role_seconds),
+            stale=timedelta(seconds=settings.stale_role_seconds),
+            clock=clock,
+        ),
+        mailbox=Mailbox(redis, doorbell=doorbell, clock=clock),
+        pools=pools,
+        facts_stale_after=timedelta(seconds=settings.stale_facts_seconds),
+        clock=clock,
+    )
+    loops = BackgroundLoops(clock=clock)
+    app = create_service(
+        "discovery",
+        version=release(),
+        description=DESCRIPTION,
+        lifespan=_closing(redis, ledger),
+        checks={"redis": lambda: check_redis(redis)},
+        loops=loops,
+        clock=clock,
+        body_limit=REGISTRATION_LIMIT,
+        ip_rates=IpRates(settings.ip_rate, clock=clock),
+        callers=CallerAddresses(settings.trusted_proxies),
+        tags=({"name": "nodes"}, {"name": "pools"}, {"name": "invites"}),
+    )
+    app.state.key = key
+    app.state.directory = directory
+    app.state.verifier = RequestVerifier(
+        audience=key.address,
+        admission=Admission(redis, keys=KEYS, rate=settings.address_rate, clock=clock),
+        clock=clock,
+        body_limit=REGISTRATION_LIMIT,
+    )
+    add_loops(
+        loops,
+        directory=directory,
+        doorbell=doorbell,
+        gauges=DirectoryGauges.on(app.state.registry),
+        read_ledger=lambda: ledger.read(directory.facts, directory.mailbox),
+        poll=timedelta(seconds=settings.poll_seconds),
+        clock=clock,
+    )
+    app.include_router(router)
+    return app
+
+
+def _closing(redis: Redis, ledger: LedgerSource) -> Lifespan:
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await ledger.aclose()
+            await redis.aclose()
+
+    return lifespan

@@ -1,0 +1,260 @@
+"""Where discovery meets the chain, and nowhere else: roles when they are asked for, facts as events come in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Protocol, TypeVar
+
+from redis.asyncio import Redis
+
+from discovery.access import PoolRole
+from discovery.facts import FactChanges, FactStore
+from discovery.mailbox import Mailbox
+from discovery.store import KEYS
+from discovery.turn import Turn
+from ledger import events as happened
+from ledger.client import Ledger
+from ledger.cursor import Batch, EventCursor, Web3Events
+from ledger.cursor_stores import RedisCursorStore
+from ledger.deployment import Deployment
+from ledger.errors import CursorTooOld
+from ledger.events import EventDecoder, LedgerEvent, topic_of
+from protocol.clock import Clock, SystemClock
+from protocol.errors import NotFound
+from protocol.identifiers import ZERO_ADDRESS, Address
+from protocol.redis import store_errors
+from protocol.signing import unix_ms
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+ANSWER_PATIENCE = timedelta(seconds=5)
+"""For one question to the chain; a caller of ours waits for it."""
+READS_AT_ONCE = 16
+CURSOR = "facts"
+
+FOLLOWED: tuple[type[LedgerEvent], ...] = (
+    happened.NodeRegistered,
+    happened.NodeRetired,
+    happened.Staked,
+    happened.UnbondStarted,
+    happened.UnbondCancelled,
+    happened.Slashed,
+    happened.PoolCreated,
+    happened.MemberJoined,
+    happened.NodeBanned,
+    happened.NodeUnbanned,
+    happened.ProviderBanned,
+    happened.ProviderUnbanned,
+)
+
+
+class LedgerSource(Protocol):
+    """What the service needs of the ledger. Every method may raise `Unavailable` while the chain is down."""
+
+    async def roles(self, pool_id: int, who: Address) -> frozenset[PoolRole]:
+        """What `who` is to a pool; `NotFound` if there is no such pool."""
+        ...
+
+    async def read(self, facts: FactStore, mailbox: Mailbox) -> None:
+        """Brings facts up to date with the ledger; one round of a loop."""
+        ...
+
+    async def aclose(self) -> None:
+        """Closes connections."""
+        ...
+
+
+@dataclass(slots=True)
+class Touched:
+    """What some events were about; the truth itself is then read from the chain.
+
+    So a reorg that takes events back, and two instances of which one lags behind, can't leave wrong facts: whatever was
+    touched is read as it is now.
+    """
+
+    nodes: set[Address] = field(default_factory=set)
+    providers: set[Address] = field(default_factory=set)
+    banned_nodes: set[tuple[int, Address]] = field(default_factory=set)
+    banned_providers: set[tuple[int, Address]] = field(default_factory=set)
+    pools: set[int] = field(default_factory=set)
+    joined: set[Address] = field(default_factory=set)
+
+    def note(self, event: LedgerEvent, *, reverted: bool) -> None:
+        """Adds what one event is about."""
+        match event:
+            case happened.NodeRegistered() | happened.NodeRetired():
+                self.nodes.add(event.node)
+                self.providers.add(event.provider)
+            case happened.Staked() | happened.UnbondStarted() | happened.UnbondCancelled() | happened.Slashed():
+                self.providers.add(event.provider)
+            case happened.PoolCreated():
+                self.pools.add(event.pool_id)
+            case happened.NodeBanned() | happened.NodeUnbanned():
+                self.banned_nodes.add((event.pool_id, event.node))
+            case happened.ProviderBanned() | happened.ProviderUnbanned():
+                self.banned_providers.add((event.pool_id, event.provider))
+            case happened.MemberJoined() if not reverted:
+                self.joined.add(event.node)
+            case _:
+                pass
+
+
+class LedgerLink:
+    """The ledger over JSON-RPC. Connects when it is first needed, and again when it has to.
+
+    Args:
+        chain_url: JSON-RPC endpoint.
+        deployment: Where the contracts are.
+        redis: Where the position in the events is kept, shared by all instances.
+        confirmations: Blocks on top of one before its events count.
+        clock: The system's by default.
+    """
+
+    def __init__(
+        self,
+        chain_url: str,
+        deployment: Deployment,
+        *,
+        redis: Redis,
+        confirmations: int = 0,
+        clock: Clock | None = None,
+    ) -> None:
+        self._chain_url = chain_url
+        self._deployment = deployment
+        self._confirmations = confirmations
+        self._clock = SystemClock() if clock is None else clock
+        self._positions = RedisCursorStore(redis, prefix=KEYS.prefix + "cursor:")
+        self._turn = Turn(redis, name="ledger")
+        self._stack = AsyncExitStack()
+        self._ledger: Ledger | None = None
+        self._cursor: EventCursor | None = None
+        self._decoder = EventDecoder(deployment)
+        self._connecting = asyncio.Lock()
+        self._pools = 0
+
+    async def roles(self, pool_id: int, who: Address) -> frozenset[PoolRole]:
+        """What `who` is to a pool now.
+
+        Raises:
+            NotFound: There is no such pool.
+            ChainUnavailable: The chain can't be asked.
+        """
+        pools = (await self._connected()).pools
+        if pool_id > self._pools:
+            self._pools = await pools.count()
+        if not 1 <= pool_id <= self._pools:
+            raise NotFound(f"there is no pool {pool_id} on the ledger", code="unknown-pool")
+        pool, manager, orchestrator, validator = await asyncio.gather(
+            pools.get(pool_id),
+            pools.is_manager(pool_id, who),
+            pools.is_orchestrator(pool_id, who),
+            pools.is_validator(pool_id, who),
+        )
+        held = {
+            PoolRole.OWNER: pool.owner == who,
+            PoolRole.MANAGER: manager,
+            PoolRole.ORCHESTRATOR: orchestrator,
+            PoolRole.VALIDATOR: validator,
+        }
+        return frozenset(role for role, holds in held.items() if holds)
+
+    async def read(self, facts: FactStore, mailbox: Mailbox) -> None:
+        """Reads events up to the chain's head, if it is this instance's turn.
+
+        Raises:
+            ChainUnavailable: The chain can't be asked; the next round goes on where this one stopped.
+        """
+        while await self._turn.mine():
+            ledger = await self._connected()
+            cursor = self._cursor = self._cursor or self._new_cursor(ledger)
+            batch = await self._polled(cursor)
+            touched = self._touched(batch)
+            at_head = batch.position.next_block > batch.head - self._confirmations
+            as_of_ms = unix_ms(self._clock.now()) if at_head else None
+            await facts.apply(await self._truth(touched, ledger), as_of_ms=as_of_ms)
+            for node in touched.joined:
+                await mailbox.clear(node)
+            with store_errors():
+                await cursor.commit(batch)
+            if at_head:
+                return
+        self._cursor = None  # another instance reads on; what we remember of the position is old
+
+    async def aclose(self) -> None:
+        """Closes the connection."""
+        self._ledger = None
+        await self._stack.aclose()
+
+    async def _connected(self) -> Ledger:
+        async with self._connecting:
+            if self._ledger is None:
+                opening = Ledger.connect(self._chain_url, self._deployment, timeout=ANSWER_PATIENCE, clock=self._clock)
+                self._ledger = await self._stack.enter_async_context(opening)
+            return self._ledger
+
+    def _new_cursor(self, ledger: Ledger) -> EventCursor:
+        source = Web3Events(
+            ledger.web3,
+            addresses=list(self._deployment.contracts.values()),
+            topics=[topic_of(kind) for kind in FOLLOWED],
+        )
+        return EventCursor(
+            source,
+            name=CURSOR,
+            store=self._positions,
+            start_block=self._deployment.block,
+            confirmations=self._confirmations,
+            clock=self._clock,
+        )
+
+    async def _polled(self, cursor: EventCursor) -> Batch:
+        try:
+            with store_errors():
+                return await cursor.poll()
+        except CursorTooOld:
+            # A chain that began anew, or a reorg deeper than anybody remembers. Facts are read again from the start;
+            # all of them are read as they are now, so nothing has to be taken back.
+            self._cursor = None
+            with store_errors():
+                await self._positions.save(CURSOR, b"")
+            raise
+
+    def _touched(self, batch: Batch) -> Touched:
+        touched = Touched()
+        for event in batch.events:
+            if (read := self._decoder.decode(event.log)) is not None:
+                touched.note(read, reverted=event.reverted)
+        return touched
+
+    async def _truth(self, touched: Touched, ledger: Ledger) -> FactChanges:
+        async def provider_ban(key: tuple[int, Address]) -> bool:
+            # Nobody is node zero, so what is left of the answer is the provider's part.
+            return await ledger.pools.is_banned(key[0], ZERO_ADDRESS, key[1])
+
+        async def stake(provider: Address) -> int:
+            return (await ledger.stake.of(provider)).active
+
+        bans = await _each(touched.banned_nodes, lambda key: ledger.pools.is_banned(*key))
+        return FactChanges(
+            providers=await _each(touched.nodes, ledger.registry.provider_of),
+            stakes=await _each(touched.providers, stake),
+            bans=bans | await _each(touched.banned_providers, provider_ban),
+            pools=touched.pools,
+            joined=touched.joined,
+        )
+
+
+async def _each(keys: Iterable[K], read: Callable[[K], Awaitable[V]]) -> dict[K, V]:
+    turns = asyncio.Semaphore(READS_AT_ONCE)
+
+    async def one(key: K) -> V:
+        async with turns:
+            return await read(key)
+
+    keys = list(keys)
+    return dict(zip(keys, await asyncio.gather(*(one(key) for key in keys)), strict=True))

@@ -1,0 +1,52 @@
+"""`muster discovery`: run the service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from discovery.app import build_discovery
+from discovery.chain import LedgerLink
+from discovery.settings import DiscoverySettings
+from ledger.artifacts import Contract
+from ledger.deployment import Deployment
+from protocol.keystores import find_key
+from protocol.logs import configure_logs
+from protocol.redis import connect_redis
+from protocol.service import run_service
+from protocol.typed_data import SigningDomain
+
+app = typer.Typer(name="discovery", no_args_is_help=True, help="Run a discovery service.")
+
+
+@app.callback()
+def discovery() -> None:
+    """Run a discovery service."""
+
+
+@app.command()
+def serve(
+    config: Annotated[Path | None, typer.Option(help="TOML file with a table for discovery; or MUSTER_CONFIG.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 for any free one.")] = None,
+    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
+) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    configure_logs(level=log_level)
+    settings = DiscoverySettings.load(file=config, flags={"host": host, "port": port})
+    key = find_key("discovery", keystore=settings.keystore, password_file=settings.password_file)
+    deployment = Deployment.load(settings.deployment)
+    redis = connect_redis(settings.redis_url.get_secret_value())
+    ledger = LedgerLink(
+        settings.chain_url.get_secret_value(), deployment, redis=redis, confirmations=settings.confirmations
+    )
+    service = build_discovery(
+        settings,
+        key=key,
+        pools=SigningDomain(deployment.chain_id, deployment[Contract.COMPUTE_POOLS]),
+        redis=redis,
+        ledger=ledger,
+    )
+    run_service(service, host=settings.host, port=settings.port)

@@ -1,0 +1,104 @@
+"""What discovery does, whatever it is asked over: register, show, list, invite."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+
+from discovery.access import READERS, Access, PoolRole
+from discovery.facts import FactStore
+from discovery.invites import signer_of
+from discovery.mailbox import Mailbox
+from discovery.records import StoredRecord, shown
+from discovery.store import RecordStore
+from protocol.clock import Clock
+from protocol.errors import NotFound
+from protocol.identifiers import Address
+from protocol.typed_data import SigningDomain
+from protocol.wire.invites import SignedInvite
+from protocol.wire.nodes import NodePage, NodeRecord, Registration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Directory:
+    """The domain of the service; routes are thin around it."""
+
+    records: RecordStore
+    facts: FactStore
+    access: Access
+    mailbox: Mailbox
+    pools: SigningDomain
+    """The contract that takes invites."""
+    facts_stale_after: timedelta
+    clock: Clock
+
+    async def register(self, node: Address, registration: Registration, *, ip: str) -> NodeRecord:
+        """Keeps or refreshes what a node says of itself, and returns it as its pool sees it.
+
+        Raises:
+            NotFound: The pool that it wants is not on the ledger.
+            RateLimited: Too many nodes from there, or the pool's room here is full.
+        """
+        pool_id = registration.pool_id
+        age = await self.facts.age()  # before the question: an answer must not be older than what it is judged by
+        # While the ledger can't be read the pool may be new: let the node in, its record is bounded anyhow.
+        fresh = not age.is_stale(now=self.clock.now(), after=self.facts_stale_after)
+        if not await self.facts.has_pool(pool_id) and fresh:
+            raise NotFound(
+                f"there is no pool {pool_id} on the ledger",
+                hint="check the pool's number; its owner can tell you (`muster pool show --pool N` reads it)",
+                code="unknown-pool",
+            )
+        on_ledger = await self.facts.knows(node)
+        record = await self.records.register(node, registration, ip=ip, on_ledger=on_ledger)
+        return await self._shown(record)
+
+    async def record(self, node: Address) -> NodeRecord:
+        """A node's own record.
+
+        Raises:
+            NotFound: There is none.
+        """
+        return await self._shown(await self.records.record(node))
+
+    async def remove(self, node: Address) -> None:
+        """Forgets a node."""
+        await self.records.remove(node)
+
+    async def page(self, pool_id: int, reader: Address, *, after: Address | None, most: int) -> NodePage:
+        """Some of a pool's nodes, for those who may know where they are.
+
+        Raises:
+            Forbidden: `reader` is none of them.
+            NotFound: There is no such pool.
+        """
+        await self.access.require(pool_id, reader, READERS)
+        page = await self.records.page(pool_id, after=after, most=most)
+        facts = await self.facts.of(pool_id, [record.address for record in page.records])
+        age = await self.facts.age()
+        nodes = tuple(shown(record, facts[record.address], age) for record in page.records)
+        return NodePage(nodes=nodes, next_cursor=page.last)
+
+    async def invite(self, node: Address, invite: SignedInvite, *, poster: Address) -> None:
+        """Leaves an invite for a node.
+
+        Raises:
+            InvalidInput: The invite is not for this node and ledger, has expired, or its signature is broken.
+            Forbidden: Poster or signer do not hold the pool's orchestrator key.
+            NotFound, Conflict: The node is not here, or wants another pool.
+        """
+        signer = signer_of(invite, node=node, pools=self.pools, now=self.clock.now())
+        orchestrator = frozenset({PoolRole.ORCHESTRATOR})
+        await self.access.require(invite.pool_id, poster, orchestrator)
+        if signer != poster:
+            await self.access.require(invite.pool_id, signer, orchestrator)
+        await self.mailbox.post(invite)
+
+    async def invites(self, node: Address, *, patience: timedelta, stopping: asyncio.Event) -> tuple[SignedInvite, ...]:
+        """A node's own invites, waiting up to `patience` for the first."""
+        return await self.mailbox.wait(node, patience, stopping=stopping)
+
+    async def _shown(self, record: StoredRecord) -> NodeRecord:
+        facts = await self.facts.of(record.registration.pool_id, [record.address])
+        return shown(record, facts[record.address], await self.facts.age())

@@ -1,0 +1,85 @@
+"""Background work: forget what expired, ring for invites, read the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+from prometheus_client import CollectorRegistry, Gauge
+
+from discovery.directory import Directory
+from discovery.mailbox import Doorbell
+from protocol.clock import Clock
+from protocol.errors import Unavailable
+from protocol.loops import BackgroundLoops
+from protocol.signing import unix_ms
+
+PRUNE_EVERY = timedelta(seconds=5)
+PRUNED_AT_ONCE = 500
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryGauges:
+    """What Prometheus sees of the directory."""
+
+    records: Gauge
+    facts_age: Gauge
+
+    @classmethod
+    def on(cls, registry: CollectorRegistry) -> DirectoryGauges:
+        """Makes the gauges."""
+        return cls(
+            Gauge("muster_discovery_records", "Nodes that are registered now", registry=registry),
+            Gauge("muster_discovery_facts_age_seconds", "Age of what the ledger said", registry=registry),
+        )
+
+
+def add_loops(
+    loops: BackgroundLoops,
+    *,
+    directory: Directory,
+    doorbell: Doorbell,
+    gauges: DirectoryGauges,
+    read_ledger: Callable[[], Awaitable[None]],
+    poll: timedelta,
+    clock: Clock,
+) -> None:
+    """Adds the service's loops. Every instance runs all of them; doing a thing twice changes nothing."""
+
+    async def expire() -> None:
+        while await directory.records.prune(PRUNED_AT_ONCE) == PRUNED_AT_ONCE:
+            pass
+        gauges.records.set(await directory.records.count())
+        age = await directory.facts.age()
+        gauges.facts_age.set(max(0.0, (unix_ms(clock.now()) - age.as_of_ms) / 1000))
+
+    loops.add("expiry", expire, every=PRUNE_EVERY)
+    loops.add("doorbell", doorbell.listen)
+    loops.add("ledger", patient(read_ledger), every=poll)
+
+
+def patient(work: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+    """The same work, for which a chain that is down is no crash.
+
+    The service goes on with what it knows, and must stay ready: facts are marked with their age instead.
+    """
+    down = False
+
+    async def attempt() -> None:
+        nonlocal down
+        try:
+            await work()
+        except Unavailable as error:
+            if not down:
+                _log.warning("ledger-unavailable", error=error.detail, hint="records go on with older facts")
+            down = True
+        else:
+            if down:
+                _log.info("ledger-is-back")
+            down = False
+
+    return attempt

@@ -1,0 +1,61 @@
+"""What a discovery service can be told."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import Field, SecretStr
+
+from protocol.rates import Rate
+from protocol.settings import Settings
+
+Seconds = Annotated[float, Field(gt=0, le=7 * 86_400)]
+
+
+class DiscoverySettings(Settings):
+    """Settings of `muster discovery serve`; several instances share one Redis and one key."""
+
+    service: ClassVar[str] = "discovery"
+
+    host: str = Field("127.0.0.1", description="Address to listen on; TLS is a reverse proxy's work")
+    port: int = Field(8001, ge=0, le=65535, description="Port to listen on; 0 for any free one")
+    redis_url: SecretStr = Field(SecretStr("redis://127.0.0.1:6379/0"), description="Where records and invites live")
+    chain_url: SecretStr = Field(SecretStr("http://127.0.0.1:8545"), description="JSON-RPC of the ledger's chain")
+    deployment: Path = Field(description="File that names the chain and the contracts' addresses")
+    keystore: Path | None = Field(
+        None, description="Key that signs answers, and whose address requests name; or MUSTER_DISCOVERY_KEY"
+    )
+    password_file: Path | None = Field(None, description="File with the keystore's password; or ..._PASSWORD")
+    trusted_proxies: tuple[str, ...] = Field((), description="Networks whose X-Forwarded-For is believed")
+
+    record_seconds: Seconds = Field(300, description="How long a record lasts unless the node refreshes it")
+    nodes_per_ip: int = Field(64, ge=1, le=100_000, description="Addresses seen from one IP (IPv6: one /64) at a time")
+    nodes_per_pool: int = Field(
+        100_000, ge=2, le=10_000_000, description="Records of a pool; the second half is kept for nodes on the ledger"
+    )
+    role_seconds: Seconds = Field(15, description="How long a role that was read from the ledger is believed")
+    stale_role_seconds: Seconds = Field(600, description="The same while the chain can't be asked")
+    poll_seconds: Seconds = Field(2, description="How often the ledger's events are read")
+    stale_facts_seconds: Seconds = Field(60, description="Age at which the ledger's facts count as stale")
+    confirmations: int = Field(0, ge=0, le=1000, description="Blocks on top of one before its events count")
+    ip_requests_per_second: int = Field(50, ge=1, le=100_000, description="From one IP; four seconds' worth at once")
+    requests_per_second: int = Field(20, ge=1, le=100_000, description="Of one address; ten seconds' worth at once")
+
+    @property
+    def record_life(self) -> timedelta:
+        """How long a record lasts unless it is refreshed."""
+        return timedelta(seconds=self.record_seconds)
+
+    @property
+    def ip_rate(self) -> Rate:
+        """What one IP may do."""
+        count = self.ip_requests_per_second
+        return Rate(count=count, per=timedelta(seconds=1), burst=4 * count)
+
+    @property
+    def address_rate(self) -> Rate:
+        """What one signer may do."""
+        count = self.requests_per_second
+        return Rate(count=count, per=timedelta(seconds=1), burst=10 * count)

@@ -1,0 +1,155 @@
+"""Discovery on a real chain: roles as the ledger has them, facts as events bring them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+import pytest_asyncio
+from redis.asyncio import Redis
+
+from discovery.access import PoolRole
+from discovery.chain import LedgerLink
+from discovery.facts import FactStore
+from discovery.mailbox import Doorbell, Mailbox
+from ledger.chain import ChainControls, ChainKind, start_chain
+from protocol.clock import SystemClock
+from protocol.errors import NotFound, Unavailable
+from protocol.identifiers import Address
+from protocol.invites import Invite, Join
+from protocol.keys import Key
+from protocol.wire.invites import SignedInvite
+from tests.discovery.on_chain import UNIT, PoolOnChain, make_pool
+
+POOL = 1
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def pool() -> AsyncIterator[PoolOnChain]:
+    async with start_chain(ChainKind.EMBEDDED) as chain:
+        yield await make_pool(chain)
+
+
+@asynccontextmanager
+async def linked(pool: PoolOnChain, redis: Redis) -> AsyncIterator[LedgerLink]:
+    link = LedgerLink(pool.chain.url, pool.deployment, redis=redis)
+    try:
+        yield link
+    finally:
+        await link.aclose()
+
+
+def mailbox_on(redis: Redis) -> Mailbox:
+    return Mailbox(redis, doorbell=Doorbell(redis), clock=SystemClock())
+
+
+async def test_roles_are_the_ledgers(pool: PoolOnChain, redis: Redis) -> None:
+    expected = {
+        pool.owner.address: {PoolRole.OWNER},
+        pool.manager.address: {PoolRole.MANAGER},
+        pool.orchestrator.address: {PoolRole.ORCHESTRATOR},
+        pool.validator.address: {PoolRole.VALIDATOR},
+        pool.key(6).address: set(),
+        pool.provider.address: set(),
+    }
+    async with linked(pool, redis) as link:
+        for who, roles in expected.items():
+            assert await link.roles(POOL, who) == roles
+        for unknown in (2, 10**12):
+            with pytest.raises(NotFound):
+                await link.roles(unknown, pool.owner.address)
+
+
+async def test_facts_follow_registration_stake_bans_and_their_ends(pool: PoolOnChain, redis: Redis) -> None:
+    node, facts, mailbox = Key.generate(), FactStore(redis), mailbox_on(redis)
+
+    async def seen(link: LedgerLink) -> tuple[Address | None, int, bool]:
+        await link.read(facts, mailbox)
+        fact = (await facts.of(POOL, [node.address]))[node.address]
+        return fact.provider, fact.stake, fact.banned
+
+    async with (
+        linked(pool, redis) as link,
+        pool.ledger(pool.provider) as provider,
+        pool.ledger(pool.manager) as manager,
+    ):
+        before = (await provider.stake.of(pool.provider.address)).active
+        assert await seen(link) == (None, 0, False)
+        assert await facts.has_pool(POOL)
+        await pool.register(node, stake=5 * UNIT)
+        assert await seen(link) == (pool.provider.address, before + 5 * UNIT, False)
+        await provider.stake.unbond(2 * UNIT)
+        assert await seen(link) == (pool.provider.address, before + 3 * UNIT, False)
+        await manager.pools.ban(POOL, node.address, "a test")
+        assert (await seen(link))[2]
+        await manager.pools.unban(POOL, node.address)
+        assert not (await seen(link))[2]
+        await manager.pools.ban_provider(POOL, pool.provider.address, "a test")
+        assert (await seen(link))[2]
+        await manager.pools.unban_provider(POOL, pool.provider.address)
+        assert not (await seen(link))[2]
+        await provider.registry.retire(node.address)
+        assert await seen(link) == (None, 0, False)
+
+
+async def test_a_second_instance_goes_on_where_the_first_one_stopped(pool: PoolOnChain, redis: Redis) -> None:
+    node, facts, mailbox = Key.generate(), FactStore(redis), mailbox_on(redis)
+    async with linked(pool, redis) as first:
+        await first.read(facts, mailbox)
+        async with linked(pool, redis) as second:
+            age = await facts.age()
+            await second.read(facts, mailbox)  # not its turn: nothing is read
+            assert await facts.age() == age
+            await redis.delete("muster:{discovery}:turn:ledger")  # the first one is gone
+            await pool.register(node, stake=UNIT)
+            await second.read(facts, mailbox)
+            assert (await facts.of(POOL, [node.address]))[node.address].provider == pool.provider.address
+
+
+async def test_a_reorg_takes_facts_back(pool: PoolOnChain, redis: Redis) -> None:
+    node, facts, mailbox = Key.generate(), FactStore(redis), mailbox_on(redis)
+    async with linked(pool, redis) as link, ChainControls(pool.chain.url) as controls:
+        await link.read(facts, mailbox)
+        snapshot = await controls.snapshot()
+        await pool.register(node, stake=UNIT)
+        await link.read(facts, mailbox)
+        assert await facts.knows(node.address)
+        await controls.revert(snapshot)
+        await controls.mine()
+        await link.read(facts, mailbox)
+        assert not await facts.knows(node.address)
+
+
+async def test_a_node_that_has_joined_needs_its_invites_no_more(pool: PoolOnChain, redis: Redis) -> None:
+    node, facts, mailbox = Key.generate(), FactStore(redis), mailbox_on(redis)
+    await pool.register(node, stake=2 * UNIT)
+    async with linked(pool, redis) as link, pool.ledger(pool.orchestrator) as ledger:
+        expiry = int((await ledger.now() + timedelta(hours=1)).timestamp())
+        invite = Invite(
+            pool_id=POOL, domain_id=1, node=node.address, nonce=1, expiry=expiry, url="https://pool.example"
+        )
+        signature = invite.sign(pool.orchestrator, ledger.pools.domain)
+        posted = SignedInvite.of(invite, domain=ledger.pools.domain, signature=signature)
+        await redis.zadd(f"muster:{{discovery}}:invites:{node.address}", {posted.model_dump_json(): 2**40})
+        await link.read(facts, mailbox)
+        assert await mailbox.invites(node.address) == (posted,)
+        await _join(pool, node, invite, signature)
+        await link.read(facts, mailbox)
+        assert await mailbox.invites(node.address) == ()
+
+
+async def test_a_chain_that_is_down_is_said_so_and_nothing_is_lost(redis: Redis, pool: PoolOnChain) -> None:
+    link = LedgerLink("http://127.0.0.1:9", pool.deployment, redis=redis)
+    with pytest.raises(Unavailable):
+        await link.roles(POOL, pool.owner.address)
+    with pytest.raises(Unavailable):
+        await link.read(FactStore(redis), mailbox_on(redis))
+    await link.aclose()
+
+
+async def _join(pool: PoolOnChain, node: Key, invite: Invite, signature: bytes) -> None:
+    async with pool.ledger(pool.governor) as carrier:
+        word = Join(invite_hash=invite.hash).sign(node, carrier.pools.domain)
+        await carrier.pools.join(invite, orchestrator_signature=signature, node_signature=word)

@@ -1,0 +1,204 @@
+"""Invites wait for their node, come through whichever instance, and are what they say they are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import pytest
+from redis.asyncio import Redis
+
+from protocol.errors import Conflict, Forbidden, InvalidInput, MusterError, NotFound
+from protocol.identifiers import address
+from protocol.keys import Key
+from protocol.typed_data import SigningDomain
+from protocol.wire.invites import SignedInvite
+from protocol.wire.mailbox import MAX_INVITES
+from tests.discovery.conftest import (
+    MANAGER,
+    NODE,
+    ORCHESTRATOR,
+    OTHER_NODE,
+    POOL,
+    POOLS,
+    STRANGER,
+    Opening,
+    Place,
+    invite,
+    registration,
+)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    pytest.fail("it did not come about in 5 s")
+
+
+async def test_an_invite_waits_for_its_node_until_it_is_acknowledged(place: Place) -> None:
+    node = place.client(NODE)
+    await node.register(registration())
+    posted = invite(place.clock.now())
+    await place.client(ORCHESTRATOR).invite(posted)
+    assert await node.invites(wait=timedelta()) == (posted,)
+    assert await node.invites(wait=timedelta()) == (posted,)  # a crash in between loses nothing
+    await node.acknowledge(posted)
+    assert await node.invites(wait=timedelta()) == ()
+
+
+async def test_an_expired_invite_is_not_delivered(place: Place) -> None:
+    node = place.client(NODE)
+    await node.register(registration())
+    await place.client(ORCHESTRATOR).invite(invite(place.clock.now(), lasts=timedelta(seconds=60)))
+    await place.clock.turn(timedelta(seconds=61))
+    assert await node.invites(wait=timedelta()) == ()
+
+
+async def test_a_poll_ends_with_the_invite_even_if_it_came_through_another_instance(open_place: Opening) -> None:
+    async with open_place() as here, open_place() as there:
+        await here.client(NODE).register(registration())
+        waiting = asyncio.create_task(here.client(NODE).invites())
+        await until(lambda: NODE.address in here.app.state.directory.mailbox._doorbell._waiting)
+        posted = invite(there.clock.now())
+        await there.client(ORCHESTRATOR).invite(posted)
+        async with asyncio.timeout(5):
+            assert await waiting == (posted,)
+
+
+async def test_a_poll_without_an_invite_ends_when_its_time_is_over(place: Place) -> None:
+    await place.client(NODE).register(registration())
+    waiting = asyncio.create_task(place.client(NODE).invites(wait=timedelta(seconds=20)))
+    await until(lambda: NODE.address in place.app.state.directory.mailbox._doorbell._waiting)
+    await place.clock.turn(timedelta(seconds=19))
+    assert not waiting.done()
+    await place.clock.turn(timedelta(seconds=2))
+    async with asyncio.timeout(5):
+        assert await waiting == ()
+
+
+async def test_a_second_poll_of_a_node_sends_the_first_one_home(place: Place) -> None:
+    bell = place.app.state.directory.mailbox._doorbell
+    first = asyncio.create_task(place.client(NODE).invites())
+    await until(lambda: NODE.address in bell._waiting)
+    second = asyncio.create_task(place.client(NODE).invites())
+    async with asyncio.timeout(5):
+        assert await first == ()
+    assert not second.done()
+    place.app.state.stopping.set()
+    async with asyncio.timeout(5):
+        assert await second == ()
+
+
+async def test_a_service_that_stops_lets_polls_go(place: Place) -> None:
+    waiting = asyncio.create_task(place.client(NODE).invites())
+    await until(lambda: NODE.address in place.app.state.directory.mailbox._doorbell._waiting)
+    place.app.state.stopping.set()
+    async with asyncio.timeout(5):
+        assert await waiting == ()
+
+
+async def test_polls_are_woken_when_the_subscription_was_lost(place: Place, redis: Redis) -> None:
+    await place.client(NODE).register(registration())
+    bell = place.app.state.directory.mailbox._doorbell
+    waiting = asyncio.create_task(place.client(NODE).invites())
+    await until(lambda: NODE.address in bell._waiting)
+    await redis.client_kill_filter(_type="pubsub")
+    box = "muster:{discovery}:invites:" + NODE.address
+    posted = invite(place.clock.now())
+    await redis.zadd(box, {posted.model_dump_json(): posted.expiry})  # nobody rang
+
+    async with asyncio.timeout(10):
+        while not waiting.done():
+            await place.clock.turn(timedelta(seconds=1))  # the loop's pause after its crash
+            await asyncio.sleep(0.02)
+    assert await waiting == (posted,)
+
+
+async def test_only_so_many_invites_wait_and_the_one_that_expires_first_makes_room(place: Place) -> None:
+    await place.client(NODE).register(registration())
+    posted = [invite(place.clock.now(), lasts=timedelta(minutes=5 + i)) for i in range(MAX_INVITES + 2)]
+    for one in posted:
+        await place.client(ORCHESTRATOR).invite(one)
+    waiting = await place.client(NODE).invites(wait=timedelta())
+    assert waiting == tuple(reversed(posted[2:]))
+
+
+async def test_the_same_invite_twice_is_one(place: Place) -> None:
+    await place.client(NODE).register(registration())
+    posted = invite(place.clock.now())
+    for _ in range(2):
+        await place.client(ORCHESTRATOR).invite(posted)
+    assert await place.client(NODE).invites(wait=timedelta()) == (posted,)
+
+
+async def test_a_node_that_turns_to_another_pool_loses_the_invites_of_the_first(place: Place) -> None:
+    await place.learn(pools={POOL, POOL + 1})
+    await place.client(NODE).register(registration())
+    await place.client(ORCHESTRATOR).invite(invite(place.clock.now()))
+    await place.client(NODE).register(registration(pool_id=POOL + 1))
+    assert await place.client(NODE).invites(wait=timedelta()) == ()
+
+
+async def test_nobody_fetches_or_acknowledges_another_nodes_invites(place: Place) -> None:
+    other = await place.client(OTHER_NODE).service()
+    for method, path in (("GET", "/invites"), ("DELETE", "/invites/1")):
+        with pytest.raises(Forbidden):
+            await other.call(method, f"/v1/nodes/{NODE.address}{path}")
+
+
+ELSEWHERE = SigningDomain(POOLS.chain_id, address("0x" + "22" * 20))
+
+
+def altered(made: SignedInvite) -> SignedInvite:
+    return made.model_copy(update={"url": "https://evil.example"})
+
+
+@pytest.mark.parametrize(
+    ("what", "make", "poster", "kind", "code"),
+    [
+        ("expired", lambda now: invite(now, lasts=timedelta(seconds=-1)), ORCHESTRATOR, InvalidInput, "bad-invite"),
+        ("too long", lambda now: invite(now, lasts=timedelta(days=8)), ORCHESTRATOR, InvalidInput, "bad-invite"),
+        ("another ledger's", lambda now: invite(now, domain=ELSEWHERE), ORCHESTRATOR, InvalidInput, "bad-invite"),
+        ("altered", lambda now: altered(invite(now)), ORCHESTRATOR, Forbidden, "role"),
+        ("signed by a stranger", lambda now: invite(now, signer=STRANGER), ORCHESTRATOR, Forbidden, "role"),
+        ("signed by the manager", lambda now: invite(now, signer=MANAGER), ORCHESTRATOR, Forbidden, "role"),
+        ("posted by a stranger", invite, STRANGER, Forbidden, "role"),
+        ("posted by the manager", invite, MANAGER, Forbidden, "role"),
+        ("posted by the node itself", invite, NODE, Forbidden, "role"),
+        ("of an unknown pool", lambda now: invite(now, pool_id=POOL + 1), ORCHESTRATOR, NotFound, "unknown-pool"),
+        ("for an unknown node", lambda now: invite(now, node=OTHER_NODE.address), ORCHESTRATOR, NotFound, None),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_an_invite_that_is_not_what_it_says_is_refused(
+    place: Place,
+    what: str,
+    make: Callable[[datetime], SignedInvite],
+    poster: Key,
+    kind: type[MusterError],
+    code: str | None,
+) -> None:
+    await place.client(NODE).register(registration())
+    with pytest.raises(kind) as refused:
+        await place.client(poster).invite(make(place.clock.now()))
+    assert code in {None, refused.value.code}
+    assert await place.client(NODE).invites(wait=timedelta()) == ()
+
+
+async def test_an_invite_in_another_nodes_mailbox_is_refused(place: Place) -> None:
+    await place.client(OTHER_NODE).register(registration())
+    service = await place.client(ORCHESTRATOR).service()
+    with pytest.raises(InvalidInput) as refused:
+        await service.call("POST", f"/v1/nodes/{OTHER_NODE.address}/invites", body=invite(place.clock.now()))
+    assert refused.value.code == "bad-invite"
+
+
+async def test_a_node_that_wants_another_pool_is_not_invited(place: Place) -> None:
+    await place.learn(pools={POOL, POOL + 1})
+    await place.client(NODE).register(registration(pool_id=POOL + 1))
+    with pytest.raises(Conflict) as refused:
+        await place.client(ORCHESTRATOR).invite(invite(place.clock.now()))
+    assert refused.value.code == "other-pool"

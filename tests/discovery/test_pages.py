@@ -1,0 +1,167 @@
+"""A pool's people list its nodes, page by page; nobody else learns where a node is."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import timedelta
+
+import pytest
+
+from discovery.access import MOST_WAITING, PoolRole
+from protocol.errors import Forbidden, InvalidInput, NotFound, RateLimited, Unavailable, Unprocessable
+from protocol.keys import Key
+from tests.discovery.conftest import (
+    MANAGER,
+    NODE,
+    ORCHESTRATOR,
+    OWNER,
+    POOL,
+    PROVIDER,
+    STRANGER,
+    VALIDATOR,
+    Opening,
+    Place,
+    registration,
+)
+
+
+@pytest.mark.parametrize("key", [OWNER, MANAGER, ORCHESTRATOR, VALIDATOR], ids=["owner", "manager", "orch", "val"])
+async def test_the_pools_people_see_its_nodes(place: Place, key: Key) -> None:
+    await place.client(NODE, ip="192.0.2.77").register(registration())
+    await place.learn(providers={NODE.address: PROVIDER.address}, stakes={PROVIDER.address: 12})
+    page = await place.client(key).page(POOL)
+    assert [(node.ip, node.stake) for node in page.nodes] == [("192.0.2.77", "12")]
+    assert page.next_cursor is None
+
+
+@pytest.mark.parametrize("key", [STRANGER, NODE, PROVIDER], ids=["stranger", "node", "provider"])
+async def test_nobody_else_does(place: Place, key: Key) -> None:
+    await place.client(NODE).register(registration())
+    with pytest.raises(Forbidden) as refused:
+        await place.client(key).page(POOL)
+    assert refused.value.code == "role"
+
+
+async def test_a_pools_people_see_no_other_pools_nodes(place: Place) -> None:
+    with pytest.raises(NotFound):
+        await place.client(OWNER).page(POOL + 1)
+
+
+async def test_pages_hold_every_node_once_in_order(open_place: Opening) -> None:
+    async with open_place(nodes_per_ip=100) as place:
+        keys = [Key.generate() for _ in range(25)]
+        for key in keys:
+            await place.client(key).register(registration())
+        seen = [node.address async for node in place.client(ORCHESTRATOR).nodes(POOL, page_size=10)]
+        assert seen == sorted(key.address for key in keys)
+
+
+async def test_a_page_shows_nothing_that_expired_or_moved_to_another_pool(place: Place) -> None:
+    moving, staying = Key.generate(), Key.generate()
+    await place.learn(pools={POOL, POOL + 1})
+    await place.client(NODE).register(registration())
+    await place.clock.turn(timedelta(seconds=200))
+    for key in (moving, staying):
+        await place.client(key).register(registration())
+    await place.client(moving).register(registration(pool_id=POOL + 1))
+    await place.clock.turn(timedelta(seconds=101))
+    assert [node.address for node in (await place.client(OWNER).page(POOL)).nodes] == [staying.address]
+
+
+@pytest.mark.parametrize(
+    ("query", "kind"),
+    [
+        ({"cursor": "nonsense"}, InvalidInput),
+        ({"cursor": "x" * 65}, Unprocessable),
+        ({"limit": 0}, Unprocessable),
+        ({"limit": 201}, Unprocessable),
+        ({"limit": "many"}, Unprocessable),
+    ],
+)
+async def test_a_page_that_can_not_be_is_refused(
+    place: Place, query: dict[str, str | int], kind: type[Exception]
+) -> None:
+    service = await place.client(OWNER).service()
+    with pytest.raises(kind):
+        await service.call("GET", f"/v1/pools/{POOL}/nodes", query=query)
+
+
+async def test_roles_are_asked_of_the_ledger_once_in_a_while(place: Place) -> None:
+    client = place.client(OWNER)
+    for _ in range(5):
+        await client.page(POOL)
+    assert place.ledger.asked == 1
+    await place.clock.turn(timedelta(seconds=16))
+    await client.page(POOL)
+    assert place.ledger.asked == 2
+
+
+async def test_a_role_that_was_taken_away_ends_within_seconds(place: Place) -> None:
+    client = place.client(MANAGER)
+    await client.page(POOL)
+    del place.ledger.roles_of[MANAGER.address]
+    await place.clock.turn(timedelta(seconds=16))
+    with pytest.raises(Forbidden):
+        await client.page(POOL)
+
+
+async def test_a_chain_that_is_down_stops_nobody_who_was_known(place: Place) -> None:
+    await place.client(NODE).register(registration())
+    known = place.client(ORCHESTRATOR)
+    await known.page(POOL)
+    place.ledger.is_down = True
+    await place.clock.turn(timedelta(seconds=100))
+    assert len((await known.page(POOL)).nodes) == 1
+    await place.client(NODE).register(registration())
+    unknown = await place.client(OWNER).service()
+    with pytest.raises(Unavailable):  # not Forbidden: nobody can say
+        await unknown.call("GET", f"/v1/pools/{POOL}/nodes", patience=timedelta(milliseconds=1))
+    await place.clock.turn(timedelta(seconds=600))
+    with pytest.raises(Unavailable):
+        await (await known.service()).call("GET", f"/v1/pools/{POOL}/nodes", patience=timedelta(milliseconds=1))
+
+
+async def test_a_chain_that_stalls_holds_nobody_up(place: Place) -> None:
+    await place.client(NODE).register(registration())
+    known = place.client(ORCHESTRATOR)
+    await known.page(POOL)
+    place.ledger.is_stalled = True
+    await place.clock.turn(timedelta(seconds=16))
+    waiting = asyncio.create_task(known.page(POOL))
+    for _ in range(100):
+        await place.clock.turn(timedelta(milliseconds=100))
+        await asyncio.sleep(0.005)
+        if waiting.done():
+            break
+    assert len((await waiting).nodes) == 1
+    before = place.ledger.asked
+    for _ in range(5):
+        assert len((await known.page(POOL)).nodes) == 1
+    assert place.ledger.asked == before  # a chain that did not answer has a rest, and nobody waits for it
+
+
+async def test_strangers_who_crowd_the_way_to_the_chain_do_not_shut_the_pool_out(place: Place) -> None:
+    access, here = place.app.state.directory.access, ORCHESTRATOR.address
+    assert await access.roles(POOL, here) == {PoolRole.ORCHESTRATOR}
+    place.ledger.is_stalled = True
+    await place.clock.turn(timedelta(seconds=16))
+    crowd = [asyncio.create_task(access.roles(POOL, Key.generate().address)) for _ in range(MOST_WAITING)]
+    await asyncio.sleep(0)
+    assert await access.roles(POOL, here) == {PoolRole.ORCHESTRATOR}
+    with pytest.raises(RateLimited):
+        await access.roles(POOL, OWNER.address)
+    for stranger in crowd:
+        stranger.cancel()
+    await asyncio.gather(*crowd, return_exceptions=True)
+
+
+async def test_readiness_does_not_hang_on_the_chain(place: Place) -> None:
+    place.ledger.is_down = True
+    await place.clock.turn(timedelta(seconds=120))
+    answer = await place.http().get("/readyz")
+    assert (answer.status_code, answer.json()["ready"]) == (200, True)
+    metrics = (await place.http().get("/metrics")).text
+    age = re.search(r"^muster_discovery_facts_age_seconds (\S+)$", metrics, re.MULTILINE)
+    assert age is not None
+    assert float(age[1]) > 60

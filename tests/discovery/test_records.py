@@ -1,0 +1,242 @@
+"""Nodes register, refresh, read and remove their own record, and nobody else's."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from discovery.records import origin_of, read_cursor
+from protocol.errors import Forbidden, InvalidInput, NotFound, RateLimited, Unauthenticated
+from protocol.keys import Key
+from tests.discovery.conftest import NODE, OTHER_NODE, POOL, PROVIDER, SERVICE, Opening, Place, registration
+
+
+async def test_a_node_registers_and_reads_its_own_record(place: Place) -> None:
+    node = place.client(NODE, ip="192.0.2.44")
+    registered = await node.register(registration(labels={"site": "attic"}))
+    assert (registered.address, registered.ip) == (NODE.address, "192.0.2.44")
+    assert registered.expires_at_ms - registered.last_seen_ms == 300_000
+    assert await node.record() == registered
+
+
+async def test_a_record_lasts_while_it_is_refreshed_and_no_longer(place: Place) -> None:
+    node = place.client(NODE)
+    first = await node.register(registration())
+    await place.clock.turn(timedelta(seconds=299))
+    second = await node.register(registration(labels={"moved": "yes"}))
+    assert second.first_seen_ms == first.first_seen_ms
+    await place.clock.turn(timedelta(seconds=299))
+    assert (await node.record()).registration.labels == {"moved": "yes"}
+    await place.clock.turn(timedelta(seconds=2))
+    with pytest.raises(NotFound):
+        await node.record()
+
+
+async def test_a_node_that_comes_back_after_its_record_expired_is_new(place: Place) -> None:
+    node = place.client(NODE)
+    first = await node.register(registration())
+    await place.clock.turn(timedelta(seconds=301))
+    assert (await node.register(registration())).first_seen_ms > first.first_seen_ms
+
+
+async def test_a_node_signs_off(place: Place) -> None:
+    node = place.client(NODE)
+    await node.register(registration())
+    await node.sign_off()
+    with pytest.raises(NotFound):
+        await node.record()
+    await node.sign_off()
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+async def test_a_node_can_do_nothing_with_another_nodes_record(place: Place, method: str) -> None:
+    await place.client(NODE).register(registration())
+    other = await place.client(OTHER_NODE).service()
+    body = registration() if method == "PUT" else None
+    with pytest.raises(Forbidden) as refused:
+        await other.call(method, f"/v1/nodes/{NODE.address}", body=body)
+    assert refused.value.code == "another-node"
+    assert (await place.client(NODE).record()).address == NODE.address
+
+
+async def test_the_ip_is_the_one_that_was_seen(place: Place) -> None:
+    response = await place.http(ip="198.51.100.9").get("/v1/identity", headers={"X-Forwarded-For": "203.0.113.5"})
+    assert response.status_code == 200
+    assert (await place.client(NODE, ip="198.51.100.9").register(registration())).ip == "198.51.100.9"
+
+
+async def test_only_configured_proxies_are_believed_about_ips(open_place: Opening) -> None:
+    async with open_place(trusted_proxies=["10.0.0.0/8"]) as place:
+        for via, expected in (("10.1.2.3", "203.0.113.5"), ("192.0.2.1", "192.0.2.1")):
+            client = await place.client(NODE, ip=via).service()
+            answer = await client.call(
+                "PUT",
+                f"/v1/nodes/{NODE.address}",
+                body=registration(),
+                headers={"X-Forwarded-For": "198.51.100.1, 203.0.113.5"},
+            )
+            assert answer.status == 200
+            assert (await place.client(NODE, ip=via).record()).ip == expected
+
+
+async def test_one_ip_has_a_bounded_number_of_nodes(open_place: Opening) -> None:
+    async with open_place(nodes_per_ip=3) as place:
+        keys = [Key.generate() for _ in range(4)]
+        for key in keys[:3]:
+            await place.client(key).register(registration())
+        with pytest.raises(RateLimited) as refused:
+            await (await place.client(keys[3]).service()).call(
+                "PUT",
+                f"/v1/nodes/{keys[3].address}",
+                body=registration(),
+                patience=timedelta(milliseconds=1),
+            )
+        assert refused.value.code == "too-many-nodes"
+        await place.client(keys[0]).register(registration())  # who is there may refresh
+        await place.client(keys[3], ip="192.0.2.2").register(registration())  # and elsewhere there is room
+
+
+async def test_signing_off_makes_no_room_for_another_address_from_the_same_ip(open_place: Opening) -> None:
+    async with open_place(nodes_per_ip=1) as place:
+        node = place.client(NODE)
+        await node.register(registration())
+        await node.sign_off()
+        http = await place.client(OTHER_NODE).service()
+        with pytest.raises(RateLimited):
+            await http.call(
+                "PUT", f"/v1/nodes/{OTHER_NODE.address}", body=registration(), patience=timedelta(milliseconds=1)
+            )
+        await place.clock.turn(timedelta(seconds=301))
+        await place.client(OTHER_NODE).register(registration())
+
+
+async def test_half_of_a_pools_room_is_kept_for_nodes_that_the_ledger_knows(open_place: Opening) -> None:
+    async with open_place(nodes_per_pool=2) as place:
+        await place.client(NODE).register(registration())
+        late = await place.client(OTHER_NODE).service()
+        path, soon = f"/v1/nodes/{OTHER_NODE.address}", timedelta(milliseconds=1)
+        with pytest.raises(RateLimited) as refused:
+            await late.call("PUT", path, body=registration(), patience=soon)
+        assert refused.value.code == "pool-full"
+        await place.learn(providers={OTHER_NODE.address: PROVIDER.address})
+        assert (await late.call("PUT", path, body=registration(), patience=soon)).status == 200
+
+
+async def test_a_pool_that_the_ledger_does_not_have_is_refused(place: Place) -> None:
+    with pytest.raises(NotFound) as refused:
+        await place.client(NODE).register(registration(pool_id=POOL + 1))
+    assert refused.value.code == "unknown-pool"
+
+
+async def test_a_new_pool_is_let_in_while_the_ledger_can_not_be_read(place: Place) -> None:
+    place.ledger.is_down = True
+    await place.clock.turn(timedelta(seconds=61))
+    assert (await place.client(NODE).register(registration(pool_id=POOL + 1))).facts_as_of_ms > 0
+
+
+async def test_the_ledgers_facts_stand_in_the_record(place: Place) -> None:
+    await place.learn(
+        providers={NODE.address: PROVIDER.address},
+        stakes={PROVIDER.address: 5 * 10**18},
+        bans={(POOL, PROVIDER.address): True},
+    )
+    record = await place.client(NODE).register(registration())
+    assert (record.provider, record.stake, record.banned) == (PROVIDER.address, str(5 * 10**18), True)
+    await place.learn(bans={(POOL, PROVIDER.address): False}, providers={NODE.address: None})
+    record = await place.client(NODE).record()
+    assert (record.provider, record.stake, record.banned) == (None, "0", False)
+
+
+async def test_expired_records_leave_nothing_behind(place: Place) -> None:
+    await place.client(NODE).register(registration())
+    records = place.app.state.directory.records
+    for _ in range(100):  # the loop's rounds wait for Redis, which no clock turns
+        await place.clock.turn(timedelta(seconds=5))
+        await asyncio.sleep(0.01)
+        if place.clock.monotonic() > 310 and await records.count() == 0:
+            break
+    assert await records.count() == 0
+    assert (await place.app.state.directory.records.page(POOL, after=None, most=10)).records == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        (f"/v1/nodes/{NODE.address}", b"not json", 422),
+        (f"/v1/nodes/{NODE.address}", b"{}", 422),
+        (f"/v1/nodes/{NODE.address}", registration().model_dump_json().encode().replace(b'"labels"', b'"lables"'), 422),
+        (f"/v1/nodes/{NODE.address}", b"x" * (24 * 1024 + 1), 413),
+        ("/v1/nodes/0x1234", b"{}", 400),
+        (f"/v1/nodes/{NODE.address[:-1]}", b"{}", 400),
+    ],
+)
+async def test_what_can_not_be_a_registration_is_refused_in_words(
+    place: Place, path: str, body: bytes, status: int
+) -> None:
+    service = await place.client(NODE).service()
+    with pytest.raises(Exception) as refused:  # noqa: PT011 - the kinds differ, the status is looked at
+        await service.call("PUT", path, body=body)
+    assert getattr(refused.value, "status", None) == status
+    assert getattr(refused.value, "detail", "")
+
+
+async def test_an_answer_from_somebody_else_is_not_believed(place: Place) -> None:
+    place.app.state.key = Key.generate()
+    with pytest.raises(Unauthenticated) as refused:
+        await place.client(NODE).register(registration())
+    assert refused.value.code == "forged-answer"
+
+
+async def test_a_client_without_a_pin_asks_the_service_who_it_is(place: Place) -> None:
+    client = place.client(NODE, pinned=False)
+    assert (await client.identity()).address == SERVICE.address
+    assert (await client.register(registration())).address == NODE.address
+
+
+async def test_a_client_without_a_pin_goes_along_with_a_rotated_key(place: Place) -> None:
+    pinned, unpinned = place.client(NODE), place.client(OTHER_NODE, pinned=False)
+    await pinned.register(registration())
+    await unpinned.register(registration())
+    rotated = Key.generate()
+    place.app.state.key = rotated
+    place.app.state.verifier._audiences = lambda: (rotated.address,)
+    assert (await unpinned.record()).address == OTHER_NODE.address
+    with pytest.raises(Unauthenticated) as refused:
+        await pinned.record()
+    assert refused.value.code == "wrong-audience"
+
+
+async def test_a_client_with_another_pin_speaks_to_nobody(place: Place) -> None:
+    place.app.state.key = Key.generate()
+    with pytest.raises(Unauthenticated) as refused:
+        await place.client(NODE).identity()
+    assert refused.value.code == "wrong-service"
+
+
+@pytest.mark.parametrize(
+    ("ip", "origin"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001-0db8-0001-0002-0000-0000-0000-0000"),
+        ("2001:db8:1:2::1", "2001-0db8-0001-0002-0000-0000-0000-0000"),
+        ("local", "local"),
+        ("fe80::1%eth0", "fe80-0000-0000-0000-0000-0000-0000-0000"),
+    ],
+)
+def test_an_ipv6_network_counts_as_one_origin(ip: str, origin: str) -> None:
+    assert origin_of(ip) == origin
+
+
+@given(st.text(max_size=60))
+def test_whatever_an_ip_is_its_origin_fits_into_a_key(text: str) -> None:
+    assert not set(origin_of(text)) & set(":{}")
+
+
+def test_a_cursor_that_no_page_gave_is_refused() -> None:
+    with pytest.raises(InvalidInput):
+        read_cursor("[")
