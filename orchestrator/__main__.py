@@ -1,0 +1,5 @@
+"""`python -m orchestrator`: the same as `muster orchestrator`."""
+
+from orchestrator.cli import app
+
+app(prog_name="python -m orchestrator")

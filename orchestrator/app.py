@@ -1,0 +1,148 @@
+"""Builds the service."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import httpx
+from fastapi import APIRouter, FastAPI, Request
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+from redis.asyncio import Redis
+
+from orchestrator.chain import PoolLedger
+from orchestrator.gauges import PoolGauges
+from orchestrator.loops.background import add_loops
+from orchestrator.parts import Parts, build_parts, parts_of
+from orchestrator.routes import events, heartbeat, logs, nodes, tasks
+from orchestrator.settings import OrchestratorSettings
+from protocol.clients.discovery import DiscoveryClient
+from protocol.clock import Clock, SystemClock
+from protocol.keys import Key
+from protocol.loops import BackgroundLoops
+from protocol.rates import CallerAddresses, IpRates, Rate
+from protocol.redis import check_redis
+from protocol.service import create_service
+from protocol.tokens import TokenBook
+from protocol.verification import RequestVerifier
+from protocol.versions import release
+from protocol.wire.heartbeat import Heartbeat, LogBatch
+from protocol.wire.identity import ServiceIdentity
+from protocol.wire.pool import Cause, NewWebhook
+from protocol.wire.tasks import NewTask, TaskPatch
+
+DESCRIPTION = """Nodes of a pool say here how they are and hear what to run. The pool's owner posts tasks, sees nodes,
+logs, metrics and events, restarts, drains, bans.
+
+Nodes sign their requests, and answers to them are signed. The owner's API takes a bearer token, or a request that is
+signed by the pool's manager."""
+
+BODY_LIMIT = 1024 * 1024
+
+identity_router = APIRouter(prefix="/v1", tags=["identity"])
+
+
+@identity_router.get("/identity")
+async def identity(request: Request) -> ServiceIdentity:
+    """Who this service is, and whose ledger it reads. Not signed: the ledger names the pool's orchestrator."""
+    parts = parts_of(request)
+    domain = parts.ledger.domain
+    return ServiceIdentity(
+        service="orchestrator", address=parts.key.address, chain_id=domain.chain_id, contract=domain.contract
+    )
+
+
+def build_orchestrator(
+    settings: OrchestratorSettings,
+    *,
+    redis: Redis,
+    ledger: PoolLedger,
+    key: Key,
+    clock: Clock | None = None,
+    discovery: Callable[[str], DiscoveryClient] | None = None,
+    with_loops: bool = True,
+) -> FastAPI:
+    """Returns the application; `app.state.parts` has its parts.
+
+    Args:
+        settings: What it was told.
+        redis: Shared by all orchestrators of the pool; closed with the application.
+        ledger: The pool on the ledger.
+        key: The pool's orchestrator key: signs answers and invites, and requests name its address.
+        clock: The system's by default.
+        discovery: Makes the client of a discovery service from its location.
+        with_loops: Whether background work runs here too.
+    """
+    clock = SystemClock() if clock is None else clock
+    parts = build_parts(settings, redis=redis, ledger=ledger, key=key, clock=clock)
+    webhook_http = httpx.AsyncClient(follow_redirects=False, trust_env=False)
+
+    def dial(location: str) -> DiscoveryClient:
+        return DiscoveryClient(location, key=key, clock=clock, allow_plain_http=settings.allow_plain_http)
+
+    services = [(discovery or dial)(location) for location in settings.discovery]
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            for service in services:
+                await service.aclose()
+            await webhook_http.aclose()
+            await ledger.aclose()
+            await redis.aclose()
+
+    loops = BackgroundLoops(clock=clock)
+    ip_rate = Rate(count=max(1, round(settings.ip_rate_per_s * 60)), per=timedelta(minutes=1), burst=settings.ip_burst)
+    app = create_service(
+        "orchestrator",
+        version=release(),
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        checks={"redis": lambda: check_redis(redis)},
+        loops=loops,
+        clock=clock,
+        body_limit=BODY_LIMIT,
+        ip_rates=IpRates(ip_rate, clock=clock),
+        callers=CallerAddresses(settings.trusted_proxies),
+        tags=[{"name": name} for name in ("nodes", "tasks", "groups", "events", "webhooks", "identity")],
+    )
+    _give(app, parts, clock=clock)
+    for router in (heartbeat.router, identity_router, tasks.router, logs.router, nodes.router, events.router):
+        app.include_router(router)
+    # Heartbeats are nearly all of the load: they pass by FastAPI's dependency machinery, and stand first in the table.
+    app.router.routes.insert(0, heartbeat.HOT)
+    _declare_bodies(app, (Heartbeat, LogBatch, NewTask, TaskPatch, Cause, NewWebhook))
+    gauges = PoolGauges(app.state.registry, nodes=parts.nodes, tasks=parts.tasks)
+    if with_loops:
+        add_loops(loops, parts, discovery=services, webhook_http=webhook_http, gauges=gauges)
+    return app
+
+
+def _give(app: FastAPI, parts: Parts, *, clock: Clock) -> None:
+    app.state.parts = parts
+    app.state.tokens = TokenBook(parts.settings.tokens)
+    app.state.verifier = RequestVerifier(
+        audience=parts.key.address, admission=parts.admission, clock=clock, body_limit=BODY_LIMIT
+    )
+
+
+def _declare_bodies(app: FastAPI, models: Sequence[type[BaseModel]]) -> None:
+    """Writes the forms of bodies into OpenAPI: routes read them from checked requests, where FastAPI can't see them."""
+    plain = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        schema = plain()
+        _, extra = models_json_schema(
+            [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
+        )
+        schemas = schema.setdefault("components", {}).setdefault("schemas", {})
+        for name, definition in extra.get("$defs", {}).items():
+            schemas.setdefault(name, definition)
+        return schema
+
+    app.openapi = openapi  # type: ignore[method-assign]  # the way FastAPI documents to extend its schema

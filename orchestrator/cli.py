@@ -1,0 +1,66 @@
+"""`muster orchestrator`: run the service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ledger.deployment import Deployment
+from orchestrator.app import build_orchestrator
+from orchestrator.ledger_pool import LedgerPool
+from orchestrator.settings import OrchestratorSettings
+from protocol.clock import SystemClock
+from protocol.errors import NotFound
+from protocol.keys import Key
+from protocol.keystores import find_key
+from protocol.logs import configure_logs
+from protocol.redis import connect_redis
+from protocol.service import run_service
+
+app = typer.Typer(name="orchestrator", no_args_is_help=True, help="Run a pool's orchestrator.")
+
+
+@app.callback()
+def orchestrator() -> None:
+    """Run a pool's orchestrator."""
+
+
+@app.command()
+def serve(
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file with a table for orchestrator; or MUSTER_CONFIG.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 for any free one.")] = None,
+    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
+) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    configure_logs(level=log_level)
+    settings = OrchestratorSettings.load(file=config, flags={"host": host, "port": port})
+    key = find_key("orchestrator", keystore=settings.keystore, password_file=settings.password_file)
+    clock = SystemClock()
+    redis = connect_redis(settings.redis_url.get_secret_value())
+    ledger = LedgerPool(
+        settings.chain_url.get_secret_value(),
+        Deployment.load(settings.deployment),
+        pool_id=settings.pool_id,
+        key=key,
+        manager=_manager(settings),
+        redis=redis,
+        confirmations=settings.confirmations,
+        clock=clock,
+    )
+    service = build_orchestrator(settings, redis=redis, ledger=ledger, key=key, clock=clock)
+    run_service(service, host=settings.host, port=settings.port)
+
+
+def _manager(settings: OrchestratorSettings) -> Key | None:
+    """The manager's key, if this orchestrator was given it."""
+    try:
+        return find_key("manager", keystore=settings.manager_keystore, password_file=settings.manager_password_file)
+    except NotFound:
+        if settings.manager_keystore is not None:
+            raise
+        return None

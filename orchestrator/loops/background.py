@@ -1,0 +1,80 @@
+"""Which loops run, how often, and which of them another orchestrator may do instead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import httpx
+
+from orchestrator.gauges import PoolGauges
+from orchestrator.loops.invites import Inviter
+from orchestrator.loops.ledger_sync import LedgerSync
+from orchestrator.loops.liveness import Liveness
+from orchestrator.loops.patience import patient
+from orchestrator.loops.removals import Removals
+from orchestrator.loops.scheduler import Scheduler
+from orchestrator.loops.webhooks import Postman
+from orchestrator.parts import Parts
+from orchestrator.store.leases import Lease
+from protocol.clients.discovery import DiscoveryClient
+from protocol.loops import BackgroundLoops
+
+WEBHOOKS_EVERY = timedelta(seconds=1)
+GAUGES_EVERY = timedelta(seconds=5)
+
+
+def add_loops(
+    loops: BackgroundLoops,
+    parts: Parts,
+    *,
+    discovery: Sequence[DiscoveryClient],
+    webhook_http: httpx.AsyncClient,
+    gauges: PoolGauges,
+) -> None:
+    """Adds the loops of one orchestrator."""
+    settings = parts.settings
+
+    def lease(name: str) -> Lease:
+        return Lease(parts.database, name, lifetime=timedelta(seconds=settings.lease_s))
+
+    liveness = Liveness(
+        database=parts.database,
+        nodes=parts.nodes,
+        life=parts.life,
+        pace=settings.pace(),
+        clock=parts.clock,
+        every=timedelta(seconds=settings.liveness_every_s),
+        lease=lease("liveness"),
+        furthest=timedelta(seconds=settings.invite_life_s * 2),
+    )
+    scheduler = Scheduler(
+        database=parts.database,
+        nodes=parts.nodes,
+        tasks=parts.tasks,
+        assignments=parts.assignments,
+        patience=settings.patience(),
+        clock=parts.clock,
+        lease=lease("scheduler"),
+    )
+    sync = LedgerSync(parts, lease=lease("ledger"))
+    removals = Removals(parts, lease=lease("removals"))
+    postman = Postman(parts, lease=lease("webhooks"), http=webhook_http)
+    stalled = timedelta(seconds=60)
+
+    async def live() -> None:
+        await liveness.tick()
+
+    async def schedule() -> None:
+        await scheduler.tick()
+
+    loops.add("liveness", live, every=timedelta(seconds=settings.liveness_every_s), stalled_after=stalled)
+    loops.add("scheduler", schedule, every=timedelta(seconds=settings.schedule_every_s), stalled_after=stalled)
+    loops.add("ledger", patient("ledger", sync.round), every=timedelta(seconds=settings.ledger_every_s))
+    loops.add("removals", patient("removals", removals.round), every=timedelta(seconds=settings.removals_every_s))
+    loops.add("webhooks", postman.round, every=WEBHOOKS_EVERY)
+    for number, client in enumerate(discovery):
+        inviter = Inviter(parts, client=client, lease=lease(f"invites-{number}"))
+        name = f"invites-{number}"
+        loops.add(name, patient(name, inviter.round), every=timedelta(seconds=settings.discovery_every_s))
+    loops.add("gauges", gauges.read, every=GAUGES_EVERY)

@@ -1,0 +1,178 @@
+"""Reads one discovery service, and invites whoever may come. Each service has a loop of its own, so none waits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Sequence
+from datetime import timedelta
+
+import structlog
+
+from orchestrator.admission import lacks, refusal
+from orchestrator.lifecycle import Action, Event
+from orchestrator.parts import Parts
+from orchestrator.store.leases import Lease
+from orchestrator.store.nodes import NodeRow
+from protocol.clients.discovery import DiscoveryClient
+from protocol.errors import MusterError, Unavailable
+from protocol.invites import Invite
+from protocol.signing import unix_ms
+from protocol.wire.heartbeat import NodeState
+from protocol.wire.invites import SignedInvite
+from protocol.wire.nodes import NodeRecord
+
+PAGE = 100
+AT_ONCE = 8
+"""Nodes of a page that are looked at together: the ledger is asked about each."""
+
+MOST_NOTED = 20_000
+"""Nodes that may not be invited are noted, with the reason, while the pool knows fewer than this. Whoever floods
+discovery with addresses that no provider stands behind fills this list and nothing else."""
+
+DISK_STEP = 1 << 30
+"""Free disk is kept in whole GiB, or every page would change every node."""
+
+_INVITABLE = frozenset({NodeState.DISCOVERED, NodeState.DEAD, NodeState.EVICTED})
+
+_log = structlog.get_logger(__name__)
+
+
+class Inviter:
+    """One reading of one discovery service.
+
+    Args:
+        parts: The orchestrator's.
+        client: Of the service.
+        lease: Of this loop.
+    """
+
+    def __init__(self, parts: Parts, *, client: DiscoveryClient, lease: Lease) -> None:
+        self._parts = parts
+        self._client = client
+        self._lease = lease
+        self._budget = parts.settings.invites_per_minute
+        self._budget_at = parts.clock.monotonic()
+
+    async def round(self) -> int:
+        """Reads every page; returns how many invites were left.
+
+        Raises:
+            Unavailable: The service, or the chain, is down; what was done before stays done.
+        """
+        if not await self._lease.hold():
+            return 0
+        invited, cursor = 0, None
+        while True:
+            page = await self._client.page(self._parts.settings.pool_id, cursor=cursor, limit=PAGE)
+            invited += await self._look_at(page.nodes)
+            if page.next_cursor is None or page.next_cursor == cursor or not await self._lease.hold():
+                return invited
+            cursor = page.next_cursor
+
+    async def _look_at(self, records: Sequence[NodeRecord]) -> int:
+        rows = await self._parts.nodes.get_many([record.address for record in records])
+        turns = asyncio.Semaphore(AT_ONCE)
+        down: list[Unavailable] = []
+
+        async def one(record: NodeRecord, row: NodeRow) -> bool:
+            async with turns:
+                if down:
+                    return False
+                try:
+                    return await self._consider(record, row)
+                except Unavailable as error:
+                    down.append(error)
+                except MusterError as error:
+                    # One node that can't be invited (its record expired meanwhile) delays no other.
+                    _log.info("not-invited", node=record.address, code=error.code, reason=error.detail)
+                return False
+
+        invited = sum(await asyncio.gather(*(one(record, row) for record, row in zip(records, rows, strict=True))))
+        if down:
+            raise down[0]
+        return invited
+
+    async def _consider(self, record: NodeRecord, row: NodeRow) -> bool:
+        parts, node = self._parts, record.address
+        facts = _facts(record)
+        if row.revision:
+            await parts.nodes.learn(node, facts)
+        if row.state not in _INVITABLE or row.member or not self._rested(row):
+            return False
+        reason = await self._why_not(record)
+        if reason is not None:
+            if not row.revision and await parts.nodes.count() < MOST_NOTED:
+                await parts.life.happened(node, Event.LISTED, cause=reason, actor="discovery", fields=facts)
+            elif row.revision and row.state is NodeState.DISCOVERED:
+                await parts.nodes.learn(node, {"reason": reason})
+            return False
+        if not self._may_invite():
+            return False
+        cause = "discovery lists it, and it has what the pool asks for"
+        _, result = await parts.life.happened(node, Event.SEEN, cause=cause, actor="discovery", fields=facts)
+        if Action.INVITE not in result.actions:
+            return False
+        await self._invite(record)
+        return True
+
+    async def _why_not(self, record: NodeRecord) -> str | None:
+        parts, registration = self._parts, record.registration
+        missing = lacks(registration.hardware, dict(registration.labels), parts.settings.requirements)
+        if missing is not None:
+            return missing
+        standing = await parts.standings.of(record.address)
+        if standing.member:
+            return "it is a member already; the orchestrator has yet to read that on the ledger"
+        return refusal(standing, await parts.pool.get())
+
+    async def _invite(self, record: NodeRecord) -> None:
+        parts = self._parts
+        settings, domain = parts.settings, parts.ledger.domain
+        life = timedelta(seconds=settings.invite_life_s)
+        invite = Invite(
+            pool_id=settings.pool_id,
+            domain_id=(await parts.pool.get()).domain_id,
+            node=record.address,
+            nonce=secrets.randbits(128),
+            expiry=int((parts.clock.now() + life).timestamp()),
+            url=settings.public_url,
+        )
+        signature = invite.sign(parts.key, domain)
+        # It may join at any moment now, and its first word should find it a member.
+        parts.standings.forget(record.address)
+        await self._client.invite(SignedInvite.of(invite, domain=domain, signature=signature))
+        await parts.life.happened(
+            record.address,
+            Event.INVITE_POSTED,
+            cause=f"an invite waits for it at {self._client.location.url} until it expires in {life}",
+            actor=parts.key.address,
+        )
+
+    def _rested(self, row: NodeRow) -> bool:
+        if row.state is not NodeState.EVICTED:
+            return True
+        return unix_ms(self._parts.clock.now()) - row.since_ms >= self._parts.settings.eviction_rest_s * 1000
+
+    def _may_invite(self) -> bool:
+        """A bucket that fills with the allowed rate: a flood of records does not become a flood of signatures."""
+        now, most = self._parts.clock.monotonic(), self._parts.settings.invites_per_minute
+        self._budget = min(most, self._budget + (now - self._budget_at) * most / 60)
+        self._budget_at = now
+        if self._budget < 1:
+            return False
+        self._budget -= 1
+        return True
+
+
+def _facts(record: NodeRecord) -> dict[str, str]:
+    hardware = record.registration.hardware
+    rounded = hardware.model_copy(update={"disk_free_bytes": hardware.disk_free_bytes // DISK_STEP * DISK_STEP})
+    labels = {name: record.registration.labels[name] for name in sorted(record.registration.labels)}
+    facts = {
+        "hardware": rounded.model_dump_json(),
+        "software": record.registration.software.model_dump_json(),
+        "labels": json.dumps(labels),
+    }
+    return facts | ({"provider": record.provider} if record.provider else {})

@@ -1,0 +1,101 @@
+"""Follows the ledger: who joined, left, was removed, evicted, banned or unbanned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+
+from orchestrator.chain import MemberEvent, MembershipChange, NodeStanding
+from orchestrator.lifecycle import Event
+from orchestrator.parts import Parts
+from orchestrator.store.leases import Lease
+from protocol.identifiers import Address
+
+_EVENTS = {
+    MemberEvent.JOINED: (Event.JOINED, "1", "it joined the pool on the ledger"),
+    MemberEvent.LEFT: (Event.LEFT, "0", "it left the pool on the ledger"),
+    MemberEvent.REMOVED: (Event.REMOVED, "0", "it was taken from the pool on the ledger"),
+    MemberEvent.EVICTED: (Event.EVICTED, "0", "it was evicted on the ledger"),
+    MemberEvent.BANNED: (Event.BANNED, "0", "it was banned on the ledger"),
+    MemberEvent.UNBANNED: (Event.UNBANNED, "0", "its ban was lifted on the ledger"),
+}
+
+_log = structlog.get_logger(__name__)
+
+
+class LedgerSync:
+    """One reading of the ledger's events.
+
+    Args:
+        parts: The orchestrator's.
+        lease: Of this loop.
+    """
+
+    def __init__(self, parts: Parts, *, lease: Lease) -> None:
+        self._parts = parts
+        self._lease = lease
+
+    async def round(self) -> int:
+        """Reads what is new and writes it to the nodes; returns how many events that were.
+
+        Events come at least once: telling a node's life the same thing twice changes nothing.
+
+        Raises:
+            Unavailable: The chain is down; nothing is skipped.
+        """
+        read = 0
+        while True:
+            before = self._lease.value
+            held = await self._lease.hold()
+            if not held or self._lease.value != before:
+                self._parts.ledger.forget_position()
+            if not held:
+                return read
+            found = await self._parts.ledger.changes()
+            for change in latest(found.changes):
+                for node in await self._nodes_of(change):
+                    self._parts.standings.forget(node)
+                    await self._apply(node, change)
+            await found.commit()
+            read += len(found.changes)
+            if not found.more:
+                return read
+
+    async def _apply(self, node: Address, change: MembershipChange) -> None:
+        event = change.event
+        standing: NodeStanding | None = None
+        if event in {MemberEvent.LOOK, MemberEvent.JOINED, MemberEvent.UNBANNED} or change.node is None:
+            # Old events are read again after a loss of Redis: what is true now, only the ledger knows.
+            standing = await self._parts.ledger.standing(node)
+            event = _now(standing, event)
+        what, member, words = _EVENTS[event]
+        fields = {"member": member}
+        if standing is not None and standing.provider is not None:
+            fields["provider"] = standing.provider
+        await self._parts.life.happened(node, what, cause=change.cause or words, actor="ledger", fields=fields)
+
+    async def _nodes_of(self, change: MembershipChange) -> list[Address]:
+        if change.node is not None:
+            return [change.node]
+        found: list[Address] = []
+        after: str | None = None
+        while page := await self._parts.nodes.page(after=after, limit=500):
+            rows = await self._parts.nodes.get_many(page)
+            found += [row.address for row in rows if row.provider == change.provider]
+            after = page[-1]
+        return found
+
+
+def latest(changes: Sequence[MembershipChange]) -> list[MembershipChange]:
+    """For each node and provider only its last change, in order: after a long absence the steps between are history."""
+    last = {(change.node, change.provider): index for index, change in enumerate(changes)}
+    return [change for index, change in enumerate(changes) if last[change.node, change.provider] == index]
+
+
+def _now(standing: NodeStanding, event: MemberEvent) -> MemberEvent:
+    if standing.banned:
+        return MemberEvent.BANNED
+    if standing.member:
+        return MemberEvent.JOINED
+    return MemberEvent.UNBANNED if event is MemberEvent.UNBANNED else MemberEvent.LEFT

@@ -1,0 +1,110 @@
+"""Notices who fell silent. Looks only at deadlines that passed; nodes that speak cost it nothing."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import structlog
+
+from orchestrator.intervals import Pace
+from orchestrator.life import NodeLife
+from orchestrator.lifecycle import Event, overdue, transition
+from orchestrator.store.database import Database
+from orchestrator.store.leases import Lease
+from orchestrator.store.nodes import Change, NodeRow, NodeStore
+from protocol.clock import Clock
+from protocol.identifiers import Address
+from protocol.signing import unix_ms
+
+AT_ONCE = 1000
+"""Nodes per round trip."""
+
+_CAUSES = {
+    Event.MISSED: "it missed its heartbeats",
+    Event.SILENT: "it was silent for too long",
+    Event.INVITE_EXPIRED: "the invite was not redeemed in time",
+}
+
+_log = structlog.get_logger(__name__)
+
+
+class Liveness:
+    """One look at what is overdue.
+
+    Args:
+        database: The pool's.
+        nodes: Where nodes are kept.
+        life: Applies what silence means.
+        pace: For deadlines.
+        clock: Whose time counts.
+        every: The pause between looks; much more, and this loop itself was away.
+        lease: Of this loop.
+    """
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        nodes: NodeStore,
+        life: NodeLife,
+        pace: Pace,
+        clock: Clock,
+        every: timedelta,
+        lease: Lease,
+        furthest: timedelta,
+    ) -> None:
+        self._database = database
+        self._nodes = nodes
+        self._life = life
+        self._pace = pace
+        self._clock = clock
+        self._every = every
+        self._lease = lease
+        self._furthest = furthest
+
+    async def tick(self) -> int:
+        """Handles everything that is overdue now; returns how many nodes that were.
+
+        Raises:
+            StoreUnavailable: Redis is down; the next look finds the same.
+        """
+        if not await self._lease.hold():
+            return 0
+        handled = 0
+        while addresses := await self._overdue():
+            rows = await self._nodes.get_many(addresses)
+            changes = [change for row in rows if (change := self._change(row)) is not None]
+            written = sum(await self._nodes.write_many(changes))
+            handled += written
+            if written == 0:
+                break  # all of them spoke meanwhile
+        return handled
+
+    async def _overdue(self) -> list[Address]:
+        expected = await self._nodes.expected()
+        interval = self._pace.interval(expected, draw=1)
+        gap = max(4 * self._every, self._pace.shortest / 2)
+        amnesty = self._pace.unhealthy_in(interval)
+        furthest = max(self._pace.dead_in(interval) * 2, self._furthest)
+        _, _, addresses = await self._database.call(
+            "overdue",
+            self._lease.value,
+            unix_ms(self._clock.now()),
+            _ms(gap),
+            _ms(amnesty),
+            _ms(furthest),
+            AT_ONCE,
+        )
+        return [Address(address.decode()) for address in addresses]
+
+    def _change(self, row: NodeRow) -> Change | None:
+        event = overdue(row.state)
+        if event is None:
+            # A deadline that nobody needs any more; a heartbeat can't have set it, so nothing is lost.
+            return self._life.forget_deadline(row)
+        result = transition(row.state, event)
+        return self._life.change(row, event, result, cause=_CAUSES[event], actor="liveness", only_if_due=True)
+
+
+def _ms(duration: timedelta) -> int:
+    return int(duration.total_seconds() * 1000)

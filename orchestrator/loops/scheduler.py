@@ -1,0 +1,227 @@
+"""Carries out the schedule: looks at what changed, asks for a plan, writes its decisions, and says why what waits."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import structlog
+
+from orchestrator.decisions import OpenTask, Outcome, Patience, Plan, Settle
+from orchestrator.life import new_id
+from orchestrator.scheduling import plan
+from orchestrator.snapshot import Snapshot
+from orchestrator.store.assignments import AssignmentStore, LeaseLost
+from orchestrator.store.database import Database
+from orchestrator.store.leases import Lease
+from orchestrator.store.nodes import NodeStore
+from orchestrator.store.tasks import TaskStore
+from protocol.clock import Clock
+from protocol.errors import Conflict
+from protocol.identifiers import Address, address
+from protocol.signing import unix_ms
+from protocol.wire.heartbeat import Command, CommandKind, NodeState
+from protocol.wire.tasks import AssignmentState, TaskState
+
+MOST_CHANGES = 5000
+IN_A_THREAD = 500
+"""Pools larger than this are planned in a thread, so that heartbeats are answered meanwhile."""
+
+ANYWAY = timedelta(seconds=5)
+"""Time passes for tasks with deadlines, failures and drains, so they are looked at though nothing changed."""
+
+ALL = timedelta(minutes=10)
+"""Everything is read again after this, whatever was missed."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Scheduler:
+    """One look at the schedule.
+
+    Args:
+        database: The pool's.
+        nodes: Where nodes are kept.
+        tasks: Where tasks are kept.
+        assignments: Where assignments are kept.
+        patience: How long to wait for what.
+        clock: Whose time counts.
+        lease: Of this loop.
+    """
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        nodes: NodeStore,
+        tasks: TaskStore,
+        assignments: AssignmentStore,
+        patience: Patience,
+        clock: Clock,
+        lease: Lease,
+    ) -> None:
+        self._database = database
+        self._nodes = nodes
+        self._tasks = tasks
+        self._assignments = assignments
+        self._patience = patience
+        self._clock = clock
+        self._lease = lease
+        self._snapshot = Snapshot(nodes, assignments)
+        self._read_at: float | None = None
+        self._planned_at = 0.0
+        self._pending: set[Address] = set()
+        self._time_matters = True
+
+    async def tick(self) -> bool:
+        """Makes and carries out a plan if anything changed; whether it did.
+
+        Raises:
+            StoreUnavailable: Redis is down; everything is read again when it is back.
+        """
+        before = self._lease.value
+        if not await self._lease.hold():
+            self._read_at = None
+            return False
+        if self._lease.value != before:
+            self._read_at = None
+        try:
+            return await self._look()
+        except LeaseLost:
+            _log.info("schedule-handed-over")
+            self._read_at = None
+            return False
+        except Exception:
+            # What was taken from the list of changes may not have been looked at.
+            self._read_at = None
+            raise
+
+    async def _look(self) -> bool:
+        now = self._clock.monotonic()
+        changed = set(await self._nodes.take_changed(limit=MOST_CHANGES))
+        if self._read_at is None or now - self._read_at >= ALL.total_seconds():
+            await self._snapshot.read_all()
+            self._read_at = now
+        elif changed or self._pending:
+            addresses = {address(name) for name in changed if name != "tasks"} | self._pending
+            await self._snapshot.read(addresses)
+        elif not self._time_matters or now - self._planned_at < ANYWAY.total_seconds():
+            return False
+        self._pending.clear()
+        self._planned_at = now
+        tasks = await self._tasks.open_tasks()
+        now_ms = unix_ms(self._clock.now())
+        candidates = list(self._snapshot.candidates.values())
+        self._time_matters = any(_waits_for_time(task) for task in tasks) or any(
+            node.state is NodeState.DRAINING and node.placement is not None for node in candidates
+        )
+        if len(candidates) > IN_A_THREAD:
+            result = await asyncio.to_thread(plan, tasks, candidates, now_ms=now_ms, patience=self._patience)
+        else:
+            result = plan(tasks, candidates, now_ms=now_ms, patience=self._patience)
+        await self._carry_out(result, {task.id: task for task in tasks}, now_ms)
+        return True
+
+    async def _carry_out(self, result: Plan, tasks: dict[str, OpenTask], now_ms: int) -> None:
+        await asyncio.gather(*(self._settle(settle, now_ms) for settle in result.settles))
+        await asyncio.gather(
+            *(
+                self._assignments.end(
+                    lease=self._lease.value,
+                    node=stop.node,
+                    identifier=stop.assignment_id,
+                    state=AssignmentState.STOPPED,
+                    why=stop.because,
+                    now_ms=now_ms,
+                    outcome=None,
+                )
+                for stop in result.stops
+            )
+        )
+        for renewal in result.renewals:
+            row = self._snapshot.rows[renewal.node]
+            await self._assignments.renew(
+                row,
+                lease=self._lease.value,
+                task_generation=tasks[self._task_of(renewal.node)].generation,
+                restart=False,
+                now_ms=now_ms,
+                why="the task was changed",
+                actor="scheduler",
+            )
+        for start in range(0, len(result.starts), 256):
+            await asyncio.gather(
+                *(
+                    self._assignments.place(
+                        lease=self._lease.value,
+                        node=one.node,
+                        identifier=new_id(),
+                        task_id=one.task_id,
+                        task_name=tasks[one.task_id].spec.name,
+                        task_generation=tasks[one.task_id].generation,
+                        group=one.group,
+                        now_ms=now_ms,
+                    )
+                    for one in result.starts[start : start + 256]
+                )
+            )
+        for verdict in result.verdicts:
+            over = verdict.state in {TaskState.COMPLETED, TaskState.FAILED}
+            await self._database.call(
+                "verdict",
+                self._lease.value,
+                verdict.task_id,
+                tasks[verdict.task_id].generation,
+                verdict.state,
+                verdict.reason,
+                now_ms,
+                1 if over else 0,
+            )
+        for decisions in (result.settles, result.stops, result.renewals, result.starts):
+            self._pending |= {decision.node for decision in decisions}
+
+    async def _settle(self, settle: Settle, now_ms: int) -> None:
+        placement = self._snapshot.candidates[settle.node].placement
+        if placement is None:
+            return
+        outcome = Outcome(
+            node=settle.node,
+            spec_generation=placement.spec_generation,
+            state=settle.state,
+            at_ms=now_ms,
+            detail=settle.detail[:500],
+            group=placement.group,
+        )
+        # What the task wrote is asked for now, because its container will soon be gone.
+        following, _ = await self._assignments.want_lines(settle.assignment_id, until_ms=now_ms + 60_000)
+        command = Command(
+            id=new_id(),
+            kind=CommandKind.SEND_LOGS,
+            text=settle.assignment_id,
+            since=following,
+            until_ms=now_ms + 60_000,
+        )
+        try:
+            await self._nodes.leave_command(settle.node, command)
+        except Conflict as error:  # a node that takes no commands loses its last lines, and nothing else
+            _log.info("log-not-asked-for", node=settle.node, reason=error.detail)
+        await self._assignments.end(
+            lease=self._lease.value,
+            node=settle.node,
+            identifier=settle.assignment_id,
+            state=settle.state,
+            why=settle.detail[:500] or f"it {settle.state}",
+            now_ms=now_ms,
+            outcome=outcome,
+        )
+
+    def _task_of(self, node: Address) -> str:
+        placement = self._snapshot.candidates[node].placement
+        return "" if placement is None else placement.task_id
+
+
+def _waits_for_time(task: OpenTask) -> bool:
+    """Whether a task's plan may change by itself: at its deadline, or when a failure was long enough ago."""
+    return task.spec.deadline_ms is not None or any(
+        outcome.state is AssignmentState.FAILED for outcome in task.outcomes
+    )

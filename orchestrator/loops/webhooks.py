@@ -1,0 +1,134 @@
+"""Delivers the pool's events to webhooks: in order, signed, again with growing pauses until they are taken."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import random
+from datetime import timedelta
+from functools import partial
+from urllib.parse import urlsplit
+
+import httpx
+import structlog
+
+from orchestrator.destinations import check_destination
+from orchestrator.parts import Parts
+from orchestrator.store.leases import Lease
+from orchestrator.store.webhooks import Delivery
+from protocol.errors import MusterError, Unavailable
+from protocol.signing import unix_ms
+from protocol.wire.pool import PoolEvent
+
+SIGNATURE_HEADER = "X-Muster-Webhook-Signature"
+TIMESTAMP_HEADER = "X-Muster-Webhook-Timestamp"
+EVENT_HEADER = "X-Muster-Webhook-Event"
+
+PATIENCE = timedelta(seconds=10)
+EVENTS_AT_ONCE = 100
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 3600.0
+
+_log = structlog.get_logger(__name__)
+
+
+def signature_of(secret: bytes, *, timestamp: str, body: bytes) -> str:
+    """What a receiver compares: HMAC-SHA256 over timestamp, a dot and the body, in hex."""
+    return hmac.new(secret, timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
+
+
+def wants(patterns: tuple[str, ...], kind: str) -> bool:
+    """Whether a webhook asked for this kind of event: by name, by a beginning that ends with a dot, or for all."""
+    return not patterns or any(kind == one or (one.endswith(".") and kind.startswith(one)) for one in patterns)
+
+
+class Postman:
+    """One look at what is to be delivered.
+
+    Args:
+        parts: The orchestrator's.
+        lease: Of this loop.
+        http: Sends; without redirects.
+    """
+
+    def __init__(self, parts: Parts, *, lease: Lease, http: httpx.AsyncClient) -> None:
+        self._parts = parts
+        self._lease = lease
+        self._http = http
+        self._under_way: dict[str, asyncio.Task[None]] = {}
+
+    async def round(self) -> None:
+        """Starts a delivery for every webhook that is due; one that is slow delays no other."""
+        if not await self._lease.hold():
+            return
+        now = unix_ms(self._parts.clock.now())
+        webhooks = self._parts.webhooks
+        for delivery in await webhooks.get_many(await webhooks.ids()):
+            name = delivery.webhook.id
+            if delivery.due_ms <= now and name not in self._under_way:
+                task = asyncio.create_task(self._deliver(delivery))
+                self._under_way[name] = task
+                task.add_done_callback(partial(self._ended, name))
+
+    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
+        self._under_way.pop(name, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("webhook-crashed", webhook=name, exc_info=error)
+
+    async def finish(self) -> None:
+        """Waits for the deliveries that are under way."""
+        while self._under_way:
+            await asyncio.gather(*self._under_way.values(), return_exceptions=True)
+
+    async def _deliver(self, delivery: Delivery) -> None:
+        webhook, store = delivery.webhook, self._parts.webhooks
+        events = await self._parts.events.after(delivery.cursor, limit=EVENTS_AT_ONCE)
+        for event in events:
+            if wants(webhook.events, event.kind):
+                try:
+                    await self._send(webhook.id, webhook.url, event)
+                except MusterError as error:
+                    failures = delivery.failures + 1
+                    pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(failures - 1, 12))
+                    pause *= random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+                    due = unix_ms(self._parts.clock.now()) + int(pause * 1000)
+                    await store.failed(webhook.id, failures=failures, due_ms=due, error=error.detail)
+                    _log.info("webhook-failed", webhook=webhook.id, failures=failures, reason=error.detail)
+                    return
+                await store.moved(webhook.id, cursor=event.id, delivered=1)
+        if events:
+            await store.moved(webhook.id, cursor=events[-1].id, delivered=0)
+
+    async def _send(self, name: str, url: str, event: PoolEvent) -> None:
+        allow_private = self._parts.settings.webhooks_to_private_networks
+        addresses = await check_destination(url, allow_private=allow_private)
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        # Sent to the address that was checked: the name may mean another one by now.
+        target = httpx.URL(url).copy_with(host=addresses[0])
+        timestamp = str(unix_ms(self._parts.clock.now()) // 1000)
+        body = event.model_dump_json().encode()
+        secret = await self._parts.webhooks.secret(name)
+        request = self._http.build_request(
+            "POST",
+            target,
+            content=body,
+            headers={
+                "Host": parts.netloc,
+                "Content-Type": "application/json",
+                TIMESTAMP_HEADER: timestamp,
+                EVENT_HEADER: event.id,
+                SIGNATURE_HEADER: signature_of(secret, timestamp=timestamp, body=body),
+            },
+            extensions={"sni_hostname": host},
+            timeout=PATIENCE.total_seconds(),
+        )
+        try:
+            async with asyncio.timeout(PATIENCE.total_seconds()):
+                response = await self._http.send(request, stream=True)
+                await response.aclose()
+        except (httpx.HTTPError, TimeoutError) as error:
+            raise Unavailable(f"the receiver did not answer: {type(error).__name__}") from error
+        if not 200 <= response.status_code < 300:
+            raise Unavailable(f"the receiver answered {response.status_code}")

@@ -1,0 +1,104 @@
+"""Everything that routes and loops of one orchestrator share, built in one place."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+
+from fastapi import Request
+from redis.asyncio import Redis
+
+from orchestrator.chain import PoolLedger
+from orchestrator.heartbeat import HeartbeatDesk
+from orchestrator.life import NodeLife
+from orchestrator.membership import Standings
+from orchestrator.pool_view import PoolView
+from orchestrator.sealing import Seal
+from orchestrator.settings import OrchestratorSettings
+from orchestrator.store.assignments import AssignmentStore
+from orchestrator.store.database import Database
+from orchestrator.store.events import EventStore
+from orchestrator.store.nodes import NodeStore
+from orchestrator.store.tasks import TaskStore
+from orchestrator.store.webhooks import WebhookStore
+from protocol.admission import Admission
+from protocol.clock import Clock
+from protocol.keys import Key
+from protocol.rates import Rate
+from protocol.redis import RedisKeys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What one orchestrator is made of."""
+
+    settings: OrchestratorSettings
+    clock: Clock
+    key: Key
+    redis: Redis
+    database: Database
+    admission: Admission
+    nodes: NodeStore
+    tasks: TaskStore
+    assignments: AssignmentStore
+    events: EventStore
+    webhooks: WebhookStore
+    life: NodeLife
+    ledger: PoolLedger
+    standings: Standings
+    pool: PoolView
+    desk: HeartbeatDesk
+    streams: asyncio.Semaphore
+    """One place per follower of logs or events."""
+
+
+def build_parts(settings: OrchestratorSettings, *, redis: Redis, ledger: PoolLedger, key: Key, clock: Clock) -> Parts:
+    """Puts an orchestrator together; nothing runs yet."""
+    keys = RedisKeys(f"pool-{settings.pool_id}")
+    database = Database(redis, keys=keys)
+    seal = Seal.from_file(settings.secrets_key_file) if settings.secrets_key_file else Seal([])
+    rate = Rate(count=max(1, round(settings.node_rate_per_s * 60)), per=timedelta(minutes=1), burst=settings.node_burst)
+    admission = Admission(redis, keys=keys, rate=rate, clock=clock)
+    nodes = NodeStore(database)
+    tasks = TaskStore(database, seal=seal, clock=clock)
+    pace = settings.pace()
+    life = NodeLife(nodes, pace=pace, clock=clock, invite_life=timedelta(seconds=settings.invite_life_s))
+    standings = Standings(ledger, clock=clock)
+    return Parts(
+        settings=settings,
+        clock=clock,
+        key=key,
+        redis=redis,
+        database=database,
+        admission=admission,
+        nodes=nodes,
+        tasks=tasks,
+        assignments=AssignmentStore(database),
+        events=EventStore(database),
+        webhooks=WebhookStore(database, seal=seal, clock=clock),
+        life=life,
+        ledger=ledger,
+        standings=standings,
+        pool=PoolView(ledger, clock=clock),
+        desk=HeartbeatDesk(
+            pool_id=settings.pool_id,
+            database=database,
+            nodes=nodes,
+            tasks=tasks,
+            life=life,
+            standings=standings,
+            admission=admission,
+            pace=pace,
+            clock=clock,
+        ),
+        streams=asyncio.Semaphore(settings.streams),
+    )
+
+
+def parts_of(request: Request) -> Parts:
+    """The parts of the app that serves this request."""
+    parts = request.app.state.parts
+    if not isinstance(parts, Parts):
+        raise TypeError("app.state.parts must be Parts")
+    return parts

@@ -1,0 +1,38 @@
+"""Who may call: nodes by their signature; the pool's owner by token; the pool's manager by signature."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Depends, Path, Request
+from pydantic import BaseModel
+
+from orchestrator.parts import parts_of
+from protocol.identifiers import Address, WireAddress
+from protocol.tokens import OwnerRequest, Scope, owner_access
+from protocol.verification import SignedRequest, signed_request
+
+OWNER_BODY = 256 * 1024
+"""Room for a task with its environment and secrets."""
+NODE_BODY = 64 * 1024
+LOGS_BODY = 1024 * 1024
+
+
+async def _is_manager(address: Address, request: Request) -> bool:
+    return address in (await parts_of(request).pool.get()).managers
+
+
+Reader = Annotated[OwnerRequest, Depends(owner_access(Scope.READ, is_manager=_is_manager))]
+Operator = Annotated[OwnerRequest, Depends(owner_access(Scope.OPERATE, is_manager=_is_manager, body_limit=OWNER_BODY))]
+Admin = Annotated[OwnerRequest, Depends(owner_access(Scope.ADMIN, is_manager=_is_manager, body_limit=OWNER_BODY))]
+Node = Annotated[SignedRequest, Depends(signed_request(body_limit=NODE_BODY))]
+NodeWithLogs = Annotated[SignedRequest, Depends(signed_request(body_limit=LOGS_BODY))]
+
+NodePath = Annotated[WireAddress, Path(description="The node's address", pattern="^0x[0-9a-fA-F]{40}$")]
+IdentifierPath = Annotated[str, Path(description="32 hex digits", pattern="^[0-9a-f]{32}$")]
+
+
+def body(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
+    """Declares a body that the route reads from the checked request, so that OpenAPI knows it."""
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    return {"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}}

@@ -1,0 +1,104 @@
+"""What an orchestrator can be told: `[orchestrator]` in the settings file, `MUSTER_ORCHESTRATOR_…`, or flags."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+from orchestrator.decisions import Patience
+from orchestrator.intervals import Pace
+from protocol.settings import Settings
+from protocol.tokens import TokenSetting
+from protocol.wire.base import Labels, ShortText
+
+
+class Requirements(BaseModel):
+    """What a machine must have to be invited."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    min_gpus: int = Field(0, ge=0)
+    min_gpu_memory_bytes: int = Field(0, ge=0)
+    gpu_models: tuple[ShortText, ...] = ()
+    min_cpu_cores: int = Field(1, ge=1)
+    min_memory_bytes: int = Field(0, ge=0)
+    min_disk_bytes: int = Field(0, ge=0)
+    labels: Labels = {}
+
+
+class OrchestratorSettings(Settings):
+    """Settings of one orchestrator. Several may serve one pool: same Redis, same keys, same settings."""
+
+    service: ClassVar[str] = "orchestrator"
+
+    host: str = Field("127.0.0.1", description="Address to listen on")
+    port: int = Field(8002, ge=0, le=65535, description="Port to listen on; 0 for any free one")
+    public_url: str = Field(description="Where workers reach this pool's orchestrators; stands in invites")
+    pool_id: int = Field(ge=1, description="Number of the pool on the ledger")
+    redis_url: SecretStr = Field(
+        SecretStr("redis://127.0.0.1:6379/0"), description="Redis 6.2 or newer, with appendonly on"
+    )
+    chain_url: SecretStr = Field(SecretStr("http://127.0.0.1:8545"), description="JSON-RPC endpoint of the chain")
+    deployment: Path = Field(description="File that names the chain and the contracts' addresses")
+    confirmations: int = Field(0, ge=0, le=1000, description="Blocks on top before an event counts")
+    keystore: Path | None = Field(
+        None, description="Keystore file of the pool's orchestrator key; or MUSTER_ORCHESTRATOR_KEY"
+    )
+    password_file: Path | None = Field(None, description="File with its password; or MUSTER_ORCHESTRATOR_PASSWORD")
+    manager_keystore: Path | None = Field(
+        None, description="Keystore file of the pool's manager, if bans are written from here; or MUSTER_MANAGER_KEY"
+    )
+    manager_password_file: Path | None = Field(None, description="File with its password; or MUSTER_MANAGER_PASSWORD")
+    discovery: tuple[str, ...] = Field(
+        (), description="Discovery services to read: URLs, with `#0x…` the address that each must have"
+    )
+    allow_plain_http: bool = Field(False, description="Let http go to other machines, inside an encrypted network only")
+    tokens: tuple[TokenSetting, ...] = Field((), description="Tokens of the owner's API; there is no default one")
+    secrets_key_file: Path | None = Field(
+        None, description="Seals the secrets of tasks in Redis; made when it is not there; the same for all replicas"
+    )
+    trusted_proxies: tuple[str, ...] = Field((), description="Networks whose X-Forwarded-For is believed")
+    requirements: Requirements = Field(Requirements(), description="What a machine must have to be invited")
+
+    shortest_interval_s: float = Field(10.0, ge=0.1, le=3600, description="No node speaks more often")
+    target_rate: float = Field(500.0, gt=0, description="Heartbeats per second that the pool may cost")
+    stagger: float = Field(0.1, ge=0, le=1, description="Share of the interval that is drawn at random")
+    unhealthy_after: float = Field(2.0, gt=1, description="Missed intervals until a node is unhealthy")
+    dead_after: float = Field(5.0, gt=1, description="Missed intervals until it is dead")
+
+    invite_life_s: float = Field(300.0, ge=10, le=86_400, description="How long an invite may be redeemed")
+    invites_per_minute: float = Field(120.0, gt=0, description="At most so many invites are signed")
+    eviction_rest_s: float = Field(3600.0, ge=0, description="How long an evicted node is not invited again")
+    discovery_every_s: float = Field(5.0, ge=0.1, description="Pause between two readings of a discovery service")
+    ledger_every_s: float = Field(2.0, ge=0.1, description="Pause between two readings of the ledger's events")
+    removals_every_s: float = Field(5.0, ge=0.1, description="Pause between two batches of removals on the ledger")
+    schedule_every_s: float = Field(0.25, ge=0.05, description="Pause between two looks at what changed")
+    liveness_every_s: float = Field(0.5, ge=0.05, description="Pause between two looks at what is overdue")
+    lease_s: float = Field(10.0, ge=1, description="How long a loop's lease lasts without its holder")
+    drain_patience_s: float = Field(600.0, ge=0, description="How long a task may finish on a draining node")
+
+    node_rate_per_s: float = Field(5.0, gt=0, description="Requests per second of one node")
+    node_burst: int = Field(50, ge=1, description="Requests of one node at once")
+    ip_rate_per_s: float = Field(1000.0, gt=0, description="Requests per second of one IP")
+    ip_burst: int = Field(5000, ge=1, description="Requests of one IP at once")
+    streams: int = Field(64, ge=1, description="Followers of logs and events at a time")
+    webhooks_to_private_networks: bool = Field(
+        False, description="Let webhooks go to loopback and private addresses; for devnets and internal receivers"
+    )
+
+    def pace(self) -> Pace:
+        """Intervals and deadlines."""
+        return Pace(
+            shortest=timedelta(seconds=self.shortest_interval_s),
+            target_rate=self.target_rate,
+            stagger=self.stagger,
+            unhealthy_after=self.unhealthy_after,
+            dead_after=self.dead_after,
+        )
+
+    def patience(self) -> Patience:
+        """How long the scheduler waits for what."""
+        return Patience(drain=timedelta(seconds=self.drain_patience_s))

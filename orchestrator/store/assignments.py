@@ -1,0 +1,275 @@
+"""Assignments in Redis: what the scheduler gave to which node, what came of it, and the lines it wrote."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+
+from orchestrator.decisions import Outcome, Placement
+from orchestrator.store.database import Argument, Database
+from orchestrator.store.nodes import NodeRow, text_of
+from orchestrator.store.tasks import encode_outcome
+from protocol.errors import Conflict, NotFound, Unavailable
+from protocol.identifiers import Address, address
+from protocol.wire.heartbeat import LogLine, LogReceipt
+from protocol.wire.pool import AssignmentView
+from protocol.wire.tasks import AssignmentState, GroupPlace
+
+KEPT = timedelta(days=7)
+"""How long an assignment and its log outlive it."""
+
+MOST_LINES = 5000
+"""Lines of log that are kept per assignment, the newest."""
+
+MOST_LOG_BYTES = 8 << 20
+"""Bytes of log that are kept per assignment: one node's longest lines must not fill Redis."""
+
+
+class LeaseLost(Unavailable):
+    """Another orchestrator does this work by now."""
+
+    code = "lease-lost"
+
+
+def head_of(*, identifier: str, task_id: str, generation: int, group: GroupPlace | None, restart_nonce: int) -> str:
+    """An assignment's own part of the heartbeat's answer, as JSON without braces."""
+    fields = {
+        "id": identifier,
+        "task_id": task_id,
+        "generation": generation,
+        "group": None if group is None else group.model_dump(),
+        "restart_nonce": restart_nonce,
+    }
+    return json.dumps(fields, separators=(",", ":"))[1:-1]
+
+
+class AssignmentStore:
+    """Reads and writes assignments.
+
+    Args:
+        database: The pool's.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def place(
+        self,
+        *,
+        lease: str,
+        node: Address,
+        identifier: str,
+        task_id: str,
+        task_name: str,
+        task_generation: int,
+        group: GroupPlace | None,
+        now_ms: int,
+    ) -> bool:
+        """Gives a node an assignment; False if the node is not healthy and free any more.
+
+        Raises:
+            LeaseLost: Somebody else schedules by now.
+        """
+        head = head_of(identifier=identifier, task_id=task_id, generation=1, group=group, restart_nonce=0)
+        answer = await self._database.call(
+            "place",
+            lease,
+            node,
+            identifier,
+            head,
+            f"{task_id}:{task_generation}",
+            task_id,
+            task_name,
+            now_ms,
+            "" if group is None else group.model_dump_json(),
+        )
+        return _done(answer)
+
+    async def renew(
+        self, row: NodeRow, *, lease: str, task_generation: int | None, restart: bool, now_ms: int, why: str, actor: str
+    ) -> bool:
+        """Tells a node a new generation of its assignment; False if it runs something else by now.
+
+        Args:
+            row: The node as it was read.
+            lease: The scheduler's; empty for a person's wish.
+            task_generation: The task's new generation; None to keep the one it has.
+            restart: Whether the container is to be replaced though nothing about it changed.
+            now_ms: The time.
+            why: In words.
+            actor: Who wants it.
+
+        Raises:
+            LeaseLost: Somebody else schedules by now.
+        """
+        head = json.loads(f"{{{row.head}}}")
+        group = None if head["group"] is None else GroupPlace.model_validate(head["group"])
+        task_id = str(head["task_id"])
+        answer = await self._database.call(
+            "renew",
+            lease,
+            row.address,
+            str(head["id"]),
+            str(row.generation),
+            head_of(
+                identifier=str(head["id"]),
+                task_id=task_id,
+                generation=row.generation + 1,
+                group=group,
+                restart_nonce=int(head["restart_nonce"]) + restart,
+            ),
+            row.reference if task_generation is None else f"{task_id}:{task_generation}",
+            now_ms,
+            why,
+            actor,
+        )
+        return _done(answer)
+
+    async def end(
+        self,
+        *,
+        lease: str,
+        node: Address,
+        identifier: str,
+        state: AssignmentState,
+        why: str,
+        now_ms: int,
+        outcome: Outcome | None,
+    ) -> bool:
+        """Takes an assignment from its node and writes down how it ended; False if it was gone already.
+
+        Raises:
+            LeaseLost: Somebody else schedules by now.
+        """
+        answer = await self._database.call(
+            "end",
+            lease,
+            node,
+            identifier,
+            state,
+            why,
+            now_ms,
+            int(KEPT.total_seconds() * 1000),
+            "" if outcome is None else encode_outcome(outcome),
+        )
+        return _done(answer)
+
+    async def placements(self, rows: Sequence[NodeRow]) -> list[Placement | None]:
+        """What each node holds, for the scheduler; in the order of the rows."""
+        holders = [row for row in rows if row.assignment_id]
+        hashes = await self._database.ask_many(
+            [("HGETALL", self._assignment(row.assignment_id or "")) for row in holders]
+        )
+        found: dict[Address, Placement] = {}
+        for row, raw in zip(holders, hashes, strict=True):
+            fields = text_of(raw)
+            if "task" in fields:
+                found[row.address] = Placement(
+                    id=row.assignment_id or "",
+                    task_id=fields["task"],
+                    spec_generation=int(row.reference.rpartition(":")[2] or 0),
+                    state=AssignmentState(fields["state"]),
+                    assigned_at_ms=int(fields["assigned"]),
+                    detail=fields.get("detail", ""),
+                    group=_group(fields),
+                )
+        return [found.get(row.address) for row in rows]
+
+    async def views(self, identifiers: Sequence[str]) -> dict[str, AssignmentView]:
+        """Those of the assignments that are still kept."""
+        hashes = await self._database.ask_many([("HGETALL", self._assignment(name)) for name in identifiers])
+        fields = (text_of(raw) for raw in hashes)
+        return {
+            name: _view(one) for name, one in zip(identifiers, fields, strict=True) if "task" in one and "node" in one
+        }
+
+    async def placed(self, task_id: str) -> list[Address]:
+        """Nodes that hold an assignment of the task."""
+        members = await self._database.ask("SMEMBERS", self._database.key("placed", task_id))
+        return sorted(Address(member.decode()) for member in members)
+
+    async def keep_lines(self, node: Address, identifier: str, lines: Sequence[LogLine]) -> LogReceipt:
+        """Keeps the lines that are new.
+
+        Raises:
+            NotFound: The node never had this assignment, or it is no longer kept.
+        """
+        flat: list[Argument] = []
+        for line in sorted(lines, key=lambda one: one.sequence):
+            flat += [line.sequence, line.model_dump_json()]
+        kept = int(KEPT.total_seconds() * 1000)
+        following, until = await self._database.call("logs", node, identifier, MOST_LINES, MOST_LOG_BYTES, kept, *flat)
+        if following == -1:
+            raise NotFound(
+                f"assignment {identifier} is none of {node}'s",
+                hint="push logs of your own assignments only, and not after a week",
+                code="unknown-assignment",
+            )
+        return LogReceipt(next_sequence=int(following), wanted_until_ms=int(until))
+
+    async def lines(self, identifier: str, *, since: int, limit: int) -> list[LogLine]:
+        """Kept lines from a sequence number on, in order."""
+        key = self._database.key("logs", identifier)
+        entries = await self._database.ask("XRANGE", key, f"{since + 1}-0", "+", "COUNT", limit)
+        return [LogLine.model_validate_json(fields[b"line"]) for _, fields in entries]
+
+    async def last_lines(self, identifier: str, *, limit: int) -> list[LogLine]:
+        """The newest kept lines, in order."""
+        key = self._database.key("logs", identifier)
+        entries = await self._database.ask("XREVRANGE", key, "+", "-", "COUNT", limit)
+        return [LogLine.model_validate_json(fields[b"line"]) for _, fields in reversed(entries)]
+
+    async def wanted_until(self, identifier: str) -> int:
+        """Until when somebody wants the lines, in milliseconds; 0 if nobody does."""
+        return int(await self._database.ask("HGET", self._assignment(identifier), "log_until") or 0)
+
+    async def want_lines(self, identifier: str, *, until_ms: int) -> tuple[int, int]:
+        """Notes that somebody reads the log; answers the next sequence and until when lines were wanted before."""
+        key = self._assignment(identifier)
+        following, before = await self._database.ask("HMGET", key, "log_next", "log_until")
+        if await self._database.ask("EXISTS", key):
+            await self._database.ask("HSET", key, "log_until", until_ms)
+        return int(following or 0), int(before or 0)
+
+    def _assignment(self, identifier: str) -> str:
+        return self._database.key("assignment", identifier)
+
+
+def _done(answer: int) -> bool:
+    if answer == -1:
+        raise LeaseLost("another orchestrator took over the schedule")
+    return answer == 1
+
+
+def check_renewed(done: bool, node: Address) -> None:
+    """Returns if a person's wish was carried out.
+
+    Raises:
+        Conflict: The node runs something else by now.
+    """
+    if not done:
+        raise Conflict(f"{node} got another assignment just now", hint="look at it and try again", retryable=True)
+
+
+def _group(fields: dict[str, str]) -> GroupPlace | None:
+    return GroupPlace.model_validate_json(fields["group"]) if fields.get("group") else None
+
+
+def _view(fields: dict[str, str]) -> AssignmentView:
+    return AssignmentView(
+        id=fields["id"],
+        task_id=fields["task"],
+        task_name=fields["name"],
+        node=address(fields["node"]),
+        generation=int(fields["generation"]),
+        state=AssignmentState(fields["state"]),
+        detail=fields.get("detail", ""),
+        exit_code=int(fields["exit_code"]) if fields.get("exit_code") else None,
+        restarts=int(fields.get("restarts") or 0),
+        assigned_at_ms=int(fields["assigned"]),
+        started_at_ms=int(fields["started"]) if fields.get("started") else None,
+        ended_at_ms=int(fields["ended"]) if fields.get("ended") else None,
+        ended_because=fields.get("because", ""),
+        group=_group(fields),
+    )

@@ -1,0 +1,281 @@
+"""Tasks in Redis. What must never come back (secrets, registry passwords) lies there sealed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter
+
+from orchestrator.decisions import OpenTask, Outcome
+from orchestrator.life import new_id
+from orchestrator.sealing import Seal
+from orchestrator.store.database import Argument, Database
+from orchestrator.store.nodes import text_of
+from protocol.clock import Clock
+from protocol.errors import Conflict, NotFound, Unavailable
+from protocol.signing import unix_ms
+from protocol.wire.tasks import (
+    AssignmentState,
+    DesiredState,
+    NewTask,
+    Task,
+    TaskPatch,
+    TaskSpec,
+    TaskState,
+)
+
+MOST_TASKS = 10_000
+"""Tasks that are kept, finished ones included; the owner deletes what is not needed any more."""
+
+_OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRow:
+    """What Redis has of a task."""
+
+    task: Task
+    revision: str
+    sealed: str
+
+
+class TaskStore:
+    """Reads and writes tasks.
+
+    Args:
+        database: The pool's.
+        seal: For secrets.
+        clock: Whose time counts.
+    """
+
+    def __init__(self, database: Database, *, seal: Seal, clock: Clock) -> None:
+        self._database = database
+        self._seal = seal
+        self._clock = clock
+
+    async def create(self, new: NewTask, *, actor: str) -> Task:
+        """Keeps a new task.
+
+        Raises:
+            Conflict: There are too many.
+            InvalidInput: It has secrets, and there is no key to seal them with.
+        """
+        if int(await self._database.ask("ZCARD", self._database.key("tasks"))) >= MOST_TASKS:
+            raise Conflict(f"the pool has {MOST_TASKS} tasks", hint="delete finished ones", code="too-many-tasks")
+        now = unix_ms(self._clock.now())
+        identifier = new_id()
+        secret = new.model_dump_json(include={"secrets", "registry"})
+        sealed = self._seal.close(secret.encode()) if new.secrets or new.registry is not None else ""
+        fields = {
+            "name": new.spec.name,
+            "spec": new.spec.model_dump_json(),
+            "generation": "1",
+            "desired": DesiredState.RUNNING,
+            "state": TaskState.PENDING,
+            "reason": "no node was looked for yet",
+            "created": str(now),
+            "sealed": sealed,
+            "secret_names": json.dumps(sorted(new.secrets)),
+        }
+        await self._write(identifier, "", fields, is_open=True, kind="task.created", actor=actor, created=now)
+        return (await self.get(identifier)).task
+
+    async def patch(self, identifier: str, patch: TaskPatch, *, actor: str) -> Task:
+        """Changes a task; a new spec, number of replicas or priority is a new generation of it.
+
+        Raises:
+            NotFound: There is no such task.
+            Conflict: Somebody else changed it at the same time.
+        """
+        row = await self.get(identifier)
+        before = row.task
+        spec = before.spec if patch.spec is None else patch.spec
+        update = {name: value for name, value in (("replicas", patch.replicas), ("priority", patch.priority)) if value}
+        if patch.priority == 0:
+            update["priority"] = 0
+        spec = TaskSpec.model_validate({**spec.model_dump(), **update})
+        desired = patch.desired_state or before.desired_state
+        starts_over = desired is DesiredState.RUNNING and before.state in {
+            TaskState.STOPPED,
+            TaskState.COMPLETED,
+            TaskState.FAILED,
+        }
+        # Replicas and priority move nobody who runs, so they make no new generation; nor does a stop.
+        renewed = _told(spec) != _told(before.spec) or starts_over
+        state, reason = before.state, before.reason
+        if desired is DesiredState.STOPPED and before.state in {TaskState.PENDING, TaskState.RUNNING}:
+            state, reason = TaskState.STOPPED, f"stopped by {actor}"
+        elif desired is DesiredState.RUNNING and (starts_over or renewed):
+            state, reason = TaskState.PENDING, "no node was looked for yet"
+        fields = {
+            "name": spec.name,
+            "spec": spec.model_dump_json(),
+            "generation": str(before.generation + renewed),
+            "desired": desired,
+            "state": state,
+            "reason": reason,
+        }
+        is_open = state in {TaskState.PENDING, TaskState.RUNNING}
+        kind = "task.stopped" if state is TaskState.STOPPED else "task.changed"
+        await self._write(
+            identifier, row.revision, fields, is_open=is_open, kind=kind, actor=actor, created=before.created_at_ms
+        )
+        if renewed:
+            # Outcomes of older generations count for nothing; what is still running will be counted as it reports.
+            await self._database.ask("DEL", self._database.key("outcomes", identifier))
+        return (await self.get(identifier)).task
+
+    async def delete(self, identifier: str, *, actor: str) -> None:
+        """Deletes a task; what runs of it is stopped.
+
+        Raises:
+            NotFound: There is no such task.
+        """
+        now = unix_ms(self._clock.now())
+        if not await self._database.call("delete_task", identifier, now, actor):
+            raise _not_found(identifier)
+
+    async def get(self, identifier: str) -> TaskRow:
+        """One task.
+
+        Raises:
+            NotFound: There is no such task.
+        """
+        rows = await self.get_many([identifier])
+        if not rows:
+            raise _not_found(identifier)
+        return rows[0]
+
+    async def get_many(self, identifiers: Sequence[str]) -> list[TaskRow]:
+        """Those of the tasks that are there, in the order of the ids."""
+        commands: list[Sequence[Argument]] = []
+        for identifier in identifiers:
+            commands.append(("HGETALL", self._database.key("task", identifier)))
+            commands.append(("HGETALL", self._database.key("counts", identifier)))
+        answers = await self._database.ask_many(commands)
+        rows = []
+        for index, identifier in enumerate(identifiers):
+            fields = text_of(answers[2 * index])
+            if "spec" in fields:
+                rows.append(_row(identifier, fields, text_of(answers[2 * index + 1])))
+        return rows
+
+    async def page(self, *, after: str | None, limit: int) -> tuple[list[TaskRow], str | None]:
+        """The next tasks, oldest first, and the cursor of those that follow."""
+        low = "-inf" if after is None else f"({after}"
+        pairs = await self._database.ask(
+            "ZRANGEBYSCORE", self._database.key("tasks"), low, "+inf", "WITHSCORES", "LIMIT", 0, limit + 1
+        )
+        names = [(pairs[index].decode(), pairs[index + 1].decode()) for index in range(0, len(pairs), 2)]
+        rows = await self.get_many([identifier for identifier, _ in names[:limit]])
+        return rows, names[limit - 1][1] if len(names) > limit else None
+
+    async def open_ids(self) -> list[str]:
+        """Tasks that are wanted and not over."""
+        return sorted(
+            name.decode() for name in await self._database.ask("SMEMBERS", self._database.key("tasks", "open"))
+        )
+
+    async def open_tasks(self) -> list[OpenTask]:
+        """Tasks that are wanted and not over, with how their assignments ended, for the scheduler."""
+        identifiers = await self.open_ids()
+        rows = await self.get_many(identifiers)
+        outcomes = await self._database.ask_many(
+            [("HVALS", self._database.key("outcomes", row.task.id)) for row in rows]
+        )
+        return [
+            OpenTask(
+                id=row.task.id,
+                generation=row.task.generation,
+                spec=row.task.spec,
+                created_at_ms=row.task.created_at_ms,
+                outcomes=_in_order(_OUTCOME.validate_json(value) for value in values),
+            )
+            for row, values in zip(rows, outcomes, strict=True)
+        ]
+
+    async def fragment(self, reference: str) -> bytes | None:
+        """The task's part of an assignment as JSON without braces: spec, secrets, registry.
+
+        Args:
+            reference: `id:generation`, as the node's row has it.
+
+        Returns:
+            None if the task is gone.
+
+        Raises:
+            Unavailable: The task is of another generation by now, and its nodes are about to be told; or its secrets
+                can't be unsealed.
+        """
+        identifier, _, generation = reference.partition(":")
+        spec, sealed, current = await self._database.ask(
+            "HMGET", self._database.key("task", identifier), "spec", "sealed", "generation"
+        )
+        if spec is None:
+            return None
+        if current.decode() != generation:
+            raise Unavailable(
+                f"task {identifier} was changed just now", hint="keep what runs, and ask again", code="task-changing"
+            )
+        secret = b'"secrets":{},"registry":null'
+        if sealed:
+            secret = self._seal.open(sealed.decode()).strip()[1:-1]
+        return b'"spec":' + bytes(spec) + b"," + bytes(secret)
+
+    async def _write(
+        self,
+        identifier: str,
+        revision: str,
+        fields: dict[str, str],
+        *,
+        is_open: bool,
+        kind: str,
+        actor: str,
+        created: int,
+    ) -> None:
+        now = unix_ms(self._clock.now())
+        flat = [part for pair in fields.items() for part in pair]
+        open_flag = "1" if is_open else "0"
+        if not await self._database.call(
+            "patch_task", identifier, revision, now, open_flag, kind, actor, created, *flat
+        ):
+            raise Conflict(
+                f"task {identifier} was changed by somebody else just now",
+                hint="look at it and try again",
+                retryable=True,
+            )
+
+
+def encode_outcome(outcome: Outcome) -> str:
+    """An outcome as it is kept."""
+    return _OUTCOME.dump_json(outcome).decode()
+
+
+def _told(spec: TaskSpec) -> TaskSpec:
+    """What a node is told of a spec: changes beside it concern only the scheduler."""
+    return spec.model_copy(update={"replicas": 1, "priority": 0, "deadline_ms": None})
+
+
+def _in_order(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
+    return tuple(sorted(outcomes, key=lambda outcome: (outcome.at_ms, outcome.node)))
+
+
+def _row(identifier: str, fields: dict[str, str], counts: dict[str, str]) -> TaskRow:
+    task = Task(
+        id=identifier,
+        spec=TaskSpec.model_validate_json(fields["spec"]),
+        generation=int(fields["generation"]),
+        desired_state=DesiredState(fields["desired"]),
+        state=TaskState(fields["state"]),
+        reason=fields["reason"],
+        created_at_ms=int(fields["created"]),
+        secret_names=tuple(json.loads(fields["secret_names"])),
+        assignments={AssignmentState(name): int(value) for name, value in counts.items() if int(value) > 0},
+    )
+    return TaskRow(task=task, revision=fields["rev"], sealed=fields["sealed"])
+
+
+def _not_found(identifier: str) -> NotFound:
+    return NotFound(f"there is no task {identifier}", hint="`muster pool tasks` lists them", code="unknown-task")

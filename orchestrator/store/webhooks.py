@@ -1,0 +1,155 @@
+"""Webhooks in Redis: where to, which events, how far each has come. Their secrets lie there sealed."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import SecretStr
+
+from orchestrator.life import new_id
+from orchestrator.sealing import Seal
+from orchestrator.store.database import Database
+from orchestrator.store.nodes import text_of
+from protocol.clock import Clock
+from protocol.errors import Conflict, NotFound
+from protocol.signing import unix_ms
+from protocol.wire.pool import CreatedWebhook, NewWebhook, Webhook
+
+MOST_WEBHOOKS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """How far a webhook has come."""
+
+    webhook: Webhook
+    cursor: str
+    """The last event that was delivered, or was none of its kinds."""
+    failures: int
+    due_ms: int
+    """Not to be tried before."""
+
+
+class WebhookStore:
+    """Reads and writes webhooks.
+
+    Args:
+        database: The pool's.
+        seal: For secrets.
+        clock: Whose time counts.
+    """
+
+    def __init__(self, database: Database, *, seal: Seal, clock: Clock) -> None:
+        self._database = database
+        self._seal = seal
+        self._clock = clock
+
+    async def create(self, new: NewWebhook, *, cursor: str) -> CreatedWebhook:
+        """Keeps a new webhook that gets what happens after `cursor`, and returns it with its secret, this once.
+
+        Raises:
+            Conflict: There are too many.
+            InvalidInput: There is no key to seal its secret with.
+        """
+        if len(await self.ids()) >= MOST_WEBHOOKS:
+            raise Conflict(f"the pool has {MOST_WEBHOOKS} webhooks", hint="delete one", code="too-many-webhooks")
+        identifier, secret = new_id(), secrets.token_urlsafe(32)
+        fields = {
+            "url": new.url,
+            "events": json.dumps(new.events),
+            "created": str(unix_ms(self._clock.now())),
+            "sealed": self._seal.close(secret.encode()),
+            "cursor": cursor,
+            "delivered": "0",
+            "failures": "0",
+            "due": "0",
+            "error": "",
+        }
+        flat = [part for pair in fields.items() for part in pair]
+        await self._database.ask_many(
+            [
+                ("HSET", self._key(identifier), *flat),
+                ("SADD", self._database.key("webhooks"), identifier),
+            ]
+        )
+        return CreatedWebhook(webhook=(await self.get(identifier)).webhook, secret=SecretStr(secret))
+
+    async def ids(self) -> list[str]:
+        """All of them."""
+        members = await self._database.ask("SMEMBERS", self._database.key("webhooks"))
+        return sorted(member.decode() for member in members)
+
+    async def get(self, identifier: str) -> Delivery:
+        """One webhook.
+
+        Raises:
+            NotFound: There is no such one.
+        """
+        found = await self.get_many([identifier])
+        if not found:
+            raise NotFound(f"there is no webhook {identifier}", code="unknown-webhook")
+        return found[0]
+
+    async def get_many(self, identifiers: Sequence[str]) -> list[Delivery]:
+        """Those of them that are there."""
+        hashes = await self._database.ask_many([("HGETALL", self._key(name)) for name in identifiers])
+        pairs = zip(identifiers, (text_of(raw) for raw in hashes), strict=True)
+        return [_delivery(name, fields) for name, fields in pairs if "url" in fields]
+
+    async def secret(self, identifier: str) -> bytes:
+        """What its deliveries are signed with."""
+        sealed = await self._database.ask("HGET", self._key(identifier), "sealed")
+        return self._seal.open((sealed or b"").decode())
+
+    async def delete(self, identifier: str) -> None:
+        """Deletes one.
+
+        Raises:
+            NotFound: There is no such one.
+        """
+        removed, _ = await self._database.ask_many(
+            [("SREM", self._database.key("webhooks"), identifier), ("DEL", self._key(identifier))]
+        )
+        if not removed:
+            raise NotFound(f"there is no webhook {identifier}", code="unknown-webhook")
+
+    async def moved(self, identifier: str, *, cursor: str, delivered: int) -> None:
+        """Notes that everything up to `cursor` was dealt with."""
+        if await self._database.ask("EXISTS", self._key(identifier)):
+            await self._database.ask_many(
+                [
+                    ("HSET", self._key(identifier), "cursor", cursor, "failures", 0, "due", 0, "error", ""),
+                    ("HINCRBY", self._key(identifier), "delivered", delivered),
+                ]
+            )
+
+    async def failed(self, identifier: str, *, failures: int, due_ms: int, error: str) -> None:
+        """Notes that the next event was not taken, and when to try again."""
+        if await self._database.ask("EXISTS", self._key(identifier)):
+            await self._database.ask(
+                "HSET", self._key(identifier), "failures", failures, "due", due_ms, "error", error[:200]
+            )
+
+    def _key(self, identifier: str) -> str:
+        return self._database.key("webhook", identifier)
+
+
+def _delivery(identifier: str, fields: dict[str, str]) -> Delivery:
+    webhook = Webhook(
+        id=identifier,
+        url=fields["url"],
+        events=tuple(json.loads(fields["events"])),
+        created_at_ms=int(fields["created"]),
+        delivered=int(fields.get("delivered", "0")),
+        waiting=int(fields.get("failures", "0")) > 0,
+        last_error=fields.get("error", ""),
+    )
+    return Delivery(
+        webhook=webhook,
+        cursor=fields["cursor"],
+        failures=int(fields.get("failures", "0")),
+        due_ms=int(fields.get("due", "0")),
+    )

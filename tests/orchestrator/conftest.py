@@ -1,0 +1,104 @@
+"""An orchestrator on a real Redis, with a turned clock and a ledger in memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.app import build_orchestrator
+from orchestrator.loops.ledger_sync import LedgerSync
+from orchestrator.loops.liveness import Liveness
+from orchestrator.loops.removals import Removals
+from orchestrator.loops.scheduler import Scheduler
+from orchestrator.settings import OrchestratorSettings
+from orchestrator.store.leases import Lease
+from protocol.clock import TurnedClock
+from protocol.keys import Key
+from protocol.redis import connect_redis
+from protocol.tokens import Scope, TokenSetting, hash_token, new_token
+from tests.orchestrator.edge import POOL, MemoryLedger, PoolUnderTest
+
+MakePool = Callable[..., PoolUnderTest]
+
+TOKEN = new_token()
+TOKEN_HASH = hash_token(TOKEN)
+READER = new_token()
+READER_HASH = hash_token(READER)
+
+
+def under_test(
+    url: str, clock: TurnedClock, ledger: MemoryLedger, key: Key, secrets: Path, **more: Any
+) -> PoolUnderTest:
+    settings = OrchestratorSettings(
+        public_url="http://127.0.0.1:8002",
+        pool_id=POOL,
+        deployment=Path("unused"),
+        secrets_key_file=secrets,
+        tokens=(
+            TokenSetting(name="boss", scope=Scope.ADMIN, hash=TOKEN_HASH),
+            TokenSetting(name="looker", scope=Scope.READ, hash=READER_HASH),
+        ),
+        **more,
+    )
+    app = build_orchestrator(
+        settings, redis=connect_redis(url, retries=0), ledger=ledger, key=key, clock=clock, with_loops=False
+    )
+    parts = app.state.parts
+
+    def lease(name: str) -> Lease:
+        return Lease(parts.database, name, lifetime=timedelta(seconds=10))
+
+    return PoolUnderTest(
+        app=app,
+        parts=parts,
+        clock=clock,
+        ledger=ledger,
+        token=TOKEN,
+        liveness=Liveness(
+            database=parts.database,
+            nodes=parts.nodes,
+            life=parts.life,
+            pace=settings.pace(),
+            clock=clock,
+            every=timedelta(seconds=0.5),
+            lease=lease("liveness"),
+            furthest=timedelta(seconds=600),
+        ),
+        scheduler=Scheduler(
+            database=parts.database,
+            nodes=parts.nodes,
+            tasks=parts.tasks,
+            assignments=parts.assignments,
+            patience=settings.patience(),
+            clock=clock,
+            lease=lease("scheduler"),
+        ),
+        sync=LedgerSync(parts, lease=lease("ledger")),
+        removals=Removals(parts, lease=lease("removals")),
+    )
+
+
+@pytest.fixture
+async def make_pool(redis_url: str, tmp_path: Path, clock: TurnedClock) -> AsyncIterator[MakePool]:
+    """Makes orchestrators of one pool: the same Redis, ledger and key."""
+    key = Key.generate()
+    ledger = MemoryLedger(orchestrator=key.address)
+    made: list[PoolUnderTest] = []
+
+    def make(**more: Any) -> PoolUnderTest:
+        made.append(under_test(redis_url, clock, ledger, key, tmp_path / "secrets.key", **more))
+        return made[-1]
+
+    yield make
+    for pool in made:
+        await pool.parts.redis.aclose()
+
+
+@pytest.fixture
+def pool(make_pool: MakePool) -> PoolUnderTest:
+    """One orchestrator."""
+    return make_pool()

@@ -1,0 +1,59 @@
+"""Where webhooks may go: never into the orchestrator's own network."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.destinations import check_destination, is_public
+from protocol.errors import InvalidInput
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("93.184.215.14", True),
+        ("2606:4700::1111", True),
+        ("127.0.0.1", False),
+        ("10.1.2.3", False),
+        ("100.64.0.1", False),
+        ("169.254.169.254", False),
+        ("0.0.0.0", False),
+        ("224.0.0.1", False),
+        ("::1", False),
+        ("::", False),
+        ("fe80::1%eth0", False),
+        ("fd00::1", False),
+        ("::ffff:127.0.0.1", False),
+        ("::ffff:10.0.0.1", False),
+        ("2002:7f00:1::", False),
+        ("64:ff9b::7f00:1", False),
+        ("64:ff9b::a9fe:a9fe", False),
+        ("64:ff9b::5db8:d70e", True),
+    ],
+)
+def test_only_addresses_of_the_public_internet_are_public(address: str, public: bool) -> None:
+    assert is_public(address) is public
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [
+        ("https://127.0.0.1/x", "private-webhook-url"),
+        ("https://[::ffff:169.254.169.254]/latest", "private-webhook-url"),
+        ("https://2130706433/x", "private-webhook-url"),
+        ("https://localhost/x", "private-webhook-url"),
+        ("http://93.184.215.14/x", "bad-webhook-url"),
+        ("file:///etc/passwd", "bad-webhook-url"),
+        ("https://user:secret@93.184.215.14/", "bad-webhook-url"),
+        ("https:///x", "bad-webhook-url"),
+    ],
+)
+async def test_a_url_that_leads_inside_is_refused(url: str, code: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        await check_destination(url, allow_private=False)
+    assert refused.value.code == code
+
+
+async def test_what_was_checked_is_the_address_and_not_the_name() -> None:
+    assert await check_destination("https://93.184.215.14/x", allow_private=False) == ["93.184.215.14"]
+    assert await check_destination("http://127.0.0.1:8/x", allow_private=True) == ["127.0.0.1"]

@@ -1,0 +1,213 @@
+"""Heartbeats: what nodes hear, and everything that is refused."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from orchestrator.chain import MemberEvent
+from protocol.auth import RequestSigner
+from protocol.keys import Key
+from protocol.signing import sign_request
+from protocol.wire.heartbeat import NodeState
+from tests.orchestrator.edge import POOL, PoolUnderTest
+
+BODY: dict[str, Any] = {"pool_id": POOL, "worker_version": "0.1.0"}
+
+
+async def test_a_member_is_healthy_with_its_first_word_and_its_answer_is_signed(pool: PoolUnderTest) -> None:
+    key = await pool.member()
+    answer = await pool.beat(key)  # checks the signature
+    assert answer.state is NodeState.HEALTHY
+    assert answer.assignment is None
+    assert answer.reason == "no task wants this node now"
+    assert 10 <= answer.next_interval_seconds <= 11
+
+
+async def test_a_stranger_is_told_why_it_gets_nothing(pool: PoolUnderTest) -> None:
+    answer = await pool.beat(Key.generate())
+    assert answer.state is NodeState.DISCOVERED
+    assert answer.assignment is None
+    assert "not a member" in answer.reason
+
+
+async def test_a_stranger_leaves_nothing_behind(pool: PoolUnderTest) -> None:
+    key = Key.generate()
+    await pool.beat(key)
+    assert await pool.parts.nodes.count() == 0
+
+
+async def test_ordinary_heartbeats_ask_the_chain_nothing(pool: PoolUnderTest) -> None:
+    key = await pool.member()
+    before = pool.ledger.calls
+    for _ in range(20):
+        await pool.clock.turn(timedelta(seconds=10))
+        await pool.beat(key)
+    assert pool.ledger.calls == before
+
+
+async def test_a_chain_that_stalls_stops_no_heartbeat_not_even_of_a_node_that_was_dead(pool: PoolUnderTest) -> None:
+    steady, silent = await pool.member(), await pool.member()
+    await pool.liveness.tick()
+    for _ in range(140):
+        await pool.clock.turn(timedelta(seconds=0.5))
+        await pool.liveness.tick()
+        await pool.beat(steady)
+    pool.ledger.stalled = True
+    assert (await pool.parts.nodes.get(silent.address)).state is NodeState.DEAD
+    assert (await pool.beat(steady)).state is NodeState.HEALTHY
+    assert (await pool.beat(silent)).state is NodeState.HEALTHY
+
+
+async def test_a_member_that_redis_forgot_is_adopted_after_asking_the_ledger(pool: PoolUnderTest) -> None:
+    key = await pool.member()
+    await pool.parts.redis.flushall()
+    assert (await pool.beat(key)).state is NodeState.HEALTHY
+
+
+async def test_a_forgotten_member_is_asked_to_come_again_while_the_chain_is_down(pool: PoolUnderTest) -> None:
+    key = Key.generate()
+    pool.ledger.register(key.address, member=True)
+    pool.ledger.down = True
+    answer = await pool.send(key, "/v1/heartbeat", BODY)
+    assert answer.status_code == 503
+    assert answer.json()["retryable"] is True
+
+
+async def test_a_banned_node_hears_so(pool: PoolUnderTest) -> None:
+    key = await pool.member()
+    pool.ledger.happen(key.address, MemberEvent.BANNED, member=False, banned=True)
+    await pool.sync.round()
+    answer = await pool.beat(key)
+    assert answer.state is NodeState.BANNED
+    assert answer.reason.startswith("banned: ")
+    assert answer.assignment is None
+
+
+async def test_a_contributor_drains_and_stays_after_all(pool: PoolUnderTest) -> None:
+    key = await pool.member()
+    assert (await pool.beat(key, draining=True)).state is NodeState.DRAINING
+    assert (await pool.beat(key, draining=True)).state is NodeState.DRAINING
+    assert (await pool.beat(key)).state is NodeState.HEALTHY
+
+
+async def test_the_interval_grows_with_the_pool(pool: PoolUnderTest) -> None:
+    key = await pool.member()
+    await pool.parts.redis.zadd(
+        pool.parts.database.key("deadlines"), {f"0x{number:040x}": 2**50 for number in range(10_000)}
+    )
+    assert 20 <= (await pool.beat(key)).next_interval_seconds <= 22.1
+
+
+async def test_metrics_are_kept(pool: PoolUnderTest) -> None:
+    key = await pool.member()
+    await pool.beat(key, metrics={"cpu": 0.5, "task.loss": 1.25})
+    found = await pool.owner("GET", f"/v1/nodes/{key.address}/metrics")
+    assert found["metrics"] == {"cpu": 0.5, "task.loss": 1.25}
+
+
+def stamped(pool: PoolUnderTest, key: Key, body: bytes, **change: Any) -> dict[str, str]:
+    values: dict[str, Any] = {
+        "audience": pool.parts.key.address,
+        "method": "POST",
+        "target": "/v1/heartbeat",
+        "body": body,
+        "at": pool.clock.now(),
+        **change,
+    }
+    return sign_request(key, **values).headers()
+
+
+async def post(pool: PoolUnderTest, headers: dict[str, str], body: bytes) -> httpx.Response:
+    async with pool.http() as http:
+        return await http.post("/v1/heartbeat", content=body, headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("body", "change", "status", "code"),
+    [
+        (BODY, {"audience": Key.generate().address}, 401, "wrong-audience"),
+        (BODY, {"at": timedelta(seconds=-61)}, 401, "clock"),
+        (BODY, {"at": timedelta(seconds=61)}, 401, "clock"),
+        (BODY, {"method": "PUT"}, 401, "bad-signature"),
+        (BODY, {"target": "/v1/logs"}, 401, "bad-signature"),
+        (BODY, {"body": b"other"}, 401, "bad-signature"),
+        ({**BODY, "pool_id": 8}, {}, 403, "wrong-pool"),
+        ({**BODY, "address": "0x" + "1" * 40}, {}, 422, "unprocessable"),
+        ({**BODY, "metrics": {"x": "many"}}, {}, 422, "unprocessable"),
+        ({**BODY, "metrics": {f"m{number}": 1 for number in range(65)}}, {}, 422, "unprocessable"),
+        ({**BODY, "assignment": {"id": "x"}}, {}, 422, "unprocessable"),
+        ({**BODY, "acknowledged": ["f" * 32] * 17}, {}, 422, "unprocessable"),
+        ([], {}, 422, "unprocessable"),
+        ("{", {}, 422, "unprocessable"),
+        ("\x00", {}, 422, "unprocessable"),
+        ({**BODY, "worker_version": "x" * 70_000}, {}, 413, "too-large"),
+    ],
+)
+async def test_a_wrong_heartbeat_is_refused_with_a_problem_and_changes_nothing(
+    pool: PoolUnderTest, body: Any, change: dict[str, Any], status: int, code: str
+) -> None:
+    key = await pool.member()
+    before = await pool.parts.nodes.get(key.address)
+    await pool.clock.turn(timedelta(seconds=5))
+    content = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+    if "at" in change:
+        change = {**change, "at": pool.clock.now() + change["at"]}
+    answer = await post(pool, stamped(pool, key, change.pop("body", content), **change), content)
+    assert answer.status_code == status, answer.text
+    problem = answer.json()
+    assert problem["code"] == code
+    assert problem["detail"]
+    assert "hint" in problem
+    assert await pool.parts.nodes.get(key.address) == before
+
+
+async def test_unsigned_and_foreign_heartbeats_are_refused(pool: PoolUnderTest) -> None:
+    key, other = await pool.member(), await pool.member()
+    content = json.dumps(BODY).encode()
+    assert (await post(pool, {}, content)).json()["code"] == "unsigned"
+    headers = stamped(pool, key, content)
+    assert (await post(pool, {**headers, "X-Muster-Address": other.address}, content)).json()["code"] == "bad-signature"
+    lower = {**headers, "X-Muster-Address": key.address.lower()}
+    assert (await post(pool, lower, content)).json()["code"] == "malformed-header"
+
+
+async def test_a_replayed_heartbeat_is_refused_by_every_orchestrator(make_pool: Any) -> None:
+    first, second = make_pool(), make_pool()
+    key = await first.member()
+    content = json.dumps(BODY).encode()
+    headers = stamped(first, key, content)
+    assert (await post(first, headers, content)).status_code == 200
+    for pool in (first, second):
+        answer = await post(pool, headers, content)
+        assert (answer.status_code, answer.json()["code"]) == (409, "replayed")
+
+
+async def test_a_node_that_speaks_too_often_hears_when_to_come_back(make_pool: Any) -> None:
+    pool = make_pool(node_burst=3, node_rate_per_s=1)
+    key = await pool.member()
+    answers = [await pool.send(key, "/v1/heartbeat", BODY) for _ in range(4)]
+    assert answers[-1].status_code == 429
+    assert int(answers[-1].headers["Retry-After"]) >= 1
+
+
+async def test_redis_going_down_is_a_retryable_problem_and_comes_back_by_itself(
+    pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = await pool.member()
+    signer = RequestSigner(key, audience=pool.parts.key.address, clock=pool.clock)
+    connections: Any = pool.parts.redis.connection_pool
+    await pool.parts.redis.aclose()
+    with monkeypatch.context() as broken:
+        broken.setitem(connections.connection_kwargs, "path", "/nowhere")
+        connections.reset()
+        async with pool.http(signer) as http:
+            answer = await http.post("/v1/heartbeat", content=json.dumps(BODY).encode())
+            assert (answer.status_code, answer.json()["code"]) == (503, "store-unavailable")
+            assert answer.json()["retryable"] is True
+    connections.reset()
+    assert (await pool.beat(key)).state is NodeState.HEALTHY

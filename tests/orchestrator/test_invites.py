@@ -1,0 +1,225 @@
+"""Whom the pool invites, and what is said about the others. Discovery is real in test_process.py; here it is a list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+
+from orchestrator.chain import MemberEvent
+from orchestrator.loops.invites import Inviter
+from orchestrator.settings import Requirements
+from orchestrator.store.leases import Lease
+from protocol.clients.discovery import DiscoveryClient
+from protocol.clients.location import ServiceLocation
+from protocol.errors import NotFound, Unavailable
+from protocol.identifiers import Address
+from protocol.keys import Key
+from protocol.wire.heartbeat import NodeState
+from protocol.wire.invites import SignedInvite
+from protocol.wire.nodes import NodePage, NodeRecord, Registration
+from tests.orchestrator.conftest import MakePool
+from tests.orchestrator.edge import HARDWARE, POOL, SOFTWARE, PoolUnderTest
+
+S = NodeState
+
+
+@dataclass
+class Listing:
+    """What one discovery service lists, and the invites that were left there."""
+
+    nodes: list[Address] = field(default_factory=list)
+    labels: dict[str, str] = field(default_factory=dict)
+    invites: list[SignedInvite] = field(default_factory=list)
+    gone: set[Address] = field(default_factory=set)
+    down: bool = False
+    location: ServiceLocation = field(default_factory=lambda: ServiceLocation("https://discovery.example"))
+
+    async def page(self, pool_id: int, *, cursor: str | None = None, limit: int = 100) -> NodePage:
+        if self.down:
+            raise Unavailable("discovery is down")
+        start = int(cursor or 0)
+        records = tuple(
+            NodeRecord(
+                address=node,
+                registration=Registration(pool_id=POOL, hardware=HARDWARE, software=SOFTWARE, labels=self.labels),
+                ip="192.0.2.1",
+                first_seen_ms=1,
+                last_seen_ms=1,
+                expires_at_ms=2,
+                provider=None,
+                stake="0",
+                banned=False,
+            )
+            for node in self.nodes[start : start + limit]
+        )
+        more = start + limit < len(self.nodes)
+        return NodePage(nodes=records, next_cursor=str(start + limit) if more else None)
+
+    async def invite(self, invite: SignedInvite) -> None:
+        if invite.node in self.gone:
+            raise NotFound("the node's record expired")
+        self.invites.append(invite)
+
+
+def inviter(pool: PoolUnderTest, listing: Listing, *, name: str = "invites-0") -> Inviter:
+    lease = Lease(pool.parts.database, name, lifetime=timedelta(seconds=10))
+    return Inviter(pool.parts, client=cast("DiscoveryClient", listing), lease=lease)
+
+
+async def row(pool: PoolUnderTest, node: Address) -> tuple[NodeState, str]:
+    found = await pool.parts.nodes.get(node)
+    return found.state, found.reason
+
+
+async def test_a_registered_node_with_stake_gets_one_signed_invite_for_itself(pool: PoolUnderTest) -> None:
+    node = Key.generate().address
+    pool.ledger.register(node)
+    listing = Listing([node])
+    loop = inviter(pool, listing)
+    assert await loop.round() == 1
+    invite = listing.invites[0]
+    assert invite.signer() == pool.parts.key.address
+    assert (invite.node, invite.pool_id, invite.domain) == (node, POOL, pool.ledger.domain)
+    assert invite.url == pool.parts.settings.public_url
+    assert invite.expiry == int(pool.clock.now().timestamp()) + 300
+    assert (await row(pool, node))[0] is S.INVITED
+    assert await loop.round() == 0
+
+
+async def test_an_invite_that_expired_is_followed_by_another_with_a_new_nonce(pool: PoolUnderTest) -> None:
+    node = Key.generate().address
+    pool.ledger.register(node)
+    listing = Listing([node])
+    loop = inviter(pool, listing)
+    await loop.round()
+    await pool.liveness.tick()
+    for _ in range(700):
+        await pool.clock.turn(timedelta(seconds=0.5))
+        await pool.liveness.tick()
+    assert (await row(pool, node))[0] is S.DISCOVERED
+    assert await loop.round() == 1
+    assert len({invite.nonce for invite in listing.invites}) == 2
+
+
+@pytest.mark.parametrize(
+    ("ledger", "requirements", "reason"),
+    [
+        (None, {}, "no provider has registered it"),
+        ({"stake": 99}, {}, "has 99 of free stake, and joining takes 100"),
+        ({"banned": True}, {}, "is banned"),
+        ({"capacity": 0}, {}, "capacity on the ledger is 0"),
+        ({}, {"min_gpus": 1}, "0 of fitting GPUs and the pool asks for 1"),
+        ({}, {"min_memory_bytes": 16 << 30}, "8 GiB of memory and the pool asks for 16 GiB"),
+        ({}, {"labels": {"zone": "eu"}}, "lacks the label zone=eu"),
+        ({"pool": "pending"}, {}, "not active"),
+    ],
+)
+async def test_who_is_not_invited_stands_in_the_list_with_the_reason(
+    make_pool: MakePool, ledger: dict[str, Any] | None, requirements: dict[str, Any], reason: str
+) -> None:
+    pool = make_pool(requirements=Requirements(**requirements))
+    node = Key.generate().address
+    if ledger is not None:
+        ledger = dict(ledger)
+        pool.ledger.active = ledger.pop("pool", None) is None
+        pool.ledger.register(node, stake=ledger.pop("stake", 100))
+        pool.ledger.happen(node, MemberEvent.LOOK, **ledger)
+    listing = Listing([node])
+    assert await inviter(pool, listing).round() == 0
+    state, said = await row(pool, node)
+    assert state is S.DISCOVERED
+    assert reason in said
+    assert (await pool.owner("GET", f"/v1/nodes/{node}"))["reason"] == said
+
+
+async def test_a_flood_of_strangers_fills_a_bounded_list_and_keeps_nobody_out(
+    pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.loops.invites.MOST_NOTED", 10)
+    strangers = [Key.generate().address for _ in range(40)]
+    honest = Key.generate().address
+    pool.ledger.register(honest)
+    assert await inviter(pool, Listing([*strangers, honest])).round() == 1
+    assert await pool.parts.nodes.count() <= 10 + 8 + 1  # those that are looked at together may pass together
+    assert (await row(pool, honest))[0] is S.INVITED
+
+
+async def test_who_stakes_at_last_is_invited(pool: PoolUnderTest) -> None:
+    node = Key.generate().address
+    pool.ledger.register(node, stake=0)
+    listing = Listing([node])
+    loop = inviter(pool, listing)
+    assert await loop.round() == 0
+    pool.ledger.register(node, stake=100)
+    await pool.clock.turn(timedelta(seconds=5))
+    assert await loop.round() == 1
+
+
+async def test_one_node_that_cannot_be_invited_delays_no_other(pool: PoolUnderTest) -> None:
+    nodes = [Key.generate().address for _ in range(5)]
+    for node in nodes:
+        pool.ledger.register(node)
+    listing = Listing(nodes, gone={nodes[0]})
+    assert await inviter(pool, listing).round() == 4
+    assert (await row(pool, nodes[0]))[0] is S.DISCOVERED
+
+
+async def test_one_discovery_service_that_is_down_delays_no_other(pool: PoolUnderTest) -> None:
+    node = Key.generate().address
+    pool.ledger.register(node)
+    down, up = Listing([node], down=True), Listing([node])
+    with pytest.raises(Unavailable):
+        await inviter(pool, down).round()
+    assert await inviter(pool, up, name="invites-1").round() == 1
+
+
+async def test_invites_are_bounded_by_a_rate(make_pool: MakePool) -> None:
+    pool = make_pool(invites_per_minute=3)
+    nodes = [Key.generate().address for _ in range(5)]
+    for node in nodes:
+        pool.ledger.register(node)
+    listing = Listing(nodes)
+    loop = inviter(pool, listing)
+    assert await loop.round() == 3
+    assert await loop.round() == 0
+    await pool.clock.turn(timedelta(seconds=20))
+    assert await loop.round() == 1
+
+
+async def test_every_page_is_read(pool: PoolUnderTest) -> None:
+    nodes = [Key.generate().address for _ in range(110)]
+    for node in nodes:
+        pool.ledger.register(node)
+    listing = Listing(nodes)
+    loop = inviter(pool, listing)
+    assert await loop.round() == 110
+    assert {invite.node for invite in listing.invites} == set(nodes)
+
+
+async def test_members_and_banned_nodes_are_left_alone_and_evicted_ones_for_a_while(pool: PoolUnderTest) -> None:
+    member, banned, evicted = await pool.member(), await pool.member(), await pool.member()
+    pool.ledger.happen(banned.address, MemberEvent.BANNED, member=False, banned=True)
+    pool.ledger.happen(evicted.address, MemberEvent.EVICTED, member=False)
+    await pool.sync.round()
+    listing = Listing([member.address, banned.address, evicted.address], labels={"zone": "eu"})
+    loop = inviter(pool, listing)
+    assert await loop.round() == 0
+    assert (await pool.parts.nodes.get(member.address)).machine.labels == {"zone": "eu"}
+    await pool.clock.turn(timedelta(hours=1))
+    assert await loop.round() == 1
+    assert [invite.node for invite in listing.invites] == [evicted.address]
+
+
+async def test_while_the_chain_is_down_nobody_is_invited_and_nobody_forgotten(pool: PoolUnderTest) -> None:
+    node = Key.generate().address
+    pool.ledger.register(node)
+    pool.ledger.down = True
+    listing = Listing([node])
+    loop = inviter(pool, listing)
+    with pytest.raises(Unavailable, match="chain"):
+        await loop.round()
+    pool.ledger.down = False
+    assert await loop.round() == 1

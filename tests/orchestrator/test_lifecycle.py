@@ -1,0 +1,118 @@
+"""The life of a node as a table, and what must hold for every history."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.lifecycle import MEMBERS, NEEDS_A_PERSON, QUIET, TABLE, Action, Event, overdue, transition
+from protocol.wire.heartbeat import NodeState
+
+S, E, A = NodeState, Event, Action
+
+
+@pytest.mark.parametrize(
+    ("state", "event", "after", "actions"),
+    [
+        (S.DISCOVERED, E.SEEN, S.DISCOVERED, {A.INVITE}),
+        (S.DISCOVERED, E.INVITE_POSTED, S.INVITED, {A.AWAIT_JOIN}),
+        (S.DISCOVERED, E.HEARTBEAT, S.DISCOVERED, set()),
+        (S.INVITED, E.INVITE_EXPIRED, S.DISCOVERED, {A.UNWATCH}),
+        (S.INVITED, E.SEEN, S.INVITED, set()),
+        (S.INVITED, E.JOINED, S.UNHEALTHY, {A.WATCH_LAST, A.KEEP}),
+        (S.UNHEALTHY, E.HEARTBEAT, S.HEALTHY, {A.WATCH, A.KEEP}),
+        (S.HEALTHY, E.HEARTBEAT, S.HEALTHY, {A.WATCH}),
+        (S.HEALTHY, E.MISSED, S.UNHEALTHY, {A.WATCH_LAST}),
+        (S.UNHEALTHY, E.SILENT, S.DEAD, {A.RELEASE, A.UNWATCH, A.REMOVE}),
+        (S.DEAD, E.HEARTBEAT, S.HEALTHY, {A.WATCH, A.KEEP}),
+        (S.DEAD, E.REMOVED, S.DEAD, {A.KEEP}),
+        (S.DEAD, E.SEEN, S.DISCOVERED, {A.INVITE}),
+        (S.DEAD, E.JOINED, S.UNHEALTHY, {A.WATCH_LAST, A.KEEP}),
+        (S.HEALTHY, E.DRAIN, S.DRAINING, {A.WATCH_LAST}),
+        (S.DRAINING, E.HEARTBEAT, S.DRAINING, {A.WATCH_LAST}),
+        (S.DRAINING, E.MISSED, S.DRAINING, set()),
+        (S.DRAINING, E.SILENT, S.DEAD, {A.RELEASE, A.UNWATCH, A.REMOVE}),
+        (S.DRAINING, E.RESUME, S.HEALTHY, {A.WATCH}),
+        (S.DRAINING, E.LEFT, S.DISCOVERED, {A.RELEASE, A.UNWATCH, A.KEEP}),
+        (S.HEALTHY, E.EVICTED, S.EVICTED, {A.RELEASE, A.UNWATCH, A.KEEP}),
+        (S.EVICTED, E.SEEN, S.DISCOVERED, {A.INVITE}),
+        (S.EVICTED, E.HEARTBEAT, S.EVICTED, set()),
+        (S.HEALTHY, E.BANNED, S.BANNED, {A.RELEASE, A.UNWATCH, A.KEEP}),
+        (S.BANNED, E.SEEN, S.BANNED, set()),
+        (S.BANNED, E.JOINED, S.BANNED, set()),
+        (S.BANNED, E.HEARTBEAT, S.BANNED, set()),
+        (S.BANNED, E.UNBANNED, S.DISCOVERED, set()),
+    ],
+)
+def test_the_table(state: NodeState, event: Event, after: NodeState, actions: set[Action]) -> None:
+    result = transition(state, event)
+    assert (result.state, set(result.actions)) == (after, actions)
+
+
+def test_every_state_stands_in_the_table_and_every_pair_has_an_answer() -> None:
+    assert set(TABLE) == set(NodeState)
+    for state in NodeState:
+        for event in Event:
+            assert transition(state, event).state in NodeState
+
+
+def reachable(start: NodeState, events: frozenset[Event]) -> set[NodeState]:
+    seen, todo = {start}, [start]
+    while todo:
+        state = todo.pop()
+        for event in events:
+            after = transition(state, event).state
+            if after not in seen:
+                seen.add(after)
+                todo.append(after)
+    return seen
+
+
+@pytest.mark.parametrize("state", [state for state in NodeState if state is not NodeState.BANNED])
+def test_every_state_but_banned_has_a_way_back_to_healthy_without_a_person(state: NodeState) -> None:
+    assert NodeState.HEALTHY in reachable(state, frozenset(Event) - NEEDS_A_PERSON)
+
+
+def test_banned_has_no_way_out_without_a_person_and_one_with() -> None:
+    assert reachable(NodeState.BANNED, frozenset(Event) - NEEDS_A_PERSON) == {NodeState.BANNED}
+    assert NodeState.HEALTHY in reachable(NodeState.BANNED, frozenset(Event))
+
+
+@given(st.sampled_from(NodeState), st.lists(st.sampled_from(sorted(set(Event) - {Event.UNBANNED}))))
+def test_a_ban_sticks_whatever_happens_before_and_after(start: NodeState, events: list[Event]) -> None:
+    state = transition(start, Event.BANNED).state
+    for event in events:
+        state = transition(state, event).state
+        assert state is NodeState.BANNED
+
+
+@given(st.sampled_from(NodeState), st.lists(st.sampled_from(Event), max_size=40))
+def test_what_a_node_ran_is_released_when_it_stops_being_counted_on(start: NodeState, events: list[Event]) -> None:
+    state = start
+    for event in events:
+        result = transition(state, event)
+        if state in MEMBERS and result.state not in MEMBERS:
+            assert Action.RELEASE in result.actions
+        if Action.RELEASE in result.actions:
+            assert result.state not in MEMBERS
+        state = result.state
+
+
+@given(st.sampled_from(NodeState), st.sampled_from(Event))
+def test_whoever_is_expected_to_speak_is_watched(state: NodeState, event: Event) -> None:
+    result = transition(state, event)
+    if result.state is not state:
+        watched = bool({Action.WATCH, Action.WATCH_LAST, Action.AWAIT_JOIN} & set(result.actions))
+        assert watched == (overdue(result.state) is not None)
+
+
+@pytest.mark.parametrize("state", NodeState)
+def test_silence_never_leaves_a_watched_node_where_it_was(state: NodeState) -> None:
+    event = overdue(state)
+    if event is not None:
+        assert transition(state, event).state is not state
+
+
+def test_only_states_that_a_heartbeat_leaves_alone_are_served_without_a_decision() -> None:
+    assert {S.HEALTHY, S.DRAINING} == QUIET

@@ -1,0 +1,231 @@
+"""Who falls silent is noticed in time, and nobody is who could not have been heard."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import pytest
+
+from orchestrator.chain import MemberEvent, MembershipChange
+from protocol.keys import Key
+from protocol.wire.heartbeat import NodeState
+from tests.orchestrator.conftest import MakePool
+from tests.orchestrator.edge import PROVIDER, PoolUnderTest
+
+S = NodeState
+
+
+async def pass_time(pool: PoolUnderTest, seconds: float, *, step: float = 0.5) -> None:
+    """Lets time pass with the loop looking every half second, as it does."""
+    for _ in range(round(seconds / step)):
+        await pool.clock.turn(timedelta(seconds=step))
+        await pool.liveness.tick()
+
+
+async def state_of(pool: PoolUnderTest, key: Key) -> NodeState:
+    return (await pool.parts.nodes.get(key.address)).state
+
+
+async def watched(pool: PoolUnderTest) -> None:
+    """The loop has been looking for a while: it forgives nobody any more."""
+    await pool.liveness.tick()
+    await pass_time(pool, 25)
+
+
+async def test_silence_makes_a_node_unhealthy_then_dead_on_time(pool: PoolUnderTest) -> None:
+    await watched(pool)
+    key = await pool.member()
+    interval = (await pool.beat(key)).next_interval_seconds
+    await pass_time(pool, 2 * interval - 1)
+    assert await state_of(pool, key) is S.HEALTHY
+    await pass_time(pool, 2)
+    assert await state_of(pool, key) is S.UNHEALTHY
+    await pass_time(pool, 3 * interval - 2.5)
+    assert await state_of(pool, key) is S.UNHEALTHY
+    await pass_time(pool, 2.5)
+    assert await state_of(pool, key) is S.DEAD
+
+
+async def test_one_word_makes_an_unhealthy_node_healthy(pool: PoolUnderTest) -> None:
+    await watched(pool)
+    key = await pool.member()
+    await pass_time(pool, 25)
+    assert await state_of(pool, key) is S.UNHEALTHY
+    assert (await pool.beat(key)).state is S.HEALTHY
+    history = (await pool.owner("GET", f"/v1/nodes/{key.address}/history"))["entries"]
+    assert [(one["event"], one["after"], one["actor"]) for one in history[:2]] == [
+        ("heartbeat", "healthy", key.address),
+        ("missed", "unhealthy", "liveness"),
+    ]
+
+
+async def test_a_thousand_nodes_lost_at_once_are_dead_within_one_tick_of_their_deadline(pool: PoolUnderTest) -> None:
+    await watched(pool)
+    now = int(pool.clock.now().timestamp() * 1000)
+    prefix = pool.parts.database.prefix
+    async with pool.parts.redis.pipeline(transaction=False) as pipe:
+        for number in range(1000):
+            address = f"0x{number:040x}"
+            pipe.hset(
+                f"{prefix}node:{address}",
+                mapping={"state": "unhealthy", "rev": 1, "since": now, "seen": now, "member": 1},
+            )
+            pipe.zadd(f"{prefix}nodes", {address: 0})
+            pipe.zadd(f"{prefix}deadlines", {address: now + 100})
+        await pipe.execute()
+    await pool.clock.turn(timedelta(seconds=0.5))
+    assert await pool.liveness.tick() == 1000
+    assert await pool.parts.nodes.expected() == 0
+    assert await pool.parts.nodes.removals_waiting() == 1000
+
+
+async def test_a_tick_over_ten_thousand_idle_nodes_is_short(pool: PoolUnderTest) -> None:
+    await watched(pool)
+    key = pool.parts.database.key("deadlines")
+    await pool.parts.redis.zadd(key, {f"0x{number:040x}": 2**45 for number in range(10_000)})
+    best = 1.0
+    for _ in range(20):
+        started = time.perf_counter()
+        assert await pool.liveness.tick() == 0
+        best = min(best, time.perf_counter() - started)
+    assert best < 0.02  # benchmarks/liveness.py holds it to a millisecond, on a machine that does nothing else
+
+
+@pytest.mark.parametrize("gap", [timedelta(seconds=30), timedelta(hours=5)])
+async def test_while_we_were_down_nobody_died(pool: PoolUnderTest, gap: timedelta) -> None:
+    await watched(pool)
+    keys = [await pool.member() for _ in range(3)]
+    await pool.clock.turn(gap)  # no look, no heartbeat: the orchestrator, or Redis, was away
+    assert await pool.liveness.tick() == 0
+    await pass_time(pool, 10)
+    for key in keys[:2]:
+        await pool.beat(key)
+    await pass_time(pool, 15)
+    assert [await state_of(pool, key) for key in keys] == [S.HEALTHY, S.HEALTHY, S.UNHEALTHY]
+
+
+async def test_a_clock_that_jumps_ahead_kills_nobody(pool: PoolUnderTest) -> None:
+    await watched(pool)
+    key = await pool.member()
+    pool.clock.jump(timedelta(hours=1))
+    await pool.liveness.tick()
+    assert await state_of(pool, key) is S.HEALTHY
+    await pool.beat(key)
+    await pass_time(pool, 15)
+    assert await state_of(pool, key) is S.HEALTHY
+
+
+async def test_a_clock_that_is_set_back_keeps_no_dead_node_alive(pool: PoolUnderTest) -> None:
+    await watched(pool)
+    key = await pool.member()
+    pool.clock.jump(timedelta(hours=-6))
+    for _ in range(80):
+        await pass_time(pool, 10)
+        if await state_of(pool, key) is S.UNHEALTHY:
+            break
+    assert await state_of(pool, key) in {S.UNHEALTHY, S.DEAD}
+
+
+async def test_a_dead_node_leaves_the_ledger_is_seen_to_and_comes_back_by_invite(pool: PoolUnderTest) -> None:
+    await watched(pool)
+    key = await pool.member()
+    await pass_time(pool, 60)
+    assert await state_of(pool, key) is S.DEAD
+    assert await pool.removals.round() == 1
+    assert pool.ledger.removed == [[key.address]]
+    await pool.sync.round()
+    row = await pool.parts.nodes.get(key.address)
+    assert (row.state, row.member) == (S.DEAD, False)
+    answer = await pool.beat(key)
+    assert (answer.state, answer.assignment) == (S.DEAD, None)
+    pool.ledger.happen(key.address, MemberEvent.JOINED, member=True)
+    await pool.sync.round()
+    assert (await pool.beat(key)).state is S.HEALTHY
+
+
+async def test_a_removal_is_tried_until_the_chain_does_it(pool: PoolUnderTest) -> None:
+    await watched(pool)
+    key = await pool.member()
+    await pass_time(pool, 60)
+    pool.ledger.down = True
+    with pytest.raises(Exception, match="chain is down"):
+        await pool.removals.round()
+    assert await pool.removals.round() == 0  # not yet due again
+    pool.ledger.down = False
+    await pool.clock.turn(timedelta(seconds=31))
+    assert await pool.removals.round() == 1
+    assert pool.ledger.removed == [[key.address]]
+    assert await pool.parts.nodes.removals_waiting() == 0
+
+
+async def test_a_node_that_comes_back_before_its_removal_is_not_removed(pool: PoolUnderTest) -> None:
+    await watched(pool)
+    key = await pool.member()
+    await pass_time(pool, 60)
+    assert await pool.parts.nodes.removals_waiting() == 1
+    assert (await pool.beat(key)).state is S.HEALTHY
+    await pool.clock.turn(timedelta(seconds=5))
+    assert await pool.removals.round() == 0
+    assert not pool.ledger.removed
+
+
+async def test_a_joined_node_that_never_speaks_is_dead_in_the_end(pool: PoolUnderTest) -> None:
+    await watched(pool)
+    other = Key.generate()
+    pool.ledger.register(other.address)
+    pool.ledger.happen(other.address, MemberEvent.JOINED, member=True)
+    await pool.sync.round()
+    assert await state_of(pool, other) is S.UNHEALTHY
+    await pass_time(pool, 60)
+    assert await state_of(pool, other) is S.DEAD
+
+
+async def test_bans_on_the_ledger_stick_and_can_be_lifted(pool: PoolUnderTest) -> None:
+    key = await pool.member()
+    pool.ledger.happen(key.address, MemberEvent.BANNED, member=False, banned=True)
+    await pool.sync.round()
+    for _ in range(3):
+        assert (await pool.beat(key)).state is S.BANNED
+    pool.ledger.happen(key.address, MemberEvent.UNBANNED, banned=False)
+    await pool.sync.round()
+    assert await state_of(pool, key) is S.DISCOVERED
+    pool.ledger.happen(key.address, MemberEvent.JOINED, member=True)
+    await pool.sync.round()
+    assert (await pool.beat(key)).state is S.HEALTHY
+
+
+async def test_a_provider_that_is_banned_takes_all_its_nodes_along(pool: PoolUnderTest) -> None:
+    keys = [await pool.member() for _ in range(2)]
+    for key in keys:
+        await pool.parts.nodes.learn(key.address, {"provider": PROVIDER.address})
+        pool.ledger.happen(key.address, MemberEvent.BANNED, member=False, banned=True)
+    pool.ledger.waiting.clear()
+    pool.ledger.waiting.append(MembershipChange(event=MemberEvent.BANNED, provider=PROVIDER.address))
+    await pool.sync.round()
+    assert [await state_of(pool, key) for key in keys] == [S.BANNED, S.BANNED]
+
+
+async def test_events_that_come_again_after_redis_lost_everything_do_not_bring_back_the_past(
+    pool: PoolUnderTest,
+) -> None:
+    key = await pool.member()
+    await pool.parts.redis.flushall()
+    pool.ledger.waiting.extend(
+        MembershipChange(event=event, node=key.address)
+        for event in (MemberEvent.JOINED, MemberEvent.BANNED, MemberEvent.UNBANNED, MemberEvent.JOINED)
+    )
+    await pool.sync.round()
+    assert await state_of(pool, key) is S.UNHEALTHY
+    assert (await pool.beat(key)).state is S.HEALTHY
+
+
+async def test_only_one_of_two_orchestrators_looks_and_the_other_takes_over(make_pool: MakePool) -> None:
+    first, second = make_pool(), make_pool()
+    await watched(first)
+    key = await first.member()
+    await first.clock.turn(timedelta(seconds=25))
+    assert await second.liveness.tick() == 0
+    await first.parts.redis.delete(first.parts.database.key("lease", "liveness"))
+    await pass_time(second, 60)
+    assert await state_of(second, key) is S.DEAD

@@ -1,0 +1,376 @@
+"""What the pool's owner can see and do, and what nobody else can."""
+
+from __future__ import annotations
+
+import hmac
+import re
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from orchestrator.loops.webhooks import SIGNATURE_HEADER, TIMESTAMP_HEADER, Postman, wants
+from orchestrator.store.leases import Lease
+from protocol.auth import RequestSigner
+from protocol.keys import Key
+from protocol.wire.heartbeat import CommandKind, NodeState
+from tests.orchestrator.conftest import READER, MakePool
+from tests.orchestrator.edge import MANAGER, PoolUnderTest
+
+S = NodeState
+
+
+async def ask(
+    pool: PoolUnderTest, method: str, path: str, *, token: str | None = None, body: Any = None
+) -> httpx.Response:
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    async with pool.http() as http:
+        return await http.request(method, path, json=body, headers=headers)
+
+
+OWNERS = [
+    ("GET", "/v1/tasks", "read"),
+    ("POST", "/v1/tasks", "operate"),
+    ("GET", f"/v1/tasks/{'0' * 32}", "read"),
+    ("PATCH", f"/v1/tasks/{'0' * 32}", "operate"),
+    ("DELETE", f"/v1/tasks/{'0' * 32}", "operate"),
+    ("GET", "/v1/nodes", "read"),
+    ("GET", f"/v1/nodes/0x{'1' * 40}", "read"),
+    ("GET", f"/v1/nodes/0x{'1' * 40}/history", "read"),
+    ("GET", f"/v1/nodes/0x{'1' * 40}/logs", "read"),
+    ("GET", f"/v1/nodes/0x{'1' * 40}/metrics", "read"),
+    ("POST", f"/v1/nodes/0x{'1' * 40}/restart", "operate"),
+    ("POST", f"/v1/nodes/0x{'1' * 40}/drain", "operate"),
+    ("POST", f"/v1/nodes/0x{'1' * 40}/resume", "operate"),
+    ("POST", f"/v1/nodes/0x{'1' * 40}/ban", "admin"),
+    ("POST", f"/v1/nodes/0x{'1' * 40}/unban", "admin"),
+    ("GET", "/v1/groups", "read"),
+    ("GET", "/v1/events", "read"),
+    ("GET", "/v1/webhooks", "admin"),
+    ("POST", "/v1/webhooks", "admin"),
+    ("DELETE", f"/v1/webhooks/{'0' * 32}", "admin"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "scope"), OWNERS)
+async def test_nothing_of_the_owners_is_open_to_others(pool: PoolUnderTest, method: str, path: str, scope: str) -> None:
+    assert (await ask(pool, method, path)).json()["code"] == "no-token"
+    assert (await ask(pool, method, path, token="mst_00000000_" + "x" * 43)).json()["code"] == "bad-token"
+    if scope != "read":
+        assert (await ask(pool, method, path, token=READER, body={})).json()["code"] == "scope"
+    node = await pool.send(await pool.member(), path, None, method=method)
+    assert (node.status_code, node.json()["code"]) == (403, "role")
+
+
+async def test_the_manager_signs_instead_of_a_token(pool: PoolUnderTest) -> None:
+    signer = RequestSigner(MANAGER, audience=pool.parts.key.address, clock=pool.clock)
+    async with pool.http(signer) as http:
+        assert (await http.get("/v1/nodes")).status_code == 200
+        pool.ledger.down = True  # roles are remembered for a while
+        await pool.clock.turn(timedelta(minutes=1))
+        assert (await http.get("/v1/nodes")).status_code == 200
+
+
+async def test_nodes_come_in_pages_with_filters(pool: PoolUnderTest) -> None:
+    keys = [await pool.member(labels={"zone": "eu" if number % 2 else "us"}) for number in range(5)]
+    seen: list[str] = []
+    cursor = ""
+    while True:
+        page = await pool.owner("GET", f"/v1/nodes?limit=2{cursor}")
+        seen += [node["address"] for node in page["nodes"]]
+        if page["next_cursor"] is None:
+            break
+        cursor = f"&cursor={page['next_cursor']}"
+    assert seen == sorted(key.address for key in keys)
+    for path, count in (
+        ("state=healthy", 5),
+        ("state=dead", 0),
+        ("label=zone%3Deu", 2),
+        ("label=zone%3Deu&limit=1", 1),
+    ):
+        assert len((await pool.owner("GET", f"/v1/nodes?{path}"))["nodes"]) == count
+    task = await pool.run(replicas=1)
+    assert len((await pool.owner("GET", f"/v1/nodes?task={task}"))["nodes"]) == 1
+    assert (await ask(pool, "GET", "/v1/nodes?label=zone", token=pool.token)).status_code == 422
+
+
+async def test_the_owner_drains_a_node_which_finishes_and_gets_nothing_new_until_resumed(pool: PoolUnderTest) -> None:
+    key = await pool.member()
+    await pool.run(replicas=1, restart={"kind": "always"})
+    assert (await pool.beat(key)).assignment is not None
+    drained = await pool.owner("POST", f"/v1/nodes/{key.address}/drain", {"reason": "maintenance"})
+    assert (drained["state"], drained["reason"]) == ("draining", "maintenance")
+    await pool.scheduler.tick()
+    answer = await pool.beat(key)
+    assert (answer.state, answer.assignment) == (S.DRAINING, None)
+    assert [command.kind for command in answer.commands] == [CommandKind.DRAIN]
+    again = await pool.beat(key, acknowledged=[command.id for command in answer.commands])
+    assert not again.commands
+    await pool.owner("POST", f"/v1/nodes/{key.address}/resume")
+    await pool.scheduler.tick()
+    answer = await pool.beat(key)
+    assert answer.state is S.HEALTHY
+    assert answer.assignment is not None
+
+
+async def test_a_drained_node_stays_drained_when_it_was_dead_between(pool: PoolUnderTest) -> None:
+    key = await pool.member()
+    await pool.owner("POST", f"/v1/nodes/{key.address}/drain")
+    await pool.liveness.tick()
+    for _ in range(160):
+        await pool.clock.turn(timedelta(seconds=0.5))
+        await pool.liveness.tick()
+    assert (await pool.parts.nodes.get(key.address)).state is S.DEAD
+    assert (await pool.beat(key)).state is S.DRAINING
+
+
+async def test_a_ban_goes_to_the_ledger_and_sticks_until_lifted(pool: PoolUnderTest) -> None:
+    key = await pool.member()
+    await pool.run()
+    banned = await pool.owner("POST", f"/v1/nodes/{key.address}/ban", {"reason": "forged rollouts"})
+    assert banned["state"] == "banned"
+    assert pool.ledger.nodes[key.address].banned
+    await pool.sync.round()
+    await pool.scheduler.tick()
+    answer = await pool.beat(key)
+    assert (answer.state, answer.assignment) == (S.BANNED, None)
+    assert "forged rollouts" in answer.reason
+    lifted = await pool.owner("POST", f"/v1/nodes/{key.address}/unban")
+    assert lifted["state"] == "discovered"
+    history = (await pool.owner("GET", f"/v1/nodes/{key.address}/history"))["entries"]
+    assert [(one["event"], one["actor"]) for one in history[:2]] == [("unbanned", "boss"), ("banned", "boss")]
+
+
+async def test_a_ban_that_the_chain_did_not_take_is_no_ban(pool: PoolUnderTest) -> None:
+    key = await pool.member()
+    pool.ledger.down = True
+    answer = await ask(pool, "POST", f"/v1/nodes/{key.address}/ban", token=pool.token, body={})
+    assert answer.status_code == 503
+    assert (await pool.beat(key)).state is S.HEALTHY
+
+
+@pytest.mark.parametrize("verb", ["restart", "resume"])
+async def test_what_makes_no_sense_now_is_a_conflict(pool: PoolUnderTest, verb: str) -> None:
+    key = await pool.member()
+    answer = await ask(pool, "POST", f"/v1/nodes/{key.address}/{verb}", token=pool.token)
+    assert answer.status_code == 409
+
+
+async def test_an_unknown_node_is_not_found_and_a_misspelt_one_unprocessable(pool: PoolUnderTest) -> None:
+    stranger = Key.generate().address
+    for path in ("", "/history", "/metrics", "/logs"):
+        assert (await ask(pool, "GET", f"/v1/nodes/{stranger}{path}", token=pool.token)).status_code == 404
+    assert (await ask(pool, "GET", "/v1/nodes/0x12", token=pool.token)).status_code == 422
+    swapped = stranger.swapcase().replace("0X", "0x")
+    assert (await ask(pool, "GET", f"/v1/nodes/{swapped}", token=pool.token)).status_code == 422
+
+
+async def test_a_node_sees_its_own_history_and_no_other(pool: PoolUnderTest) -> None:
+    key, other = await pool.member(), await pool.member()
+    mine = await pool.send(key, "/v1/nodes/me", None, method="GET")
+    assert mine.json()["node"]["address"] == key.address
+    assert {entry["event"] for entry in mine.json()["history"]} == {"joined", "heartbeat"}
+    assert other.address not in mine.text
+    assert (await pool.send(Key.generate(), "/v1/nodes/me", None, method="GET")).status_code == 404
+
+
+def line(sequence: int, text: str = "hello") -> dict[str, Any]:
+    return {"sequence": sequence, "time_ms": 1, "stream": "stdout", "text": text}
+
+
+async def test_logs_are_asked_for_pushed_once_and_kept_after_the_end(pool: PoolUnderTest) -> None:
+    key = await pool.member()
+    task = await pool.run(replicas=1)
+    assignment = (await pool.beat(key)).assignment
+    assert assignment is not None
+    assert (await pool.owner("GET", f"/v1/nodes/{key.address}/logs"))["lines"] == []
+    commands = (await pool.beat(key)).commands
+    assert [(one.kind, one.text, one.since) for one in commands] == [(CommandKind.SEND_LOGS, assignment.id, 0)]
+    batch = {"assignment_id": assignment.id, "lines": [line(0), line(1), line(2)]}
+    for _ in range(2):  # the second is a repetition after a lost answer
+        receipt = (await pool.send(key, "/v1/logs", batch)).json()
+        assert receipt["next_sequence"] == 3
+        assert receipt["wanted_until_ms"] > 0
+    await pool.send(key, "/v1/logs", {"assignment_id": assignment.id, "lines": [line(7, "after a gap")]})
+    await pool.owner("DELETE", f"/v1/tasks/{task}")
+    await pool.scheduler.tick()
+    found = await pool.owner("GET", f"/v1/nodes/{key.address}/logs")
+    assert [one["sequence"] for one in found["lines"]] == [0, 1, 2, 7]
+    assert found["next_sequence"] == 8
+    assert [one["sequence"] for one in (await pool.owner("GET", f"/v1/nodes/{key.address}/logs?tail=1"))["lines"]] == [
+        7
+    ]
+    since = await pool.owner("GET", f"/v1/nodes/{key.address}/logs?since=2&assignment={assignment.id}")
+    assert [one["sequence"] for one in since["lines"]] == [2, 7]
+
+
+async def test_a_log_is_bounded_in_bytes_and_the_newest_lines_are_kept(
+    pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.store.assignments.MOST_LOG_BYTES", 40_000)
+    key = await pool.member()
+    await pool.run(replicas=1)
+    assignment = (await pool.beat(key)).assignment
+    assert assignment is not None
+    for start in range(0, 60, 20):
+        lines = [line(number, "x" * 4000) for number in range(start, start + 20)]
+        assert (await pool.send(key, "/v1/logs", {"assignment_id": assignment.id, "lines": lines})).status_code == 200
+    kept = (await pool.owner("GET", f"/v1/nodes/{key.address}/logs"))["lines"]
+    assert [one["sequence"] for one in kept] == list(range(51, 60))
+
+
+@pytest.mark.parametrize(("sequence", "status"), [(2**53 - 2, 200), (2**53 - 1, 422), (2**63, 422), (2**70, 422)])
+async def test_a_line_has_a_number_that_every_part_can_hold(pool: PoolUnderTest, sequence: int, status: int) -> None:
+    key = await pool.member()
+    await pool.run(replicas=1)
+    assignment = (await pool.beat(key)).assignment
+    assert assignment is not None
+    for _ in range(2):
+        answer = await pool.send(key, "/v1/logs", {"assignment_id": assignment.id, "lines": [line(sequence)]})
+        assert answer.status_code == status
+
+
+async def test_nobody_pushes_into_anothers_log(pool: PoolUnderTest) -> None:
+    key, other = await pool.member(), await pool.member()
+    await pool.run(replicas=1)
+    holder = key if (await pool.beat(key)).assignment else other
+    thief = other if holder is key else key
+    assignment = (await pool.beat(holder)).assignment
+    assert assignment is not None
+    answer = await pool.send(thief, "/v1/logs", {"assignment_id": assignment.id, "lines": [line(0)]})
+    assert (answer.status_code, answer.json()["code"]) == (404, "unknown-assignment")
+    assert (await pool.owner("GET", f"/v1/nodes/{holder.address}/logs"))["lines"] == []
+    assert (
+        await ask(pool, "GET", f"/v1/nodes/{thief.address}/logs?assignment={assignment.id}", token=pool.token)
+    ).status_code == 404
+
+
+async def test_the_last_lines_are_asked_for_when_a_task_ends(pool: PoolUnderTest) -> None:
+    key = await pool.member()
+    await pool.run(replicas=1)
+    assignment = (await pool.beat(key)).assignment
+    assert assignment is not None
+    await pool.beat(key, assignment={"id": assignment.id, "generation": 1, "state": "completed"})
+    await pool.scheduler.tick()
+    answer = await pool.beat(key)
+    assert answer.assignment is None
+    assert [(one.kind, one.text) for one in answer.commands] == [(CommandKind.SEND_LOGS, assignment.id)]
+
+
+async def test_events_tell_what_happened_in_order(pool: PoolUnderTest) -> None:
+    start = (await pool.owner("GET", "/v1/events"))["next_cursor"]
+    key = await pool.member()
+    task = await pool.run(replicas=1)
+    events = (await pool.owner("GET", f"/v1/events?after={start}&limit=100"))["events"]
+    kinds = [event["kind"] for event in events]
+    assert kinds == ["node.unhealthy", "node.healthy", "task.created", "assignment.placed", "task.running"]
+    assert (events[1]["node"], events[2]["task_id"], events[2]["actor"]) == (key.address, task, "boss")
+    later = await pool.owner("GET", f"/v1/events?after={events[2]['id']}")
+    assert [event["kind"] for event in later["events"]] == kinds[3:]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "kind", "expected"),
+    [
+        ((), "node.dead", True),
+        (("node.",), "node.dead", True),
+        (("node.dead",), "node.dead", True),
+        (("node",), "node.dead", False),
+        (("task.", "node.healthy"), "node.dead", False),
+    ],
+)
+def test_which_events_a_webhook_gets(patterns: tuple[str, ...], kind: str, expected: bool) -> None:
+    assert wants(patterns, kind) is expected
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://example.com/",
+        "https://127.0.0.1/",
+        "https://localhost/x",
+        "https://[::1]/",
+        "https://[::ffff:10.0.0.1]/",
+        "https://169.254.169.254/latest/meta-data",
+        "https://10.1.2.3:8443/",
+        "https://0.0.0.0/",
+        "https://user:word@203.0.113.9/",
+        "ftp://203.0.113.9/",
+        "https://",
+    ],
+)
+async def test_a_webhook_into_our_own_network_is_refused(pool: PoolUnderTest, url: str) -> None:
+    answer = await ask(pool, "POST", "/v1/webhooks", token=pool.token, body={"url": url})
+    assert answer.status_code in {400, 422}, answer.text
+    assert not (await pool.owner("GET", "/v1/webhooks"))["webhooks"]
+
+
+async def test_a_webhook_gets_signed_events_in_order_and_again_until_it_takes_them(make_pool: MakePool) -> None:
+    pool = make_pool(webhooks_to_private_networks=True)
+    taken: list[httpx.Request] = []
+    down = True
+
+    def receiver(request: httpx.Request) -> httpx.Response:
+        if down:
+            return httpx.Response(500)
+        taken.append(request)
+        return httpx.Response(204)
+
+    created = await pool.owner("POST", "/v1/webhooks", {"url": "http://127.0.0.1:9/hook", "events": ["node."]})
+    lease = Lease(pool.parts.database, "webhooks", lifetime=timedelta(seconds=10))
+    async with httpx.AsyncClient(transport=httpx.MockTransport(receiver)) as http:
+        postman = Postman(pool.parts, lease=lease, http=http)
+        await pool.member()
+        await pool.run()
+        await postman.round()
+        await postman.finish()
+        seen = (await pool.owner("GET", "/v1/webhooks"))["webhooks"][0]
+        assert (seen["waiting"], seen["last_error"]) == (True, "the receiver answered 500")
+        assert "secret" not in seen
+        await postman.round()  # it is not due yet
+        down = False
+        await pool.clock.turn(timedelta(seconds=2))
+        await postman.round()
+        await postman.finish()
+    assert [httpx.Response(200, content=one.content).json()["kind"] for one in taken] == [
+        "node.unhealthy",
+        "node.healthy",
+    ]
+    first = taken[0]
+    expected = hmac.new(
+        created["secret"].encode(), first.headers[TIMESTAMP_HEADER].encode() + b"." + first.content, "sha256"
+    ).hexdigest()
+    assert first.headers[SIGNATURE_HEADER] == expected
+    seen = (await pool.owner("GET", "/v1/webhooks"))["webhooks"][0]
+    assert (seen["waiting"], seen["delivered"]) == (False, 2)
+    await pool.owner("DELETE", f"/v1/webhooks/{seen['id']}")
+    assert not (await pool.owner("GET", "/v1/webhooks"))["webhooks"]
+
+
+async def test_two_orchestrators_serve_one_pool(make_pool: MakePool) -> None:
+    first, second = make_pool(), make_pool()
+    key = await first.member()
+    task = (await second.owner("POST", "/v1/tasks", {"spec": {"name": "a", "image": "b"}, "secrets": {"S": "x"}}))["id"]
+    await first.scheduler.tick()
+    for pool in (first, second, first):
+        answer = await pool.beat(key)
+        assert answer.assignment is not None
+        assert answer.assignment.task_id == task
+        assert answer.assignment.secrets["S"].get_secret_value() == "x"
+
+
+async def test_health_identity_and_openapi(pool: PoolUnderTest) -> None:
+    assert (await ask(pool, "GET", "/healthz")).status_code == 200
+    assert (await ask(pool, "GET", "/readyz")).json()["checks"]["redis"] == "ok"
+    identity = (await ask(pool, "GET", "/v1/identity")).json()
+    assert (identity["service"], identity["address"]) == ("orchestrator", pool.parts.key.address)
+    await pool.member()
+    metrics = (await ask(pool, "GET", "/metrics")).text
+    assert 'route="/v1/heartbeat",status="200"' in metrics
+    schema = (await ask(pool, "GET", "/openapi.json")).json()
+    assert "/v1/heartbeat" in schema["paths"]
+    text = str(schema)
+    names = set(schema["components"]["schemas"])
+    assert {"Heartbeat", "NewTask", "TaskPatch", "LogBatch", "Cause", "NewWebhook"} <= names
+    assert set(re.findall(r"#/components/schemas/(\w+)", text)) <= names

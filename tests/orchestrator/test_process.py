@@ -1,0 +1,379 @@
+"""The orchestrator as an operator runs it: processes, a Redis that persists, discovery, a real chain; and kill -9."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+import pytest_asyncio
+import redis as sync_redis
+
+from ledger.chain import ChainKind, free_port, start_chain
+from ledger.inflight import Call
+from ledger.rpc import connect
+from ledger.sender import Sender
+from protocol.clients.discovery import DiscoveryClient
+from protocol.clients.node import NodeClient
+from protocol.clients.orchestrator import OrchestratorClient
+from protocol.errors import MusterError
+from protocol.keys import Key
+from protocol.tokens import hash_token, new_token
+from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer, LogBatch, LogLine, NodeState
+from protocol.wire.nodes import Hardware, Registration, RuntimeKind, Software
+from protocol.wire.tasks import AssignmentState, NewTask, TaskSpec
+from tests.discovery.on_chain import UNIT, PoolOnChain, make_pool
+
+POOL = 1
+DISCOVERY = Key.generate()
+TOKEN = new_token()
+PATIENCE_S = 30
+INTERVAL_S = 0.5
+
+REGISTRATION = Registration(
+    pool_id=POOL,
+    hardware=Hardware(
+        cpu_model="A CPU", cpu_cores=8, architecture="x86_64", memory_bytes=32 << 30, disk_free_bytes=1 << 40
+    ),
+    software=Software(
+        worker_version="0.1.0", protocol_version=1, operating_system="Debian 12", runtimes=(RuntimeKind.DOCKER,)
+    ),
+)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def chain_pool() -> AsyncIterator[PoolOnChain]:
+    async with start_chain(ChainKind.EMBEDDED) as chain:
+        yield await make_pool(chain)
+
+
+@dataclass
+class Network:
+    """Everything that stands behind one pool, each part a process."""
+
+    home: Path
+    pool: PoolOnChain
+    stack: ExitStack
+    discovery_port: int = field(default_factory=free_port)
+
+    def start_redis(self) -> subprocess.Popen[bytes]:
+        binary = os.environ.get("MUSTER_REDIS_SERVER") or shutil.which("redis-server") or "redis-server"
+        command = [binary, "--port", "0", "--unixsocket", str(self.home / "s"), "--dir", str(self.home)]
+        process = self._run([*command, "--appendonly", "yes", "--appendfsync", "always"], "redis.log", {})
+        self._wait(process, self._redis_answers)
+        return process
+
+    def start_discovery(self) -> subprocess.Popen[bytes]:
+        environment = {
+            "MUSTER_DISCOVERY_KEY": DISCOVERY.reveal().hex(),
+            **self._shared("DISCOVERY"),
+            "MUSTER_DISCOVERY_POLL_SECONDS": "0.2",
+        }
+        command = [sys.executable, "-m", "discovery", "serve", "--port", str(self.discovery_port)]
+        return self._serve(command, self.discovery_port, environment)
+
+    def start(self, port: int, *, public: int | None = None) -> subprocess.Popen[bytes]:
+        """An orchestrator; invites name the port `public`."""
+        settings = {
+            "PUBLIC_URL": f"http://127.0.0.1:{public or port}",
+            "POOL_ID": POOL,
+            "DISCOVERY": json.dumps([f"http://127.0.0.1:{self.discovery_port}#{DISCOVERY.address}"]),
+            "TOKENS": json.dumps([{"name": "boss", "scope": "admin", "hash": hash_token(TOKEN)}]),
+            "SECRETS_KEY_FILE": self.home / "secrets.key",
+            "SHORTEST_INTERVAL_S": INTERVAL_S,
+            "DISCOVERY_EVERY_S": 0.3,
+            "LEDGER_EVERY_S": 0.3,
+            "REMOVALS_EVERY_S": 0.3,
+            "SCHEDULE_EVERY_S": 0.1,
+            "LIVENESS_EVERY_S": 0.1,
+            "LEASE_S": 1,
+            "NODE_RATE_PER_S": 50,
+        }
+        environment = {f"MUSTER_ORCHESTRATOR_{name}": str(value) for name, value in settings.items()}
+        environment |= self._shared("ORCHESTRATOR")
+        environment["MUSTER_ORCHESTRATOR_KEY"] = self.pool.orchestrator.reveal().hex()
+        environment["MUSTER_MANAGER_KEY"] = self.pool.manager.reveal().hex()
+        command = [sys.executable, "-m", "orchestrator", "serve", "--port", str(port)]
+        return self._serve(command, port, environment)
+
+    def owner(self, port: int) -> OrchestratorClient:
+        return OrchestratorClient(f"http://127.0.0.1:{port}", token=TOKEN)
+
+    def node(self, key: Key, port: int) -> NodeClient:
+        return NodeClient(f"http://127.0.0.1:{port}#{self.pool.orchestrator.address}", key=key)
+
+    async def join(self, key: Key) -> str:
+        """What a worker does to become a member; the orchestrator's URL from its invite."""
+        where = f"http://127.0.0.1:{self.discovery_port}#{DISCOVERY.address}"
+        async with DiscoveryClient(where, key=key) as discovery:
+            await discovery.register(REGISTRATION)
+            invites = await discovery.invites(wait=timedelta(seconds=20))
+            assert invites, "no invite came"
+            invite = invites[0]
+            assert invite.signer() == self.pool.orchestrator.address
+            async with self.pool.ledger(key) as ledger:
+                await ledger.pools.join(invite.invite, orchestrator_signature=invite.raw_signature)
+            return invite.url
+
+    async def fund(self, key: Key) -> None:
+        """Gas for a node that joins by itself."""
+        web3 = await connect(self.pool.chain.url, expected_chain_id=self.pool.chain.chain_id)
+        async with Sender(web3, self.pool.governor.account(), chain_id=self.pool.chain.chain_id) as sender:
+            await sender.send(Call(to=key.address, value=UNIT), deadline=timedelta(seconds=30))
+        await web3.provider.disconnect()
+
+    def _shared(self, service: str) -> dict[str, str]:
+        deployment = self.home / "deployment.json"
+        self.pool.deployment.save(deployment)
+        return {
+            f"MUSTER_{service}_DEPLOYMENT": str(deployment),
+            f"MUSTER_{service}_CHAIN_URL": self.pool.chain.url,
+            f"MUSTER_{service}_REDIS_URL": f"unix://{self.home / 's'}",
+        }
+
+    def _serve(self, command: list[str], port: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+        process = self._run(command, f"{port}.log", environment)
+        self._wait(process, lambda: _is_ready(port))
+        return process
+
+    def _run(self, command: list[str], log: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+        output = self.stack.enter_context((self.home / log).open("ab"))
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | environment)
+        self.stack.callback(_end, process)
+        return process
+
+    def _wait(self, process: subprocess.Popen[bytes], answers: Callable[[], bool]) -> None:
+        until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until and process.poll() is None:
+            if answers():
+                return
+            time.sleep(0.05)
+        logs = "\n".join(log.read_text()[-3000:] for log in self.home.glob("*.log"))
+        pytest.fail(f"it did not start: {logs}")
+
+    def _redis_answers(self) -> bool:
+        try:
+            with sync_redis.from_url(f"unix://{self.home / 's'}") as client:
+                return bool(client.ping())
+        except sync_redis.RedisError:
+            return False
+
+
+def _is_ready(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.kill()
+    process.wait(10)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait(10)
+
+
+async def soon(what: Callable[[], Awaitable[bool]], *, within: float = PATIENCE_S) -> None:
+    """Waits until something is so; these are real processes on a real clock."""
+    until = time.monotonic() + within
+    while time.monotonic() < until:
+        if await what():
+            return
+        await asyncio.sleep(0.05)
+    pytest.fail("it did not come to be")
+
+
+async def beat(node: NodeClient, said: HeartbeatAnswer | None = None) -> HeartbeatAnswer:
+    """One heartbeat that reports what was given last as running."""
+    report = None
+    if said is not None and said.assignment is not None:
+        report = {"id": said.assignment.id, "generation": said.assignment.generation, "state": "running"}
+    body = {"pool_id": POOL, "worker_version": "0.1.0", "assignment": report}
+    return await node.heartbeat(Heartbeat.model_validate(body))
+
+
+@asynccontextmanager
+async def beating(node: NodeClient, said: HeartbeatAnswer) -> AsyncIterator[None]:
+    """A node that goes on speaking while other things happen."""
+
+    async def go_on() -> None:
+        while True:
+            with suppress(MusterError):
+                await beat(node, said)
+            await asyncio.sleep(INTERVAL_S / 2)
+
+    task = asyncio.create_task(go_on())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+@pytest.fixture
+def network(tmp_path: Path, chain_pool: PoolOnChain, redis_server: str) -> Iterator[Network]:
+    with ExitStack() as stack:
+        made = Network(tmp_path, chain_pool, stack)
+        yield made
+
+
+async def test_from_a_stranger_to_a_running_task_over_every_kind_of_kill_9(network: Network) -> None:
+    pool, port, other = network.pool, free_port(), free_port()
+    key = Key.generate()
+    await pool.register(key, stake=10 * UNIT)
+    await network.fund(key)
+    redis = network.start_redis()
+    network.start_discovery()
+    first = network.start(port)
+
+    # A stranger is invited, joins on the ledger, speaks, and is given the task.
+    assert await network.join(key) == f"http://127.0.0.1:{port}"
+    async with network.node(key, port) as node, network.owner(port) as owner:
+        said = await beat(node)
+        assert said.state is NodeState.HEALTHY
+        task = await owner.create_task(NewTask(spec=TaskSpec(name="hello", image="python:3.11"), secrets={"A": "b"}))
+
+        async def has_task() -> bool:
+            nonlocal said
+            said = await beat(node, said)
+            return said.assignment is not None
+
+        await soon(has_task)
+        assert said.assignment is not None
+        given = said.assignment
+        assert given.task_id == task.id
+        await beat(node, said)
+
+        async def runs() -> bool:
+            seen = (await owner.node(key.address)).assignment
+            return seen is not None and seen.state is AssignmentState.RUNNING
+
+        await soon(runs)
+
+        # A follower sees lines as they are pushed.
+        async def asked() -> bool:
+            return any(command.text == given.id for command in (await beat(node, said)).commands)
+
+        async def pushed() -> None:
+            await soon(asked)
+            line = LogLine(sequence=0, time_ms=1, stream="stdout", text="hello")
+            await node.push_logs(LogBatch(assignment_id=given.id, lines=(line,)))
+
+        pushing = asyncio.create_task(pushed())
+        async with asyncio.timeout(PATIENCE_S):
+            async for line in owner.follow_logs(key.address):
+                assert line.text == "hello"
+                break
+        await pushing
+
+        # kill -9 of the orchestrator: the same assignment, the same generation, healthy with the first word.
+        kill(first)
+        first = network.start(port)
+        said = await beat(node, said)
+        assert said.state is NodeState.HEALTHY
+        assert said.assignment is not None
+        assert (said.assignment.id, said.assignment.generation) == (given.id, given.generation)
+        assert said.assignment.secrets["A"].get_secret_value() == "b"
+
+        # kill -9 of Redis: a problem while it is away, and afterwards everything is as it was.
+        kill(redis)
+        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as http:
+            answer = await http.get(f"http://127.0.0.1:{port}/v1/nodes", timeout=20)
+        assert (answer.status_code, answer.json()["code"]) == (503, "store-unavailable")
+        network.start_redis()
+        said = await beat(node, said)
+        assert said.state is NodeState.HEALTHY
+        assert said.assignment is not None
+        assert (said.assignment.id, said.assignment.generation) == (given.id, given.generation)
+
+    # A second orchestrator takes over what the first did when it is told to stop.
+    async with network.node(key, port) as node:
+        async with beating(node, said):
+            await asyncio.to_thread(network.start, other, public=port)
+        first.send_signal(signal.SIGTERM)
+    async with network.node(key, other) as node, beating(node, said):
+        assert await asyncio.to_thread(first.wait, 20) == 0
+    async with network.node(key, other) as node, network.owner(other) as owner:
+        said = await beat(node, said)
+        assert said.assignment is not None
+        assert said.assignment.id == given.id
+
+        # The node vanishes: dead on time, off the ledger, and invited again when it is back.
+        async def is_dead() -> bool:
+            return (await owner.node(key.address)).state is NodeState.DEAD
+
+        silent_since = time.monotonic()
+        await soon(is_dead)
+        assert time.monotonic() - silent_since < 30 * INTERVAL_S
+
+        async def left_the_ledger() -> bool:
+            async with pool.ledger(pool.owner) as ledger:
+                return await ledger.pools.membership(POOL, key.address) is None
+
+        await soon(left_the_ledger)
+        await network.join(key)
+
+        async def is_back() -> bool:
+            return (await beat(node)).state is NodeState.HEALTHY
+
+        await soon(is_back)
+
+        # Banned on the ledger by the manager's key, and it sticks.
+        assert (await owner.ban(key.address, reason="forged")).state is NodeState.BANNED
+        assert (await beat(node)).state is NodeState.BANNED
+        async with pool.ledger(pool.owner) as ledger:
+            assert await ledger.pools.is_banned(POOL, key.address)
+        events = [entry.event for entry in await owner.history(key.address)]
+        assert events[0] == "banned"
+        assert {"invite-posted", "joined", "heartbeat", "missed", "silent", "removed"} <= set(events)
+
+
+async def test_a_chain_that_is_down_stops_no_heartbeat_and_is_read_on_when_it_is_back(network: Network) -> None:
+    pool, port = network.pool, free_port()
+    key = Key.generate()
+    await pool.register(key, stake=10 * UNIT)
+    await network.fund(key)
+    network.start_redis()
+    network.start_discovery()
+    network.start(port)
+    await network.join(key)
+    async with network.node(key, port) as node:
+        said = await beat(node)
+        os.kill(pool.chain.pid, signal.SIGSTOP)
+        try:
+            for _ in range(10):
+                started = time.monotonic()
+                said = await beat(node, said)
+                assert said.state is NodeState.HEALTHY
+                assert time.monotonic() - started < 2
+                await asyncio.sleep(INTERVAL_S)
+            async with httpx.AsyncClient() as http:
+                ready = await http.get(f"http://127.0.0.1:{port}/readyz", timeout=10)
+            assert ready.status_code == 200, ready.text
+        finally:
+            os.kill(pool.chain.pid, signal.SIGCONT)
+        async with pool.ledger(key) as ledger:
+            await ledger.pools.leave(POOL, key.address)
+
+        async def has_left() -> bool:
+            try:
+                return (await beat(node, said)).state is NodeState.DISCOVERED
+            except MusterError:
+                return False
+
+        await soon(has_left)
