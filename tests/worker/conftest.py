@@ -1,0 +1,97 @@
+"""A real Docker engine with an image made on the spot, and the worker's own places."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import docker
+import pytest
+from docker.errors import DockerException
+
+from cli.devnet.image import make_image
+from protocol.identifiers import Address
+from protocol.keys import Key
+from worker.runtime.docker import DockerRuntime, engine_socket
+from worker.runtime.docker_arguments import LABEL_WORKER
+from worker.runtime.process import ProcessRuntime
+from worker.state import StateDirectory
+
+
+def _skip_or_fail(part: str, message: str) -> None:
+    if part in os.environ.get("MUSTER_REQUIRE", "").replace(",", " ").split():
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The engine, an image in it, and a client that sees every container."""
+
+    socket: Path
+    image: str
+    client: docker.DockerClient
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Engine]:
+    """The local Docker engine with a small image."""
+    socket = engine_socket()
+    try:
+        client = docker.DockerClient(base_url=f"unix://{socket}", version="auto", timeout=60)
+        client.ping()
+    except DockerException as error:
+        _skip_or_fail("docker", f"no Docker engine at {socket} (deploy/setup/engine.sh starts one): {error}")
+    tag = "muster/test-python:local"
+    if not client.images.list(name=tag):
+        make_image(client, tag)
+    yield Engine(socket, tag, client)
+    client.close()
+
+
+@pytest.fixture
+def node() -> Address:
+    """A node of this test's own, so that its containers are too."""
+    return Key.generate().address
+
+
+@pytest.fixture
+async def docker_runtime(engine: Engine, node: Address) -> AsyncIterator[DockerRuntime]:
+    """The runtime of one worker; whatever it left is removed."""
+    runtime = DockerRuntime(node, socket=engine.socket)
+    yield runtime
+    for container in await runtime.containers():
+        await runtime.remove(container.name)
+    await runtime.remove_network()
+    await runtime.close()
+    assert not engine.client.containers.list(all=True, filters={"label": f"{LABEL_WORKER}={node}"})
+
+
+@pytest.fixture
+async def process_runtime(node: Address, tmp_path: Path) -> AsyncIterator[ProcessRuntime]:
+    """The sandboxed runtime of one worker."""
+    if shutil.which("bwrap") is None:
+        _skip_or_fail("sandbox", "no bubblewrap")
+    runtime = ProcessRuntime(node, directory=tmp_path / "processes")
+    yield runtime
+    for container in await runtime.containers():
+        await runtime.remove(container.name)
+    await runtime.close()
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> StateDirectory:
+    """A prepared state directory."""
+    state = StateDirectory(tmp_path / "state")
+    state.prepare()
+    return state
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever uses the engine is marked so."""
+    for item in items:
+        if "engine" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.needs_docker)

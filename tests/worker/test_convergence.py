@@ -1,0 +1,229 @@
+"""Convergence: every case of what was asked for and what is there, and what must hold whatever happens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.wire.tasks import AssignmentState, RestartKind, RestartRule
+from worker.convergence import (
+    LONGEST_BACKOFF,
+    STABLE_AFTER,
+    Action,
+    Desired,
+    Launch,
+    Progress,
+    Remove,
+    Stop,
+    backoff,
+    converge,
+    is_stale,
+    launch_failed,
+    launched,
+    launching,
+    stable,
+)
+from worker.runtime.interface import Container, ContainerStatus
+
+RUNNING, EXITED, CREATED = ContainerStatus.RUNNING, ContainerStatus.EXITED, ContainerStatus.CREATED
+ALWAYS, ON_FAILURE, NEVER = RestartKind.ALWAYS, RestartKind.ON_FAILURE, RestartKind.NEVER
+GRACE = timedelta(seconds=3)
+
+
+def wanted(kind: RestartKind = ON_FAILURE, *, attempts: int = 2, content: str = "f", nonce: int = 0) -> Desired:
+    return Desired(
+        assignment_id="a",
+        generation=1,
+        fingerprint=content,
+        restart_nonce=nonce,
+        restart=RestartRule(kind=kind, attempts=attempts),
+    )
+
+
+def there(
+    status: ContainerStatus,
+    code: int | None = None,
+    *,
+    name: str = "c-1",
+    content: str = "f",
+    nonce: int = 0,
+    assignment: str = "a",
+) -> Container:
+    return Container(
+        name=name,
+        assignment_id=assignment,
+        fingerprint=content,
+        restart_nonce=nonce,
+        stop_grace=GRACE,
+        status=status,
+        exit_code=code,
+    )
+
+
+def so_far(state: AssignmentState = AssignmentState.RUNNING, **fields: object) -> Progress:
+    base = Progress(assignment_id="a", generation=1, fingerprint="f", restart_nonce=0, state=state, launches=1)
+    return replace(base, **fields)  # type: ignore[arg-type]
+
+
+def kinds(actions: tuple[Action, ...]) -> str:
+    return " ".join(f"{type(action).__name__}:{getattr(action, 'name', '')}".rstrip(":") for action in actions)
+
+
+@pytest.mark.parametrize(
+    ("desired", "observed", "progress", "actions", "state"),
+    [
+        (None, [], None, "", None),
+        (None, [there(RUNNING)], so_far(), "Stop:c-1", None),
+        (None, [there(EXITED, 0)], so_far(), "Remove:c-1", None),
+        (wanted(), [], None, "Launch", "pending"),
+        (wanted(), [there(CREATED)], so_far(), "Remove:c-1", "running"),
+        (wanted(), [there(RUNNING)], so_far(), "", "running"),
+        (wanted(), [there(RUNNING)], None, "", "running"),
+        (wanted(), [there(EXITED, 0)], so_far(), "", "completed"),
+        (wanted(NEVER), [there(EXITED, 0)], so_far(), "", "completed"),
+        (wanted(ALWAYS), [there(EXITED, 0)], so_far(), "Remove:c-1", "restarting"),
+        (wanted(), [there(EXITED, 1)], so_far(), "Remove:c-1", "restarting"),
+        (wanted(), [there(EXITED, 1)], so_far(failures=2), "", "failed"),
+        (wanted(ALWAYS), [there(EXITED, 1)], so_far(failures=2), "", "failed"),
+        (wanted(NEVER), [there(EXITED, 1)], so_far(), "", "failed"),
+        (wanted(attempts=0), [there(EXITED, 1)], so_far(), "", "failed"),
+        # counted already, but the worker died before it removed the container
+        (wanted(), [there(EXITED, 1)], so_far(AssignmentState.RESTARTING, counted="c-1"), "Remove:c-1", "restarting"),
+        # ended for good: stays so, and the container stays as evidence
+        (wanted(), [there(EXITED, 0)], so_far(AssignmentState.COMPLETED), "", "completed"),
+        (wanted(), [], so_far(AssignmentState.COMPLETED), "", "completed"),
+        (wanted(), [], so_far(AssignmentState.FAILED), "", "failed"),
+        # new content, or an asked-for restart: the old container ends before a new one starts
+        (wanted(content="g"), [there(RUNNING)], so_far(), "Stop:c-1", "pending"),
+        (wanted(content="g"), [], so_far(AssignmentState.FAILED), "Launch", "pending"),
+        (wanted(nonce=1), [there(RUNNING)], so_far(), "Stop:c-1", "pending"),
+        (wanted(nonce=1), [there(EXITED, 0)], so_far(AssignmentState.COMPLETED), "Remove:c-1", "pending"),
+        (wanted(nonce=1), [there(RUNNING, nonce=1)], so_far(), "", "running"),
+        # another assignment's container
+        (wanted(), [there(RUNNING, assignment="b")], None, "Stop:c-1", "pending"),
+        # two of ours: the running one is kept
+        (wanted(), [there(EXITED, 1, name="c-1"), there(RUNNING, name="c-2")], so_far(), "Remove:c-1", "running"),
+        (wanted(), [there(RUNNING, name="c-1"), there(RUNNING, name="c-2")], so_far(), "Stop:c-1", "running"),
+        # it vanished
+        (wanted(), [], so_far(), "Launch", "restarting"),
+    ],
+)
+def test_what_is_there_becomes_what_was_asked_for(
+    desired: Desired | None, observed: list[Container], progress: Progress | None, actions: str, state: str | None
+) -> None:
+    decision = converge(desired, observed, progress, now=100.0, luck=0.0)
+    assert kinds(decision.actions) == actions
+    assert (decision.progress.state if decision.progress else None) == state
+
+
+def test_a_restart_waits_for_its_backoff_and_no_longer() -> None:
+    ended = converge(wanted(), [there(EXITED, 1)], so_far(), now=100.0, luck=1.0)
+    assert ended.progress is not None
+    assert ended.progress.retry_at == 101.0
+    early = converge(wanted(), [], ended.progress, now=100.5, luck=0.0)
+    assert early.actions == ()
+    assert early.wake_in == timedelta(seconds=0.5)
+    due = converge(wanted(), [], ended.progress, now=101.0, luck=0.0)
+    assert due.actions == (Launch(number=2),)
+
+
+def test_an_exit_is_counted_once_however_often_it_is_seen() -> None:
+    progress: Progress | None = so_far()
+    for _ in range(5):
+        progress = converge(wanted(), [there(EXITED, 1)], progress, now=0.0, luck=0.0).progress
+    assert progress is not None
+    assert progress.failures == 1
+
+
+def test_a_change_that_needs_no_new_container_keeps_the_old_one() -> None:
+    desired = replace(wanted(), generation=7)
+    decision = converge(desired, [there(RUNNING)], so_far(), now=0.0, luck=0.0)
+    assert decision.actions == ()
+    assert decision.progress is not None
+    assert decision.progress.generation == 7
+
+
+def test_a_stale_generation_is_known() -> None:
+    progress = so_far(generation=5)
+    assert is_stale(offered_id="a", offered_generation=4, progress=progress)
+    assert not is_stale(offered_id="a", offered_generation=5, progress=progress)
+    assert not is_stale(offered_id="b", offered_generation=1, progress=progress)
+    assert not is_stale(offered_id="a", offered_generation=1, progress=None)
+
+
+def test_an_engine_that_is_down_is_nobodys_failure() -> None:
+    progress = so_far(AssignmentState.PULLING)
+    for _ in range(50):
+        progress = launch_failed(progress, RestartRule(attempts=0), detail="down", blameless=True, now=0.0, luck=0.0)
+    assert progress.state is AssignmentState.PENDING
+    assert progress.failures == 0
+
+
+def test_what_can_never_start_fails_at_once() -> None:
+    failed = launch_failed(so_far(), RestartRule(attempts=99), detail="no GPU", hopeless=True, now=0.0, luck=0.0)
+    assert failed.state is AssignmentState.FAILED
+
+
+def test_a_long_run_forgives_earlier_failures() -> None:
+    assert stable(so_far(failures=2), uptime=STABLE_AFTER).failures == 0
+    assert stable(so_far(failures=2), uptime=STABLE_AFTER / 2).failures == 2
+
+
+@given(failures=st.integers(0, 10_000), luck=st.floats(0, 1, exclude_max=True))
+def test_backoff_grows_is_jittered_and_bounded(failures: int, luck: float) -> None:
+    wait = backoff(failures, luck)
+    assert timedelta() < wait <= LONGEST_BACKOFF
+    assert backoff(failures + 1, luck) >= wait
+
+
+_STATUSES = st.sampled_from(
+    [there(RUNNING), there(EXITED, 0), there(EXITED, 1), there(CREATED), there(RUNNING, content="old")]
+)
+
+
+@given(
+    rule=st.builds(RestartRule, kind=st.sampled_from(list(RestartKind)), attempts=st.integers(0, 3)),
+    codes=st.lists(st.integers(0, 2), min_size=1, max_size=12),
+    crash_after=st.integers(0, 30),
+)
+def test_any_history_ends_as_its_rule_says_and_never_runs_two_at_once(
+    rule: RestartRule, codes: list[int], crash_after: int
+) -> None:
+    """Plays a whole life: launches exit with the given codes; once, the worker is killed right after a decision."""
+    desired = replace(wanted(), restart=rule)
+    progress: Progress | None = None
+    container: Container | None = None
+    now, launches, crashed = 0.0, 0, False
+    for step in range(200):
+        decision = converge(desired, [container] if container else [], progress, now=now, luck=0.5)
+        if step == crash_after and not crashed:  # what was decided was not carried out; what is on disk stays
+            crashed = True
+            progress = decision.progress and replace(decision.progress, retry_at=None)
+            continue
+        progress = decision.progress
+        assert progress is not None
+        for action in decision.actions:
+            if isinstance(action, Launch):
+                assert container is None
+                progress = launched(launching(progress, number=action.number, detail=""), at_ms=0)
+                code = codes[launches] if launches < len(codes) else 0
+                launches += 1
+                container = there(EXITED, code, name=f"c-{action.number}")
+            else:
+                assert isinstance(action, (Stop, Remove))
+                container = None
+        now += (decision.wake_in or timedelta()).total_seconds()
+        if progress.state.is_final:
+            break
+    seen = [codes[i] if i < len(codes) else 0 for i in range(launches)]
+    if rule.kind is NEVER:
+        assert launches == 1
+    if rule.kind is ON_FAILURE:
+        assert progress is not None
+        assert progress.state.is_final
+        assert (progress.state is AssignmentState.COMPLETED) == (seen[-1] == 0)
+        assert launches <= rule.attempts + 1

@@ -1,0 +1,250 @@
+"""The converger on real runtimes: what was asked for runs, survives the worker, and is reported in words."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protocol.clock import SystemClock
+from protocol.wire.tasks import MEBIBYTE, Assignment, AssignmentState, Resources, TaskSpec
+from tests.worker.conftest import Engine
+from worker.converger import Converger
+from worker.memory import RunningTask
+from worker.runtime.docker import DockerRuntime
+from worker.runtime.interface import Runtime
+from worker.runtime.process import ProcessRuntime
+from worker.state import StateDirectory
+
+RUNNING, COMPLETED, FAILED = AssignmentState.RUNNING, AssignmentState.COMPLETED, AssignmentState.FAILED
+TICK = "import time\nfor i in range(1000): print(i, flush=True); time.sleep(.05)"
+
+
+@pytest.fixture(params=["docker", "process"])
+def runtime(request: pytest.FixtureRequest) -> Any:
+    """Each runtime in turn."""
+    return request.getfixturevalue(f"{request.param}_runtime")
+
+
+@pytest.fixture
+def image(runtime: Runtime, request: pytest.FixtureRequest) -> str:
+    if isinstance(runtime, DockerRuntime):
+        engine: Engine = request.getfixturevalue("engine")
+        return engine.image
+    return "host:none"
+
+
+def asked(image: str, program: str, **changes: Any) -> Assignment:
+    assignment = {name: changes.pop(name) for name in ("generation", "restart_nonce", "id") if name in changes}
+    spec = {
+        "name": "task",
+        "image": image,
+        "command": ("python3", "-u", "-c", program),
+        "resources": Resources(memory_bytes=128 * MEBIBYTE),
+        "network": "none",
+        "stop_grace_seconds": 0.3,
+        **changes,
+    }
+    return Assignment.model_validate(
+        {"id": "a" * 32, "task_id": "b" * 32, "generation": 1, "spec": TaskSpec.model_validate(spec), **assignment}
+    )
+
+
+def converger_of(runtime: Any, state: StateDirectory) -> Converger:
+    async def no_bridge(task: RunningTask) -> None:
+        (state.bridges / task.assignment_id).mkdir(parents=True, exist_ok=True)
+
+    return Converger(
+        runtime=runtime,
+        state=state,
+        node=runtime._node,
+        pool_id=1,
+        gpus=(),
+        clock=SystemClock(),
+        task_user=runtime.user if isinstance(runtime, ProcessRuntime) else None,
+        on_task=no_bridge,
+    )
+
+
+@asynccontextmanager
+async def running(converger: Converger) -> AsyncIterator[Converger]:
+    """Runs it, and stops it as abruptly as a kill: nothing is handed over."""
+    task = asyncio.create_task(converger.run())
+    try:
+        yield converger
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def until(question: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if answer := question():
+            return answer
+        await asyncio.sleep(0.02)
+    raise AssertionError(what)
+
+
+def state_is(converger: Converger, *states: AssignmentState) -> Callable[[], bool]:
+    return lambda: (report := converger.report()) is not None and report.state in states
+
+
+def written(converger: Converger) -> list[str]:
+    lines = converger.logs.read(0, most=5000) if converger.logs is not None else []
+    return [line.text for line in lines if line.stream == "stdout"]
+
+
+async def nothing_left(runtime: Runtime) -> None:
+    deadline = time.monotonic() + 20
+    while await runtime.containers():
+        assert time.monotonic() < deadline, "the container is not removed"
+        await asyncio.sleep(0.05)
+
+
+async def test_a_task_runs_to_its_end_and_its_output_is_kept(runtime: Any, image: str, state: StateDirectory) -> None:
+    async with running(converger_of(runtime, state)) as converger:
+        converger.offer(asked(image, "import os; print(os.environ['MUSTER_TASK_NAME'], '${MUSTER_GPU_COUNT}')"))
+        await until(state_is(converger, COMPLETED), "it completes")
+        await until(lambda: written(converger) == ["task 0"], "its output arrives")
+        report = converger.report()
+        assert report is not None
+        assert (report.exit_code, report.restarts) == (0, 0)
+        converger.offer(None)
+        await nothing_left(runtime)
+
+
+async def test_what_ran_runs_on_when_the_worker_comes_back(runtime: Any, image: str, state: StateDirectory) -> None:
+    assignment = asked(image, TICK)
+    async with running(converger_of(runtime, state)) as first:
+        first.offer(assignment)
+        await until(lambda: first.logs is not None and first.logs.next_sequence > 3, "it talks")
+    (before,) = await runtime.containers()
+    async with running(converger_of(runtime, state)) as second:
+        await until(lambda: second.logs is not None and second.logs.next_sequence > 10, "it is heard before any answer")
+        second.offer(assignment)
+        await asyncio.sleep(0.5)
+        assert second.offer(assignment.model_copy(update={"generation": 2})) == ""
+        await until(lambda: second.progress and second.progress.generation == 2, "the new generation is taken")
+        assert "older" in second.offer(assignment)
+        (after,) = await runtime.containers()
+        assert (after.name, after.started_at) == (before.name, before.started_at)
+        numbers = written(second)
+        assert numbers == [str(number) for number in range(len(numbers))]
+        report = second.report()
+        assert report is not None
+        assert (report.state, report.restarts) == (RUNNING, 0)
+        second.offer(None)
+        await nothing_left(runtime)
+
+
+async def test_a_completed_task_is_not_run_again_after_a_restart(
+    runtime: Any, image: str, state: StateDirectory
+) -> None:
+    assignment = asked(image, "print('once')")
+    async with running(converger_of(runtime, state)) as first:
+        first.offer(assignment)
+        await until(state_is(first, COMPLETED), "it completes")
+    async with running(converger_of(runtime, state)) as second:
+        second.offer(assignment)
+        await asyncio.sleep(1.5)
+        report = second.report()
+        assert report is not None
+        assert report.state is COMPLETED
+        assert second.progress is not None
+        assert second.progress.launches == 1
+
+
+async def test_a_failing_task_is_tried_again_then_given_up(runtime: Any, image: str, state: StateDirectory) -> None:
+    async with running(converger_of(runtime, state)) as converger:
+        converger.offer(asked(image, "raise SystemExit(3)", restart={"kind": "on-failure", "attempts": 1}))
+        await until(state_is(converger, FAILED), "it is given up")
+        report = converger.report()
+        assert report is not None
+        assert (report.exit_code, report.restarts) == (3, 1)
+        assert "2 times in a row" in report.detail
+
+
+async def test_new_content_replaces_the_container_and_keeps_the_volume(
+    runtime: Any, image: str, state: StateDirectory
+) -> None:
+    write = "open('/muster/data/kept', 'w').write('x'); import time; time.sleep(600)"
+    async with running(converger_of(runtime, state)) as converger:
+        converger.offer(asked(image, write))
+        kept = state.tasks / ("b" * 32) / "data" / "kept"
+        await until(kept.exists, "the file is written")
+        read = "print(open('/muster/data/kept').read())"
+        converger.offer(asked(image, read, generation=2))
+        await until(state_is(converger, COMPLETED), "the new content ran")
+        converger.offer(asked(image, read, generation=3, restart_nonce=1))
+        await until(lambda: converger.progress and converger.progress.launches == 3, "it was run again as asked")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"environment": {"X": "${MUSTER_NO_SUCH}"}}, "MUSTER_NO_SUCH"),
+        ({"gpus": {"count": 1}}, "0 of this machine's 0 GPUs fit"),
+        ({"network": "host"}, "does not allow"),
+        ({"volumes": [{"target": "/proc/x"}]}, "/proc/x"),
+        ({"resources": {"disk_bytes": 1 << 60}, "restart": {"kind": "never"}}, "of disk"),
+        ({"volumes": [{"target": "/data/../etc"}]}, "can't stand at"),
+    ],
+)
+async def test_what_can_never_run_here_fails_at_once_and_in_words(
+    runtime: Any, image: str, state: StateDirectory, changes: dict[str, Any], words: str
+) -> None:
+    async with running(converger_of(runtime, state)) as converger:
+        converger.offer(asked(image, "print()", **changes))
+        await until(state_is(converger, FAILED), "it fails")
+        report = converger.report()
+        assert report is not None
+        assert words in report.detail
+        assert report.restarts == 0
+        assert await runtime.containers() == ()
+
+
+async def test_an_image_that_does_not_exist_is_reported_by_its_name(
+    docker_runtime: DockerRuntime, state: StateDirectory
+) -> None:
+    missing = f"127.0.0.1:9/nobody/{secrets.token_hex(4)}:1"
+    async with running(converger_of(docker_runtime, state)) as converger:
+        converger.offer(asked(missing, "print()", restart={"kind": "never"}))
+        await until(state_is(converger, FAILED), "it fails")
+        report = converger.report()
+        assert report is not None
+        assert missing in report.detail
+
+
+async def test_an_engine_that_is_down_is_waited_for_and_named(
+    engine: Engine, docker_runtime: DockerRuntime, state: StateDirectory, tmp_path: Path
+) -> None:
+    socket = tmp_path / "docker.sock"
+    late = DockerRuntime(docker_runtime._node, socket=socket)
+    async with running(converger_of(late, state)) as converger:
+        converger.offer(asked(engine.image, "print('at last')", restart={"kind": "never"}))
+        await until(lambda: "does not answer" in converger.trouble, "the trouble is named")
+        socket.symlink_to(engine.socket)
+        await until(state_is(converger, COMPLETED), "it ran once the engine was up")
+    await late.close()
+
+
+async def test_handing_over_stops_the_task_within_its_grace(runtime: Any, image: str, state: StateDirectory) -> None:
+    async with running(converger_of(runtime, state)) as converger:
+        converger.offer(asked(image, TICK))
+        await until(state_is(converger, RUNNING), "it runs")
+    began = time.monotonic()
+    await converger.hand_over()
+    assert time.monotonic() - began < 8
+    assert await runtime.containers() == ()
+    report = converger.report()
+    assert report is not None
+    assert report.state is AssignmentState.STOPPED

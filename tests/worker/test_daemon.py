@@ -1,0 +1,347 @@
+"""The worker's whole life in a real pool: joins, runs, survives, drains, leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import redis as sync_redis
+
+from ledger.chain import ChainKind, start_chain
+from protocol.errors import MusterError
+from protocol.wire.tasks import MEBIBYTE, AssignmentState, NewTask, Resources, TaskSpec
+from tests.worker.conftest import Engine
+from tests.worker.pool import POOL, Pool, found_pool, until
+from worker.runtime.docker_arguments import LABEL_WORKER
+from worker.status import Phase, WorkerStatus
+
+TALK = "import time\nprint('first line', flush=True)\nwhile True: time.sleep(.2); print('tick', flush=True)"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def pool(tmp_path_factory: pytest.TempPathFactory, redis_server: str) -> AsyncIterator[Pool]:
+    with sync_redis.from_url(redis_server) as client:
+        client.flushall()
+    home = tmp_path_factory.mktemp("pool")
+    async with start_chain(ChainKind.EMBEDDED) as chain:
+        with ExitStack() as stack:
+            pool = await found_pool(home, chain, redis_server, stack)
+            await pool.start_discovery()
+            await pool.start_orchestrator()
+            yield pool
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_runs_on(pool: Pool) -> Iterator[None]:
+    yield
+    for name in ("node", "node-2"):
+        for pid in _keepers(pool, name).values():
+            os.kill(pid, signal.SIGKILL)
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+def task(name: str, program: str, **changes: Any) -> NewTask:
+    spec = {
+        "name": name,
+        "image": "muster/test-python:local",
+        "command": ("python3", "-u", "-c", program),
+        "resources": Resources(memory_bytes=128 * MEBIBYTE),
+        "network": "none",
+        "stop_grace_seconds": 1,
+        **changes,
+    }
+    return NewTask(spec=TaskSpec.model_validate(spec), secrets={"TOKEN": "hunter2"})
+
+
+async def member(pool: Pool, name: str = "node") -> WorkerStatus:
+    async def asked() -> WorkerStatus | None:
+        found = await pool.status(name)
+        return found if found is not None and found.node_state == "healthy" else None
+
+    return await until(asked, what=f"{name} is healthy; {pool.programs[f'worker-{name}'].log.read_text()[-3000:]}")
+
+
+async def in_state(pool: Pool, *states: AssignmentState, name: str = "node", task_name: str = "") -> WorkerStatus:
+    async def asked() -> WorkerStatus | None:
+        found = await pool.status(name)
+        if found is None or found.assignment is None or (task_name and found.task != task_name):
+            return None
+        return found if found.assignment.state in states else None
+
+    return await until(asked, what=f"{name} has {states}")
+
+
+async def test_a_strangers_machine_joins_runs_and_is_heard(pool: Pool) -> None:
+    pool.start_worker()
+    found = await member(pool)
+    assert found.phase is Phase.MEMBER
+    assert found.orchestrator == pool.orchestrator_url
+    async with pool.ledger("node") as ledger:
+        assert await ledger.pools.membership(POOL, pool.keys["node"].address) is not None
+    async with pool.owner() as owner:
+        talk = await owner.create_task(task("talk", TALK + "  # ${MUSTER_TASK_NAME}"))
+        found = await in_state(pool, AssignmentState.RUNNING)
+        assert found.task == "talk"
+        lines = (await asyncio.to_thread(pool.control().logs)).lines
+
+        async def heard() -> bool:
+            logs = await owner.logs(pool.keys["node"].address)
+            return any(line.text == "first line" for line in logs.lines)
+
+        await until(heard, what="the owner reads the log")
+        assert [line.text for line in lines if line.stream == "stdout"][:1] in ([], ["first line"])
+
+        async def measured() -> bool:
+            return "cpu.busy" in (await owner.metrics(pool.keys["node"].address)).metrics
+
+        await until(measured, what="metrics arrive")
+        assert (await owner.task(talk.id)).state == "running"
+
+
+async def test_a_worker_killed_with_9_finds_its_task_again_and_does_not_restart_it(pool: Pool) -> None:
+    before = await in_state(pool, AssignmentState.RUNNING)
+    assert before.assignment is not None
+    process_before = _keepers(pool)
+    pool.programs["worker-node"].kill()
+    assert await pool.status() is None
+    assert _keepers(pool) == process_before
+    pool.start_worker()
+    await member(pool)
+    after = await in_state(pool, AssignmentState.RUNNING)
+    assert after.assignment is not None
+    assert after.assignment.id == before.assignment.id
+    assert after.assignment.restarts == 0
+    assert _keepers(pool) == process_before
+    lines = (await asyncio.to_thread(lambda: pool.control().logs(since=0))).lines
+    assert [line.sequence for line in lines] == list(range(len(lines)))
+    assert [line.text for line in lines if line.stream == "stdout"].count("first line") == 1
+
+
+async def test_an_orchestrator_killed_with_9_stops_nothing(pool: Pool) -> None:
+    before = _keepers(pool)
+    pool.programs["orchestrator"].kill()
+
+    async def silent() -> bool:
+        found = await pool.status()
+        return found is not None and found.silent_because != ""
+
+    await until(silent, what="the worker notices")
+    assert _keepers(pool) == before
+    await pool.start_orchestrator()
+
+    async def heard() -> bool:
+        found = await pool.status()
+        return found is not None and found.silent_because == "" and found.node_state == "healthy"
+
+    await until(heard, what="the worker hears it again")
+    assert _keepers(pool) == before
+
+
+async def test_a_restart_that_the_owner_asks_for_replaces_the_container(pool: Pool) -> None:
+    before = _keepers(pool)
+    async with pool.owner() as owner:
+        await owner.restart(pool.keys["node"].address)
+
+    async def replaced() -> bool:
+        now = _keepers(pool)
+        return bool(now) and now != before
+
+    await until(replaced, what="another container runs")
+    await in_state(pool, AssignmentState.RUNNING)
+
+
+async def test_two_workers_on_one_machine_share_nothing(pool: Pool) -> None:
+    first = _keepers(pool)
+    pool.start_worker("node-2")
+    await member(pool, "node-2")
+    await in_state(pool, AssignmentState.RUNNING, name="node-2")
+    assert _keepers(pool) == first
+    assert _keepers(pool, "node-2")
+    assert pool.programs["worker-node-2"].terminate() == 0
+    assert _keepers(pool, "node-2") == {}
+    assert _keepers(pool) == first
+    assert (await member(pool)).node_state == "healthy"
+
+
+async def test_a_container_runs_on_when_its_worker_is_killed_with_9(pool: Pool, engine: Engine) -> None:
+    """The same with Docker, down to the container's own id and start time."""
+    pool.start_worker("node-2", runtime="docker", MUSTER_WORKER_STATE=str(pool.home / "state-docker"))
+    node = pool.keys["node-2"].address
+    pool.states["node-2"] = pool.home / "state-docker"
+    await member(pool, "node-2")
+    await in_state(pool, AssignmentState.RUNNING, name="node-2")
+
+    def container() -> tuple[str, str]:
+        (found,) = engine.client.containers.list(filters={"label": f"{LABEL_WORKER}={node}"})
+        return str(found.id), str(found.attrs["State"]["StartedAt"])
+
+    before = container()
+    pool.programs["worker-node-2"].kill()
+    pool.start_worker("node-2", runtime="docker", MUSTER_WORKER_STATE=str(pool.home / "state-docker"))
+    await member(pool, "node-2")
+    await in_state(pool, AssignmentState.RUNNING, name="node-2")
+    assert container() == before
+    assert pool.programs["worker-node-2"].terminate() == 0
+    assert engine.client.containers.list(all=True, filters={"label": f"{LABEL_WORKER}={node}"}) == []
+
+
+async def test_a_second_worker_in_the_same_state_directory_is_refused(pool: Pool) -> None:
+    other = pool._start("intruder", ["worker", "run"], _environment(pool))
+    assert await asyncio.to_thread(other.process.wait, 20) == 1
+    assert "another worker uses" in other.log.read_text()
+
+
+async def test_a_task_that_is_stopped_ends_and_one_that_fails_says_why(pool: Pool) -> None:
+    async with pool.owner() as owner:
+        async for each in owner.tasks():
+            await owner.delete_task(each.id)
+
+        async def idle() -> bool:
+            return _keepers(pool) == {}
+
+        await until(idle, what="nothing runs")
+        failing = task("failing", "import sys; print('no'); sys.exit(3)", restart={"kind": "never"})
+        created = await owner.create_task(failing)
+        found = await in_state(pool, AssignmentState.FAILED, task_name="failing")
+        assert found.assignment is not None
+        assert found.assignment.exit_code == 3
+
+        async def failed() -> bool:
+            return (await owner.task(created.id)).state == "failed"
+
+        await until(failed, what="the owner sees the failure")
+        await owner.delete_task(created.id)
+
+
+async def test_a_task_speaks_to_its_worker_over_the_bridge(pool: Pool) -> None:
+    program = (
+        "import http.client, json, os, socket\n"
+        "class Unix(http.client.HTTPConnection):\n"
+        "    def connect(self):\n"
+        "        self.sock = socket.socket(socket.AF_UNIX)\n"
+        "        self.sock.connect(os.environ['MUSTER_BRIDGE_SOCKET'])\n"
+        "def ask(method, path, body=None, token=os.environ['MUSTER_BRIDGE_TOKEN']):\n"
+        "    connection = Unix('bridge')\n"
+        "    headers = {'Authorization': 'Bearer ' + token, 'Content-Type': 'application/json'}\n"
+        "    connection.request(method, path, json.dumps(body) if body is not None else None, headers)\n"
+        "    answer = connection.getresponse()\n"
+        "    text = answer.read()\n"
+        "    return answer.status, json.loads(text) if text else None\n"
+        "data = os.environ['MUSTER_DATA_DIR']\n"
+        "open(data + '/rollouts.bin', 'wb').write(b'x' * 5000)\n"
+        "os.symlink('/etc/passwd', data + '/link')\n"
+        "print(json.dumps({\n"
+        "    'identity': ask('GET', '/v1/identity'),\n"
+        "    'metrics': ask('POST', '/v1/metrics', {'metrics': {'reward': 0.5}}),\n"
+        "    'file': ask('POST', '/v1/files', {'path': 'rollouts.bin'}),\n"
+        "    'again': ask('POST', '/v1/files', {'path': 'rollouts.bin'}),\n"
+        "    'escapes': [ask('POST', '/v1/files', {'path': path})[0] for path in "
+        "('../x', '/etc/passwd', 'link', 'gone')],\n"
+        "    'stranger': ask('GET', '/v1/identity', token='guess')[0], 'secret': os.environ['TOKEN'],\n"
+        "}), flush=True)\n"
+        "import time; time.sleep(600)\n"
+    )
+    async with pool.owner() as owner:
+        created = await owner.create_task(task("bridge", program))
+        await in_state(pool, AssignmentState.RUNNING, task_name="bridge")
+
+        async def spoke() -> str | None:
+            lines = (await asyncio.to_thread(pool.control().logs)).lines
+            return next((line.text for line in lines if line.text.startswith("{")), None)
+
+        said = json.loads(await until(spoke, what="the task has spoken"))
+        assert said["identity"][0] == 200
+        assert said["identity"][1]["task_id"] == created.id
+        assert said["metrics"] == [204, None]
+        assert said["file"][0] == 202
+        assert said["again"][1] == {**said["file"][1], "new": False}
+        assert said["escapes"] == [400, 400, 400, 404]
+        assert said["stranger"] == 401
+        assert said["secret"] == "hunter2"
+        status = await pool.status()
+        assert status is not None
+        assert status.metrics["task.reward"] == 0.5
+        assert sum(count for stage, count in status.queue.items() if stage not in {"delivered", "parked"}) == 1
+        logs = "".join(path.read_text() for path in pool.home.glob("worker-*.log"))
+        assert "hunter2" not in logs
+
+
+async def test_a_worker_that_vanishes_is_dead_then_joins_again_by_another_invite(pool: Pool) -> None:
+    node = pool.keys["node"].address
+    pool.programs["worker-node"].kill()
+    async with pool.owner() as owner, pool.ledger("node") as ledger:
+
+        async def gone() -> bool:
+            return await ledger.pools.membership(POOL, node) is None
+
+        await until(gone, what="it has left on the ledger")
+        assert (await owner.node(node)).state == "dead"
+        pool.start_worker()
+        await member(pool)
+        assert await ledger.pools.membership(POOL, node) is not None
+
+
+async def test_sigterm_hands_over_and_the_next_start_goes_on(pool: Pool) -> None:
+    await in_state(pool, AssignmentState.RUNNING, task_name="bridge")
+    assert pool.programs["worker-node"].terminate() == 0
+    assert _keepers(pool) == {}
+    pool.start_worker()
+    await member(pool)
+    await in_state(pool, AssignmentState.RUNNING, task_name="bridge")
+
+
+async def test_draining_is_said_lasts_over_a_restart_and_can_be_undone(pool: Pool) -> None:
+    async def says(state: str) -> None:
+        async def asked() -> bool:
+            found = await pool.status()
+            return found is not None and found.node_state == state
+
+        await until(asked, what=f"the orchestrator says {state}")
+
+    await asyncio.to_thread(pool.control().drain, on=True)
+    await says("draining")
+    pool.programs["worker-node"].kill()
+    pool.start_worker()
+    await says("draining")
+    await asyncio.to_thread(pool.control().drain, on=False)
+    await says("healthy")
+
+
+async def test_leaving_frees_the_stake_and_ends_the_daemon(pool: Pool) -> None:
+    worker = pool.programs["worker-node"]
+    await asyncio.to_thread(pool.control().leave)
+    assert await asyncio.to_thread(worker.process.wait, 30) == 0
+    async with pool.ledger("provider") as ledger:
+        assert await ledger.pools.membership(POOL, pool.keys["node"].address) is None
+        assert (await ledger.stake.of(ledger.address)).membership_lock == 0
+    with pytest.raises(MusterError):
+        pool.control().status()
+    assert list(pool.state_of("node").tasks.iterdir()) == []
+
+
+def _keepers(pool: Pool, name: str = "node") -> dict[str, int]:
+    """The living tasks of a worker: name and process."""
+    found = {}
+    for place in pool.state_of(name).processes.glob("*/keeper.json"):
+        keeper = json.loads(place.read_text())
+        if Path(f"/proc/{keeper['pid']}").exists() and not (place.parent / "exit.json").exists():
+            found[place.parent.name] = keeper["pid"]
+    return found
+
+
+def _environment(pool: Pool) -> dict[str, str]:
+    """The environment that the first worker was started with."""
+    process = pool.programs["worker-node"].process
+    content = Path(f"/proc/{process.pid}/environ").read_bytes().decode()
+    pairs = dict(entry.split("=", 1) for entry in content.split("\0") if "=" in entry)
+    return {name: value for name, value in pairs.items() if name.startswith(("MUSTER_WORKER_", "MUSTER_NODE_"))}

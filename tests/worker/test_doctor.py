@@ -1,0 +1,180 @@
+"""The doctor: on machines that lack things, with services that are down, wrong or late."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protocol.clock import SystemClock, TurnedClock
+from protocol.wire.nodes import Gpu, Hardware
+from worker.doctor import machine, network, software
+from worker.doctor.finding import Finding, Level, exit_code, failure, ok, warning
+from worker.gpus import GpuInventory, read_gpus
+from worker.launch import InstalledGpu
+
+H200 = InstalledGpu(gpu=Gpu(index=0, model="NVIDIA H200", memory_bytes=141 << 30), uuid="GPU-0")
+RTX = InstalledGpu(gpu=Gpu(index=1, model="NVIDIA RTX 4090", memory_bytes=24 << 30), uuid="GPU-1")
+
+
+class _Service(BaseHTTPRequestHandler):
+    """A service with a clock of its own."""
+
+    skew = timedelta()
+    ready = 200
+
+    def do_GET(self) -> None:
+        status, body = (self.ready, b"{}") if self.path == "/readyz" else (200, b"x" * 100_000)
+        self.send_response_only(status)
+        self.send_header("Date", format_datetime(datetime.now(UTC) + self.skew, usegmt=True))
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def service() -> Iterator[tuple[str, type[_Service]]]:
+    kind = type("Service", (_Service,), {})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", kind
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+async def examined(url: str) -> dict[str, Finding]:
+    found = await network.check_service("discovery", url, clock=SystemClock(), allow_plain_http=False)
+    return {finding.check: finding for finding in found}
+
+
+async def test_a_service_that_is_well_is_measured(service: tuple[str, type[_Service]]) -> None:
+    found = await examined(service[0])
+    assert {finding.level for finding in found.values()} == {Level.OK}
+    assert "Mbit/s" in found["discovery bandwidth"].found
+
+
+@pytest.mark.parametrize(
+    ("skew", "level"), [(0, Level.OK), (20, Level.WARNING), (-20, Level.WARNING), (100, Level.FAILURE)]
+)
+async def test_a_clock_that_is_off_is_noticed(service: tuple[str, type[_Service]], skew: int, level: Level) -> None:
+    url, kind = service
+    kind.skew = timedelta(seconds=skew)
+    finding = (await examined(url))["clock"]
+    assert finding.level is level
+    assert bool(finding.advice) is (level is not Level.OK)
+
+
+async def test_a_service_that_is_not_ready_down_or_no_service_is_told_apart(
+    service: tuple[str, type[_Service]],
+) -> None:
+    url, kind = service
+    kind.ready = 503
+    assert (await examined(url))["discovery"].level is Level.WARNING
+    assert (await examined("http://127.0.0.1:9"))["discovery"].level is Level.FAILURE
+    assert (await examined("http://example.org"))["discovery"].level is Level.FAILURE
+    assert (await examined("nonsense"))["discovery"].level is Level.FAILURE
+
+
+@pytest.mark.parametrize(
+    ("inventory", "devices", "level", "words"),
+    [
+        (GpuInventory(), [], Level.WARNING, "none"),
+        (GpuInventory(), ["nvidia0"], Level.WARNING, "no driver"),
+        (GpuInventory(trouble="NVML: broken"), [], Level.WARNING, "broken"),
+        (GpuInventory(gpus=(H200,), driver="570"), [], Level.OK, "1 of NVIDIA H200 with 141 GiB"),
+        (GpuInventory(gpus=(H200, RTX), driver="570"), [], Level.OK, "RTX 4090 with 24 GiB"),
+        (GpuInventory(gpus=(H200,), driver="570", trouble="GPU 1 does not answer"), [], Level.WARNING, "GPU 1"),
+    ],
+)
+def test_gpus_are_counted_and_missing_drivers_noticed(
+    tmp_path: Path, inventory: GpuInventory, devices: list[str], level: Level, words: str
+) -> None:
+    for name in devices:
+        (tmp_path / name).touch()
+    finding = machine.check_gpus(inventory, devices=tmp_path)
+    assert finding.level is level
+    assert words in finding.found
+
+
+@pytest.mark.parametrize(
+    ("inventory", "supported", "level"),
+    [
+        (GpuInventory(), True, None),
+        (GpuInventory(gpus=(H200,)), None, None),
+        (GpuInventory(gpus=(H200,)), True, Level.OK),
+        (GpuInventory(gpus=(H200,)), False, Level.FAILURE),
+    ],
+)
+def test_the_toolkit_matters_only_with_gpus_and_an_engine(
+    inventory: GpuInventory, supported: bool | None, level: Level | None
+) -> None:
+    finding = software.check_toolkit(inventory, supported)
+    assert (finding.level if finding else None) is level
+
+
+def test_reading_gpus_on_a_machine_without_a_driver_is_no_error() -> None:
+    inventory = read_gpus()
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("this machine has a driver")
+    assert inventory == GpuInventory()
+
+
+async def test_an_engine_that_does_not_answer_is_a_warning_and_a_remote_one_a_failure(tmp_path: Path) -> None:
+    finding, gpus = await software.check_docker(f"unix://{tmp_path}/no.sock")
+    assert (finding.level, gpus) == (Level.WARNING, None)
+    finding, _ = await software.check_docker("tcp://10.0.0.1:2375")
+    assert finding.level is Level.FAILURE
+
+
+def test_memory_and_disk_have_floors(tmp_path: Path) -> None:
+    small = Hardware(cpu_model="x", cpu_cores=1, architecture="x", memory_bytes=1 << 30, disk_free_bytes=0)
+    assert machine.check_memory(small).level is Level.FAILURE
+    assert machine.check_processor(small).level is Level.WARNING
+    assert machine.check_disk(tmp_path / "not" / "made" / "yet").found
+
+
+@pytest.mark.parametrize(
+    ("findings", "code"),
+    [([], 0), ([ok("a", "b")], 0), ([warning("a", "b", "c"), ok("a", "b")], 1), ([failure("a", "b", "c")], 2)],
+)
+def test_the_exit_code_is_the_worst_finding(findings: list[Finding], code: int) -> None:
+    assert exit_code(findings) == code
+
+
+def test_on_a_fresh_machine_without_docker_and_settings_every_line_says_what_to_do(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
+    environment |= {"DOCKER_HOST": f"unix://{tmp_path}/no.sock", "HOME": str(tmp_path)}
+    told = subprocess.run(
+        [sys.executable, "-m", "cli", "worker", "doctor", "--json", "--state", str(tmp_path / "state")],
+        env=environment,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert told.returncode == 2, told.stderr
+    findings: list[dict[str, Any]] = json.loads(told.stdout)
+    checks = {finding["check"]: finding for finding in findings}
+    assert {"gpu", "cpu", "memory", "disk", "docker", "sandbox", "settings"} <= checks.keys()
+    assert checks["docker"]["level"] != "ok"
+    assert all(finding["advice"] for finding in findings if finding["level"] != "ok")
+    assert "pool_id" in checks["settings"]["found"]
+
+
+def test_a_clock_that_agrees_to_the_second_is_right(clock: TurnedClock) -> None:
+    finding = network._clock(format_datetime(clock.now(), usegmt=True), clock)
+    assert finding.level is Level.OK

@@ -1,0 +1,338 @@
+"""Heartbeats to an orchestrator of the test's own, with real signatures: what is believed, and what is done."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI, Request, Response
+
+from protocol.clock import TurnedClock
+from protocol.errors import Unavailable
+from protocol.identifiers import Address, address
+from protocol.keys import Key
+from protocol.signing import check_signature, read_stamp, sign_response, unix_ms
+from protocol.typed_data import SigningDomain
+from protocol.wire.heartbeat import Heartbeat, LogBatch
+from protocol.wire.invites import SignedInvite
+from worker.chain import Standing
+from worker.converger import Converger
+from worker.heart import Ending, Heart
+from worker.log_pusher import LogPusher
+from worker.logs import LogStore
+from worker.membership import Membership
+from worker.orchestrator import Orchestrator
+from worker.runtime.interface import OutputLine
+from worker.runtime.process import ProcessRuntime
+from worker.state import StateDirectory
+from worker.status import Phase, Situation
+
+URL = "http://127.0.0.1:1"
+MEMBER = Standing(
+    provider=address("0x52908400098527886E0F7030069857D2E4169EE7"),
+    member=True,
+    banned=False,
+    active=True,
+    capacity=1,
+    min_capacity=1,
+    free_stake=0,
+    needed_stake=0,
+    gas=0,
+)
+
+
+class ScriptedChain:
+    """A ledger that says what the test wants."""
+
+    def __init__(self, orchestrator: Address) -> None:
+        self.key = orchestrator
+        self.at = MEMBER
+        self.down = False
+
+    @property
+    def invites_domain(self) -> SigningDomain:
+        return SigningDomain(1, self.key)
+
+    async def standing(self) -> Standing:
+        if self.down:
+            raise Unavailable("the chain is down")
+        return self.at
+
+    async def orchestrator(self) -> Address:
+        if self.down:
+            raise Unavailable("the chain is down")
+        return self.key
+
+    async def is_orchestrator(self, who: Address) -> bool:
+        return who == self.key
+
+    async def join(self, invite: SignedInvite) -> None:
+        raise AssertionError("not in these tests")
+
+    async def leave(self) -> None:
+        raise AssertionError("not in these tests")
+
+
+class Side:
+    """The orchestrator's side: answers what it is told, signs with what it is told, remembers what it heard."""
+
+    def __init__(self, clock: TurnedClock) -> None:
+        self.key = Key.generate()
+        self.clock = clock
+        self.offset = timedelta()
+        self.answer: dict[str, Any] = {"state": "healthy", "assignment": None, "commands": []}
+        self.status = 200
+        self.tamper = False
+        self.signature = True
+        self.beats: list[Heartbeat] = []
+        self.batches: list[LogBatch] = []
+        self.app = FastAPI()
+        self.app.post("/v1/heartbeat")(self.heartbeat)
+        self.app.post("/v1/logs")(self.logs)
+
+    async def heartbeat(self, request: Request) -> Response:
+        body = await request.body()
+        self.beats.append(Heartbeat.model_validate_json(body))
+        if self.status != 200:
+            return Response(b"", self.status)
+        now = unix_ms(self.clock.now() + self.offset)
+        content: dict[str, Any] = {"next_interval_seconds": 10.0, "server_time_ms": now, "reason": "", **self.answer}
+        return self._signed(request, httpx.Response(200, json=content).content)
+
+    async def logs(self, request: Request) -> Response:
+        batch = LogBatch.model_validate_json(await request.body())
+        self.batches.append(batch)
+        until = unix_ms(self.clock.now()) + 60_000
+        content = {"next_sequence": batch.lines[-1].sequence + 1, "wanted_until_ms": until}
+        return self._signed(request, httpx.Response(200, json=content).content)
+
+    def _signed(self, request: Request, body: bytes) -> Response:
+        stamp = read_stamp(request.headers)
+        headers = sign_response(self.key, address=stamp.address, nonce=stamp.nonce, status=200, body=body)
+        if not self.signature:
+            headers = {}
+        return Response(body.replace(b"healthy", b"drained") if self.tamper else body, 200, headers)
+
+
+@pytest.fixture
+def side(clock: TurnedClock) -> Side:
+    return Side(clock)
+
+
+@pytest.fixture
+async def heart(side: Side, clock: TurnedClock, state: StateDirectory, node: Address) -> AsyncIterator[Heart]:
+    key = Key.generate()
+    membership = Membership(pool_id=1, url=URL, orchestrator=side.key.address)
+    transport = httpx.ASGITransport(app=side.app)
+    orchestrator = Orchestrator(membership, key=key, clock=clock, transport=transport)
+
+    async def no_bridge(_: object) -> None:
+        return
+
+    converger = Converger(
+        runtime=ProcessRuntime(node, directory=state.processes),
+        state=state,
+        node=node,
+        pool_id=1,
+        gpus=(),
+        clock=clock,
+        on_task=no_bridge,
+    )
+    yield Heart(
+        orchestrator=orchestrator,
+        known_key=side.key.address,
+        pool_id=1,
+        chain=ScriptedChain(side.key.address),
+        converger=converger,
+        pusher=LogPusher(lambda _: None, clock=clock),
+        gauges=lambda: {"cpu.busy": 0.5},
+        situation=Situation(),
+        clock=clock,
+        stopping=asyncio.Event(),
+        longest_pause=timedelta(seconds=30),
+    )
+    await orchestrator.close()
+
+
+async def turned(clock: TurnedClock, seconds: float) -> None:
+    """Turns the clock in small steps, and lets threads and sockets keep up."""
+    for _ in range(int(seconds * 2)):
+        await clock.turn(timedelta(seconds=0.5))
+        await asyncio.sleep(0.002)
+
+
+async def test_it_beats_at_the_orchestrators_pace(heart: Heart, side: Side, clock: TurnedClock) -> None:
+    beating = asyncio.create_task(heart.beat_until_end())
+    await asyncio.sleep(0.05)
+    assert len(side.beats) == 1
+    await turned(clock, 35)
+    assert 4 <= len(side.beats) <= 5
+    assert side.beats[0].metrics == {"cpu.busy": 0.5}
+    side.answer["next_interval_seconds"] = 100.0
+    await turned(clock, 12)
+    heard = len(side.beats)
+    await turned(clock, 60)
+    assert len(side.beats) == heard
+    heart._stopping.set()
+    assert await beating is Ending.STOPPED
+
+
+@pytest.mark.parametrize(("signature", "tamper"), [(False, False), (True, True)], ids=["unsigned", "altered"])
+async def test_an_answer_that_the_orchestrator_did_not_sign_changes_nothing(
+    heart: Heart, side: Side, clock: TurnedClock, signature: bool, tamper: bool
+) -> None:
+    side.signature, side.tamper = signature, tamper
+    side.answer["assignment"] = {
+        "id": "a" * 32,
+        "task_id": "b" * 32,
+        "generation": 1,
+        "spec": {"name": "evil", "image": "evil"},
+    }
+    beating = asyncio.create_task(heart.beat_until_end())
+    await turned(clock, 5)
+    assert side.beats
+    assert heart._converger.assignment is None
+    assert "sign" in heart._situation.silent_because
+    beating.cancel()
+
+
+async def test_an_orchestrator_that_is_down_is_tried_again_with_bounded_pauses_for_ever(
+    heart: Heart, side: Side, clock: TurnedClock
+) -> None:
+    side.status = 503
+    beating = asyncio.create_task(heart.beat_until_end())
+    await turned(clock, 400)
+    assert not beating.done()
+    assert heart._situation.silent_because
+    before = len(side.beats)
+    await turned(clock, 90)
+    assert len(side.beats) > before
+    side.status = 200
+    await turned(clock, 60)
+    assert heart._situation.silent_because == ""
+    beating.cancel()
+
+
+async def test_a_machine_whose_clock_jumps_goes_on_signing_with_the_right_time(
+    heart: Heart, side: Side, clock: TurnedClock
+) -> None:
+    stamps: list[int] = []
+
+    @side.app.middleware("http")
+    async def note(request: Request, call_next: Any) -> Any:
+        stamp = read_stamp(request.headers)
+        stamps.append(stamp.timestamp_ms)
+        body = await request.body()
+        check_signature(stamp, method="POST", target="/v1/heartbeat", body_sha256=hashlib.sha256(body).hexdigest())
+        return await call_next(request)
+
+    await heart.beat()
+    right = unix_ms(clock.now())
+    clock.jump(timedelta(hours=5))
+    side.offset = -timedelta(hours=5)
+    await heart.beat()
+    assert abs(stamps[-1] - right) < 1000
+    assert heart._situation.clock_skew_s == pytest.approx(5 * 3600, abs=1)
+
+
+@pytest.mark.parametrize("said", ["discovered", "invited", "dead", "evicted"])
+async def test_a_node_that_the_pool_lost_goes_back_to_waiting_for_an_invite(
+    heart: Heart, side: Side, clock: TurnedClock, said: str
+) -> None:
+    chain = heart._chain
+    assert isinstance(chain, ScriptedChain)
+    side.answer.update(state=said, reason="gone")
+    beating = asyncio.create_task(heart.beat_until_end())
+    await turned(clock, 3)
+    assert not beating.done()  # the ledger still has it: the orchestrator lags behind
+    chain.at = replace(MEMBER, member=False)
+    await turned(clock, 25)
+    assert await asyncio.wait_for(beating, 5) is Ending.NOT_A_MEMBER
+
+
+async def test_a_banned_node_says_why_and_asks_again_slowly(heart: Heart, side: Side, clock: TurnedClock) -> None:
+    chain = heart._chain
+    assert isinstance(chain, ScriptedChain)
+    chain.at = replace(MEMBER, member=False, banned=True)
+    side.answer.update(state="banned", reason="banned: forged work")
+    beating = asyncio.create_task(heart.beat_until_end())
+    await turned(clock, 50)
+    assert heart._situation.phase is Phase.BANNED
+    assert heart._situation.detail == "banned: forged work"
+    assert len(side.beats) == 1
+    await turned(clock, 20)
+    assert len(side.beats) == 2
+    chain.at = replace(MEMBER, member=False)
+    side.answer.update(state="discovered", reason="unbanned")
+    await turned(clock, 80)
+    assert await asyncio.wait_for(beating, 5) is Ending.NOT_A_MEMBER
+
+
+async def test_a_rotated_key_is_believed_when_the_ledger_says_so(heart: Heart, side: Side, clock: TurnedClock) -> None:
+    chain = heart._chain
+    assert isinstance(chain, ScriptedChain)
+    side.key = Key.generate()
+    beating = asyncio.create_task(heart.beat_until_end())
+    await turned(clock, 5)
+    assert not beating.done()
+    chain.key = side.key.address
+    await turned(clock, 40)
+    assert await asyncio.wait_for(beating, 5) is Ending.KEY_CHANGED
+
+
+async def test_commands_are_carried_out_once_and_acknowledged_until_that_is_heard(
+    heart: Heart, side: Side, clock: TurnedClock
+) -> None:
+    side.answer["commands"] = [{"id": "c" * 32, "kind": "show-notice", "text": "maintenance at noon"}]
+    await heart.beat()
+    await heart.beat()
+    side.answer["commands"] = []
+    await heart.beat()
+    await heart.beat()
+    assert list(heart._situation.notices) == ["maintenance at noon"]
+    assert [beat.acknowledged for beat in side.beats] == [(), ("c" * 32,), ("c" * 32,), ()]
+
+
+async def test_logs_are_pushed_while_somebody_reads(side: Side, clock: TurnedClock, state: StateDirectory) -> None:
+    store = LogStore(state.logs / "x")
+    store.append(
+        "c", [OutputLine(time_ns=number + 1, stream="stdout", text=f"line {number}") for number in range(1200)]
+    )
+    membership = Membership(pool_id=1, url=URL, orchestrator=side.key.address)
+    orchestrator = Orchestrator(
+        membership, key=Key.generate(), clock=clock, transport=httpx.ASGITransport(app=side.app)
+    )
+    pusher = LogPusher(lambda name: store if name == "a" * 32 else None, clock=clock)
+    pusher.orchestrator = orchestrator
+    pushing = asyncio.create_task(pusher.run())
+    pusher.want("a" * 32, since=100, until_ms=unix_ms(clock.now()) + 10_000)
+    pusher.want("d" * 32, since=0, until_ms=unix_ms(clock.now()) + 10_000)  # nobody has that one
+    await turned(clock, 3)
+    pushed = [line.sequence for batch in side.batches for line in batch.lines]
+    assert pushed == list(range(100, 1200))
+    store.append("c", [OutputLine(time_ns=9999, stream="stderr", text="late")])
+    await turned(clock, 2)
+    assert side.batches[-1].lines[-1].text == "late"
+    await turned(clock, 70)
+    store.append("c", [OutputLine(time_ns=10_000, stream="stderr", text="unread")])
+    await turned(clock, 5)
+    assert side.batches[-1].lines[-1].text == "late"
+    pushing.cancel()
+    await orchestrator.close()
+
+
+async def test_no_orchestrator_makes_a_worker_spin(heart: Heart, side: Side, clock: TurnedClock) -> None:
+    side.answer["next_interval_seconds"] = 1e-9
+    beating = asyncio.create_task(heart.beat_until_end())
+    await asyncio.sleep(0.3)
+    assert len(side.beats) == 1  # the clock stands still, and so does the heart
+    await turned(clock, 5)
+    assert len(side.beats) > 2
+    heart._stopping.set()
+    assert await beating is Ending.STOPPED

@@ -1,0 +1,89 @@
+"""A discovery service that lies costs its own service, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from protocol.clock import TurnedClock
+from protocol.invites import Invite
+from protocol.keys import Key
+from protocol.wire.base import MAX_INT64
+from protocol.wire.invites import SignedInvite
+from tests.worker.test_heart import ScriptedChain
+from worker.membership import Joiner
+from worker.registration import Registrar
+from worker.status import Situation
+
+URL = "https://orchestrator.example"
+
+
+class LyingService:
+    """As much of a discovery service's client as is needed."""
+
+    location = SimpleNamespace(url="https://discovery.example")
+
+    def __init__(self, *, expires_at_ms: int = 0, last_seen_ms: int = 0) -> None:
+        self.record = SimpleNamespace(expires_at_ms=expires_at_ms, last_seen_ms=last_seen_ms)
+        self.registered = 0
+
+    async def register(self, _: object) -> Any:
+        self.registered += 1
+        return self.record
+
+    async def acknowledge(self, _: object) -> None:
+        return
+
+
+def registrar_of(services: Any, clock: TurnedClock, situation: Situation) -> Registrar:
+    describe: Any = lambda: None  # noqa: E731 - nothing of it is looked at
+    return Registrar(services, describe=describe, clock=clock, situation=situation, longest_pause=timedelta(seconds=30))
+
+
+async def turned(clock: TurnedClock, seconds: float) -> None:
+    for _ in range(int(seconds * 4)):
+        await clock.turn(timedelta(seconds=0.25))
+        await asyncio.sleep(0.001)
+
+
+async def test_forged_invites_do_not_hold_up_the_good_one_behind_them(clock: TurnedClock) -> None:
+    pool, node, forger, situation = Key.generate(), Key.generate(), Key.generate(), Situation()
+    chain, registrar, service = ScriptedChain(pool.address), registrar_of((), clock, situation), LyingService()
+    expiry = int(clock.now().timestamp()) + 300
+    for nonce, key in enumerate([*[forger] * 60, pool]):
+        invite = Invite(pool_id=1, domain_id=1, node=node.address, nonce=nonce, expiry=expiry, url=URL)
+        signature = invite.sign(key, chain.invites_domain)
+        left: Any = (service, SignedInvite.of(invite, domain=chain.invites_domain, signature=signature))
+        registrar._invites.put_nowait(left)
+    joiner = Joiner(
+        node=node.address,
+        pool_id=1,
+        chain=chain,
+        registrar=registrar,
+        clock=clock,
+        situation=situation,
+        allow_plain_http=False,
+        longest_pause=timedelta(seconds=30),
+    )
+    joining = asyncio.create_task(joiner.join())
+    await turned(clock, 60)
+    assert joining.done()
+    assert joining.result().orchestrator == pool.address
+
+
+@pytest.mark.parametrize(("expires", "seen"), [(MAX_INT64, 0), (0, MAX_INT64), (MAX_INT64, MAX_INT64)])
+async def test_a_service_with_impossible_times_is_registered_with_all_the_same(
+    clock: TurnedClock, expires: int, seen: int
+) -> None:
+    service = LyingService(expires_at_ms=expires, last_seen_ms=seen)
+    registrar = registrar_of((service,), clock, Situation())
+    keeping = asyncio.create_task(registrar._keep_registered(registrar._services[0]))
+    await asyncio.sleep(0.05)
+    await turned(clock, 1)
+    assert not keeping.done()
+    assert service.registered == 1
+    keeping.cancel()

@@ -1,0 +1,296 @@
+"""The durable queue: order of stages, bounded retries, parking, and `kill -9` at every stage."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from protocol.clock import TurnedClock
+from protocol.errors import InvalidInput, NotFound, TooLarge, Unavailable
+from worker.queue.item import QueueItem, Stage
+from worker.queue.runner import LONGEST_WAIT, QueueRunner, StepBack
+from worker.queue.store import QueueFull, QueueStore
+
+CONTENT = b"rollouts" * 1000
+
+
+class Recorded:
+    """A delivery that writes down what was asked of it, and fails when told to."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.failures: dict[str, list[Exception]] = {}
+
+    def fail(self, step: str, *errors: Exception) -> None:
+        self.failures[step] = list(errors)
+
+    async def request(self, item: QueueItem) -> Mapping[str, str]:
+        return self._do("request", item, url="https://store/x")
+
+    async def put(self, item: QueueItem) -> Mapping[str, str]:
+        assert item.data["url"] == "https://store/x"
+        assert item.path.read_bytes() == CONTENT
+        return self._do("put", item)
+
+    async def submit(self, item: QueueItem) -> Mapping[str, str]:
+        assert item.sha256 == "0x" + hashlib.sha256(CONTENT).hexdigest()
+        return self._do("submit", item)
+
+    async def acknowledge(self, item: QueueItem) -> Mapping[str, str]:
+        return self._do("acknowledge", item)
+
+    def _do(self, step: str, item: QueueItem, **found: str) -> Mapping[str, str]:
+        self.calls.append(step)
+        if self.failures.get(step):
+            raise self.failures[step].pop(0)
+        return found
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> QueueStore:
+    return QueueStore(tmp_path / "queue.sqlite", tmp_path / "spool")
+
+
+def hand_over(store: QueueStore, tmp_path: Path, key: str = "k", *, most: int = 1 << 20, room: int = 1 << 30) -> str:
+    path = tmp_path / "made-by-the-task"
+    path.write_bytes(CONTENT)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return store.add(
+            descriptor, name="f", kind="rollout", key=key, metadata={}, now_ms=1, most_bytes=most, most_spooled=room
+        )[0]
+    finally:
+        os.close(descriptor)
+
+
+async def test_an_item_goes_through_every_stage_in_order_and_its_copy_is_deleted_last(
+    store: QueueStore, tmp_path: Path, clock: TurnedClock
+) -> None:
+    hand_over(store, tmp_path)
+    delivery = Recorded()
+    await QueueRunner(store, delivery, clock=clock).work()
+    assert delivery.calls == ["request", "put", "submit", "acknowledge"]
+    assert store.items() == []
+    assert list((tmp_path / "spool").iterdir()) == []
+    assert store.counts()["delivered"] == 1
+
+
+async def test_what_the_task_changes_after_handing_over_changes_nothing(store: QueueStore, tmp_path: Path) -> None:
+    item_id = hand_over(store, tmp_path)
+    with (tmp_path / "made-by-the-task").open("r+b") as file:
+        file.write(b"forged")
+    assert store.get(item_id).path.read_bytes() == CONTENT
+
+
+def test_the_same_key_is_the_same_item_even_after_delivery(store: QueueStore, tmp_path: Path) -> None:
+    first = hand_over(store, tmp_path)
+    assert hand_over(store, tmp_path) == first
+    store.finish(store.get(first), now_ms=2)
+    assert hand_over(store, tmp_path) == first
+    assert store.items() == []
+
+
+def test_limits_are_kept_and_leave_nothing_behind(store: QueueStore, tmp_path: Path) -> None:
+    with pytest.raises(TooLarge):
+        hand_over(store, tmp_path, most=100)
+    with pytest.raises(QueueFull):
+        hand_over(store, tmp_path, room=100)
+    assert list((tmp_path / "spool").iterdir()) == []
+    with pytest.raises(NotFound):
+        store.get("0" * 32)
+
+
+def test_so_many_files_may_wait_however_small_they_are(
+    store: QueueStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.queue.store.MOST_ITEMS", 2)
+    for key in ("a", "b", "a"):
+        hand_over(store, tmp_path, key)
+    with pytest.raises(QueueFull):
+        hand_over(store, tmp_path, "c")
+    assert len(list((tmp_path / "spool").iterdir())) == 2
+
+
+async def test_a_failure_is_retried_from_its_own_stage_after_a_growing_wait(
+    store: QueueStore, tmp_path: Path, clock: TurnedClock
+) -> None:
+    hand_over(store, tmp_path)
+    delivery = Recorded()
+    delivery.fail("put", Unavailable("store down"), RuntimeError("bug"))
+    runner = QueueRunner(store, delivery, clock=clock)
+    await runner.work()
+    waiting = store.items()[0]
+    assert (waiting.stage, waiting.attempts, waiting.error) == (Stage.REQUESTED, 1, "store down")
+    assert await runner.work() == 0  # not due yet
+    await clock.turn(timedelta(seconds=5))
+    await runner.work()
+    await clock.turn(timedelta(seconds=5))
+    await runner.work()
+    assert delivery.calls == ["request", "put", "put", "put", "submit", "acknowledge"]
+
+
+async def test_an_expired_answer_sends_an_item_back_but_not_for_ever(
+    store: QueueStore, tmp_path: Path, clock: TurnedClock
+) -> None:
+    hand_over(store, tmp_path)
+    delivery = Recorded()
+    delivery.fail("put", *(StepBack(Stage.HASHED, "the URL has expired") for _ in range(100)))
+    runner = QueueRunner(store, delivery, clock=clock, attempts=3)
+    for _ in range(10):
+        await runner.work()
+        await clock.turn(LONGEST_WAIT)
+    assert Counter(delivery.calls) == {"request": 3, "put": 3}
+    assert "expired" in store.items()[0].parked
+
+
+async def test_what_can_never_work_is_parked_and_a_person_can_let_it_go_on(
+    store: QueueStore, tmp_path: Path, clock: TurnedClock
+) -> None:
+    item_id = hand_over(store, tmp_path)
+    delivery = Recorded()
+    delivery.fail("submit", InvalidInput("no such lease"))
+    runner = QueueRunner(store, delivery, clock=clock)
+    await runner.work()
+    assert store.get(item_id).parked == "no such lease"
+    assert store.counts()["parked"] == 1
+    await clock.turn(timedelta(days=1))
+    assert await runner.work() == 0
+    store.unpark(item_id)
+    assert await runner.work() == 1
+    assert store.items() == []
+
+
+async def test_a_clock_that_was_turned_back_holds_nothing_up(
+    store: QueueStore, tmp_path: Path, clock: TurnedClock
+) -> None:
+    hand_over(store, tmp_path)
+    delivery = Recorded()
+    delivery.fail("request", Unavailable("down"))
+    runner = QueueRunner(store, delivery, clock=clock)
+    await runner.work()
+    clock.jump(-timedelta(days=30))
+    assert await runner.work() == 1
+
+
+async def test_one_item_that_fails_holds_up_no_other(store: QueueStore, tmp_path: Path, clock: TurnedClock) -> None:
+    class First(Recorded):
+        async def put(self, item: QueueItem) -> Mapping[str, str]:
+            if item.key == "bad":
+                raise Unavailable("never")
+            return await super().put(item)
+
+    hand_over(store, tmp_path, "bad")
+    for number in range(6):
+        hand_over(store, tmp_path, f"good-{number}")
+    runner = QueueRunner(store, First(), clock=clock)
+    for _ in range(4):
+        await runner.work()
+        await clock.turn(timedelta(milliseconds=100))
+    assert [item.key for item in store.items()] == ["bad"]
+
+
+async def test_a_last_attempt_ignores_waits_and_counts_what_is_left(
+    store: QueueStore, tmp_path: Path, clock: TurnedClock
+) -> None:
+    hand_over(store, tmp_path, "good")
+    store.park(store.get(hand_over(store, tmp_path, "parked")), why="x")
+    delivery = Recorded()
+    delivery.fail("put", Unavailable("down"))
+    runner = QueueRunner(store, delivery, clock=clock)
+    await runner.work()
+    assert await runner.deliver_now() == 1
+    assert [item.key for item in store.items()] == ["parked"]
+
+
+def test_a_copy_that_no_item_knows_is_removed(store: QueueStore, tmp_path: Path) -> None:
+    kept = hand_over(store, tmp_path)
+    (tmp_path / "spool" / ("f" * 32)).write_bytes(b"copied, then killed")
+    assert store.recover() == 1
+    assert [path.name for path in (tmp_path / "spool").iterdir()] == [kept]
+
+
+PROGRAM = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from protocol.clock import SystemClock
+from worker.queue.runner import QueueRunner
+from worker.queue.store import QueueStore
+
+home, die_at, when = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+
+def reached(point):
+    if point == die_at:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+class Delivery:
+    async def _do(self, step, item):
+        reached(f"before {step}")
+        with (home / "effects").open("a") as file:
+            file.write(f"{step}\\n")
+            file.flush()
+            os.fsync(file.fileno())
+        reached(f"after {step}")
+        return {step: "done"}
+    async def request(self, item): return await self._do("request", item)
+    async def put(self, item): return await self._do("put", item)
+    async def submit(self, item): return await self._do("submit", item)
+    async def acknowledge(self, item): return await self._do("acknowledge", item)
+
+store = QueueStore(home / "queue.sqlite", home / "spool")
+store.recover()
+finish = store.finish
+def finishing(item, **rest):
+    reached("before delete")
+    item.path.unlink(missing_ok=True)
+    reached("between file and row")
+    finish(item, **rest)
+    reached("after delete")
+store.finish = finishing
+if when == "add":
+    descriptor = os.open(home / "made", os.O_RDONLY)
+    store.add(descriptor, name="f", kind="k", key="k", metadata={}, now_ms=1, most_bytes=1 << 20, most_spooled=1 << 30)
+    reached("after add")
+runner = QueueRunner(store, Delivery(), clock=SystemClock())
+asyncio.run(runner.work())
+"""
+
+STEPS = ("request", "put", "submit", "acknowledge")
+POINTS = [
+    "after add",
+    *(f"{moment} {step}" for step in STEPS for moment in ("before", "after")),
+    "before delete",
+    "between file and row",
+    "after delete",
+]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_worker_killed_at_any_point_delivers_in_the_end(tmp_path: Path, point: str) -> None:
+    (tmp_path / "made").write_bytes(CONTENT)
+
+    def run(die_at: str, when: str) -> int:
+        command = [sys.executable, "-c", PROGRAM, str(tmp_path), die_at, when]
+        return subprocess.run(command, check=False, timeout=60).returncode
+
+    assert run(point, "add") == -signal.SIGKILL
+    assert run("", "resume") == 0
+    effects = Counter((tmp_path / "effects").read_text().split())
+    assert set(effects) == set(STEPS)
+    # Only the step that was cut off between its effect and its being written down is done again.
+    repeated = {step for step, count in effects.items() if count > 1}
+    assert repeated == ({point.removeprefix("after ")} & set(STEPS) if point.startswith("after") else set())
+    store = QueueStore(tmp_path / "queue.sqlite", tmp_path / "spool")
+    assert store.items() == []
+    assert store.counts()["delivered"] == 1
+    assert list((tmp_path / "spool").iterdir()) == []
+    assert json.dumps(store.counts())

@@ -1,0 +1,153 @@
+"""Builds a worker from its settings."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import AsyncExitStack
+
+import structlog
+
+from ledger.deployment import Deployment
+from protocol.clients import DiscoveryClient
+from protocol.clock import SystemClock
+from protocol.errors import InvalidInput, MusterError
+from protocol.identifiers import Address
+from protocol.keys import Key
+from protocol.keystores import find_key
+from protocol.wire.nodes import Registration, RuntimeKind
+from worker.chain import open_chain
+from worker.daemon import Daemon, DaemonParts
+from worker.delivery import NoDelivery
+from worker.gpus import GpuInventory, read_gpus
+from worker.hardware import read_hardware, read_software
+from worker.runtime.docker import DockerRuntime, engine_socket
+from worker.runtime.interface import Runtime, RuntimeDown
+from worker.runtime.process import WARNING, ProcessRuntime
+from worker.settings import WorkerSettings
+from worker.state import StateDirectory, StateLock
+
+_log = structlog.get_logger(__name__)
+
+
+def node_key(settings: WorkerSettings) -> Key:
+    """The node's key, from `MUSTER_NODE_KEY` or its keystore.
+
+    Raises:
+        MusterError: There is none, or it can't be opened.
+    """
+    return find_key("node", keystore=settings.keystore, password_file=settings.password_file)
+
+
+def docker_runtime(settings: WorkerSettings, node: Address) -> DockerRuntime:
+    """The Docker runtime of this worker; tasks run as the worker's own user unless that is root."""
+    user = None if os.geteuid() == 0 else f"{os.geteuid()}:{os.getegid()}"
+    return DockerRuntime(
+        node,
+        socket=engine_socket(settings.docker_host),
+        allow_host_network=settings.allow_host_network,
+        user=user,
+    )
+
+
+def process_runtime(settings: WorkerSettings, node: Address, state: StateDirectory) -> ProcessRuntime:
+    """The sandboxed process runtime of this worker."""
+    return ProcessRuntime(
+        node,
+        directory=state.processes,
+        readable=settings.readable,
+        allow_host_network=settings.allow_host_network,
+    )
+
+
+async def choose_runtime(settings: WorkerSettings, node: Address, state: StateDirectory) -> Runtime:
+    """The runtime that was asked for; else Docker where an engine answers, else the sandbox where it works.
+
+    Raises:
+        MusterError: Neither works.
+    """
+    docker_trouble: MusterError
+    if settings.runtime is not RuntimeKind.PROCESS:
+        try:
+            docker = docker_runtime(settings, node)
+            if settings.runtime is RuntimeKind.DOCKER:
+                return docker  # if it is down just now, the worker waits for it
+            await docker.check()
+        except (RuntimeDown, InvalidInput) as error:
+            if settings.runtime is RuntimeKind.DOCKER:
+                raise
+            docker_trouble = error
+        else:
+            return docker
+        _log.info("no-docker", detail=docker_trouble.detail)
+    process = process_runtime(settings, node, state)
+    await process.check()
+    _log.warning("process-runtime", warning=WARNING)
+    return process
+
+
+async def describe_software(runtime: Runtime, inventory: GpuInventory) -> tuple[str | None, bool]:
+    """The engine's version and whether it hands out GPUs, as far as can be told now."""
+    if not isinstance(runtime, DockerRuntime):
+        return None, bool(inventory.gpus)
+    try:
+        return await runtime.check(), await runtime.gpus_supported()
+    except RuntimeDown:
+        return None, False
+
+
+async def run_worker(settings: WorkerSettings) -> None:
+    """Runs a worker until SIGTERM or SIGINT.
+
+    Raises:
+        MusterError: It can't start: no key, a state directory in use, no runtime, a broken deployment file.
+    """
+    key = node_key(settings)
+    clock = SystemClock()
+    deployment = Deployment.load(settings.deployment)
+    state = StateDirectory(settings.state.expanduser().absolute())
+    async with AsyncExitStack() as stack:
+        stack.enter_context(StateLock(state, key.address))
+        runtime = await choose_runtime(settings, key.address, state)
+        inventory = await asyncio.to_thread(read_gpus)
+        docker_version, gpu_containers = await describe_software(runtime, inventory)
+        software = read_software([runtime.kind], docker_version=docker_version, gpu_containers=gpu_containers)
+
+        def describe() -> Registration:
+            return Registration(
+                pool_id=settings.pool_id,
+                hardware=read_hardware(state.root, inventory),
+                software=software,
+                labels=settings.labels,
+            )
+
+        chain = await stack.enter_async_context(
+            open_chain(
+                rpc=settings.chain_url.get_secret_value(), deployment=deployment, key=key, pool_id=settings.pool_id
+            )
+        )
+        daemon = Daemon(
+            DaemonParts(
+                settings=settings,
+                key=key,
+                state=state,
+                runtime=runtime,
+                gpus=inventory.gpus,
+                chain=chain,
+                discovery=[
+                    DiscoveryClient(url, key=key, clock=clock, allow_plain_http=settings.allow_plain_http)
+                    for url in settings.discovery
+                ],
+                describe=describe,
+                delivery=NoDelivery(),
+                clock=clock,
+                task_user=runtime.user if isinstance(runtime, ProcessRuntime) else None,
+                warnings=[WARNING] if runtime.kind is RuntimeKind.PROCESS else [],
+            )
+        )
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, daemon.stop)
+        _log.info("worker", node=key.address, pool=settings.pool_id, state=str(state.root), runtime=runtime.kind)
+        await daemon.run()

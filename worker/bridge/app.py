@@ -1,0 +1,202 @@
+"""What a task may ask of its worker, over the unix socket that only its own container sees.
+
+    POST /v1/metrics    {"metrics": {"reward": 0.5}}        gauges for the next heartbeats
+    POST /v1/files      {"path": "step-3.parquet"}          a file of the data volume, to be delivered
+    GET  /v1/files/ID                                       where it stands
+    GET  /v1/identity                                       pool, node, task, group
+
+Every request carries `Authorization: Bearer $MUSTER_BRIDGE_TOKEN`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import Depends, FastAPI, Header, Request
+from pydantic import Field
+
+from protocol import __version__
+from protocol.clock import Clock
+from protocol.errors import NotFound, RateLimited, Unauthenticated
+from protocol.identifiers import Address, WireAddress
+from protocol.rates import IpRates, Rate
+from protocol.service import create_service
+from protocol.signing import unix_ms
+from protocol.wire.base import Identifier, Name, PoolId, ShortText, WireModel
+from protocol.wire.tasks import GroupPlace
+from worker.bridge.paths import LONGEST_PATH, open_inside
+from worker.memory import RunningTask
+from worker.queue.store import QueueStore
+
+MOST_METRICS = 32
+BODY_LIMIT = 64 * 1024
+RATE = Rate(count=100, per=timedelta(seconds=1), burst=400)
+"""More would keep the worker from its own work."""
+
+_SOON = timedelta(seconds=2)
+
+MetricName = Annotated[Name, Field(max_length=48)]
+
+
+class Metrics(WireModel):
+    """Gauges that the task reports; the newest value of each counts."""
+
+    metrics: Annotated[dict[MetricName, float], Field(max_length=MOST_METRICS)]
+
+
+class HandOver(WireModel):
+    """A file to deliver."""
+
+    path: Annotated[str, Field(min_length=1, max_length=LONGEST_PATH)]
+    """Relative to MUSTER_DATA_DIR."""
+    kind: Name = "rollout"
+    key: Annotated[str, Field(max_length=200, pattern=r"^[\x21-\x7e]*$")] = ""
+    """The same key is the same file, however often it is handed over; by default the path."""
+    metadata: Annotated[dict[Name, ShortText], Field(max_length=32)] = {}
+
+
+class HandedOver(WireModel):
+    """The worker has its own copy now: the task may do with its file what it likes."""
+
+    id: Identifier
+    new: bool
+    """False if it was handed over before."""
+
+
+class FileState(WireModel):
+    """Where a file stands on its way."""
+
+    id: Identifier
+    stage: str
+    attempts: int
+    error: str
+    parked: bool
+
+
+class Identity(WireModel):
+    """Who the task runs for."""
+
+    node: WireAddress
+    pool_id: PoolId
+    task_id: Identifier
+    task_name: Name
+    assignment_id: Identifier
+    generation: int
+    group: GroupPlace | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeParts:
+    """What the bridge of one task works with.
+
+    Args:
+        task: Whose bridge it is.
+        node: This node.
+        pool_id: The pool.
+        volume: The task's data volume on this machine.
+        queue: Where files are handed over.
+        on_metrics: Told the gauges.
+        on_file: Told that a file was added.
+        clock: Whose time counts.
+        most_file_bytes: The limit of one file.
+        most_spooled_bytes: The limit of all files that wait.
+    """
+
+    task: RunningTask
+    node: Address
+    pool_id: int
+    volume: Path
+    queue: QueueStore
+    on_metrics: Callable[[Mapping[str, float]], None]
+    on_file: Callable[[], None]
+    clock: Clock
+    most_file_bytes: int
+    most_spooled_bytes: int
+
+
+def create_bridge(parts: BridgeParts) -> FastAPI:
+    """Builds the bridge of one task."""
+    rates = IpRates(RATE, clock=parts.clock)  # one caller: whatever connects to this socket
+    app = create_service("bridge", version=__version__, body_limit=BODY_LIMIT, ip_rates=rates)
+    app.state.parts = parts
+    # One file at a time, and few in line: a task can't keep the machine's disk busy on its own.
+    app.state.turn = asyncio.Semaphore(1)
+    app.state.waiting = 0
+
+    @app.post("/v1/metrics", status_code=204)
+    async def metrics(body: Metrics, _: Checked) -> None:
+        """Takes gauges."""
+        parts.on_metrics(body.metrics)
+
+    @app.post("/v1/files", status_code=202)
+    async def files(body: HandOver, _: Checked) -> HandedOver:
+        """Takes a file into the queue."""
+        if app.state.waiting >= 16:
+            raise RateLimited("too many files are being handed over at once", retry_after=_SOON)
+        app.state.waiting += 1
+        try:
+            async with app.state.turn:
+                return await asyncio.to_thread(_take, parts, body)
+        finally:
+            app.state.waiting -= 1
+
+    @app.get("/v1/files/{item_id}")
+    async def file(item_id: Identifier, _: Checked) -> FileState:
+        """Says where a file stands; one that is unknown was delivered, or never handed over."""
+        item = await asyncio.to_thread(parts.queue.get, item_id)
+        if item.metadata.get("task_id") != parts.task.task_id:
+            raise NotFound(f"there is no item {item_id} of this task")
+        return FileState(
+            id=item.id, stage=item.stage, attempts=item.attempts, error=item.error, parked=bool(item.parked)
+        )
+
+    @app.get("/v1/identity")
+    async def identity(_: Checked) -> Identity:
+        """Says who the task runs for."""
+        return Identity(
+            node=parts.node,
+            pool_id=parts.pool_id,
+            task_id=parts.task.task_id,
+            task_name=parts.task.task_name,
+            assignment_id=parts.task.assignment_id,
+            generation=parts.task.generation,
+            group=parts.task.group,
+        )
+
+    return app
+
+
+async def _check_token(request: Request, authorization: Annotated[str, Header()] = "") -> None:
+    parts: BridgeParts = request.app.state.parts
+    expected = f"Bearer {parts.task.token}"
+    if not hmac.compare_digest(authorization.encode(), expected.encode()):
+        raise Unauthenticated(
+            "the bridge wants this task's token", hint="send Authorization: Bearer $MUSTER_BRIDGE_TOKEN"
+        )
+
+
+Checked = Annotated[None, Depends(_check_token)]
+
+
+def _take(parts: BridgeParts, body: HandOver) -> HandedOver:
+    key = f"{parts.task.assignment_id}:{body.key or body.path}"
+    metadata = {**body.metadata, "task_id": parts.task.task_id, "assignment_id": parts.task.assignment_id}
+    with open_inside(parts.volume, body.path, most_bytes=parts.most_file_bytes) as descriptor:
+        item_id, new = parts.queue.add(
+            descriptor,
+            name=body.path,
+            kind=body.kind,
+            key=key,
+            metadata=metadata,
+            now_ms=unix_ms(parts.clock.now()),
+            most_bytes=parts.most_file_bytes,
+            most_spooled=parts.most_spooled_bytes,
+        )
+    parts.on_file()
+    return HandedOver(id=item_id, new=new)

@@ -1,0 +1,144 @@
+"""The contributor's control of a running daemon: HTTP on a unix socket that only the worker's own user can open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+import httpx
+from fastapi import FastAPI, Query
+
+from protocol import __version__
+from protocol.errors import NotFound, Unavailable
+from protocol.problems import error_of_answer
+from protocol.service import create_service
+from protocol.wire.base import Identifier, WireModel
+from protocol.wire.heartbeat import LogLine
+from worker.logs import LogStore
+from worker.queue.store import QueueStore
+from worker.state import StateDirectory
+from worker.status import WorkerStatus
+from worker.unix_server import short_path
+
+
+class LogPage(WireModel):
+    """Some lines, and where to go on."""
+
+    assignment_id: str
+    lines: tuple[LogLine, ...]
+    next_sequence: int
+
+
+def create_control(
+    *,
+    status: Callable[[], WorkerStatus],
+    logs: Callable[[], LogStore | None],
+    queue: QueueStore,
+    drain: Callable[[bool], None],
+    leave: Callable[[], Awaitable[None]],
+) -> FastAPI:
+    """Builds what `muster worker status|logs|drain|leave` speak to.
+
+    Args:
+        status: Says how the daemon is.
+        logs: The present task's output.
+        queue: For parked items.
+        drain: Begins or ends draining.
+        leave: Stops what runs, leaves the pool, ends the daemon.
+    """
+    app = create_service("worker", version=__version__)
+
+    @app.get("/v1/status")
+    async def show() -> WorkerStatus:
+        """How the daemon is."""
+        return await asyncio.to_thread(status)
+
+    @app.get("/v1/logs")
+    async def read(
+        since: Annotated[int | None, Query(ge=0)] = None, tail: Annotated[int, Query(ge=0, le=5000)] = 100
+    ) -> LogPage:
+        """The present task's output: from a line on, or the last lines."""
+        store = logs()
+        if store is None:
+            raise NotFound("this worker has run no task yet", hint="`muster worker status` says what it waits for")
+        lines = (
+            await asyncio.to_thread(store.tail, tail) if since is None else await asyncio.to_thread(store.read, since)
+        )
+        following = lines[-1].sequence + 1 if lines else (store.next_sequence if since is None else since)
+        return LogPage(assignment_id="", lines=tuple(lines), next_sequence=following)
+
+    @app.post("/v1/drain", status_code=204)
+    async def begin() -> None:
+        """Takes nothing new."""
+        drain(True)
+
+    @app.post("/v1/resume", status_code=204)
+    async def end() -> None:
+        """Takes work again."""
+        drain(False)
+
+    @app.post("/v1/leave", status_code=202)
+    async def go() -> None:
+        """Leaves the pool and ends the daemon."""
+        await leave()
+
+    @app.post("/v1/queue/{item_id}/retry", status_code=204)
+    async def retry(item_id: Identifier) -> None:
+        """Gives a parked file new attempts."""
+        await asyncio.to_thread(queue.get, item_id)
+        await asyncio.to_thread(queue.unpark, item_id)
+
+    return app
+
+
+class Control:
+    """Speaks to the daemon of a state directory.
+
+    Args:
+        state: The directory.
+    """
+
+    def __init__(self, state: StateDirectory) -> None:
+        self._state = state
+
+    def status(self) -> WorkerStatus:
+        """How the daemon is.
+
+        Raises:
+            Unavailable: None runs there.
+        """
+        return WorkerStatus.model_validate_json(self._call("GET", "/v1/status"))
+
+    def logs(self, *, since: int | None = None, tail: int = 100) -> LogPage:
+        """The present task's output."""
+        query = f"tail={tail}" if since is None else f"since={since}"
+        return LogPage.model_validate_json(self._call("GET", f"/v1/logs?{query}"))
+
+    def drain(self, *, on: bool) -> None:
+        """Begins or ends draining."""
+        self._call("POST", "/v1/drain" if on else "/v1/resume")
+
+    def leave(self) -> None:
+        """Asks the daemon to leave the pool and end."""
+        self._call("POST", "/v1/leave")
+
+    def retry(self, item_id: str) -> None:
+        """Gives a parked file new attempts."""
+        self._call("POST", f"/v1/queue/{item_id}/retry")
+
+    def _call(self, method: str, target: str) -> bytes:
+        with short_path(self._state.control_socket) as path:
+            transport = httpx.HTTPTransport(uds=path)
+            try:
+                with httpx.Client(transport=transport, base_url="http://worker", timeout=30) as client:
+                    answer = client.request(method, target)
+            except httpx.TransportError as error:
+                raise Unavailable(
+                    f"no worker runs in {self._state.root}",
+                    hint="start it with `muster worker run`, or name its directory with --state",
+                    code="worker-not-running",
+                ) from error
+        if answer.status_code >= 400:
+            raise error_of_answer(answer.status_code, answer.headers.get("content-type", ""), answer.content)
+        return answer.content

@@ -1,0 +1,380 @@
+"""The daemon: registers, joins, beats, converges, delivers; ends in order when it is told to.
+
+    registrar   keeps the record at discovery, hears of invites      (always)
+    converger   makes what runs into what was asked for              (always)
+    queue       delivers files                                        (always)
+    membership  waits for an invite, joins, beats, and begins again   (one after the other)
+
+Each goes on without the others: no chain, no orchestrator and no engine are reasons to wait, not to end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import httpx
+import structlog
+from fastapi import FastAPI
+
+from protocol import __version__
+from protocol.clients import DiscoveryClient
+from protocol.clock import Clock
+from protocol.errors import MusterError
+from protocol.keys import Key
+from protocol.loops import BackgroundLoops
+from protocol.wire.nodes import Registration
+from worker.bridge.app import BridgeParts, create_bridge
+from worker.chain import Chain, why
+from worker.control import create_control
+from worker.converger import Converger
+from worker.hardware import read_load
+from worker.heart import Ending, Heart
+from worker.launch import InstalledGpu
+from worker.log_pusher import LogPusher
+from worker.logs import LogStore, open_kept
+from worker.membership import Joiner, Membership, load_membership, save_membership
+from worker.memory import RunningTask
+from worker.orchestrator import Orchestrator
+from worker.queue.runner import Delivery, QueueRunner
+from worker.queue.store import QueueStore
+from worker.registration import Registrar
+from worker.runtime.interface import Runtime
+from worker.settings import WorkerSettings
+from worker.state import StateDirectory
+from worker.status import Phase, Situation, WorkerStatus
+from worker.unix_server import UnixServer
+
+MOST_TASK_METRICS = 32
+_LAST_WORDS = timedelta(seconds=5)
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonParts:
+    """What a daemon is made of; `app.build_worker` makes the real ones."""
+
+    settings: WorkerSettings
+    key: Key
+    state: StateDirectory
+    runtime: Runtime
+    gpus: tuple[InstalledGpu, ...]
+    chain: Chain
+    discovery: Sequence[DiscoveryClient]
+    describe: Callable[[], Registration]
+    delivery: Delivery
+    clock: Clock
+    task_user: int | None = None
+    warnings: Sequence[str] = ()
+    transport: httpx.AsyncBaseTransport | None = None
+    """Of the orchestrator, in tests that serve it in the same process."""
+
+
+class Daemon:
+    """One worker. `run` returns when `stop` was called and everything is handed over.
+
+    Args:
+        parts: What it is made of.
+    """
+
+    def __init__(self, parts: DaemonParts) -> None:
+        self._parts = parts
+        settings, state = parts.settings, parts.state
+        self.situation = Situation(warnings=list(parts.warnings))
+        self.situation.draining = bool((state.read("drain") or {}).get("draining"))
+        self._longest_pause = timedelta(seconds=settings.wait_at_most_s)
+        self._stopping = asyncio.Event()
+        self._leaving = False
+        self._queue = QueueStore(state.queue, state.spool)
+        self._runner = QueueRunner(self._queue, parts.delivery, clock=parts.clock)
+        self.converger = Converger(
+            runtime=parts.runtime,
+            state=state,
+            node=parts.key.address,
+            pool_id=settings.pool_id,
+            gpus=parts.gpus,
+            clock=parts.clock,
+            task_user=parts.task_user,
+            on_task=self._open_bridge,
+        )
+        self._registrar = Registrar(
+            parts.discovery,
+            describe=parts.describe,
+            clock=parts.clock,
+            situation=self.situation,
+            longest_pause=self._longest_pause,
+        )
+        self._pusher = LogPusher(self._log_of, clock=parts.clock)
+        self._bridge: UnixServer | None = None
+        self._bridged: RunningTask | None = None
+        self._task_metrics: dict[str, float] = {}
+        self._heart: Heart | None = None
+        self._past_log: tuple[str, LogStore] | None = None
+
+    def stop(self) -> None:
+        """Begins an orderly end; safe to call from a signal handler of the loop, and twice."""
+        self._stopping.set()
+
+    async def leave(self) -> None:
+        """Begins an orderly end that leaves the pool too."""
+        self._leaving = True
+        self.situation.phase = Phase.LEAVING
+        self.stop()
+
+    def drain(self, on: bool) -> None:
+        """Says to the pool, from the next heartbeat on, that this node takes nothing new, or takes work again."""
+        self.situation.draining = on
+        self._parts.state.write("drain", {"draining": on})
+        if self._heart is not None:
+            self._heart.news.set()
+
+    async def run(self) -> None:
+        """Lives until `stop`, then hands over."""
+        orphans = await asyncio.to_thread(self._queue.recover)
+        if orphans:
+            _log.info("spool-cleaned", removed=orphans)
+        control = UnixServer(self._control_app(), self._parts.state.control_socket, mode=0o600)
+        await control.start()
+        loops = BackgroundLoops(clock=self._parts.clock)
+        loops.add("converge", self.converger.run)
+        loops.add("queue", self._runner.run)
+        loops.add("discovery", self._registrar.run)
+        loops.add("logs", self._pusher.run)
+        try:
+            async with loops:
+                membership = asyncio.create_task(self._live(), name="membership")
+                await self._stopping.wait()
+                _log.info("stopping", leaving=self._leaving)
+                membership.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await membership
+            await self._hand_over()
+        finally:
+            await control.stop()
+            await self._close()
+
+    async def _live(self) -> None:
+        """Becomes a member and beats, again and again."""
+        parts, settings = self._parts, self._parts.settings
+        membership = load_membership(parts.state, settings.pool_id)
+        while not self._stopping.is_set():
+            if membership is None:
+                membership = await self._joiner().join()
+                save_membership(parts.state, membership)
+                _log.info("member", pool=settings.pool_id, orchestrator=membership.url)
+            ending = await self._beat(membership)
+            _log.info("heartbeats-ended", why=ending)
+            if ending is Ending.KEY_CHANGED:
+                membership = await self._rotated(membership)
+            elif ending is Ending.NOT_A_MEMBER:
+                parts.state.forget("membership")
+                membership = None
+
+    async def _beat(self, membership: Membership) -> Ending:
+        parts = self._parts
+        orchestrator = Orchestrator(
+            membership,
+            key=parts.key,
+            clock=parts.clock,
+            allow_plain_http=parts.settings.allow_plain_http,
+            transport=parts.transport,
+        )
+        self.situation.orchestrator = membership.url
+        self._pusher.orchestrator = orchestrator
+        self._heart = Heart(
+            orchestrator=orchestrator,
+            known_key=membership.orchestrator,
+            pool_id=parts.settings.pool_id,
+            chain=parts.chain,
+            converger=self.converger,
+            pusher=self._pusher,
+            gauges=self._gauges,
+            situation=self.situation,
+            clock=parts.clock,
+            stopping=self._stopping,
+            longest_pause=self._longest_pause,
+        )
+        try:
+            return await self._heart.beat_until_end()
+        finally:
+            if not self._stopping.is_set():
+                self._pusher.orchestrator = self._heart = None
+                await orchestrator.close()
+
+    async def _rotated(self, membership: Membership) -> Membership:
+        """The same orchestrator under the key that the ledger names now."""
+        try:
+            key = await self._parts.chain.orchestrator()
+        except MusterError:
+            return membership
+        _log.warning("orchestrator-key-changed", now=key)
+        changed = Membership(pool_id=membership.pool_id, url=membership.url, orchestrator=key)
+        save_membership(self._parts.state, changed)
+        return changed
+
+    async def _hand_over(self) -> None:
+        """Ends in order: says so, stops what runs within its grace, delivers what waits, says how it ended."""
+        self.situation.phase = Phase.LEAVING if self._leaving else Phase.STOPPED
+        self.situation.draining = True
+        await self._say_last_words()
+        try:
+            await self.converger.hand_over()
+        except MusterError as error:
+            _log.warning("not-handed-over", detail=error.detail, hint=error.hint)
+        await self._deliver_rest()
+        await self._say_last_words()
+        if self._leaving:
+            await self._leave()
+
+    async def _say_last_words(self) -> None:
+        if self._heart is None:
+            return
+        with contextlib.suppress(MusterError, TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS.total_seconds()):
+                await self._heart.beat()
+
+    async def _deliver_rest(self) -> None:
+        """As much of the queue as its grace allows; the rest is kept for the next start."""
+        left = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._parts.settings.stop_grace_s):
+                left = await self._runner.deliver_now()
+        if left != 0:
+            _log.warning("not-all-delivered", left=left, hint="what is left is delivered after the next start")
+
+    async def _leave(self) -> None:
+        parts = self._parts
+        try:
+            await parts.chain.leave()
+            _log.info("left-the-pool", pool=parts.settings.pool_id)
+        except MusterError as error:
+            _log.error("not-left", detail=why(error), hint="`muster node leave` does it by hand")
+        await self._registrar.sign_off()
+        await self.converger.clear()
+        for name in ("membership", "drain"):
+            parts.state.forget(name)
+
+    async def _close(self) -> None:
+        if self._bridge is not None:
+            await self._bridge.stop()
+        if self._pusher.orchestrator is not None:
+            await self._pusher.orchestrator.close()
+        if self._past_log is not None:
+            self._past_log[1].close()
+        for service in self._parts.discovery:
+            await service.aclose()
+        await self._parts.runtime.close()
+        self._queue.close()
+
+    def _joiner(self) -> Joiner:
+        parts = self._parts
+        return Joiner(
+            node=parts.key.address,
+            pool_id=parts.settings.pool_id,
+            chain=parts.chain,
+            registrar=self._registrar,
+            clock=parts.clock,
+            situation=self.situation,
+            allow_plain_http=parts.settings.allow_plain_http,
+            longest_pause=self._longest_pause,
+        )
+
+    async def _open_bridge(self, task: RunningTask) -> None:
+        """The bridge of the present task; it stands before the task does, and after a restart of the worker."""
+        if task == self._bridged:
+            return
+        if self._bridge is not None:
+            await self._bridge.stop()
+        parts = self._parts
+        self._task_metrics.clear()
+        directory = parts.state.bridges / task.assignment_id
+        directory.mkdir(parents=True, exist_ok=True, mode=0o755)
+        directory.chmod(0o755)  # what keeps others out is the directory above
+        bridge = create_bridge(
+            BridgeParts(
+                task=task,
+                node=parts.key.address,
+                pool_id=parts.settings.pool_id,
+                volume=self.converger.data_volume(task),
+                queue=self._queue,
+                on_metrics=self._take_metrics,
+                on_file=self._file_added(asyncio.get_running_loop()),
+                clock=parts.clock,
+                most_file_bytes=parts.settings.most_file_bytes,
+                most_spooled_bytes=parts.settings.most_spooled_bytes,
+            )
+        )
+        # Anybody may connect who can see the socket, whatever user the image has: only this task's container can.
+        self._bridge = UnixServer(bridge, directory / "bridge.sock", mode=0o666)
+        await self._bridge.start()
+        self._bridged = task
+
+    def _file_added(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+        return lambda: _ignore(loop.call_soon_threadsafe(self._runner.wake))
+
+    def _take_metrics(self, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            if name in self._task_metrics or len(self._task_metrics) < MOST_TASK_METRICS:
+                self._task_metrics[name] = value
+
+    def _gauges(self) -> Mapping[str, float]:
+        counts = self._queue.counts()
+        waiting = sum(count for stage, count in counts.items() if stage not in {"delivered", "parked"})
+        queue = {"queue.waiting": float(waiting), "queue.parked": float(counts["parked"])}
+        task = {f"task.{name}": value for name, value in self._task_metrics.items()}
+        return {**read_load(self._parts.state.root), **queue, **task}
+
+    def _log_of(self, assignment_id: str) -> LogStore | None:
+        task = self.converger.task
+        if task is not None and task.assignment_id == assignment_id and self.converger.logs is not None:
+            return self.converger.logs
+        if self._past_log is not None and self._past_log[0] == assignment_id:
+            return self._past_log[1]
+        kept = open_kept(self._parts.state.logs, assignment_id)
+        if kept is None:
+            return None
+        if self._past_log is not None:
+            self._past_log[1].close()
+        self._past_log = (assignment_id, kept)
+        return kept
+
+    def _control_app(self) -> FastAPI:
+        return create_control(
+            status=self.status, logs=lambda: self.converger.logs, queue=self._queue, drain=self.drain, leave=self.leave
+        )
+
+    def status(self) -> WorkerStatus:
+        """How this worker is."""
+        situation, task, parts = self.situation, self.converger.task, self._parts
+        return WorkerStatus(
+            node=parts.key.address,
+            pool_id=parts.settings.pool_id,
+            version=__version__,
+            phase=situation.phase,
+            detail=situation.detail,
+            node_state=situation.node_state,
+            orchestrator=situation.orchestrator,
+            last_answer_ms=situation.last_answer_ms,
+            interval_s=situation.interval_s,
+            silent_because=situation.silent_because,
+            clock_skew_s=situation.clock_skew_s,
+            discovery=dict(situation.discovery),
+            notices=list(situation.notices),
+            warnings=list(situation.warnings),
+            draining=situation.draining,
+            runtime=parts.runtime.kind,
+            runtime_trouble=self.converger.trouble,
+            task=task.task_name if task is not None else "",
+            task_id=task.task_id if task is not None else "",
+            assignment=self.converger.report(),
+            metrics=dict(self._gauges()),
+            queue=self._queue.counts(),
+            parked=[f"{item.id} {item.name}: {item.parked}" for item in self._queue.items() if item.parked],
+        )
+
+
+def _ignore(_: object) -> None:
+    return None

@@ -1,0 +1,1 @@
+"""`muster worker doctor`: everything that joining needs, looked at before it is needed."""

@@ -1,0 +1,64 @@
+"""Runs every check, also where the settings are not complete yet: a fresh machine is what doctors are for."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from protocol.clock import SystemClock
+from protocol.errors import MusterError
+from worker.app import node_key
+from worker.doctor import ledger, machine, network, software
+from worker.doctor.finding import Finding, failure, ok
+from worker.gpus import read_gpus
+from worker.hardware import read_hardware
+from worker.membership import load_membership
+from worker.settings import WorkerSettings, default_state
+from worker.state import StateDirectory
+
+
+async def examine(settings: WorkerSettings | None, trouble: MusterError | None = None) -> list[Finding]:
+    """Returns a line per check.
+
+    Args:
+        settings: The worker's; None when they could not be read.
+        trouble: Why not.
+    """
+    state = (settings.state if settings is not None else default_state()).expanduser().absolute()
+    existing = next(parent for parent in (state, *state.parents) if parent.exists())
+    inventory = await asyncio.to_thread(read_gpus)
+    hardware = await asyncio.to_thread(read_hardware, existing, inventory)
+    findings = [
+        machine.check_gpus(inventory),
+        machine.check_processor(hardware),
+        machine.check_memory(hardware),
+        machine.check_disk(state),
+    ]
+    docker, gpus_supported = await software.check_docker(settings.docker_host if settings is not None else None)
+    toolkit = software.check_toolkit(inventory, gpus_supported)
+    findings += [docker, *([toolkit] if toolkit is not None else []), await software.check_sandbox(docker)]
+    if settings is None:
+        detail, hint = (trouble.detail, trouble.hint) if trouble is not None else ("there are none", "")
+        return [*findings, failure("settings", detail, hint or "write [worker] in muster.toml")]
+    findings.append(ok("settings", f"pool {settings.pool_id}, state in {state}"))
+    findings += await _services(settings, state)
+    try:
+        key = await asyncio.to_thread(node_key, settings)
+    except MusterError as error:
+        return [*findings, failure("wallet", error.detail, error.hint)]
+    return findings + await ledger.check_ledger(settings, key)
+
+
+async def _services(settings: WorkerSettings, state: Path) -> list[Finding]:
+    places = [("discovery", location) for location in settings.discovery]
+    membership = load_membership(StateDirectory(state), settings.pool_id)
+    if membership is not None:
+        places.append(("orchestrator", membership.url))
+    checked = [
+        await network.check_service(name, place, clock=SystemClock(), allow_plain_http=settings.allow_plain_http)
+        for name, place in places
+    ]
+    findings = [finding for several in checked for finding in several]
+    if membership is None:
+        findings.append(ok("orchestrator", "unknown until the pool invites this node; nothing to check yet"))
+    return findings

@@ -1,0 +1,51 @@
+"""The ledger: chain, wallet, registration, stake, and what the pool asks."""
+
+from __future__ import annotations
+
+from ledger.deployment import Deployment
+from protocol.errors import MusterError
+from protocol.keys import Key
+from worker.chain import Standing, open_chain
+from worker.doctor.finding import Finding, failure, ok, warning
+from worker.settings import WorkerSettings
+
+
+async def check_ledger(settings: WorkerSettings, key: Key) -> list[Finding]:
+    """Everything that joining the pool needs of the ledger."""
+    try:
+        deployment = Deployment.load(settings.deployment)
+    except MusterError as error:
+        return [failure("deployment", error.detail, error.hint)]
+    try:
+        async with open_chain(
+            rpc=settings.chain_url.get_secret_value(), deployment=deployment, key=key, pool_id=settings.pool_id
+        ) as chain:
+            standing = await chain.standing()
+    except MusterError as error:
+        return [failure("chain", error.detail, error.hint)]
+    found = ok("chain", f"chain {deployment.chain_id} with Muster's contracts")
+    return [found, _wallet(key, standing), *_registration(settings, standing)]
+
+
+def _wallet(key: Key, standing: Standing) -> Finding:
+    found = f"node {key.address}, {standing.gas / 1e18:.4f} of the chain's coin for gas"
+    if standing.gas == 0 and not standing.member:
+        return warning("wallet", found, "send it a little, unless the pool carries joins for its nodes")
+    return ok("wallet", found)
+
+
+def _registration(settings: WorkerSettings, standing: Standing) -> list[Finding]:
+    if standing.provider is None:
+        return [failure("registration", *(standing.obstacle() or ("", "")))]
+    findings = [ok("registration", f"registered by {standing.provider} with capacity {standing.capacity}")]
+    stake = f"{standing.free_stake / 1e18:.4f} MUST free, joining binds {standing.needed_stake / 1e18:.4f}"
+    if standing.member:
+        return [*findings, ok("stake", stake), ok("pool", f"a member of pool {settings.pool_id}")]
+    if standing.free_stake < standing.needed_stake:
+        findings.append(failure("stake", stake, "add stake with `muster stake add`"))
+    else:
+        findings.append(ok("stake", stake))
+    obstacle = standing.obstacle()
+    if obstacle is not None and standing.free_stake >= standing.needed_stake:
+        return [*findings, failure("pool", *obstacle)]
+    return [*findings, ok("pool", f"pool {settings.pool_id} takes nodes of capacity {standing.min_capacity} and more")]

@@ -1,0 +1,64 @@
+"""The machine itself: GPUs, processors, memory, disk."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import psutil
+
+from protocol.wire.nodes import Hardware
+from worker.doctor.finding import Finding, failure, ok, warning
+from worker.gpus import GpuInventory
+
+GIB = 1 << 30
+LEAST_MEMORY = 2 * GIB
+LEAST_DISK = 5 * GIB
+COMFORTABLE_DISK = 50 * GIB
+
+
+def check_gpus(inventory: GpuInventory, *, devices: Path = Path("/dev")) -> Finding:
+    """Counts GPUs by model; a device without a driver is worth a word."""
+    if inventory.gpus:
+        counted = Counter(f"{found.gpu.model} with {found.gpu.memory_bytes / GIB:.0f} GiB" for found in inventory.gpus)
+        words = ", ".join(f"{count} of {kind}" for kind, count in counted.items())
+        words += f", driver {inventory.driver}"
+        if inventory.trouble:
+            return warning("gpu", f"{words}; {inventory.trouble}", "look at `nvidia-smi` and the kernel's log")
+        return ok("gpu", words)
+    if inventory.trouble or list(devices.glob("nvidia[0-9]*")):
+        return warning(
+            "gpu", inventory.trouble or "there are NVIDIA devices and no driver", "install or reload the NVIDIA driver"
+        )
+    return warning("gpu", "none", "tasks that need a GPU will not come here; others will")
+
+
+def check_processor(hardware: Hardware) -> Finding:
+    """Cores that this process may use."""
+    found = f"{hardware.cpu_cores} cores, {hardware.cpu_model} ({hardware.architecture})"
+    if hardware.cpu_cores < 2:
+        return warning("cpu", found, "give the worker two cores or more, or the task and the worker share one")
+    return ok("cpu", found)
+
+
+def check_memory(hardware: Hardware) -> Finding:
+    """Memory, in all and free."""
+    free = psutil.virtual_memory().available
+    found = f"{hardware.memory_bytes / GIB:.1f} GiB, {free / GIB:.1f} GiB of it available"
+    if hardware.memory_bytes < LEAST_MEMORY:
+        return failure("memory", found, f"at least {LEAST_MEMORY / GIB:.0f} GiB are needed")
+    if free < LEAST_MEMORY:
+        return warning("memory", found, "end other programs: tasks are killed when memory runs out")
+    return ok("memory", found)
+
+
+def check_disk(place: Path) -> Finding:
+    """Free space on the file system where volumes go."""
+    existing = next(parent for parent in (place, *place.parents) if parent.exists())
+    free = psutil.disk_usage(str(existing)).free
+    found = f"{free / GIB:.1f} GiB free for volumes in {place}"
+    if free < LEAST_DISK:
+        return failure("disk", found, f"free {LEAST_DISK / GIB:.0f} GiB, or put the state elsewhere with --state")
+    if free < COMFORTABLE_DISK:
+        return warning("disk", found, "model weights are large: 50 GiB or more are comfortable")
+    return ok("disk", found)

@@ -1,0 +1,92 @@
+"""The way to the services: whether they answer, whose time is right, how fast they are."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+
+import httpx
+
+from protocol.client import check_service_url
+from protocol.clients import ServiceLocation
+from protocol.clock import Clock
+from protocol.errors import MusterError
+from worker.doctor.finding import Finding, failure, ok, warning
+
+MOST_SKEW_S = 60.0
+"""Requests that are further off are refused."""
+NOTICEABLE_SKEW_S = 10.0
+_MEASURED_S = 1.0
+_MOST_BYTES = 64 << 20
+
+
+async def check_service(name: str, location: str, *, clock: Clock, allow_plain_http: bool) -> list[Finding]:
+    """Reachability, clock and bandwidth of one service.
+
+    Args:
+        name: What to call it.
+        location: Its URL, with or without `#address`.
+        clock: This machine's.
+        allow_plain_http: As in the worker's settings.
+    """
+    try:
+        url = ServiceLocation.parse(location, allow_plain_http=allow_plain_http).url
+        check_service_url(url, allow_plain_http=allow_plain_http)
+    except MusterError as error:
+        return [failure(name, error.detail, error.hint)]
+    try:
+        async with httpx.AsyncClient(base_url=url, timeout=10, follow_redirects=False) as client:
+            began = time.perf_counter()
+            answer = await client.get("/readyz")
+            took = time.perf_counter() - began
+            findings = [_readiness(name, url, answer.status_code, took)]
+            if (date := answer.headers.get("date")) is not None:
+                findings.append(_clock(date, clock))
+            findings.append(await _bandwidth(name, client))
+            return findings
+    except httpx.HTTPError as error:
+        return [
+            failure(
+                name,
+                f"{url} does not answer: {type(error).__name__} {error}".strip(),
+                "check the URL, your network and your firewall: only outgoing connections are needed",
+            )
+        ]
+
+
+def _readiness(name: str, url: str, status: int, took: float) -> Finding:
+    found = f"{url} answers in {took * 1000:.0f} ms"
+    if status == 200:
+        return ok(name, found)
+    return warning(name, f"{found}, but says that it is not ready ({status})", "its operator can see why; wait a while")
+
+
+def _clock(date: str, clock: Clock) -> Finding:
+    """Against the answer's date, which has whole seconds."""
+    try:
+        skew = (clock.now() - parsedate_to_datetime(date).astimezone(UTC)).total_seconds()
+    except (TypeError, ValueError):
+        return warning("clock", "the service sent no readable date", "compare this machine's clock yourself")
+    found = f"this machine is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the service"
+    advice = "set the clock: install chrony or systemd-timesyncd"
+    if abs(skew) >= MOST_SKEW_S:
+        return failure("clock", f"{found}; requests more than {MOST_SKEW_S:.0f} s off are refused", advice)
+    if abs(skew) >= NOTICEABLE_SKEW_S:
+        return warning("clock", found, advice)
+    return ok("clock", f"within {max(1, abs(skew)):.0f} s of the service")
+
+
+async def _bandwidth(name: str, client: httpx.AsyncClient) -> Finding:
+    """Downloads what the service has for everybody, again and again for a second: a lower bound of the way's speed."""
+    began, received = time.perf_counter(), 0
+    while time.perf_counter() - began < _MEASURED_S and received < _MOST_BYTES:
+        answer = await client.get("/openapi.json")
+        if answer.status_code != 200:
+            return warning(f"{name} bandwidth", "could not be measured", "the service refuses; it may limit rates")
+        received += len(answer.content)
+    speed = received * 8 / (time.perf_counter() - began) / 1e6
+    found = f"at least {speed:.1f} Mbit/s down"
+    if speed < 1:
+        return warning(f"{name} bandwidth", found, "model weights take long over such a way")
+    return ok(f"{name} bandwidth", found)

@@ -1,0 +1,61 @@
+"""What tasks would run in: Docker with or without GPUs, or the sandbox."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from protocol.errors import MusterError
+from protocol.identifiers import ZERO_ADDRESS
+from worker.chain import why
+from worker.doctor.finding import Finding, Level, failure, ok, warning
+from worker.gpus import GpuInventory
+from worker.runtime.docker import DockerRuntime, engine_socket
+from worker.runtime.process import WARNING, ProcessRuntime
+
+
+async def check_docker(docker_host: str | None) -> tuple[Finding, bool | None]:
+    """Asks the engine for its version; also says whether it hands out GPUs, None if it can't be asked."""
+    try:
+        runtime = DockerRuntime(ZERO_ADDRESS, socket=engine_socket(docker_host))
+    except MusterError as error:
+        return failure("docker", error.detail, error.hint), None
+    try:
+        version = await runtime.check()
+        return ok("docker", f"engine {version}"), await runtime.gpus_supported()
+    except MusterError as error:
+        installed = shutil.which("dockerd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is not None
+        advice = error.hint if installed else "install Docker (Debian: apt install docker.io) and start it"
+        return warning("docker", error.detail[:300], advice), None
+    finally:
+        await runtime.close()
+
+
+def check_toolkit(inventory: GpuInventory, gpus_supported: bool | None) -> Finding | None:
+    """Whether the engine can hand the GPUs out; nothing to say without GPUs or without an engine."""
+    if not inventory.gpus or gpus_supported is None:
+        return None
+    if gpus_supported:
+        return ok("nvidia toolkit", "the engine hands out GPUs")
+    return failure(
+        "nvidia toolkit",
+        "the machine has GPUs and the engine can't hand them out",
+        "install nvidia-container-toolkit, run `nvidia-ctk runtime configure --runtime=docker`, restart the engine",
+    )
+
+
+async def check_sandbox(docker: Finding) -> Finding:
+    """Whether tasks can run without Docker; a must only where there is no engine."""
+    with TemporaryDirectory(prefix="muster-doctor-") as place:
+        runtime = ProcessRuntime(ZERO_ADDRESS, directory=Path(place))
+        try:
+            version = await runtime.check()
+        except MusterError as error:
+            if docker.level is Level.OK:
+                return ok("sandbox", f"not available ({error.detail}); not needed beside Docker")
+            return failure("sandbox", why(error), "install Docker, or bubblewrap: one of them is needed to run tasks")
+    if docker.level is Level.OK:
+        return ok("sandbox", version)
+    return warning("sandbox", f"{version}; {WARNING}", "install Docker for tasks of people whom you do not know")

@@ -1,0 +1,144 @@
+"""A task's output as the worker keeps it: numbered lines in two files that turn over, so that its size is bounded.
+
+Lines outlive the container, are read by `muster worker logs` and pushed to the orchestrator when somebody asks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from protocol.wire.heartbeat import LogLine
+from worker.runtime.interface import OutputLine
+from worker.state import remove_tree
+
+MOST_FILE_BYTES = 16 << 20
+"""Of each of the two files."""
+_IN_MEMORY = 5000
+_ASSIGNMENT_ID = re.compile("[0-9a-f]{32}")
+_KEPT_ASSIGNMENTS = 10
+
+
+class LogStore:
+    """The output of one assignment. Any thread may call.
+
+    Args:
+        directory: Of this assignment alone; made if needed.
+    """
+
+    def __init__(self, directory: Path, *, most_file_bytes: int = MOST_FILE_BYTES) -> None:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._current = directory / "current.jsonl"
+        self._older = directory / "older.jsonl"
+        self._most_file_bytes = most_file_bytes
+        self._lock = threading.Lock()
+        self._recent: deque[LogLine] = deque(maxlen=_IN_MEMORY)
+        self._positions: dict[str, int] = {}
+        self._next = 0
+        for entry in self._entries():
+            self._recent.append(_line(entry))
+            self._next = entry["s"] + 1
+            self._positions[entry["c"]] = max(entry["n"], self._positions.get(entry["c"], 0))
+        _cut_torn_line(self._current)
+        self._file: IO[bytes] = self._current.open("ab")
+
+    @property
+    def next_sequence(self) -> int:
+        """The number of the next line."""
+        return self._next
+
+    def position(self, container: str) -> int:
+        """Up to where (in the runtime's nanoseconds) a container's output was kept."""
+        return self._positions.get(container, 0)
+
+    def append(self, container: str, lines: Sequence[OutputLine]) -> None:
+        """Keeps what a container wrote."""
+        with self._lock:
+            for line in lines:
+                self._write(container, line.time_ns, line.stream, line.text)
+                self._positions[container] = line.time_ns
+            self._file.flush()
+
+    def note(self, text: str, *, now_ms: int) -> None:
+        """Adds a line of the worker's own: why a container was stopped, that lines were dropped."""
+        with self._lock:
+            self._write("", now_ms * 1_000_000, "worker", text[:8192])
+            self._file.flush()
+
+    def read(self, since: int, *, most: int = 1000) -> list[LogLine]:
+        """Lines from number `since` on, as far back as they are kept."""
+        with self._lock:
+            if self._recent and self._recent[0].sequence <= since:
+                found = [line for line in self._recent if line.sequence >= since]
+                return found[:most]
+            lines = (_line(entry) for entry in self._entries() if entry["s"] >= since)
+            return [line for line, _ in zip(lines, range(most), strict=False)]
+
+    def tail(self, count: int) -> list[LogLine]:
+        """The last lines."""
+        return self.read(max(0, self._next - count), most=count) if count > 0 else []
+
+    def close(self) -> None:
+        """Closes the file."""
+        with self._lock:
+            self._file.close()
+
+    def _write(self, container: str, time_ns: int, stream: str, text: str) -> None:
+        entry = {"s": self._next, "n": time_ns, "c": container, "o": stream, "x": text}
+        self._file.write(json.dumps(entry).encode() + b"\n")
+        self._recent.append(_line(entry))
+        self._next += 1
+        if self._file.tell() > self._most_file_bytes:
+            self._file.close()
+            self._current.replace(self._older)
+            self._file = self._current.open("ab")
+
+    def _entries(self) -> Iterator[dict[str, Any]]:
+        for path in (self._older, self._current):
+            if not path.exists():
+                continue
+            with path.open("rb") as file:
+                for line in file:
+                    try:
+                        yield json.loads(line)
+                    except ValueError:  # cut short by a crash
+                        continue
+
+
+def open_kept(logs: Path, assignment_id: str) -> LogStore | None:
+    """The log of a former assignment; None if it is not kept.
+
+    The id comes from the orchestrator. Only what is an id becomes a path: "/etc" would be a directory too.
+    """
+    if _ASSIGNMENT_ID.fullmatch(assignment_id) is None or not (logs / assignment_id).is_dir():
+        return None
+    return LogStore(logs / assignment_id)
+
+
+def remove_old_logs(logs: Path, *, keep: str) -> None:
+    """Removes the logs of all but the newest assignments."""
+    places = sorted((place for place in logs.iterdir() if place.is_dir()), key=lambda place: place.stat().st_mtime)
+    for place in places[:-_KEPT_ASSIGNMENTS]:
+        if place.name != keep:
+            remove_tree(place)
+
+
+def _line(entry: dict[str, Any]) -> LogLine:
+    return LogLine(sequence=entry["s"], time_ms=entry["n"] // 1_000_000, stream=entry["o"], text=entry["x"][:8192])
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Ends a line that a crash cut short, so that the next one stands alone."""
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        size = file.seek(0, 2)
+        if size:
+            file.seek(size - 1)
+            if file.read(1) != b"\n":
+                file.write(b"\n")

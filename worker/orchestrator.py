@@ -1,0 +1,64 @@
+"""The orchestrator of this node's pool, spoken to in the orchestrator's own time."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import httpx
+
+from protocol.clients import ServiceLocation
+from protocol.clients.node import NodeClient
+from protocol.clock import Clock
+from protocol.keys import Key
+from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer, LogBatch, LogReceipt
+from worker.membership import Membership
+from worker.server_time import ServerTime
+
+PATIENCE = timedelta(seconds=10)
+
+
+class Orchestrator:
+    """Speaks to one orchestrator as one node; answers count only with the signature of the pool's orchestrator key.
+
+    Args:
+        membership: Where it is, and whose signature counts.
+        key: The node's.
+        clock: The machine's; requests are signed with the orchestrator's own time once it is known.
+        allow_plain_http: Lets `http` go beyond this machine.
+        transport: For tests that serve the other side in the same process.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        *,
+        key: Key,
+        clock: Clock,
+        allow_plain_http: bool = False,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.time = ServerTime(clock)
+        self._client = NodeClient(
+            ServiceLocation(membership.url, membership.orchestrator),
+            key=key,
+            clock=self.time,
+            allow_plain_http=allow_plain_http,
+            transport=transport,
+        )
+
+    async def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
+        """Says how it goes, hears what to do.
+
+        Raises:
+            Unauthenticated: The answer was not signed by the orchestrator.
+            MusterError: Whatever else went wrong.
+        """
+        return await self._client.heartbeat(beat, patience=PATIENCE)
+
+    async def push_logs(self, batch: LogBatch) -> LogReceipt:
+        """Hands lines over; those that it has already are skipped there."""
+        return await self._client.push_logs(batch)
+
+    async def close(self) -> None:
+        """Closes connections."""
+        await self._client.aclose()

@@ -1,0 +1,188 @@
+"""Moves items through their stages: each at least once, none twice after it was written down, all of them in the end.
+
+    spooled → hashed → requested → put → submitted → acknowledged → deleted
+
+What the stages in the middle do is given as `Delivery`. A crash between doing a stage and writing it down does it
+again: every step of a `Delivery` must take being repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from protocol.clock import Clock
+from protocol.errors import MusterError, RateLimited
+from worker.queue.item import ORDER, QueueItem, Stage
+from worker.queue.store import QueueStore
+
+FIRST_WAIT = timedelta(seconds=2)
+LONGEST_WAIT = timedelta(minutes=10)
+DEFAULT_ATTEMPTS = 50
+"""Failures of one stage in a row before an item is parked: about seven hours at the longest wait."""
+
+_AT_ONCE = 4
+_IDLE = timedelta(seconds=30)
+_log = structlog.get_logger(__name__)
+
+
+class StepBack(Exception):
+    """A step found that an earlier one must be done again, as when a presigned URL has expired.
+
+    Args:
+        stage: The stage to go back to.
+        why: In words.
+    """
+
+    def __init__(self, stage: Stage, why: str) -> None:
+        super().__init__(why)
+        self.stage = stage
+
+
+class Delivery(Protocol):
+    """What happens to an item on its way. Each returns what later steps need to know; each may be repeated."""
+
+    async def request(self, item: QueueItem) -> Mapping[str, str]:
+        """Asks where to put the file."""
+        ...
+
+    async def put(self, item: QueueItem) -> Mapping[str, str]:
+        """Puts it there."""
+        ...
+
+    async def submit(self, item: QueueItem) -> Mapping[str, str]:
+        """Submits its hash as work."""
+        ...
+
+    async def acknowledge(self, item: QueueItem) -> Mapping[str, str]:
+        """Makes sure that whoever needs it has it."""
+        ...
+
+
+class QueueRunner:
+    """Works on whatever is due, a few items at a time.
+
+    Args:
+        store: Where items are.
+        delivery: What the stages do.
+        clock: Whose time is waited.
+        attempts: Failures of one stage in a row before an item is parked.
+    """
+
+    def __init__(
+        self, store: QueueStore, delivery: Delivery, *, clock: Clock, attempts: int = DEFAULT_ATTEMPTS
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._attempts = attempts
+        self._woken = asyncio.Event()
+        self._steps: dict[Stage, Callable[[QueueItem], Awaitable[Mapping[str, str]]]] = {
+            Stage.HASHED: delivery.request,
+            Stage.REQUESTED: delivery.put,
+            Stage.PUT: delivery.submit,
+            Stage.SUBMITTED: delivery.acknowledge,
+        }
+
+    def wake(self) -> None:
+        """Something was added."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        while True:
+            self._woken.clear()
+            if not await self.work():
+                await self._wait()
+
+    async def work(self) -> int:
+        """One round over what is due now; returns how many items were moved or finished."""
+        now_ms = self._now_ms()
+        latest_ms = now_ms + 2 * int(LONGEST_WAIT.total_seconds() * 1000)
+        due = await asyncio.to_thread(self._store.due, now_ms=now_ms, latest_ms=latest_ms, most=_AT_ONCE)
+        moved = await asyncio.gather(*(self._deliver(item) for item in due))
+        return sum(moved)
+
+    async def deliver_now(self) -> int:
+        """Tries everything that waits once, also what was put off; returns how many items are left. For a last time."""
+        items = [item for item in await asyncio.to_thread(self._store.items) if not item.parked]
+        for start in range(0, len(items), _AT_ONCE):
+            await asyncio.gather(*(self._deliver(item) for item in items[start : start + _AT_ONCE]))
+        return len(await asyncio.to_thread(self._store.items))
+
+    async def _deliver(self, item: QueueItem) -> bool:
+        """Takes an item as far as it goes."""
+        moved = False
+        while item.stage is not Stage.ACKNOWLEDGED:
+            try:
+                await self._step(item)
+            except StepBack as order:
+                await self._failed(item, order.stage, str(order), wait=None)
+                return moved
+            except MusterError as error:
+                wait = error.retry_after if isinstance(error, RateLimited) else None
+                if not error.retryable:
+                    await self._park(item, f"{error.detail} ({error.hint})" if error.hint else error.detail)
+                else:
+                    await self._failed(item, item.stage, error.detail, wait=wait)
+                return moved
+            except Exception as error:  # noqa: BLE001 - one item's trouble must not stop the others
+                _log.exception("delivery-crashed", item=item.id, stage=item.stage)
+                await self._failed(item, item.stage, f"{type(error).__name__}: {error}", wait=None)
+                return moved
+            moved = True
+            item = await asyncio.to_thread(self._store.get, item.id)
+        await asyncio.to_thread(self._store.finish, item, now_ms=self._now_ms())
+        return True
+
+    async def _step(self, item: QueueItem) -> None:
+        if item.stage is Stage.SPOOLED:
+            size, sha256 = await asyncio.to_thread(_hash, item.path)
+            await asyncio.to_thread(self._store.advance, item, Stage.HASHED, data={}, size=size, sha256=sha256)
+            return
+        found = await self._steps[item.stage](item)
+        following = ORDER[ORDER.index(item.stage) + 1]
+        await asyncio.to_thread(self._store.advance, item, following, data=found)
+
+    async def _failed(self, item: QueueItem, stage: Stage, why: str, *, wait: timedelta | None) -> None:
+        if item.attempts + 1 >= self._attempts:
+            await self._park(item, f"given up after {item.attempts + 1} attempts: {why}")
+            return
+        doubled: int = 2 ** min(item.attempts, 20)
+        ceiling = min(LONGEST_WAIT, FIRST_WAIT * doubled)
+        pause = max(ceiling * random.uniform(0.5, 1.0), wait or timedelta())  # noqa: S311 - jitter, not a secret
+        until_ms = self._now_ms() + int(pause.total_seconds() * 1000)
+        _log.warning("delivery-put-off", item=item.id, stage=item.stage, why=why, wait_s=pause.total_seconds())
+        await asyncio.to_thread(self._store.put_off, item, stage=stage, until_ms=until_ms, error=why)
+
+    async def _park(self, item: QueueItem, why: str) -> None:
+        _log.error("delivery-parked", item=item.id, stage=item.stage, why=why)
+        await asyncio.to_thread(self._store.park, item, why=why)
+
+    async def _wait(self) -> None:
+        """Until something is added, or the next item is due."""
+        now_ms = self._now_ms()
+        waiting = [item.not_before_ms for item in await asyncio.to_thread(self._store.items) if not item.parked]
+        pause = min([_IDLE, *(timedelta(milliseconds=max(10, at - now_ms)) for at in waiting)])
+        woken = asyncio.ensure_future(self._woken.wait())
+        alarm = asyncio.ensure_future(self._clock.sleep(pause))
+        try:
+            await asyncio.wait({woken, alarm}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (woken, alarm):
+                task.cancel()
+
+    def _now_ms(self) -> int:
+        return int(self._clock.now().timestamp() * 1000)
+
+
+def _hash(path: Path) -> tuple[int, str]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+        return file.tell(), "0x" + digest.hexdigest()

@@ -1,0 +1,1 @@
+"""What tasks run in: one small interface, and its two forms, Docker and a sandboxed process."""

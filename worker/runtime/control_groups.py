@@ -1,0 +1,77 @@
+"""Control groups for tasks without Docker: version 2 or 1, whichever this machine has, or none.
+
+Without them the keeper watches memory itself and the number of processes is bounded by the user's limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from protocol.wire.tasks import Resources
+
+ROOT = Path("/sys/fs/cgroup")
+_PERIOD_US = 100_000
+
+
+def make_control_groups(name: str, resources: Resources, *, root: Path = ROOT) -> tuple[Path, ...]:
+    """Makes groups with the task's limits; empty if this machine does not let us. All of them or none."""
+    made: list[Path] = []
+    try:
+        if (root / "cgroup.controllers").exists():
+            made.append(_version_2(name, resources, root))
+        else:
+            _version_1(name, resources, root, made)
+    except OSError:
+        remove_control_groups(made)
+        return ()
+    return tuple(made)
+
+
+def remove_control_groups(groups: list[Path] | tuple[Path, ...]) -> None:
+    """Removes groups that nothing runs in."""
+    for group in groups:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+
+
+def find_control_groups(name: str, *, root: Path = ROOT) -> tuple[Path, ...]:
+    """The groups that `make_control_groups` made under this name."""
+    places = (root / "muster" / name, *(root / kind / "muster" / name for kind in ("memory", "pids", "cpu")))
+    return tuple(place for place in places if place.is_dir())
+
+
+def _version_2(name: str, resources: Resources, root: Path) -> Path:
+    parent = root / "muster"
+    parent.mkdir(exist_ok=True)
+    for place in (root, parent):
+        (place / "cgroup.subtree_control").write_text("+memory +pids +cpu")
+    group = parent / name
+    group.mkdir(exist_ok=True)
+    (group / "memory.max").write_text(str(resources.memory_bytes))
+    with contextlib.suppress(OSError):  # absent without swap accounting
+        (group / "memory.swap.max").write_text("0")
+    (group / "pids.max").write_text(str(resources.pids))
+    (group / "cpu.max").write_text(f"{_quota(resources)} {_PERIOD_US}")
+    return group
+
+
+def _version_1(name: str, resources: Resources, root: Path, made: list[Path]) -> None:
+    limits = {
+        "memory": {"memory.limit_in_bytes": str(resources.memory_bytes)},
+        "pids": {"pids.max": str(resources.pids)},
+        "cpu": {"cpu.cfs_period_us": str(_PERIOD_US), "cpu.cfs_quota_us": str(_quota(resources))},
+    }
+    for kind, values in limits.items():
+        if not os.access(root / kind, os.W_OK):
+            raise PermissionError(kind)
+        group = root / kind / "muster" / name
+        group.mkdir(parents=True, exist_ok=True)
+        made.append(group)
+        for file, value in values.items():
+            (group / file).write_text(value)
+
+
+def _quota(resources: Resources) -> int:
+    return max(1000, int(resources.cpus * _PERIOD_US))

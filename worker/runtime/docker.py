@@ -1,0 +1,339 @@
+"""The Docker runtime: the SDK in threads for commands, HTTP over the engine's socket for following output.
+
+Only a local engine will do: the worker shows containers its own directories and the socket of its bridge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import docker
+import httpx
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from requests.exceptions import RequestException
+
+from protocol.errors import InvalidInput
+from protocol.identifiers import Address
+from protocol.wire.nodes import RuntimeKind
+from protocol.wire.tasks import NetworkMode, RegistryCredentials
+from worker.runtime.docker_arguments import LABEL_WORKER, creation_arguments, observed
+from worker.runtime.docker_output import OutputParser
+from worker.runtime.interface import (
+    Container,
+    ContainerSpec,
+    ImageMissing,
+    LaunchRefused,
+    OutputLine,
+    Progress,
+    PullFailed,
+    RuntimeDown,
+    name_prefix,
+    refuse_foreign,
+)
+
+DEFAULT_SOCKET = Path("/var/run/docker.sock")
+
+_CALL_TIMEOUT_SECONDS = 60
+_MISSING = ("not found", "does not exist", "manifest unknown", "pull access denied", "name unknown", "no such image")
+_DENIED = ("unauthorized", "denied", "authentication required")
+
+T = TypeVar("T")
+
+
+def engine_socket(docker_host: str | None = None) -> Path:
+    """The engine's unix socket, from the setting, else `DOCKER_HOST`, else the usual place.
+
+    Raises:
+        InvalidInput: It is not a unix socket: a remote engine can't show containers this machine's directories.
+    """
+    host = docker_host or os.environ.get("DOCKER_HOST") or f"unix://{DEFAULT_SOCKET}"
+    if not host.startswith("unix://"):
+        raise InvalidInput(
+            f"the Docker engine at {host} is not on this machine",
+            hint="run the worker beside its engine and use its unix socket, as in unix:///var/run/docker.sock",
+            code="docker-not-local",
+        )
+    return Path(host.removeprefix("unix://"))
+
+
+class DockerRuntime:
+    """Containers of one worker on the local Docker engine.
+
+    Args:
+        node: Whose containers these are; others are never seen or touched.
+        socket: The engine's unix socket.
+        allow_host_network: The contributor allows tasks the host's network, if the pool's owner asks for it.
+        user: `uid:gid` that tasks run as; None leaves it to the image. A worker that is not root sets its own, so that
+            it can delete what tasks wrote.
+    """
+
+    kind = RuntimeKind.DOCKER
+
+    def __init__(
+        self, node: Address, *, socket: Path, allow_host_network: bool = False, user: str | None = None
+    ) -> None:
+        self._node = node
+        self._socket = socket
+        self._allow_host_network = allow_host_network
+        self._user = user
+        self._network_name = f"{name_prefix(node)}net"
+        self._sdk: docker.DockerClient | None = None
+        self._http: httpx.AsyncClient | None = None
+
+    async def check(self) -> str:
+        """Returns the engine's version."""
+        version = await self._call(lambda sdk: sdk.version())
+        return str(version["Version"])
+
+    async def gpus_supported(self) -> bool:
+        """Whether the engine has NVIDIA's runtime or a CDI description of the GPUs."""
+        info = await self._call(lambda sdk: sdk.info())
+        return "nvidia" in info.get("Runtimes", {}) or any(
+            "nvidia" in str(device) for device in info.get("DiscoveredDevices") or ()
+        )
+
+    async def pull(self, image: str, *, credentials: RegistryCredentials | None, progress: Progress) -> None:
+        """Pulls the image unless it is here; `latest` is asked for again each time, and the local copy is second best.
+
+        Raises:
+            ImageMissing: It does not exist, or not for us.
+            PullFailed: The registry could not be reached.
+        """
+        present = await self._has(image)
+        if present and not _moves(image):
+            return
+        try:
+            await self._call(lambda sdk: _pull(sdk, image, credentials, progress))
+        except (ImageMissing, PullFailed):
+            if not present:
+                raise
+            progress(f"{image} could not be pulled again: the copy on this machine is used")
+
+    async def start(self, spec: ContainerSpec) -> None:
+        """Creates and starts; what was created is removed when starting fails (a GPU without a driver, say)."""
+        refuse_foreign(spec.name, self._node)
+        arguments = creation_arguments(
+            spec,
+            node=self._node,
+            network=self._network_name,
+            allow_host_network=self._allow_host_network,
+            user=self._user,
+        )
+        if spec.network is NetworkMode.BRIDGE:
+            await self._call(self._make_network)
+        await self._call(lambda sdk: _create_and_start(sdk, arguments))
+
+    async def containers(self) -> tuple[Container, ...]:
+        """All containers that carry this worker's label."""
+        return await self._call(self._list)
+
+    async def stop(self, name: str, *, grace: timedelta) -> None:
+        """SIGTERM, the grace, SIGKILL."""
+        refuse_foreign(name, self._node)
+        seconds = max(0, int(grace.total_seconds()))
+
+        def stop(sdk: docker.DockerClient) -> None:
+            try:
+                sdk.api.stop(name, timeout=seconds)
+            except NotFound:
+                return
+
+        await self._call(stop)
+
+    async def remove(self, name: str) -> None:
+        """Removes the container and its anonymous volumes."""
+        refuse_foreign(name, self._node)
+
+        def remove(sdk: docker.DockerClient) -> None:
+            try:
+                sdk.api.remove_container(name, force=True, v=True)
+            except NotFound:
+                return
+            except APIError as error:
+                if error.status_code != 409:  # being removed already
+                    raise
+
+        await self._call(remove)
+
+    async def output(self, name: str, *, after_ns: int) -> AsyncIterator[OutputLine]:
+        """Follows the engine's log; resumes by its timestamps, which have nanoseconds.
+
+        Following may end a moment before the last words were logged, so that they are asked for once more.
+        """
+        refuse_foreign(name, self._node)
+        for follow in (True, False):
+            async for line in self._log(name, after_ns=after_ns, follow=follow):
+                after_ns = line.time_ns
+                yield line
+
+    async def _log(self, name: str, *, after_ns: int, follow: bool) -> AsyncIterator[OutputLine]:
+        if self._http is None:
+            transport = httpx.AsyncHTTPTransport(uds=str(self._socket))
+            patience = httpx.Timeout(60, read=None)  # a task may be silent for days
+            self._http = httpx.AsyncClient(transport=transport, base_url="http://docker", timeout=patience)
+        query = {"follow": str(int(follow)), "stdout": "1", "stderr": "1", "timestamps": "1", "since": _since(after_ns)}
+        parser = OutputParser()
+        try:
+            async with self._http.stream("GET", f"/containers/{name}/logs", params=query) as answer:
+                if answer.status_code != 200:
+                    return
+                async for chunk in answer.aiter_raw():
+                    for line in parser.feed(chunk):
+                        if line.time_ns > after_ns:
+                            yield line
+        except httpx.HTTPError as error:
+            raise RuntimeDown(f"following the output of {name} broke off: {error}") from error
+        for line in parser.end():
+            if line.time_ns > after_ns:
+                yield line
+
+    async def close(self) -> None:
+        """Closes connections; containers run on."""
+        if self._http is not None:
+            await self._http.aclose()
+        if self._sdk is not None:
+            await asyncio.to_thread(self._sdk.close)
+
+    async def remove_network(self) -> None:
+        """Removes the worker's network, once the worker has left and runs nothing."""
+
+        def remove(sdk: docker.DockerClient) -> None:
+            try:
+                sdk.api.remove_network(self._network_name)
+            except NotFound:
+                return
+
+        await self._call(remove)
+
+    async def _has(self, image: str) -> bool:
+        def look(sdk: docker.DockerClient) -> bool:
+            try:
+                sdk.images.get(image)
+            except ImageNotFound:
+                return False
+            return True
+
+        return await self._call(look)
+
+    def _make_network(self, sdk: docker.DockerClient) -> None:
+        """A network of this worker's own, in which containers don't see each other."""
+        if sdk.networks.list(names=[f"^{self._network_name}$"]):
+            return
+        sdk.networks.create(
+            self._network_name,
+            driver="bridge",
+            check_duplicate=True,
+            options={"com.docker.network.bridge.enable_icc": "false"},
+            labels={LABEL_WORKER: self._node},
+        )
+
+    def _list(self, sdk: docker.DockerClient) -> tuple[Container, ...]:
+        found = []
+        for summary in sdk.api.containers(all=True, filters={"label": f"{LABEL_WORKER}={self._node}"}):
+            try:
+                container = observed(sdk.api.inspect_container(summary["Id"]))
+            except NotFound:  # removed between the two calls
+                continue
+            if container.name.startswith(name_prefix(self._node)):
+                found.append(container)
+        return tuple(found)
+
+    async def _call(self, work: Callable[[docker.DockerClient], T]) -> T:
+        return await asyncio.to_thread(self._guarded, work)
+
+    def _guarded(self, work: Callable[[docker.DockerClient], T]) -> T:
+        try:
+            if self._sdk is None:
+                self._sdk = docker.DockerClient(
+                    base_url=f"unix://{self._socket}", version="auto", timeout=_CALL_TIMEOUT_SECONDS
+                )
+            return work(self._sdk)
+        except APIError as error:
+            raise RuntimeDown(f"the Docker engine failed: {_explain(error)}") from error
+        except (DockerException, RequestException, OSError) as error:
+            raise RuntimeDown(f"the Docker engine at {self._socket} does not answer: {error}") from error
+
+
+def _create_and_start(sdk: docker.DockerClient, arguments: dict[str, Any]) -> None:
+    name = arguments["name"]
+    try:
+        container = sdk.containers.create(**arguments)
+    except ImageNotFound as error:
+        raise ImageMissing(f"the image {arguments['image']} is not on this machine") from error
+    except APIError as error:
+        if error.status_code == 409:
+            raise LaunchRefused(f"there is a container called {name} already", retryable=True) from error
+        raise _refused(error) from error
+    try:
+        container.start()
+    except BaseException as error:
+        container.remove(force=True, v=True)
+        if isinstance(error, APIError):
+            raise _refused(error) from error
+        raise
+
+
+def _refused(error: APIError) -> LaunchRefused | RuntimeDown:
+    words = _explain(error)
+    if "device driver" in words or "nvidia" in words.lower():
+        return LaunchRefused(
+            f"the engine can't give the task a GPU: {words}",
+            hint="install the NVIDIA driver and container toolkit, then restart the engine; `muster worker doctor` "
+            "says what is missing",
+            code="gpu-unavailable",
+        )
+    if "port is already allocated" in words or "no space left" in words:
+        return RuntimeDown(f"the engine could not start the container: {words}")
+    return LaunchRefused(f"the engine refused the container: {words}")
+
+
+def _pull(sdk: docker.DockerClient, image: str, credentials: RegistryCredentials | None, progress: Progress) -> None:
+    # Empty is nobody. With None the SDK would log in with what the contributor keeps in ~/.docker/config.json, and the
+    # pool's owner could run, and read, the contributor's own private images.
+    login: dict[str, str] = {}
+    if credentials is not None:
+        login = {"username": credentials.username, "password": credentials.password.get_secret_value()}
+    try:
+        tag = None if _is_pinned(image) else "latest"  # without a tag the engine would fetch every tag there is
+        for event in sdk.api.pull(image, tag=tag, stream=True, decode=True, auth_config=login):
+            if "error" in event:
+                raise _pull_error(image, str(event["error"]))
+            if status := event.get("status"):
+                progress(f"pulling {image}: {status}")
+    except APIError as error:
+        raise _pull_error(image, _explain(error)) from error
+
+
+def _is_pinned(image: str) -> bool:
+    return "@" in image or ":" in image.rsplit("/", 1)[-1]
+
+
+def _moves(image: str) -> bool:
+    """Whether the reference names whatever is newest."""
+    return not _is_pinned(image) or ("@" not in image and image.endswith(":latest"))
+
+
+def _pull_error(image: str, words: str) -> ImageMissing | PullFailed:
+    lower = words.lower()
+    if any(sign in lower for sign in _MISSING):
+        return ImageMissing(f"no registry has the image {image} for us: {words}")
+    if any(sign in lower for sign in _DENIED):
+        return ImageMissing(
+            f"the registry does not give us the image {image}: {words}",
+            hint="give the task credentials that may read it",
+            code="registry-denied",
+        )
+    return PullFailed(f"the image {image} could not be pulled: {words}")
+
+
+def _explain(error: APIError) -> str:
+    return str(error.explanation or error).strip()[:1000]
+
+
+def _since(after_ns: int) -> str:
+    return f"{after_ns // 1_000_000_000}.{after_ns % 1_000_000_000:09d}" if after_ns else "0"

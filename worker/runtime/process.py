@@ -1,0 +1,371 @@
+"""The process runtime: tasks without Docker, in a sandbox, on this machine's own programs.
+
+An image can't be had without an engine, so the task's image reference is ignored: its command runs with the Python and
+the packages that the worker itself has. It is the embedded default for trying things out; Docker is for strangers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from protocol.errors import Unavailable
+from protocol.identifiers import Address
+from protocol.wire.nodes import RuntimeKind
+from protocol.wire.tasks import NetworkMode, RegistryCredentials
+from worker.runtime import keeper, sandbox
+from worker.runtime.control_groups import find_control_groups, make_control_groups, remove_control_groups
+from worker.runtime.interface import (
+    Container,
+    ContainerSpec,
+    ContainerStatus,
+    LaunchRefused,
+    OutputLine,
+    Progress,
+    RuntimeDown,
+    refuse_foreign,
+)
+
+WARNING = (
+    "tasks run without Docker: in a sandbox, but on this machine's kernel, programs and (unless a task asks for none) "
+    "network; the task's image is ignored"
+)
+
+_POLL_SECONDS = 0.2
+_OPEN_FILES = 65_536
+_STOP_MARGIN = timedelta(seconds=5)
+
+
+class SandboxMissing(Unavailable):
+    """bubblewrap is not installed, or this machine does not let it work."""
+
+    code = "sandbox-missing"
+    retryable = False
+    default_hint = "install bubblewrap (Debian: apt install bubblewrap), or Docker"
+
+
+class ProcessRuntime:
+    """Sandboxed processes of one worker.
+
+    Args:
+        node: Whose they are.
+        directory: Where their files go; of this worker alone.
+        readable: What tasks may read beside the system and the worker's Python.
+        allow_host_network: As for Docker.
+        user: User and group id that tasks get when the worker is root.
+    """
+
+    kind = RuntimeKind.PROCESS
+
+    def __init__(
+        self,
+        node: Address,
+        *,
+        directory: Path,
+        readable: Sequence[Path] = (),
+        allow_host_network: bool = False,
+        user: int | None = None,
+    ) -> None:
+        self._node = node
+        self._directory = directory
+        self._allow_host_network = allow_host_network
+        self._as_root = os.geteuid() == 0
+        self._user = (user if user is not None else task_user(node)) if self._as_root else None
+        self._readable = sandbox.readable_paths(readable)
+
+    @property
+    def user(self) -> int | None:
+        """The user that tasks become; None when they stay the worker's own."""
+        return self._user
+
+    async def check(self) -> str:
+        """Returns bubblewrap's version, after it has made a sandbox once."""
+        host = self._host()
+        own = [] if self._as_root else ["--unshare-user", "--disable-userns"]
+        command = [host.bubblewrap, "--ro-bind", "/", "/", "--unshare-pid", *own, "--proc", "/proc", "true"]
+        tried = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=30, check=False)
+        if tried.returncode != 0:
+            raise SandboxMissing(
+                f"bubblewrap can't make a sandbox here: {tried.stderr.decode(errors='replace').strip()[:300]}",
+                hint="allow unprivileged user namespaces, or run the worker as root, or install Docker",
+            )
+        told = await asyncio.to_thread(
+            subprocess.run, [host.bubblewrap, "--version"], capture_output=True, timeout=30, check=False
+        )
+        return told.stdout.decode(errors="replace").strip()
+
+    async def pull(self, image: str, *, credentials: RegistryCredentials | None, progress: Progress) -> None:
+        """Nothing to fetch: says so."""
+        del credentials
+        progress(f"{image} is not pulled: this worker has no Docker engine and runs the command on its own programs")
+
+    async def start(self, spec: ContainerSpec) -> None:
+        """Starts a keeper, which enters the sandbox."""
+        refuse_foreign(spec.name, self._node)
+        command = self._check(spec)
+        program = Path(sandbox.__file__).with_name("enter.py")
+        entrance = sandbox.arguments(spec, self._host(), enter=program, links=sandbox.links())
+        place = self._directory / spec.name
+        try:
+            place.mkdir(parents=True, mode=0o700)
+        except FileExistsError:
+            raise LaunchRefused(f"there is a task called {spec.name} already", retryable=True) from None
+        keeper.write_whole(place / "container.json", _labels(spec))
+        groups = make_control_groups(spec.name, spec.resources)
+        launch = self._launch(spec, command, entrance, groups)
+        try:
+            await asyncio.to_thread(_spawn_keeper, place, launch)
+        except OSError as error:
+            await self.remove(spec.name)
+            raise RuntimeDown(f"the task's keeper could not be started: {error}") from error
+
+    async def containers(self) -> tuple[Container, ...]:
+        """All tasks that have a directory."""
+        return await asyncio.to_thread(self._list)
+
+    async def stop(self, name: str, *, grace: timedelta) -> None:
+        """Asks the keeper; returns when the task has ended. The grace is the one that the keeper was told."""
+        refuse_foreign(name, self._node)
+        place = self._directory / name
+        pid = _keeper_pid(place)
+        if pid is None:
+            return
+        _signal(pid, signal.SIGTERM)
+        deadline = asyncio.get_running_loop().time() + (grace + _STOP_MARGIN).total_seconds()
+        while _keeper_pid(place) is not None:
+            if asyncio.get_running_loop().time() > deadline:
+                _signal(pid, signal.SIGKILL)
+            await asyncio.sleep(_POLL_SECONDS / 4)
+
+    async def remove(self, name: str) -> None:
+        """Kills the keeper, and with it the sandbox, and deletes the task's files."""
+        refuse_foreign(name, self._node)
+        place = self._directory / name
+        while (pid := _keeper_pid(place)) is not None:
+            _signal(pid, signal.SIGKILL)
+            await asyncio.sleep(_POLL_SECONDS / 4)
+        _end_orphan(place)
+        await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
+        for _ in range(20):  # the sandbox's processes take a moment to leave their groups
+            groups = find_control_groups(name)
+            if not groups:
+                break
+            remove_control_groups(groups)
+            await asyncio.sleep(_POLL_SECONDS / 4)
+
+    async def output(self, name: str, *, after_ns: int) -> AsyncIterator[OutputLine]:
+        """Reads the keeper's files until the task has ended."""
+        refuse_foreign(name, self._node)
+        place = self._directory / name
+        reader = _OutputReader(place, after_ns)
+        while True:
+            ended = (place / "exit.json").exists() or _keeper_pid(place) is None
+            while lines := await asyncio.to_thread(reader.read):
+                for line in lines:
+                    yield line
+            if ended:
+                return
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    def _host(self) -> sandbox.Host:
+        program = shutil.which("bwrap")
+        if program is None:
+            raise SandboxMissing("there is no bubblewrap (bwrap) on this machine")
+        return sandbox.Host(bubblewrap=program, readable=self._readable, as_root=self._as_root)
+
+    def _check(self, spec: ContainerSpec) -> list[str]:
+        command = [*(spec.entrypoint or ()), *spec.command]
+        if not command:
+            raise LaunchRefused(
+                "the task has neither entrypoint nor command, and without Docker there is no image to take one from",
+                hint="give the task a command",
+            )
+        if spec.network is NetworkMode.HOST and not self._allow_host_network:
+            raise LaunchRefused(
+                "the task asks for the host's network, which this contributor does not allow",
+                hint="use the bridge network, or ask the contributor to set allow_host_network",
+                code="host-network-refused",
+            )
+        return command
+
+    def _launch(
+        self, spec: ContainerSpec, command: list[str], entrance: list[str], groups: tuple[Path, ...]
+    ) -> dict[str, Any]:
+        path = f"{sys.prefix}/bin:/usr/local/bin:/usr/bin:/bin"
+        environment = {"PATH": path, "HOME": "/tmp", "LANG": "C.UTF-8", **spec.environment}  # noqa: S108
+        if spec.gpu_uuids:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(spec.gpu_uuids)
+        limits = {"RLIMIT_NOFILE": _OPEN_FILES, "RLIMIT_CORE": 0}
+        if self._as_root:  # the task's user is nobody else's, so that the limit on processes counts the task alone
+            limits["RLIMIT_NPROC"] = spec.resources.pids
+        return {
+            "sandbox": entrance,
+            "enter": {
+                "uid": self._user,
+                "gid": self._user,
+                "limits": limits,
+                "command": command,
+                "environment": environment,
+            },
+            "cgroups": [str(group) for group in groups],
+            "memory_watch_bytes": None if groups else spec.resources.memory_bytes,
+            "grace_seconds": spec.stop_grace.total_seconds(),
+        }
+
+    def _list(self) -> tuple[Container, ...]:
+        if not self._directory.is_dir():
+            return ()
+        found = [_observe(place) for place in sorted(self._directory.iterdir())]
+        return tuple(container for container in found if container is not None)
+
+
+def task_user(node: Address) -> int:
+    """A user id for the tasks of this node, far from those that a system gives to people and services."""
+    return 1_000_000_000 + int(node[2:10], 16) % 1_000_000_000
+
+
+def _labels(spec: ContainerSpec) -> dict[str, Any]:
+    return {
+        "assignment_id": spec.assignment_id,
+        "fingerprint": spec.fingerprint,
+        "restart_nonce": spec.restart_nonce,
+        "stop_grace_ms": int(spec.stop_grace.total_seconds() * 1000),
+    }
+
+
+def _spawn_keeper(place: Path, launch: dict[str, Any]) -> None:
+    """Starts the keeper in a session of its own, so that it outlives the worker; returns when it is up."""
+    with (place / "keeper.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-I", keeper.__file__, str(place)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            env={"PATH": "/usr/local/bin:/usr/bin:/bin"},
+            cwd="/",
+            start_new_session=True,
+        )
+    if process.stdin is not None:
+        process.stdin.write(json.dumps(launch).encode())
+        process.stdin.close()
+    deadline = time.monotonic() + 10
+    while not (place / "keeper.json").exists() and process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.02)
+
+
+def _observe(place: Path) -> Container | None:
+    written = _json(place / "container.json")
+    if written is None:
+        return None
+    ended = _json(place / "exit.json")
+    known = _json(place / "keeper.json")
+    running = _json(place / "running.json")
+    alive = _keeper_pid(place) is not None
+    if not alive:
+        _end_orphan(place)
+    status = ContainerStatus.RUNNING if alive and ended is None else ContainerStatus.EXITED
+    if known is None:
+        status = ContainerStatus.CREATED
+    if status is ContainerStatus.EXITED and ended is None:
+        ended = _json(place / "exit.json") or {"exit_code": 137, "out_of_memory": False}  # its keeper was killed
+    return Container(
+        name=place.name,
+        assignment_id=str(written["assignment_id"]),
+        fingerprint=str(written["fingerprint"]),
+        restart_nonce=int(written["restart_nonce"]),
+        stop_grace=timedelta(milliseconds=int(written["stop_grace_ms"])),
+        status=status,
+        exit_code=int(ended["exit_code"]) if ended is not None else None,
+        out_of_memory=bool(ended["out_of_memory"]) if ended is not None else False,
+        started_at=datetime.fromtimestamp(running["started_ns"] / 1e9, UTC) if running is not None else None,
+    )
+
+
+def _keeper_pid(place: Path) -> int | None:
+    """The keeper's process id while it lives."""
+    known = _json(place / "keeper.json")
+    if known is None:
+        return None
+    pid = int(known["pid"])
+    ticks = keeper.start_ticks(pid)
+    return pid if ticks is not None and ticks == known["start_ticks"] else None
+
+
+def _end_orphan(place: Path) -> None:
+    """Ends what a keeper that was killed may have left: bubblewrap's own guard has a gap while it sets up."""
+    running = _json(place / "running.json")
+    if running is not None and running["first_pid"]:
+        ticks = keeper.start_ticks(running["first_pid"])
+        if ticks is not None and ticks == running["start_ticks"]:
+            _signal(running["first_pid"], signal.SIGKILL)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+class _OutputReader:
+    """Reads what a keeper wrote, a mebibyte at a time, across the turning over of its file."""
+
+    def __init__(self, place: Path, after_ns: int) -> None:
+        self._current = place / "output.jsonl"
+        self._older = place / "output.1.jsonl"
+        self._last_ns = after_ns
+        self._inode = -1
+        self._position = 0
+
+    def read(self) -> list[OutputLine]:
+        """The next lines; none if there are none yet."""
+        try:
+            inode = self._current.stat().st_ino
+        except FileNotFoundError:
+            return []
+        found: list[OutputLine] = []
+        if inode != self._inode:
+            position = 0
+            while end := self._take(self._older, position, found):
+                position = end
+            self._inode, self._position = inode, 0
+        while not found and (end := self._take(self._current, self._position, found)):
+            self._position = end
+        return found
+
+    def _take(self, path: Path, position: int, found: list[OutputLine]) -> int:
+        """Adds complete new lines from `position` on; returns where they end, 0 if there are none."""
+        try:
+            with path.open("rb") as file:
+                file.seek(position)
+                data = file.read(1 << 20)
+        except FileNotFoundError:
+            return 0
+        complete = data[: data.rfind(b"\n") + 1]
+        for line in complete.splitlines():
+            time_ns, stream, text = json.loads(line)
+            if time_ns > self._last_ns:
+                self._last_ns = time_ns
+                found.append(OutputLine(time_ns=time_ns, stream=stream, text=text))
+        return position + len(complete) if complete else 0

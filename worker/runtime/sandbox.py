@@ -1,0 +1,145 @@
+"""The sandbox of a task without Docker: what bubblewrap is told, and nothing else.
+
+The task sees this machine's own programs read-only (`/usr`, the Python that runs the worker), its volumes, an empty
+`/tmp`, and no other file. It has its own process, IPC and host-name namespaces, no capability, and a user that is not
+root. Its network is its own (none) or the machine's: there is nothing in between without an engine.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from protocol.wire.tasks import NetworkMode
+from worker.runtime.interface import ContainerSpec, LaunchRefused, Mount
+
+ENTER = "/muster/enter.py"
+"""Where the program stands, inside the sandbox, that sets limits and environment before it becomes the task."""
+
+_SYSTEM = ("/usr", "/etc/alternatives", "/etc/ld.so.cache", "/etc/ssl", "/etc/localtime")
+_LINKS = ("/bin", "/lib", "/lib32", "/lib64", "/sbin")
+_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/services", "/etc/ca-certificates")
+_TMP_BYTES = 1 << 30
+_GPU_DEVICES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What of this machine every task may read.
+
+    Args:
+        bubblewrap: The program.
+        readable: Directories shown read-only at their own place.
+        as_root: Whether the worker is root; then no user namespace is needed, and the task becomes another user inside.
+    """
+
+    bubblewrap: str
+    readable: tuple[Path, ...]
+    as_root: bool
+
+
+def readable_paths(extra: Sequence[Path] = ()) -> tuple[Path, ...]:
+    """The Python that runs this, its packages, and what the contributor adds; outermost directories first."""
+    wanted = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent.parent, *extra}
+    existing = sorted((path for path in wanted if path.is_dir()), key=lambda path: len(path.parts))
+    kept: list[Path] = []
+    for path in existing:
+        inside_usr = path.is_relative_to("/usr")
+        if not inside_usr and path != Path("/") and not any(path.is_relative_to(outer) for outer in kept):
+            kept.append(path)
+    return tuple(kept)
+
+
+def refuse_overlaps(mounts: Sequence[Mount], readable: Sequence[Path]) -> None:
+    """Returns if no mount hides what the sandbox is made of, and none stands inside another.
+
+    A worker that is root enters the sandbox as root: with a volume over the interpreter's library, the task's owner
+    would choose what root runs. And bubblewrap makes a mount's place itself, so that a link left in an outer volume
+    would lead it out of the sandbox. A Docker engine has neither problem.
+
+    Args:
+        mounts: What the task asks for.
+        readable: What of this machine it sees beside the system.
+
+    Raises:
+        LaunchRefused: A mount does one of these.
+    """
+    own = [
+        PurePosixPath(path) for path in (*_SYSTEM, *_LINKS, "/etc", "/proc", "/dev", "/sys", ENTER, *map(str, readable))
+    ]
+    targets = [PurePosixPath("/" + mount.target.lstrip("/")) for mount in mounts]
+    for position, target in enumerate(targets):
+        if any(_overlap(target, path) for path in own):
+            raise LaunchRefused(
+                f"without Docker a volume can't stand at {target}: the sandbox has files of its own there",
+                hint="choose a place such as /data",
+            )
+        for other in targets[:position]:
+            if _overlap(target, other):
+                raise LaunchRefused(
+                    f"without Docker a volume can't stand inside another: {target} and {other}",
+                    hint="choose places beside each other, such as /data and /weights",
+                )
+
+
+def _overlap(one: PurePosixPath, other: PurePosixPath) -> bool:
+    return one.is_relative_to(other) or other.is_relative_to(one)
+
+
+def arguments(spec: ContainerSpec, host: Host, *, enter: Path, links: dict[str, str]) -> list[str]:
+    """Returns the command line that enters the sandbox; the environment travels on standard input instead.
+
+    Args:
+        spec: What to run.
+        host: What it may read.
+        enter: `enter.py` on this machine.
+        links: Targets of those of `/bin`, `/lib`, … that are links, as Debian has them today.
+
+    Raises:
+        LaunchRefused: From `refuse_overlaps`.
+    """
+    refuse_overlaps(spec.mounts, host.readable)
+    command = [host.bubblewrap, "--die-with-parent", "--new-session", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
+    command += ["--unshare-cgroup-try", "--hostname", "task", "--clearenv"]
+    if host.as_root:  # no more than `enter.py` needs to become the task's user
+        command += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    else:
+        command += ["--unshare-user", "--disable-userns"]
+    if spec.network is NetworkMode.NONE:
+        command.append("--unshare-net")
+    command += _system_files(links, with_network=spec.network is not NetworkMode.NONE)
+    command += ["--proc", "/proc", "--dev", "/dev"]
+    shared = str(spec.resources.shared_memory_bytes)
+    command += ["--size", shared, "--perms", "1777", "--tmpfs", "/dev/shm"]  # noqa: S108 - the sandbox's own
+    command += ["--size", str(_TMP_BYTES), "--perms", "1777", "--tmpfs", "/tmp"]  # noqa: S108 - the sandbox's own
+    for readable in host.readable:  # after /tmp: an environment that lies there would be hidden by it
+        command += [*_parents(readable), "--ro-bind", str(readable), str(readable)]
+    for mount in spec.mounts:
+        command += _parents(Path(mount.target))
+        command += ["--ro-bind" if mount.read_only else "--bind", str(mount.source), mount.target]
+    if spec.gpu_indices:
+        for device in (*_GPU_DEVICES, *(f"/dev/nvidia{index}" for index in spec.gpu_indices)):
+            command += ["--dev-bind-try", device, device]
+    command += ["--ro-bind", str(enter), ENTER, "--remount-ro", "/", "--chdir", "/tmp"]  # noqa: S108
+    return [*command, "--", sys.executable, "-I", "-S", ENTER]
+
+
+def _system_files(links: dict[str, str], *, with_network: bool) -> list[str]:
+    flags = ["--perms", "0755", "--dir", "/etc"]
+    for path in (*_SYSTEM, *(_NETWORK if with_network else ())):
+        flags += ["--ro-bind-try", path, path]
+    for path in _LINKS:
+        flags += ["--symlink", links[path], path] if path in links else ["--ro-bind-try", path, path]
+    return flags
+
+
+def _parents(target: Path) -> list[str]:
+    """The directories on the way to a mount, open to the task's user; bubblewrap would close them to all but root."""
+    return [flag for parent in list(target.parents)[-2::-1] for flag in ("--perms", "0755", "--dir", str(parent))]
+
+
+def links() -> dict[str, str]:
+    """Those of `/bin`, `/lib`, … that are links on this machine, with where they point."""
+    return {path: str(Path(path).readlink()) for path in _LINKS if Path(path).is_symlink()}

@@ -1,0 +1,61 @@
+"""What a worker can be told: `[worker]` in the settings file, `MUSTER_WORKER_…`, or flags."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field, SecretStr
+
+from protocol.settings import Settings
+from protocol.wire.base import Labels
+from protocol.wire.nodes import RuntimeKind
+
+GIBIBYTE = 1 << 30
+
+
+def default_state() -> Path:
+    """`/var/lib/muster/worker` for root, else below the user's own data directory."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/muster/worker")
+    data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(data) / "muster" / "worker"
+
+
+class WorkerSettings(Settings):
+    """Settings of one worker."""
+
+    service: ClassVar[str] = "worker"
+
+    pool_id: int = Field(ge=1, description="Number of the pool to join on the ledger")
+    discovery: tuple[str, ...] = Field(
+        min_length=1,
+        max_length=16,
+        description="Discovery services to register with: URLs, with `#0x…` the address that each must have",
+    )
+    chain_url: SecretStr = Field(SecretStr("http://127.0.0.1:8545"), description="JSON-RPC endpoint of the chain")
+    deployment: Path = Field(description="File that names the ledger's contracts")
+    keystore: Path | None = Field(None, description="Keystore file of the node's key; or MUSTER_NODE_KEY")
+    password_file: Path | None = Field(None, description="File with its password; or MUSTER_NODE_PASSWORD")
+    state: Path = Field(
+        default_factory=default_state, description="The worker's own directory: volumes, logs, queue; one per worker"
+    )
+    runtime: RuntimeKind | None = Field(
+        None, description="docker or process; by default Docker where an engine answers, else the sandbox"
+    )
+    docker_host: str | None = Field(None, description="The engine's unix socket, as unix:///path; default DOCKER_HOST")
+    readable: tuple[Path, ...] = Field(
+        (), description="Further directories that tasks in the process sandbox may read (packages, data sets)"
+    )
+    allow_host_network: bool = Field(
+        False, description="Let tasks use this machine's network, if the owner asks for it"
+    )
+    allow_plain_http: bool = Field(False, description="Let http go to other machines, inside an encrypted network only")
+    labels: Labels = Field({}, description="What tasks may select this machine by")
+    most_file_bytes: int = Field(2 * GIBIBYTE, ge=1, description="Largest file that a task may hand over")
+    most_spooled_bytes: int = Field(20 * GIBIBYTE, ge=1, description="All files that wait for delivery, together")
+    stop_grace_s: float = Field(60.0, ge=0, le=3600, description="How long SIGTERM may take to deliver what waits")
+    wait_at_most_s: float = Field(
+        60.0, gt=0, le=3600, description="The longest pause between two attempts to reach anything that is down"
+    )

@@ -1,0 +1,253 @@
+"""The worker's own directory: what it must know again after it was killed. One worker per directory, held by a lock."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from protocol.errors import Conflict, Unavailable
+from protocol.identifiers import Address
+
+MOST_FILE_BYTES = 1 << 20
+
+
+class StateInUse(Conflict):
+    """Another worker has this directory."""
+
+    code = "state-in-use"
+
+
+class NoRoom(Unavailable):
+    """The disk is too full for a task."""
+
+    code = "no-room"
+
+
+@dataclass(frozen=True, slots=True)
+class StateDirectory:
+    """Where everything of one worker lies. Nobody but its user may look inside."""
+
+    root: Path
+
+    @property
+    def tasks(self) -> Path:
+        """The tasks' own volumes, one directory per task."""
+        return self.root / "tasks"
+
+    @property
+    def shared(self) -> Path:
+        """The volume that outlives tasks."""
+        return self.root / "shared"
+
+    @property
+    def processes(self) -> Path:
+        """What the process runtime writes."""
+        return self.root / "processes"
+
+    @property
+    def logs(self) -> Path:
+        """The tasks' output, one directory per assignment."""
+        return self.root / "logs"
+
+    @property
+    def bridges(self) -> Path:
+        """The bridges' sockets, one directory per assignment."""
+        return self.root / "bridges"
+
+    @property
+    def spool(self) -> Path:
+        """Files that wait to be delivered."""
+        return self.root / "spool"
+
+    @property
+    def queue(self) -> Path:
+        """The queue's database."""
+        return self.root / "queue.sqlite"
+
+    @property
+    def control_socket(self) -> Path:
+        """Where `muster worker status` finds the daemon."""
+        return self.root / "control.sock"
+
+    def prepare(self) -> None:
+        """Makes the directories."""
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.root.chmod(0o700)
+        for place in (self.tasks, self.processes, self.logs, self.bridges, self.spool):
+            place.mkdir(exist_ok=True, mode=0o700)
+        make_volume(self.shared)
+
+    def fingerprint_secret(self) -> bytes:
+        """A secret of this directory's own. With it a fingerprint on a container tells nobody the task's secrets."""
+        path = self.root / "fingerprint.secret"
+        if not path.exists():
+            write_file(path, secrets.token_bytes(32))
+        return path.read_bytes()
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """A JSON object that was written under this name; None if there is none that can be read."""
+        try:
+            with (self.root / f"{name}.json").open("rb") as file:
+                content = json.loads(file.read(MOST_FILE_BYTES))
+        except (OSError, ValueError):
+            return None
+        return content if isinstance(content, dict) else None
+
+    def write(self, name: str, content: Mapping[str, Any]) -> None:
+        """Writes a JSON object, whole or not at all, so that it survives a loss of power."""
+        write_file(self.root / f"{name}.json", json.dumps(dict(content)).encode())
+
+    def forget(self, name: str) -> None:
+        """Removes what was written under this name."""
+        (self.root / f"{name}.json").unlink(missing_ok=True)
+
+
+class StateLock:
+    """Holds a state directory for one worker, while it is entered.
+
+    Args:
+        directory: Of one worker.
+        node: Whose it is; a directory that served another node is refused.
+    """
+
+    def __init__(self, directory: StateDirectory, node: Address) -> None:
+        self._directory = directory
+        self._node = node
+        self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        self._directory.prepare()
+        path = self._directory.root / "lock"
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._descriptor)
+            raise StateInUse(
+                f"another worker uses {self._directory.root}",
+                hint="give each worker a state directory and a node key of its own, or stop the other one",
+            ) from error
+        known = self._directory.read("worker")
+        if known is not None and known.get("node") != self._node:
+            os.close(self._descriptor)
+            raise StateInUse(
+                f"{self._directory.root} belongs to the node {known.get('node')}, not to {self._node}",
+                hint="give this node a state directory of its own",
+                code="state-of-another-node",
+            )
+        self._directory.write("worker", {"node": self._node})
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._descriptor)
+
+
+def make_volume(path: Path, *, user: int | None = None) -> None:
+    """Makes a directory that a task may write to, whatever user it runs as; what is around it keeps others out."""
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.chmod(0o777)
+    if user is not None:
+        os.chown(path, user, user)
+
+
+def check_room(place: Path, needed_bytes: int) -> None:
+    """Returns if the file system of a directory has so much space free.
+
+    Raises:
+        NoRoom: It has not; files that wait for delivery may free some.
+    """
+    free = shutil.disk_usage(place).free
+    if free < needed_bytes:
+        raise NoRoom(
+            f"the task asks for {needed_bytes / 2**30:.1f} GiB of disk, {free / 2**30:.1f} GiB are free",
+            hint="free some space where the worker's state is, or choose nodes with more",
+        )
+
+
+def remove_tree(path: Path) -> None:
+    """Removes a directory that strangers wrote into; links in it are removed, never followed.
+
+    What is nested is moved up to the top first: however deep a stranger's directories are, and whatever their modes,
+    this needs a few descriptors and no recursion. What can't be removed (somebody else's) stays.
+    """
+    try:
+        top = _open_directory(str(path), None)
+    except OSError:
+        path.unlink(missing_ok=True)
+        return
+    try:
+        while _level(top):
+            pass
+    finally:
+        os.close(top)
+    with contextlib.suppress(OSError):
+        path.rmdir()
+
+
+def _level(top: int) -> bool:
+    """Empties and removes the directories that stand in `top` now; whether there may be more."""
+    moved = False
+    for name in _names(top):
+        try:
+            directory = _open_directory(name, top)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=top)
+            continue
+        try:
+            for inner in _names(directory):
+                moved |= _take_out(inner, directory, top)
+        finally:
+            os.close(directory)
+        with contextlib.suppress(OSError):
+            os.rmdir(name, dir_fd=top)
+    return moved
+
+
+def _names(directory: int) -> list[str]:
+    with os.scandir(directory) as entries:
+        return [entry.name for entry in entries]
+
+
+def _take_out(name: str, directory: int, top: int) -> bool:
+    """Removes a file; moves a directory to the top and says so."""
+    with contextlib.suppress(OSError):
+        os.close(_open_directory(name, directory))  # a directory that may not be written to can't be moved
+        os.rename(name, secrets.token_hex(16), src_dir_fd=directory, dst_dir_fd=top)
+        return True
+    with contextlib.suppress(OSError):
+        os.unlink(name, dir_fd=directory)
+    return False
+
+
+def _open_directory(name: str, parent: int | None) -> int:
+    """A descriptor of a directory, which is made ours to change; no link is followed."""
+    handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        with contextlib.suppress(OSError):
+            Path(f"/proc/self/fd/{handle}").chmod(0o700)
+        return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    finally:
+        os.close(handle)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Writes a private file, whole or not at all."""
+    partial = path.with_name(f".{path.name}.part")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
