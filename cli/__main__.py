@@ -1,0 +1,5 @@
+"""`python -m cli` is `muster`."""
+
+from cli.main import main
+
+main()

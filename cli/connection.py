@@ -1,0 +1,92 @@
+"""Opens the ledger for a command, with the key that the command speaks with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, TypeVar
+
+import typer
+from web3 import AsyncWeb3
+
+from cli.configuration import Configuration
+from cli.keys import open_key
+from ledger.client import Ledger
+from ledger.deployment import Deployment
+from ledger.rpc import ChainConnection, connect
+from protocol.errors import InvalidInput
+
+T = TypeVar("T")
+
+PoolOption = Annotated[
+    int | None,
+    typer.Option(
+        "--pool", min=1, max=2**32 - 1, help="The pool's number on the ledger; default from the configuration."
+    ),
+]
+ProviderKey = Annotated[str, typer.Option("--key", help="Name of the provider's key.")]
+NodeKey = Annotated[str, typer.Option("--key", help="Name of the node's key.")]
+OwnerKey = Annotated[str, typer.Option("--key", help="Name of the pool owner's key.")]
+ManagerKey = Annotated[str, typer.Option("--key", help="Name of the pool manager's key.")]
+OrchestratorKey = Annotated[str, typer.Option("--key", help="Name of the pool orchestrator's key.")]
+ValidatorKey = Annotated[str, typer.Option("--key", help="Name of the validator's key.")]
+PublisherKey = Annotated[str, typer.Option("--key", help="Name of the pool publisher's key.")]
+GovernorKey = Annotated[str, typer.Option("--key", help="Name of the governor's key.")]
+CarrierKey = Annotated[str, typer.Option("--key", help="Name of the key that pays for gas; anybody's.")]
+
+
+@asynccontextmanager
+async def open_chain(rpc: str, chain_id: int) -> AsyncIterator[AsyncWeb3[ChainConnection]]:
+    """Connects to a chain that may have no contracts on it yet.
+
+    Raises:
+        ChainUnavailable: It does not answer.
+        WrongChain: It is another one.
+    """
+    web3 = await connect(rpc, expected_chain_id=chain_id)
+    try:
+        yield web3
+    finally:
+        await web3.provider.disconnect()
+
+
+@asynccontextmanager
+async def open_ledger(configuration: Configuration, key: str | None = None) -> AsyncIterator[Ledger]:
+    """Connects to the configured chain and contracts; with the name of a key, ready to write.
+
+    Raises:
+        InvalidInput: The configuration names no deployment, or one on another chain than it says.
+    """
+    if configuration.chain.deployment is None:
+        raise InvalidInput(
+            "no deployment is configured",
+            hint="set deployment under [chain] in muster.toml, or start `make devnet` and run this beside it",
+        )
+    deployment = Deployment.load(configuration.chain.deployment)
+    if configuration.chain.chain_id not in {None, deployment.chain_id}:
+        raise InvalidInput(
+            f"{configuration.path} says chain {configuration.chain.chain_id}, "
+            f"and {configuration.chain.deployment} is a deployment on chain {deployment.chain_id}",
+            hint="correct chain_id or deployment under [chain]: they belong to different networks",
+        )
+    opened = None if key is None else open_key(configuration, key)
+    async with Ledger.connect(configuration.chain.rpc, deployment, key=opened) as ledger:
+        yield ledger
+
+
+def chosen_pool(configuration: Configuration, pool: int | None) -> int:
+    """The pool of the option, else of the configuration.
+
+    Raises:
+        InvalidInput: Neither names one.
+    """
+    found = pool or configuration.pool.id
+    if found is None:
+        raise InvalidInput("which pool?", hint="give --pool N, or set id under [pool] in muster.toml")
+    return found
+
+
+def run(command: Coroutine[Any, Any, T]) -> T:
+    """Runs a command's coroutine to its end."""
+    return asyncio.run(command)

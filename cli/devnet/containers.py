@@ -1,0 +1,48 @@
+"""The Docker engine as the devnet sees it: whether it answers, the image of its task, and the containers to remove."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+
+import docker
+from docker.errors import DockerException
+from requests.exceptions import RequestException
+
+from cli.devnet.image import make_image
+
+WORKER_LABEL = "io.muster.worker"
+"""The label of every container that a worker made; its value is the node's address."""
+
+
+def engine_answers() -> bool:
+    """Whether there is a Docker engine that this user may talk to."""
+    try:
+        with _engine(timeout=5) as client:
+            return bool(client.ping())
+    except (DockerException, RequestException):
+        return False
+
+
+def import_image() -> None:
+    """Makes the image of the first task, without a registry."""
+    with _engine(timeout=120) as client:
+        make_image(client)
+
+
+def remove_containers(nodes: Iterable[str]) -> None:
+    """Removes the containers of these workers, if there is an engine that has any."""
+    with contextlib.suppress(DockerException, RequestException), _engine(timeout=30) as client:
+        for node in nodes:
+            for container in client.api.containers(all=True, filters={"label": f"{WORKER_LABEL}={node}"}):
+                with contextlib.suppress(DockerException, RequestException):
+                    client.api.remove_container(container["Id"], force=True)
+
+
+@contextlib.contextmanager
+def _engine(*, timeout: int) -> Iterator[docker.DockerClient]:
+    client = docker.from_env(timeout=timeout)
+    try:
+        yield client
+    finally:
+        client.close()

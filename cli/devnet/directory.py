@@ -1,0 +1,92 @@
+"""The folder of a devnet: one network at a time, made new or kept, and never somebody else's files."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from protocol.errors import Conflict, InvalidInput
+
+_MARKER = "devnet.lock"
+
+
+@dataclass(frozen=True, slots=True)
+class DevnetDirectory:
+    """Where everything of a devnet lies."""
+
+    path: Path
+
+    @property
+    def configuration(self) -> Path:
+        """What `muster` in another terminal reads."""
+        return self.path / "muster.toml"
+
+    @property
+    def chain_state(self) -> Path:
+        """The chain's own file."""
+        return self.path / "chain.state"
+
+    @property
+    def deployment(self) -> Path:
+        """The contracts' addresses."""
+        return self.path / "deployment.json"
+
+    @property
+    def keys(self) -> Path:
+        """Keystores of every role."""
+        return self.path / "keys"
+
+    @property
+    def password(self) -> Path:
+        """What the keystores are opened with; random, readable by its owner only."""
+        return self.path / "password"
+
+    @property
+    def owner_token(self) -> Path:
+        """The bearer token of the pool's owner; random, readable by its owner only."""
+        return self.path / "owner-token"
+
+
+@contextmanager
+def claim_directory(path: Path, *, keep: bool) -> Iterator[DevnetDirectory]:
+    """Holds the folder for one devnet; without `keep`, what an earlier one left in it is removed.
+
+    Raises:
+        Conflict: A devnet runs in it now.
+        InvalidInput: The folder holds files that are no devnet's, so that it is not touched.
+    """
+    path = path.absolute()
+    marker = path / _MARKER
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        raise InvalidInput(f"{path} is not a folder", hint="choose another --directory")
+    if path.exists() and any(path.iterdir()) and not marker.exists():
+        raise InvalidInput(
+            f"{path} holds files that no devnet made", hint="choose an empty or new folder with --directory"
+        )
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with marker.open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Conflict(
+                f"a devnet is running in {path}", hint="stop it with Ctrl-C, or choose another --directory"
+            ) from error
+        os.set_inheritable(lock.fileno(), False)
+        if not keep:
+            _empty(path)
+        yield DevnetDirectory(path)
+
+
+def _empty(path: Path) -> None:
+    for entry in path.iterdir():
+        if entry.name == _MARKER:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()

@@ -1,0 +1,177 @@
+"""What a devnet begins with: keys of every role, money, the contracts, a domain and an active pool."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from cli.connection import open_chain
+from cli.devnet.directory import DevnetDirectory
+from ledger.amounts import UNIT
+from ledger.chain import development_accounts
+from ledger.client import Ledger
+from ledger.client.pools import Roles, Terms
+from ledger.deployment import Deployment, deploy
+from ledger.inflight import Call
+from ledger.sender import Sender
+from protocol.consents import NodeConsent
+from protocol.identifiers import ZERO_DIGEST, Address
+from protocol.keys import Key
+from protocol.keystores import read_keystore, write_keystore
+
+VALIDATORS = ("validator", "validator-2", "validator-3")
+"""Three, so that a dispute between two of them finds a judge."""
+
+ROLES = ("governor", "owner", "manager", "orchestrator", "publisher", "discovery", *VALIDATORS)
+
+UNBONDING = timedelta(seconds=105)
+TERMS = Terms.deterring(
+    Terms(
+        price_per_unit=UNIT // 10_000,
+        penalty_per_unit=0,
+        stake_per_capacity=10 * UNIT,
+        audit_floor_bps=1_000,
+        judge_period=timedelta(seconds=60),
+        challenge_period=timedelta(seconds=15),
+        dispute_period=timedelta(seconds=20),
+        notice_period=timedelta(seconds=5),
+        max_nodes=1_000,
+        min_capacity=1,
+    )
+)
+"""Seconds where a real pool has hours, so that a person can live a contributor's whole financial life in minutes."""
+
+_SCRYPT_N = 2**12  # these keys are worth nothing, and opening one must not take a second
+_GAS_MONEY = UNIT
+_PROVIDER_MONEY = 1_000 * UNIT
+_STAKE = 100 * UNIT
+_OWNER_MONEY = 100_000 * UNIT
+_ESCROW = 10_000 * UNIT
+_DEADLINE = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, slots=True)
+class Economy:
+    """What `found_economy` made."""
+
+    deployment: Deployment
+    keys: dict[str, Key]
+
+
+def contributor_names(count: int) -> list[tuple[str, str]]:
+    """Names of the provider and node keys of contributors whom nobody runs: for the person at the keyboard."""
+    return [("provider", "node") if i == 1 else (f"provider-{i}", f"node-{i}") for i in range(1, count + 1)]
+
+
+def worker_names(count: int) -> list[tuple[str, str]]:
+    """Names of the provider and node keys of the workers that the devnet runs."""
+    return [(f"worker-{i}-provider", f"worker-{i}") for i in range(1, count + 1)]
+
+
+def make_keys(directory: DevnetDirectory, names: Iterable[str]) -> dict[str, Key]:
+    """Makes the keys that are not there yet and opens all of them."""
+    if not directory.password.exists():
+        directory.password.touch(mode=0o600)
+        directory.password.write_text(secrets.token_urlsafe(24) + "\n")
+    password = directory.password.read_text().strip()
+    keys = {}
+    for name in names:
+        path = directory.keys / f"{name}.json"
+        if path.exists():
+            keys[name] = read_keystore(path, password)
+        else:
+            keys[name] = Key.generate()
+            write_keystore(path, keys[name], password, scrypt_n=_SCRYPT_N)
+    return keys
+
+
+async def found_economy(
+    rpc: str,
+    chain_id: int,
+    directory: DevnetDirectory,
+    *,
+    contributors: int = 1,
+    workers: int = 0,
+    say: Callable[[str], None],
+) -> Economy:
+    """Deploys the contracts, makes a domain and a funded pool, gives everybody money; does nothing twice.
+
+    Args:
+        rpc: A development chain.
+        chain_id: Its id.
+        directory: Where keys and addresses go.
+        contributors: How many pairs of keys there are that have money and nothing else.
+        workers: How many workers there are, each with a provider of its own.
+        say: Told each step.
+    """
+    strangers, pairs = contributor_names(contributors), worker_names(workers)
+    names = [name for pair in (*strangers, *pairs) for name in pair]
+    keys = await asyncio.to_thread(make_keys, directory, [*ROLES, *names])
+    say(f"{len(keys)} keys are in {directory.keys}")
+    await _give_gas(rpc, chain_id, [key.address for key in keys.values()])
+    if directory.deployment.exists():
+        return Economy(Deployment.load(directory.deployment), keys)
+    deployment = await _deploy(rpc, chain_id, keys["governor"])
+    say(f"{len(deployment.contracts)} contracts are deployed")
+    async with Ledger.connect(rpc, deployment, key=keys["governor"]) as ledger:
+        providers = [keys[provider].address for provider, _ in (*strangers, *pairs)]
+        await asyncio.gather(
+            ledger.domains.create(name="text", uri="about:blank"),
+            ledger.token.mint(keys["owner"].address, _OWNER_MONEY),
+            *[ledger.token.mint(each, _PROVIDER_MONEY) for each in providers],
+        )
+    async with Ledger.connect(rpc, deployment, key=keys["owner"]) as ledger:
+        roles = Roles(keys["manager"].address, keys["orchestrator"].address, keys["publisher"].address)
+        pool = await ledger.pools.create(domain_id=1, roles=roles, terms=TERMS)
+        await asyncio.gather(
+            ledger.pools.activate(pool),
+            ledger.pools.fund(pool, _ESCROW),
+            *[ledger.pools.add_validator(pool, keys[name].address) for name in VALIDATORS],
+        )
+    say(f"pool {pool} is active and funded")
+    await asyncio.gather(*[_enlist(rpc, deployment, keys[provider], keys[node]) for provider, node in pairs])
+    if pairs:
+        say(f"{len(pairs)} providers have staked and registered their nodes")
+    deployment.save(directory.deployment)  # last: until then a restart begins again
+    return Economy(deployment, keys)
+
+
+async def _give_gas(rpc: str, chain_id: int, accounts: list[Address]) -> None:
+    bank = Key.from_hex(development_accounts(1)[0].key)
+    async with (
+        open_chain(rpc, chain_id) as web3,
+        Sender(web3, bank.account(), chain_id=chain_id) as sender,
+    ):
+        poor = [each for each in accounts if await web3.eth.get_balance(each) < _GAS_MONEY // 10]
+        await asyncio.gather(*[sender.send(Call(to=each, value=_GAS_MONEY), deadline=_DEADLINE) for each in poor])
+
+
+async def _enlist(rpc: str, deployment: Deployment, provider: Key, node: Key) -> None:
+    """What a contributor does once: stake, and register a node with the consent of its key."""
+    async with Ledger.connect(rpc, deployment, key=provider) as ledger:
+        deadline = await ledger.now() + timedelta(minutes=10)
+        consent = NodeConsent(
+            provider=provider.address,
+            node=node.address,
+            nonce=await ledger.registry.consent_nonce(node.address),
+            deadline=int(deadline.timestamp()),
+        )
+        await ledger.stake.add(_STAKE)
+        await ledger.registry.register(
+            node=node.address,
+            specs_hash=ZERO_DIGEST,
+            capacity=1,
+            deadline=deadline,
+            node_signature=consent.sign(node, ledger.registry.domain),
+        )
+
+
+async def _deploy(rpc: str, chain_id: int, governor: Key) -> Deployment:
+    async with (
+        open_chain(rpc, chain_id) as web3,
+        Sender(web3, governor.account(), chain_id=chain_id) as sender,
+    ):
+        return await deploy(web3, sender, governor=governor.address, unbonding_period=UNBONDING)

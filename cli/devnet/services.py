@@ -1,0 +1,193 @@
+"""The services of a devnet: their settings files and their processes. No secret stands in a file but a key's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import httpx
+
+from cli.devnet.directory import DevnetDirectory
+from cli.devnet.supervisor import Gate, ProcessSpec
+from protocol.identifiers import Address
+from protocol.tokens import hash_token, new_token
+from protocol.wire.nodes import RuntimeKind
+
+POOL = 1
+_BEAT_SECONDS = 1.0
+"""A devnet's nodes speak every second, where a real pool's speak every ten or more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServicePlaces:
+    """Where the parts of a devnet find each other."""
+
+    rpc: str
+    chain_id: int
+    redis_url_file: Path
+    discovery_port: int
+    discovery_address: Address
+    orchestrator_port: int
+
+    @property
+    def discovery(self) -> str:
+        """The discovery service with the address that it must have."""
+        return f"http://127.0.0.1:{self.discovery_port}#{self.discovery_address}"
+
+    @property
+    def orchestrator(self) -> str:
+        """The orchestrator's URL."""
+        return f"http://127.0.0.1:{self.orchestrator_port}"
+
+
+def write_configuration(directory: DevnetDirectory, places: ServicePlaces) -> None:
+    """Writes `muster.toml`: what commands in another terminal and the services themselves read."""
+    tables: dict[str, Mapping[str, object]] = {
+        "chain": {"rpc": places.rpc, "chain_id": places.chain_id, "deployment": "deployment.json"},
+        "keys": {"directory": "keys", "password_file": "password"},
+        "pool": {
+            "id": POOL,
+            "orchestrator": places.orchestrator,
+            "discovery": [places.discovery],
+            "token_file": directory.owner_token.name,
+        },
+        "discovery": {
+            "port": places.discovery_port,
+            "redis_url_file": places.redis_url_file,
+            "chain_url": places.rpc,
+            "deployment": directory.deployment,
+            "keystore": directory.keys / "discovery.json",
+            "password_file": directory.password,
+            "poll_seconds": 0.5,
+            "nodes_per_ip": 10_000,
+        },
+        "orchestrator": {
+            "port": places.orchestrator_port,
+            "public_url": places.orchestrator,
+            "pool_id": POOL,
+            "redis_url_file": places.redis_url_file,
+            "chain_url": places.rpc,
+            "deployment": directory.deployment,
+            "keystore": directory.keys / "orchestrator.json",
+            "manager_keystore": directory.keys / "manager.json",
+            "manager_password_file": directory.password,
+            "password_file": directory.password,
+            "discovery": [places.discovery],
+            "secrets_key_file": directory.path / "task-secrets.key",
+            "shortest_interval_s": _BEAT_SECONDS,
+            "unhealthy_after": 3.0,
+            "dead_after": 10.0,
+            "discovery_every_s": 0.5,
+            "ledger_every_s": 0.5,
+            "removals_every_s": 1.0,
+            "eviction_rest_s": 30.0,
+            "webhooks_to_private_networks": True,
+        },
+    }
+    text = _toml(tables) + _token_table(directory)
+    _replace(
+        directory.configuration, "# Written by `muster devnet`; commands started above this folder find it.\n" + text
+    )
+
+
+def write_ledger_configuration(directory: DevnetDirectory, rpc: str, chain_id: int) -> None:
+    """Writes `muster.toml` for a devnet without services."""
+    tables: dict[str, Mapping[str, object]] = {
+        "chain": {"rpc": rpc, "chain_id": chain_id, "deployment": "deployment.json"},
+        "keys": {"directory": "keys", "password_file": "password"},
+        "pool": {"id": POOL},
+    }
+    _replace(directory.configuration, _toml(tables))
+
+
+def write_worker_settings(directory: DevnetDirectory, places: ServicePlaces, name: str, runtime: RuntimeKind) -> Path:
+    """Writes the settings of one worker, and returns where."""
+    table: dict[str, object] = {
+        "pool_id": POOL,
+        "discovery": [places.discovery],
+        "chain_url": places.rpc,
+        "deployment": directory.deployment,
+        "keystore": directory.keys / f"{name}.json",
+        "password_file": directory.password,
+        "state": directory.path / "workers" / name,
+        "stop_grace_s": 5.0,
+        "wait_at_most_s": 2.0,
+        "labels": {"devnet": name},
+        "runtime": runtime,
+    }
+    path = directory.path / "workers" / f"{name}.toml"
+    path.parent.mkdir(exist_ok=True, mode=0o700)
+    _replace(path, _toml({"worker": table}))
+    return path
+
+
+def discovery_spec(directory: DevnetDirectory, places: ServicePlaces) -> ProcessSpec:
+    """`muster discovery serve`."""
+    return _muster_spec(directory, "discovery", ["discovery", "serve"], _ready(places.discovery_port))
+
+
+def orchestrator_spec(directory: DevnetDirectory, places: ServicePlaces) -> ProcessSpec:
+    """`muster orchestrator serve`."""
+    return _muster_spec(directory, "orchestrator", ["orchestrator", "serve"], _ready(places.orchestrator_port))
+
+
+def worker_spec(name: str, settings: Path) -> ProcessSpec:
+    """`muster worker run`."""
+    command = [sys.executable, "-m", "cli", "worker", "run", "--config", str(settings)]
+    return ProcessSpec(name=name, command=command, environment=_environment(), grace=timedelta(seconds=15))
+
+
+def _muster_spec(directory: DevnetDirectory, name: str, arguments: list[str], gate: Gate) -> ProcessSpec:
+    command = [sys.executable, "-m", "cli", *arguments, "--config", str(directory.configuration)]
+    return ProcessSpec(name=name, command=command, environment=_environment(), gate=gate)
+
+
+def _environment() -> dict[str, str]:
+    """This very code from any directory."""
+    root = str(Path(__file__).resolve().parents[2])
+    inherited = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": root if not inherited else f"{root}{os.pathsep}{inherited}"}
+
+
+def _ready(port: int) -> Gate:
+    async def gate() -> bool:
+        async with httpx.AsyncClient(trust_env=False, timeout=2) as client:
+            return (await client.get(f"http://127.0.0.1:{port}/readyz")).is_success
+
+    return gate
+
+
+def _token_table(directory: DevnetDirectory) -> str:
+    """The owner's token is made here, once; there is no default one."""
+    if not directory.owner_token.exists():
+        directory.owner_token.touch(mode=0o600)
+        directory.owner_token.write_text(new_token() + "\n")
+    hashed = hash_token(directory.owner_token.read_text())
+    return f'\n[[orchestrator.tokens]]\nname = "owner"\nscope = "admin"\nhash = {json.dumps(hashed)}\n'
+
+
+def _toml(tables: Mapping[str, Mapping[str, object]]) -> str:
+    lines = []
+    for name, table in tables.items():
+        lines.append(f"\n[{name}]")
+        lines += [f"{key} = {_value(value)}" for key, value in table.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: object) -> str:
+    """JSON is TOML for strings, numbers, booleans and arrays of them; tables are written inline."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {_value(item)}" for key, item in value.items()) + " }"
+    return json.dumps(str(value) if isinstance(value, Path) else value)
+
+
+def _replace(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    partial.touch(mode=0o600)
+    partial.write_text(text)
+    partial.replace(path)

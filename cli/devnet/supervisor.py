@@ -1,0 +1,298 @@
+"""Starts processes one after the other, keeps them running, and stops them in reverse order.
+
+A network is written down as plain code: `await supervisor.start(...)` returns when the process is healthy, so that the
+next line may rely on it. Every process is the head of its own session (Ctrl-C in the terminal reaches the supervisor
+alone) and carries the network's id in its environment, by which `guardian` finds it and all its descendants.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+
+from cli.devnet.guardian import NETWORK_ID, end_network
+from protocol.clock import Clock, SystemClock
+from protocol.errors import MusterError
+
+Gate = Callable[[], Awaitable[bool]]
+"""Answers whether a process is ready; an exception counts as not yet."""
+
+_GATE_POLL = timedelta(milliseconds=50)
+
+
+class ProcessFailed(MusterError):
+    """A process of the network ended or never became healthy."""
+
+    code = "process-failed"
+
+
+class ProcessState(StrEnum):
+    """Where a process is in its life."""
+
+    STARTING = "starting"
+    HEALTHY = "healthy"
+    RESTARTING = "restarting"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartPolicy:
+    """How often a process that ended by itself is started again, and how long to wait before each time.
+
+    The wait doubles from `backoff` up to `longest`; a process that stayed up for `reset_after` begins anew.
+    """
+
+    attempts: int = 5
+    backoff: timedelta = timedelta(milliseconds=500)
+    longest: timedelta = timedelta(seconds=15)
+    reset_after: timedelta = timedelta(seconds=60)
+
+    def wait(self, restarts: int) -> timedelta:
+        """The wait before restart number `restarts`, counted from 1."""
+        doubled: int = 2 ** min(restarts - 1, 20)  # a larger power overflows timedelta
+        return min(self.longest, self.backoff * doubled)
+
+
+NO_RESTART = RestartPolicy(attempts=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSpec:
+    """One process of the network.
+
+    Args:
+        name: Unique in the network; names the log file.
+        command: Program and arguments; secrets belong in `environment` or in files.
+        environment: Added to the supervisor's own.
+        gate: Says when the process is ready; without one it is ready as soon as it runs.
+        ready_within: How long the gate may take.
+        restart: What to do when the process ends by itself.
+        grace: Time between SIGTERM and SIGKILL.
+    """
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    gate: Gate | None = None
+    ready_within: timedelta = timedelta(seconds=30)
+    restart: RestartPolicy = RestartPolicy()
+    grace: timedelta = timedelta(seconds=5)
+
+
+class SupervisedProcess:
+    """A running process and what happened to it. Made by `Supervisor.start`."""
+
+    def __init__(self, spec: ProcessSpec, log_path: Path) -> None:
+        self.spec = spec
+        self.log_path = log_path
+        self.state = ProcessState.STARTING
+        self.restarts = 0
+        self.started_at: datetime | None = None
+        self.exit_code: int | None = None
+        self.handle: asyncio.subprocess.Process | None = None
+        self.watcher: asyncio.Task[None] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name in the spec."""
+        return self.spec.name
+
+    @property
+    def pid(self) -> int | None:
+        """The process id while there is one."""
+        return self.handle.pid if self.handle is not None and self.handle.returncode is None else None
+
+    def log_tail(self, lines: int = 20) -> str:
+        """The last lines of its log; reads at most 64 KiB."""
+        if not self.log_path.exists():
+            return ""
+        with self.log_path.open("rb") as log:
+            log.seek(max(0, self.log_path.stat().st_size - 65536))
+            return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
+
+
+class Supervisor:
+    """Owns the processes of one network.
+
+    Use as an async context manager: leaving it stops everything, in reverse order of starting.
+
+    Args:
+        directory: Where `logs/` goes.
+        network_id: Put into every process's environment.
+        clock: Time for back-off and gates.
+        on_event: Told one line whenever something happens.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        network_id: str,
+        clock: Clock | None = None,
+        on_event: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._logs = directory / "logs"
+        self._network_id = network_id
+        self._clock = clock or SystemClock()
+        self.on_event = on_event
+        self._processes: dict[str, SupervisedProcess] = {}
+        self._stopping = False
+        self._failure: asyncio.Future[MusterError] | None = None
+
+    async def __aenter__(self) -> Supervisor:
+        self._logs.mkdir(parents=True, exist_ok=True)
+        self._failure = asyncio.get_running_loop().create_future()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    @property
+    def processes(self) -> list[SupervisedProcess]:
+        """All processes, in order of starting."""
+        return list(self._processes.values())
+
+    async def start(self, spec: ProcessSpec) -> SupervisedProcess:
+        """Starts a process and returns when its gate says that it is ready.
+
+        Raises:
+            ProcessFailed: It ended, or was not ready in time; the end of its log is in the message.
+        """
+        if spec.name in self._processes:
+            raise ProcessFailed(f"there is a process called {spec.name} already", hint="give each process its own name")
+        process = SupervisedProcess(spec, self._logs / f"{spec.name}.log")
+        self._processes[spec.name] = process
+        await self._spawn(process)
+        await self._wait_ready(process)
+        process.watcher = asyncio.create_task(self._watch(process), name=f"watch {spec.name}")
+        return process
+
+    async def failure(self) -> MusterError:
+        """Returns when a process is lost for good, with the reason."""
+        if self._failure is None:
+            raise RuntimeError("the supervisor is not running")
+        return await asyncio.shield(self._failure)
+
+    async def stop(self) -> None:
+        """Stops everything: SIGTERM, the process's grace, SIGKILL to its whole group. Safe to call twice."""
+        self._stopping = True
+        for process in reversed(self.processes):
+            if process.watcher is not None:
+                process.watcher.cancel()
+                await asyncio.gather(process.watcher, return_exceptions=True)
+            await self._end(process)
+        await asyncio.to_thread(end_network, self._network_id)  # descendants that made sessions of their own
+
+    async def _spawn(self, process: SupervisedProcess) -> None:
+        spec = process.spec
+        environment = {**os.environ, **spec.environment, NETWORK_ID: self._network_id, "PYTHONUNBUFFERED": "1"}
+        try:
+            with process.log_path.open("ab") as log:
+                process.handle = await asyncio.create_subprocess_exec(
+                    *spec.command,
+                    env=environment,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            process.state = ProcessState.FAILED
+            raise ProcessFailed(
+                f"{spec.name} could not be started: {error}", hint=f"check that {spec.command[0]} is installed"
+            ) from error
+        process.started_at = self._clock.now()
+        process.exit_code = None
+        self.on_event(f"{spec.name} started")
+
+    async def _wait_ready(self, process: SupervisedProcess) -> None:
+        spec = process.spec
+        deadline = self._clock.monotonic() + spec.ready_within.total_seconds()
+        while True:
+            if process.handle is None or process.handle.returncode is not None:
+                process.state = ProcessState.FAILED
+                raise self._failed(process, "ended before it was ready")
+            if spec.gate is None or await _open(spec.gate):
+                break
+            if self._clock.monotonic() > deadline:
+                process.state = ProcessState.FAILED
+                raise self._failed(process, f"was not ready within {spec.ready_within.total_seconds():.0f} s")
+            await self._clock.sleep(_GATE_POLL)
+        process.state = ProcessState.HEALTHY
+        self.on_event(f"{spec.name} is ready")
+
+    def _failed(self, process: SupervisedProcess, what: str) -> ProcessFailed:
+        code = process.handle.returncode if process.handle is not None else None
+        ending = f" (exit code {code})" if code is not None else ""
+        return ProcessFailed(
+            f"{process.name} {what}{ending}\n{process.log_tail()}".rstrip(),
+            hint=f"its whole log is {process.log_path}",
+        )
+
+    async def _watch(self, process: SupervisedProcess) -> None:
+        """Waits for the process to end and starts it again, until its policy has no attempts left."""
+        policy = process.spec.restart
+        consecutive = 0
+        while process.handle is not None:
+            process.exit_code = await process.handle.wait()
+            _kill_group(process.handle.pid)  # what it left behind must not meet its successor
+            if self._stopping:
+                return
+            up = self._clock.now() - (process.started_at or self._clock.now())
+            consecutive = 1 if up >= policy.reset_after else consecutive + 1
+            if consecutive > policy.attempts:
+                process.state = ProcessState.FAILED
+                error = self._failed(process, "ended")
+                self.on_event(f"{process.name} ended (exit code {process.exit_code}) and is not started again")
+                if self._failure is not None and not self._failure.done():
+                    self._failure.set_result(error)
+                return
+            process.state = ProcessState.RESTARTING
+            process.restarts += 1
+            self.on_event(f"{process.name} ended (exit code {process.exit_code}); restart {process.restarts}")
+            await self._clock.sleep(policy.wait(consecutive))
+            try:
+                await self._spawn(process)
+                await self._wait_ready(process)
+            except ProcessFailed as error:
+                self.on_event(error.detail.splitlines()[0])
+                await self._end(process)
+
+    async def _end(self, process: SupervisedProcess) -> None:
+        handle = process.handle
+        if handle is None:
+            return
+        if handle.returncode is None:
+            process.state = ProcessState.STOPPING
+            handle.send_signal(signal.SIGTERM)
+            try:
+                await asyncio.wait_for(handle.wait(), process.spec.grace.total_seconds())
+            except TimeoutError:
+                self.on_event(f"{process.name} did not stop in {process.spec.grace.total_seconds():.0f} s: killed")
+        _kill_group(handle.pid)
+        process.exit_code = await handle.wait()
+        process.state = ProcessState.STOPPED
+        if self._stopping:
+            self.on_event(f"{process.name} stopped")
+
+
+async def _open(gate: Gate) -> bool:
+    try:
+        return await asyncio.wait_for(gate(), 5)
+    except Exception:  # noqa: BLE001 - whatever a gate stumbles over, the answer is "not yet"; the deadline bounds it
+        return False
+
+
+def _kill_group(pid: int) -> None:
+    """Kills what is left of the session that the process headed."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)

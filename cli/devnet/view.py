@@ -1,0 +1,145 @@
+"""What a person sees of a devnet: a live table on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from cli.devnet.supervisor import ProcessState, SupervisedProcess
+from protocol.clock import Clock, SystemClock
+
+_RECENT = 8
+_COLOURS = {
+    ProcessState.STARTING: "yellow",
+    ProcessState.HEALTHY: "green",
+    ProcessState.RESTARTING: "yellow",
+    ProcessState.STOPPING: "yellow",
+    ProcessState.STOPPED: "dim",
+    ProcessState.FAILED: "red",
+}
+
+
+class View(Protocol):
+    """Shows a network while it runs."""
+
+    def event(self, text: str) -> None:
+        """Something happened."""
+        ...
+
+    def facts(self, facts: Mapping[str, str]) -> None:
+        """What is known now; replaces what was known before."""
+        ...
+
+    def processes(self, processes: list[SupervisedProcess]) -> None:
+        """The processes now."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class PlainView:
+    """One line per event; facts are said once each time that they change."""
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._began = self._clock.monotonic()
+        self._said: dict[str, str] = {}
+
+    def event(self, text: str) -> None:
+        """Prints the event with the seconds since the start."""
+        sys.stdout.write(f"[{self._clock.monotonic() - self._began:6.1f} s] {text}\n")
+        sys.stdout.flush()
+
+    def facts(self, facts: Mapping[str, str]) -> None:
+        """Prints the facts that are new; numbers that always move are left to the live view."""
+        for name, value in facts.items():
+            if name not in self._said:
+                self.event(f"{name}: {value}")
+            self._said[name] = value
+
+    def processes(self, processes: list[SupervisedProcess]) -> None:
+        """Processes are told by their events."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+class LiveView:
+    """Redraws one screen four times a second."""
+
+    def __init__(self, *, console: Console | None = None, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._began = self._clock.monotonic()
+        self._events: deque[str] = deque(maxlen=_RECENT)
+        self._facts: Mapping[str, str] = {}
+        self._processes: list[SupervisedProcess] = []
+        self._live = Live(get_renderable=self.render, console=console, refresh_per_second=4, transient=False)
+
+    def event(self, text: str) -> None:
+        """Adds the event to the recent ones."""
+        self._events.append(f"{self._clock.monotonic() - self._began:6.1f} s  {text}")
+
+    def facts(self, facts: Mapping[str, str]) -> None:
+        """Takes the facts of the header."""
+        self._facts = dict(facts)
+
+    def processes(self, processes: list[SupervisedProcess]) -> None:
+        """Takes the rows of the table."""
+        self._processes = processes
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def render(self) -> RenderableType:
+        """The whole screen."""
+        header = Table.grid(padding=(0, 2))
+        header.add_column(style="dim", no_wrap=True)
+        header.add_column(overflow="fold")
+        for name, value in self._facts.items():
+            header.add_row(escape(name), escape(value))
+        table = Table("process", "state", "pid", "up", "restarts", "log", box=box.SIMPLE_HEAD, pad_edge=False)
+        for process in self._processes:
+            table.add_row(
+                process.name,
+                Text(process.state.value, style=_COLOURS[process.state]),
+                str(process.pid or "-"),
+                self._up(process),
+                str(process.restarts),
+                str(process.log_path),
+            )
+        events = Text("\n".join(self._events), style="dim", no_wrap=True, overflow="ellipsis")
+        title = f"muster devnet · {self._clock.monotonic() - self._began:.0f} s · Ctrl-C stops everything"
+        return Panel(Group(header, table, events), title=title, title_align="left", border_style="cyan")
+
+    def _up(self, process: SupervisedProcess) -> str:
+        if process.started_at is None or process.pid is None:
+            return "-"
+        seconds = int((self._clock.now() - process.started_at).total_seconds())
+        return f"{seconds // 60}:{seconds % 60:02d}"
+
+
+def make_view(*, plain: bool) -> View:
+    """A live view on a terminal, unless plain lines were asked for."""
+    return PlainView() if plain or not sys.stdout.isatty() else LiveView()

@@ -1,0 +1,58 @@
+"""The small signed files that people hand to each other: invites, leases, submissions."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from cli.output import note
+from protocol.errors import InvalidInput
+
+M = TypeVar("M", bound=BaseModel)
+
+_MOST_BYTES = 64 * 1024
+
+
+def read_document(path: Path, kind: type[M], *, made_by: str) -> M:
+    """Reads a file that somebody else may have written.
+
+    Args:
+        path: The file.
+        kind: What it should hold.
+        made_by: The command that writes such a file, for the hint.
+
+    Raises:
+        InvalidInput: It can't be read, is too long, or holds something else; the first fault is named.
+    """
+    hint = f"`{made_by}` writes such a file"
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise InvalidInput(f"can't read {path}: {error.strerror}", hint="check its permissions") from error
+    if len(content) > _MOST_BYTES:
+        raise InvalidInput(f"{path} is longer than {_MOST_BYTES} bytes", hint=hint)
+    try:
+        return kind.model_validate_json(content)
+    except ValidationError as error:
+        raise InvalidInput(f"{path} is not what this command reads: {first_fault(error)}", hint=hint) from None
+
+
+def write_document(out: Path | None, document: BaseModel) -> None:
+    """Writes a document to a file, or to standard output if none is named."""
+    text = document.model_dump_json(indent=2) + "\n"
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        out.write_text(text)
+        note(f"wrote {out}")
+
+
+def first_fault(error: ValidationError) -> str:
+    """The first thing that is wrong, with its place, and never the value itself: it may be a secret."""
+    first = error.errors(include_input=False, include_url=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return f"{place}: {first['msg']}" if place else str(first["msg"])

@@ -1,0 +1,162 @@
+"""`muster keys`: make, import and show the keys that speak for you."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.configuration import Configuration
+from cli.output import JsonOption, note, show_fields, show_table
+from protocol.errors import InvalidInput, NotFound
+from protocol.identifiers import Address, address
+from protocol.keys import Key
+from protocol.keystores import SCRYPT_N, find_key, write_keystore
+
+app = typer.Typer(no_args_is_help=True, help="Make, import and show keys.")
+
+NameArgument = Annotated[str, typer.Argument(help="A name of your choice: provider, node, owner …")]
+LightOption = Annotated[
+    bool, typer.Option("--light", help="Encrypt with a low work factor: quick to open, for throw-away keys only.")
+]
+_LIGHT_SCRYPT_N = 2**12
+
+
+def keystore_path(configuration: Configuration, name: str) -> Path:
+    """Where the keystore called `name` lies.
+
+    Raises:
+        InvalidInput: The name is not a plain file name.
+    """
+    if not name or not all(letter.isalnum() or letter in "-_" for letter in name) or len(name) > 64:
+        raise InvalidInput(f"{name[:80]!r} is not a name for a key", hint="use letters, digits, '-' and '_'")
+    return configuration.keys.directory / f"{name}.json"
+
+
+def open_key(configuration: Configuration, name: str) -> Key:
+    """Opens a key by its name: from `MUSTER_<NAME>_KEY`, or from its keystore.
+
+    Raises:
+        NotFound: There is no such key; the hint lists those that exist.
+        Unauthenticated: The password is wrong or there is none.
+    """
+    path = keystore_path(configuration, name)
+    known = ", ".join(stored for stored, _ in _stored(configuration)) or "none yet; `muster keys new` makes one"
+    try:
+        return find_key(
+            name,
+            keystore=path if path.exists() else None,
+            password_file=configuration.keys.password_file,
+        )
+    except NotFound as error:
+        if error.code != "no-key":
+            raise
+        raise NotFound(
+            f"there is no key called {name} in {configuration.keys.directory}",
+            hint=f"keys there: {known}; or set {_variable(name)}",
+            code=error.code,
+        ) from None
+
+
+def resolve_address(configuration: Configuration, text: str) -> Address:
+    """Reads an address, or the name of a key; a keystore says whose it is, so no password is needed.
+
+    Raises:
+        NotFound: There is no key of that name in the environment or the keys folder.
+        InvalidInput: The address is malformed.
+    """
+    if text.startswith("0x"):
+        return address(text)
+    if os.environ.get(_variable(text)):
+        return open_key(configuration, text).address
+    for name, owner in _stored(configuration):
+        if name == text:
+            return owner
+    raise NotFound(
+        f"{text!r} is neither an address nor a key in {configuration.keys.directory}",
+        hint="`muster keys list` shows those there are",
+    )
+
+
+@app.command()
+def new(context: typer.Context, name: NameArgument, light: LightOption = False, as_json: JsonOption = False) -> None:
+    """Make a new key and store it encrypted."""
+    _store(context.obj, name, Key.generate(), light=light, as_json=as_json)
+
+
+@app.command(name="import")
+def import_(
+    context: typer.Context, name: NameArgument, light: LightOption = False, as_json: JsonOption = False
+) -> None:
+    """Store a key that you have, read as 64 hex digits from a prompt or from standard input."""
+    text = getpass.getpass("Key (64 hex digits, not shown): ") if sys.stdin.isatty() else sys.stdin.readline(200)
+    _store(context.obj, name, Key.from_hex(text), light=light, as_json=as_json)
+
+
+@app.command()
+def show(context: typer.Context, name: NameArgument, as_json: JsonOption = False) -> None:
+    """Show whose key it is, and where it lies. The secret itself is never shown."""
+    configuration: Configuration = context.obj
+    path = keystore_path(configuration, name)
+    show_fields({"name": name, "address": resolve_address(configuration, name), "keystore": path}, as_json=as_json)
+
+
+@app.command(name="list")
+def list_(context: typer.Context, as_json: JsonOption = False) -> None:
+    """List the keys in the keys folder."""
+    configuration: Configuration = context.obj
+    show_table(
+        ("name", "address"),
+        _stored(configuration),
+        as_json=as_json,
+        empty=f"no keys in {configuration.keys.directory}; `muster keys new NAME` makes one",
+    )
+
+
+def _variable(name: str) -> str:
+    return f"MUSTER_{name.upper().replace('-', '_')}_KEY"
+
+
+def _store(configuration: Configuration, name: str, key: Key, *, light: bool, as_json: bool) -> None:
+    path = keystore_path(configuration, name)
+    password = _new_password(configuration)
+    write_keystore(path, key, password, scrypt_n=_LIGHT_SCRYPT_N if light else SCRYPT_N)
+    show_fields({"name": name, "address": key.address, "keystore": path}, as_json=as_json)
+    note("keep a copy of the keystore and its password in a safe place: nobody can restore them")
+
+
+def _new_password(configuration: Configuration) -> str:
+    """From the password file if one is configured (made on first use), else typed twice."""
+    file = configuration.keys.password_file
+    if file is not None:
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch(mode=0o600)
+            file.write_text(secrets.token_urlsafe(32) + "\n")
+        return file.read_text().partition("\n")[0]
+    if not sys.stdin.isatty():
+        raise InvalidInput(
+            "no password for the new keystore",
+            hint="start this at a terminal, or name a password_file under [keys] in the configuration",
+        )
+    password = getpass.getpass("Password: ")
+    if password != getpass.getpass("Again: "):
+        raise InvalidInput("the two passwords differ", hint="try again")
+    return password
+
+
+def _stored(configuration: Configuration) -> list[tuple[str, Address]]:
+    found = []
+    for path in sorted(configuration.keys.directory.glob("*.json")):
+        try:
+            said = json.loads(path.read_bytes()[:65536]).get("address", "")
+            found.append((path.stem, address("0x" + str(said).removeprefix("0x"))))
+        except (ValueError, AttributeError, InvalidInput, OSError):
+            continue  # not a keystore, or one that does not say whose it is
+    return found

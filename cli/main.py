@@ -1,0 +1,196 @@
+"""`muster`: one command for contributors, pool owners, validators and operators.
+
+Exit codes: 0 done · 1 it could not be done (the reason and a hint are on standard error) · 2 wrong usage ·
+75 something we depend on is down, try again later · 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
+from cli.configuration import load_configuration
+from cli.documents import first_fault
+from cli.output import JsonOption, note, say, show_error, show_fields
+from protocol import __version__
+from protocol.errors import InvalidInput, MusterError
+from protocol.logs import configure_logs
+
+EXIT_FAILED = 1
+EXIT_TRY_LATER = 75
+EXIT_INTERRUPTED = 130
+
+_CONFIG_HELP = """Show which configuration is in force and where it came from.
+
+The first of these is read: --config FILE, $MUSTER_CONFIG, ./muster.toml, ./.devnet/muster.toml,
+~/.config/muster/muster.toml. It may say (each line is optional, paths are relative to the file):
+
+\b
+\\[chain]
+rpc = "http://127.0.0.1:8545"
+chain_id = 31337
+deployment = "deployment.json"
+\\[keys]
+directory = "keys"
+password_file = "password"
+\\[pool]
+id = 1
+orchestrator = "http://127.0.0.1:8080"
+discovery = \\["http://127.0.0.1:8090"]
+token_file = "owner-token"
+"""
+
+PARTS = {
+    "keys": "cli.keys",
+    "stake": "cli.stake",
+    "node": "cli.node",
+    "pool": "cli.pool_commands",
+    "work": "cli.work",
+    "worker": "cli.worker",
+    "ledger": "cli.ledger",
+    "token": "cli.token",
+    "settings": "cli.settings",
+    "discovery": "discovery.cli",
+    "orchestrator": "orchestrator.cli",
+    "devnet": "cli.devnet.command",
+}
+"""Where each command comes from. Only those are imported whose names stand on the command line: the whole takes a
+second, and `muster worker status` needs no chain client."""
+
+app = typer.Typer(
+    name="muster",
+    help="Muster: train a language model on machines that nobody owns together.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def mount(arguments: Sequence[str]) -> None:
+    """Adds the parts that the arguments name; all of them if they name none, for the help page and for completion."""
+    named = [name for name in PARTS if name in arguments]
+    known = bool(named) or not {"version", "config"}.isdisjoint(arguments)
+    for name in named if known and "_MUSTER_COMPLETE" not in os.environ else PARTS:
+        if name not in _mounted:
+            _mounted.add(name)
+            part = import_module(PARTS[name])
+            if hasattr(part, "app"):
+                app.add_typer(part.app, name=name)
+            else:
+                app.command(name=name)(getattr(part, name))
+
+
+_mounted: set[str] = set()
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        say(f"muster {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    context: typer.Context,
+    config: Annotated[
+        Path | None, typer.Option(help="Configuration file.", envvar="MUSTER_CONFIG", show_envvar=True)
+    ] = None,
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Reads the configuration that all commands share."""
+    configure_logs(level=os.environ.get("MUSTER_LOG", "WARNING"))
+    context.obj = load_configuration(config)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    say(f"muster {__version__}")
+
+
+@app.command(help=_CONFIG_HELP)
+def config(context: typer.Context, as_json: JsonOption = False) -> None:
+    """Show which configuration is in force and where it came from."""
+    read = context.obj
+    show_fields(
+        {
+            "file": read.path,
+            "chain": read.chain.rpc,
+            "chain_id": read.chain.chain_id,
+            "deployment": read.chain.deployment,
+            "keys": read.keys.directory,
+            "pool": read.pool.id,
+            "orchestrator": read.pool.orchestrator,
+        },
+        as_json=as_json,
+    )
+
+
+def main() -> None:
+    """Runs the command line; a person's mistake never ends in a traceback."""
+    if sys.stdout is None:  # started with it closed
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - as long as the process
+    try:
+        mount(sys.argv[1:])
+        app()
+    except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:  # noqa: BLE001 - the last line of defence: words for everything
+        sys.exit(_end_with(error))
+
+
+def _end_with(error: BaseException) -> int:
+    """Says what ended the command, and returns the exit code."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]  # commands that do two things at a time wrap what ended them
+    if os.environ.get("MUSTER_DEBUG"):
+        traceback.print_exception(error)
+    match error:
+        case MusterError():
+            show_error(error)
+            return EXIT_TRY_LATER if error.retryable else EXIT_FAILED
+        case KeyboardInterrupt():
+            return EXIT_INTERRUPTED
+        case BrokenPipeError():  # whoever read our output has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered goes nowhere
+        case OSError():
+            show_error(_of_the_machine(error))
+        case ValidationError():
+            show_error(InvalidInput(first_fault(error)))
+        case _:
+            show_error(
+                MusterError(f"{type(error).__name__}: {error}", hint="a fault of ours; MUSTER_DEBUG=1 shows where")
+            )
+            note("please report it with the command you ran")
+    return EXIT_FAILED
+
+
+_MACHINE_HINTS = {
+    errno.ENOSPC: "make room on that disk and try again",
+    errno.EDQUOT: "make room on that disk and try again",
+    errno.EROFS: "that disk is read-only: choose another place",
+    errno.EACCES: "check who may read and write there, or choose another place",
+    errno.EPERM: "check who may read and write there, or choose another place",
+    errno.ENOENT: "check the path, and that its folder exists",
+}
+
+
+def _of_the_machine(error: OSError) -> MusterError:
+    """A disk or a file that refuses, in words; what it was about, if the system says."""
+    about = f"{error.filename}: " if error.filename else ""
+    return MusterError(
+        f"{about}{error.strerror or error}", hint=_MACHINE_HINTS.get(error.errno or 0, "the system refused this")
+    )
+
+
+if __name__ == "__main__":
+    main()

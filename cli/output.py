@@ -1,0 +1,111 @@
+"""How `muster` speaks: results on standard output as text or JSON, everything else on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from enum import Enum
+from typing import Annotated
+
+import typer
+from pydantic_core import to_jsonable_python
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from protocol.errors import MusterError
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+_PIPE_WIDTH = 240
+"""Columns where nobody looks: wide enough that no address is cut in two."""
+
+_at_a_terminal = sys.stdout is not None and sys.stdout.isatty()  # None if it was closed before we began
+_stdout = Console(highlight=False, soft_wrap=True, width=None if _at_a_terminal else _PIPE_WIDTH)
+_stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def say(text: str) -> None:
+    """Prints one line of a result."""
+    _stdout.print(_plain(text))
+
+
+def note(text: str) -> None:
+    """Prints a remark to standard error, so that results stay fit for a pipe."""
+    _stderr.print(f"[dim]{_plain(text)}[/dim]")
+
+
+def warn(text: str) -> None:
+    """Prints a warning to standard error."""
+    _stderr.print(f"[yellow]warning:[/yellow] {_plain(text)}")
+
+
+def show_json(value: object) -> None:
+    """Prints a value (models, dataclasses, enums and times too) as JSON. Amounts are given as decimal strings."""
+    sys.stdout.write(json.dumps(to_jsonable_python(value), indent=2, ensure_ascii=False) + "\n")
+
+
+def show_fields(fields: Mapping[str, object], *, as_json: bool) -> None:
+    """Prints one thing: a name and a value per line."""
+    if as_json:
+        show_json(fields)
+        return
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in fields.items():
+        grid.add_row(_plain(name.replace("_", " ")), _plain(_text(value)))
+    _stdout.print(grid)
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: bool, empty: str) -> None:
+    """Prints many things of a kind, a row each; `empty` is said when there are none."""
+    listed = list(rows)
+    if as_json:
+        show_json([dict(zip(columns, row, strict=True)) for row in listed])
+        return
+    if not listed:
+        note(empty)
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column.replace("_", " "), overflow="fold")
+    for row in listed:
+        table.add_row(*[_plain(_text(cell)) for cell in row])
+    _stdout.print(table)
+
+
+def show_error(error: MusterError) -> None:
+    """Prints what went wrong and what to do about it."""
+    _stderr.print(f"[red]error:[/red] {_plain(error.detail)}")
+    if error.hint:
+        _stderr.print(f"  [dim]hint:[/dim] {_plain(error.hint)}")
+
+
+def _plain(text: str) -> str:
+    """Text that neither rich nor the terminal takes for orders."""
+    return escape(printable(text))
+
+
+def _text(value: object) -> str:
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case datetime():
+            return value.strftime("%Y-%m-%d %H:%M:%S UTC")
+        case Enum():
+            return str(value.value)
+        case list() | tuple():
+            return "\n".join(_text(item) for item in value) or "-"
+        case _:
+            return str(value)
+
+
+def printable(text: str) -> str:
+    """Text as it can be shown: much of it was written by strangers, and a terminal obeys control characters."""
+    return "".join(each if each.isprintable() or each in "\n\t" else "\N{REPLACEMENT CHARACTER}" for each in text)

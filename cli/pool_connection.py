@@ -1,0 +1,105 @@
+"""Opens the pool's orchestrator for a command: where it is, and who speaks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated
+
+import typer
+
+from cli.configuration import Configuration
+from cli.keys import open_key
+from protocol.clients import OrchestratorClient
+from protocol.errors import InvalidInput, NotFound
+from protocol.identifiers import Address
+from protocol.wire.pool import NodeView
+from protocol.wire.tasks import Task
+
+TOKEN_VARIABLE = "MUSTER_POOL_TOKEN"  # noqa: S105 - the variable's name
+MOST_TOKEN_BYTES = 4096
+
+Where = Annotated[
+    str | None,
+    typer.Option("--orchestrator", help="URL of the pool's orchestrator; default from the configuration."),
+]
+Manager = Annotated[
+    str | None,
+    typer.Option("--manager", help="Sign as the pool's manager with this key, instead of sending a token."),
+]
+
+
+@asynccontextmanager
+async def open_orchestrator(
+    configuration: Configuration, *, where: str | None = None, manager: str | None = None
+) -> AsyncIterator[OrchestratorClient]:
+    """A client with the owner's token (`MUSTER_POOL_TOKEN`, else the configured file), or with the manager's key.
+
+    Raises:
+        InvalidInput: No orchestrator is configured, or nobody can speak to it.
+    """
+    location = where or configuration.pool.orchestrator
+    if location is None:
+        raise InvalidInput(
+            "which orchestrator?", hint="give --orchestrator URL, or set orchestrator under [pool] in muster.toml"
+        )
+    key = open_key(configuration, manager) if manager is not None else None
+    token = None if key is not None else _token(configuration)
+    async with OrchestratorClient(location, key=key, token=token) as client:
+        yield client
+
+
+async def find_task(client: OrchestratorClient, text: str) -> Task:
+    """The task with this id, beginning of an id, or name; of several with one name, the newest.
+
+    Raises:
+        NotFound: There is none.
+        InvalidInput: The beginning fits several.
+    """
+    named: list[Task] = []
+    begun: list[Task] = []
+    async for task in client.tasks():
+        if task.id == text:
+            return task
+        if task.spec.name == text:
+            named.append(task)
+        elif len(text) >= 4 and task.id.startswith(text):
+            begun.append(task)
+    if named:
+        return named[-1]
+    if len(begun) > 1:
+        raise InvalidInput(f"{len(begun)} tasks begin with {text}", hint="give more digits of the id")
+    if not begun:
+        raise NotFound(f"there is no task {text}", hint="`muster pool tasks` lists them")
+    return begun[0]
+
+
+async def working_nodes(client: OrchestratorClient, task: Task | None) -> list[NodeView]:
+    """Nodes that run something, or this task; of a task that nobody runs any more, those that ran it last."""
+    nodes = [node async for node in client.nodes() if node.assignment is not None]
+    if task is None:
+        return [node for node in nodes if node.assignment and node.assignment.ended_at_ms is None]
+    had = [node for node in nodes if node.assignment and node.assignment.task_id == task.id]
+    return [node for node in had if node.assignment and node.assignment.ended_at_ms is None] or had
+
+
+def short(node: Address) -> str:
+    """An address that is told from others at a glance."""
+    return f"{node[:6]}…{node[-4:]}"
+
+
+def _token(configuration: Configuration) -> str:
+    if token := os.environ.get(TOKEN_VARIABLE, "").strip():
+        return token
+    path = configuration.pool.token_file
+    if path is None:
+        raise InvalidInput(
+            "no token for the orchestrator",
+            hint=f"set {TOKEN_VARIABLE}, or token_file under [pool] in muster.toml, or sign with --manager KEY",
+        )
+    try:
+        with path.open() as file:
+            return file.read(MOST_TOKEN_BYTES).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise NotFound(f"can't read the token file {path}", hint="check token_file under [pool]") from error

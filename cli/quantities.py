@@ -1,0 +1,65 @@
+"""Sizes and times as people write and read them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from protocol.errors import InvalidInput
+
+_UNITS = {
+    "": 1,
+    "k": 1000,
+    "m": 1000**2,
+    "g": 1000**3,
+    "t": 1000**4,
+    "ki": 1 << 10,
+    "mi": 1 << 20,
+    "gi": 1 << 30,
+    "ti": 1 << 40,
+}
+_SIZE = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,3}))?\s*([kmgt]i?)?b?", re.IGNORECASE)
+_SPANS = ((86_400, "d"), (3600, "h"), (60, "min"))
+
+
+def parse_size(text: str) -> int:
+    """Reads `2GiB`, `512MiB`, `1.5G` or a number of bytes.
+
+    Raises:
+        InvalidInput: It is none of these.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise InvalidInput(f"{text[:40]!r} is not a size", hint="for example 2GiB, 512MiB or a number of bytes")
+    whole, part, unit = match[1], match[2] or "", (match[3] or "").lower()
+    return int(whole + part) * _UNITS[unit] // int(10 ** len(part))
+
+
+def format_size(size: int) -> str:
+    """Bytes with the largest binary unit that keeps them above one."""
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def format_span(span: timedelta) -> str:
+    """A duration in its largest whole unit: `3 min`, `2 h`."""
+    seconds = max(0, int(span.total_seconds()))
+    for size, unit in _SPANS:
+        if seconds >= size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def moment(time_ms: int | None) -> datetime | None:
+    """A time from the wire; None stays None."""
+    return None if time_ms is None else datetime.fromtimestamp(time_ms / 1000, UTC)
+
+
+def ago(time_ms: int | None, *, now: datetime) -> str:
+    """How long something is past, for a table."""
+    then = moment(time_ms)
+    return "-" if then is None else f"{format_span(now - then)} ago"

@@ -1,0 +1,96 @@
+"""A task from a file, from flags, or from a file with flags on top."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from protocol.errors import InvalidInput, NotFound
+from protocol.wire.tasks import NewTask
+
+MOST_BYTES = 256 * 1024
+
+
+def read_task_file(path: Path) -> dict[str, Any]:
+    """Reads a task in TOML or JSON: the fields of its spec, and tables `secrets` and `registry` beside them.
+
+    Raises:
+        NotFound: There is no such file.
+        InvalidInput: It is too large, or neither TOML nor JSON.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except FileNotFoundError as error:
+        raise NotFound(f"there is no file {path}", hint="give a task's file, or --image IMAGE and a command") from error
+    except OSError as error:
+        raise InvalidInput(f"can't read {path}: {error.strerror}") from error
+    if len(data) > MOST_BYTES:
+        raise InvalidInput(f"{path} is longer than {MOST_BYTES} bytes")
+    try:
+        content = json.loads(data) if path.suffix == ".json" else tomllib.loads(data.decode())
+    except (ValueError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InvalidInput(f"{path} can't be read: {error}", hint="a task is TOML, or JSON in a .json file") from error
+    if not isinstance(content, dict):
+        raise InvalidInput(f"{path} is not a table of a task's fields")
+    return content
+
+
+def pairs(given: Sequence[str], *, what: str) -> dict[str, str]:
+    """Reads `NAME=VALUE` options.
+
+    Raises:
+        InvalidInput: One has no equals sign.
+    """
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InvalidInput(f"{what} {text[:60]!r} is not NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def secrets_from_environment(names: Sequence[str]) -> dict[str, str]:
+    """The values of secrets that the command line named: values on a command line are for everybody to see.
+
+    Raises:
+        NotFound: A variable is not set.
+    """
+    found = {}
+    for name in names:
+        value = os.environ.get(name)
+        if value is None:
+            raise NotFound(
+                f"--secret {name}: the variable {name} is not set here",
+                hint="secrets are read from variables of the same name, so that they are never on a command line",
+            )
+        found[name] = value
+    return found
+
+
+def build_task(fields: dict[str, Any]) -> NewTask:
+    """Makes the task, or says which field is wrong; never its value, which may be a secret.
+
+    Raises:
+        InvalidInput: A field is unknown, missing or out of bounds.
+    """
+    spec = {name: value for name, value in fields.items() if name not in {"secrets", "registry"}}
+    try:
+        return NewTask.model_validate(
+            {"spec": spec, "secrets": fields.get("secrets", {}), "registry": fields.get("registry")}
+        )
+    except ValidationError as error:
+        lines = [
+            f"{'.'.join(str(part) for part in item['loc'] if part != 'spec') or 'task'}: {item['msg']}"
+            for item in error.errors(include_url=False, include_input=False, include_context=False)
+        ]
+        raise InvalidInput(
+            "; ".join(lines[:5]), hint="`muster pool run --help`, and docs/pool-owners.md, say what a task may have"
+        ) from None

@@ -1,0 +1,28 @@
+"""`muster token`: bearer tokens for a pool's REST API."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+
+import typer
+
+from cli.output import JsonOption, note, say, show_fields
+from protocol.tokens import hash_token, new_token
+
+app = typer.Typer(no_args_is_help=True, help="Bearer tokens for a pool's REST API.")
+
+
+@app.command()
+def new(as_json: JsonOption = False) -> None:
+    """Make a token, and the hash that belongs into the orchestrator's settings."""
+    token = new_token()
+    show_fields({"token": token, "hash": hash_token(token)}, as_json=as_json)
+    note("the token is shown once; the hash goes under [[orchestrator.tokens]] with a name and a scope")
+
+
+@app.command(name="hash")
+def hash_() -> None:
+    """Print the hash of a token that you have, read from a prompt or from standard input."""
+    token = getpass.getpass("Token (not shown): ") if sys.stdin.isatty() else sys.stdin.readline(200)
+    say(hash_token(token))

@@ -1,0 +1,348 @@
+"""`muster work`: leases, submissions, verdicts, disputes and rewards by hand; the services do the same on their own."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.connection import (
+    CarrierKey,
+    NodeKey,
+    OrchestratorKey,
+    PoolOption,
+    ProviderKey,
+    ValidatorKey,
+    chosen_pool,
+    open_ledger,
+    run,
+)
+from cli.documents import read_document, write_document
+from cli.keys import open_key, resolve_address
+from cli.output import JsonOption, say, show_fields, show_table, warn
+from ledger.amounts import format_amount
+from ledger.client.work import Submission, Verdict, Work
+from ledger.events import WorkSubmitted
+from protocol.errors import InvalidInput, NotFound
+from protocol.identifiers import ZERO_DIGEST, Digest, digest, run_id
+from protocol.leases import Dispute, Lease
+from protocol.leases import Work as SignedWords
+from protocol.verdicts import Outcome, ReasonCode
+from protocol.wire.leases import SignedLease, SignedWork
+
+app = typer.Typer(no_args_is_help=True, help="Leases, submissions, verdicts, disputes and rewards by hand.")
+
+DISPUTE_VALID = timedelta(minutes=10)
+
+_VERDICT_REFUSALS = {
+    "WrongStatus": ("it waits for no verdict", "`muster work show` says where it is"),
+    "NotValidator": ("this key is not a validator of its pool", "`muster pool roles` says who is"),
+    "ConflictOfInterest": (
+        "this key gave the first verdict, opened the dispute, or answers for the node",
+        "another validator must judge this: give its key with --key",
+    ),
+    "TooLate": ("the time for it has passed", "`muster work finalize` lets it go on"),
+}
+"""The ledger names these without their arguments, because they come from a batch."""
+
+Key = Annotated[str, typer.Argument(help="The work's key, from `muster work submit` or `muster work list`.")]
+Keys = Annotated[list[str], typer.Argument(help="Work keys.")]
+RunName = Annotated[str, typer.Option("--run", help="Name of the run, or its id as 0x and 64 hex digits.")]
+OutFile = Annotated[Path | None, typer.Option(help="File to write; default: standard output.")]
+
+
+@app.command()
+def lease(
+    context: typer.Context,
+    node: Annotated[str, typer.Argument(help="Address or key name of the node.")],
+    max_units: Annotated[int, typer.Option(min=1, help="The most work units that may be submitted.")] = 4096,
+    step: Annotated[int, typer.Option(min=0)] = 0,
+    index: Annotated[int, typer.Option(min=0, help="The slot within (run, step, node).")] = 0,
+    run_name: RunName = "main",
+    version: Annotated[int, typer.Option(min=0, help="The policy's version.")] = 0,
+    checkpoint: Annotated[str, typer.Option(help="The policy's version digest.")] = ZERO_DIGEST,
+    groups: Annotated[int, typer.Option(min=1)] = 1,
+    valid_for: Annotated[int, typer.Option(min=1, help="Seconds until it expires.")] = 3600,
+    out: OutFile = None,
+    pool: PoolOption = None,
+    key: OrchestratorKey = "orchestrator",
+) -> None:
+    """Sign a lease: the orchestrator's leave for one node to do one slot of work."""
+
+    async def command() -> None:
+        signer = open_key(context.obj, key)
+        async with open_ledger(context.obj) as ledger:
+            terms = Lease(
+                pool_id=chosen_pool(context.obj, pool),
+                run=run_id(run_name),
+                step=step,
+                index=index,
+                node=resolve_address(context.obj, node),
+                version=version,
+                digest=digest(checkpoint),
+                groups=groups,
+                max_units=max_units,
+                expiry=int((await ledger.now()).timestamp()) + valid_for,
+            )
+            domain = ledger.work.domain
+            signed = SignedLease.of(terms, domain=domain, signature=terms.sign(signer, domain))
+            write_document(out, signed)
+
+    run(command())
+
+
+@app.command()
+def sign(
+    context: typer.Context,
+    lease_file: Annotated[Path, typer.Argument(help="From `muster work lease`.", exists=True, dir_okay=False)],
+    file: Annotated[Path, typer.Argument(help="What was made under the lease.", exists=True, dir_okay=False)],
+    units: Annotated[int, typer.Option(min=1, help="How much work it holds.")],
+    out: OutFile = None,
+    key: NodeKey = "node",
+) -> None:
+    """Sign a submission for somebody else to carry, so that the node needs no gas."""
+
+    async def command() -> None:
+        node = open_key(context.obj, key)
+        async with open_ledger(context.obj) as ledger:
+            leased = read_document(lease_file, SignedLease, made_by="muster work lease")
+            words = SignedWords(lease_hash=leased.lease.hash, sha256=_sha256(file), units=units)
+            signature = "0x" + words.sign(node, ledger.work.domain).hex()
+            signed = SignedWork(lease=leased, sha256=words.sha256, units=units, signature=signature)
+            write_document(out, signed)
+
+    run(command())
+
+
+@app.command()
+def submit(
+    context: typer.Context,
+    lease_file: Annotated[Path, typer.Argument(help="From `muster work lease`.", exists=True, dir_okay=False)],
+    file: Annotated[Path, typer.Argument(help="What was made under the lease.", exists=True, dir_okay=False)],
+    units: Annotated[int, typer.Option(min=1, help="How much work it holds.")],
+    key: NodeKey = "node",
+) -> None:
+    """Submit work to the ledger; the node itself pays for gas."""
+
+    async def command() -> None:
+        leased = read_document(lease_file, SignedLease, made_by="muster work lease")
+        async with open_ledger(context.obj, key) as ledger:
+            submission = Submission(leased.lease, leased.raw_signature, _sha256(file), units, b"")
+            say(await ledger.work.submit(submission))
+
+    run(command())
+
+
+@app.command()
+def carry(
+    context: typer.Context,
+    files: Annotated[list[Path], typer.Argument(help="From `muster work sign`.", exists=True, dir_okay=False)],
+    key: CarrierKey = "orchestrator",
+) -> None:
+    """Carry signed submissions to the ledger in one batch; one that is refused does not touch the others."""
+
+    async def command() -> None:
+        signed = [read_document(file, SignedWork, made_by="muster work sign") for file in files]
+        submissions = [
+            Submission(each.lease.lease, each.lease.raw_signature, each.sha256, each.units, each.raw_signature)
+            for each in signed
+        ]
+        async with open_ledger(context.obj, key) as ledger:
+            refused = {refusal.key: refusal.reason for refusal in await ledger.work.submit_batch(submissions)}
+        for submission in submissions:
+            work_key = submission.lease.key.hash
+            if work_key in refused:
+                warn(f"{work_key} was refused: {refused[work_key]}")
+            else:
+                say(work_key)
+        if len(refused) == len(submissions):
+            raise InvalidInput("every submission was refused", hint="the reasons are above")
+
+    run(command())
+
+
+@app.command()
+def judge(
+    context: typer.Context,
+    key_text: Key,
+    outcome: Annotated[str, typer.Argument(help="accepted, rejected (unpaid) or forged (slashed).")],
+    reason: Annotated[int, typer.Option(min=0, max=65535, help="Reason code.")] = 0,
+    audit: Annotated[Path | None, typer.Option(help="The audit file, whose SHA-256 goes on the ledger.")] = None,
+    key: ValidatorKey = "validator",
+) -> None:
+    """Give a verdict; the second one on disputed work decides."""
+
+    async def command() -> None:
+        verdict = Verdict(
+            key=digest(key_text),
+            outcome=_outcome(outcome),
+            reason=reason,
+            audit_hash=ZERO_DIGEST if audit is None else _sha256(audit),
+        )
+        async with open_ledger(context.obj, key) as ledger:
+            refusals = await ledger.work.judge([verdict])
+            if refusals:
+                name = refusals[0].reason.partition("(")[0]
+                words, hint = _VERDICT_REFUSALS.get(name, ("it was refused", "`muster work show` says where it is"))
+                raise InvalidInput(f"the ledger did not take the verdict: {words} ({name})", hint=hint)
+            found = await ledger.work.get(verdict.key)
+        say(_progress(found))
+
+    run(command())
+
+
+@app.command()
+def dispute(
+    context: typer.Context,
+    key_text: Key,
+    evidence: Annotated[Path | None, typer.Option(help="A file, whose SHA-256 goes on the ledger.")] = None,
+    carrier: Annotated[
+        str | None, typer.Option(help="Name of the key that pays for gas for the node; default: the disputant.")
+    ] = None,
+    key: Annotated[
+        str, typer.Option("--key", help="Name of the node's, its provider's or a validator's key.")
+    ] = "node",
+) -> None:
+    """Dispute a verdict while it can be disputed; another validator decides."""
+
+    async def command() -> None:
+        work_key = digest(key_text)
+        hashed = ZERO_DIGEST if evidence is None else _sha256(evidence)
+        async with open_ledger(context.obj, carrier or key) as ledger:
+            if carrier is None:
+                await ledger.work.dispute(work_key, hashed)
+            else:
+                deadline = datetime.now(UTC) + DISPUTE_VALID
+                word = Dispute(key=work_key, evidence_hash=hashed, deadline=int(deadline.timestamp()))
+                signature = word.sign(open_key(context.obj, key), ledger.work.domain)
+                await ledger.work.dispute(work_key, hashed, deadline=deadline, node_signature=signature)
+            found = await ledger.work.get(work_key)
+        say(_progress(found))
+
+    run(command())
+
+
+@app.command()
+def finalize(context: typer.Context, keys: Keys, key: CarrierKey = "orchestrator") -> None:
+    """Pay and slash what is decided; work that nobody judged in time is let go. Anybody may."""
+
+    async def command() -> None:
+        work_keys = [digest(each) for each in keys]
+        async with open_ledger(context.obj, key) as ledger:
+            await ledger.work.finalize(work_keys)
+            await ledger.work.expire(work_keys)
+            for work_key in work_keys:
+                say(f"{work_key} {_progress(await ledger.work.get(work_key))}")
+
+    run(command())
+
+
+@app.command()
+def show(context: typer.Context, key_text: Key, as_json: JsonOption = False) -> None:
+    """Show where a piece of work is, and what it pays or costs."""
+
+    async def command() -> None:
+        async with open_ledger(context.obj) as ledger:
+            work = await ledger.work.get(digest(key_text))
+        if work is None:
+            raise NotFound(f"no work has the key {key_text}", hint="`muster work list` shows those there are")
+        money = str if as_json else (lambda amount: f"{format_amount(amount)} MUST")
+        show_fields(
+            {
+                "key": digest(key_text),
+                "status": work.status.name.lower(),
+                "verdict": work.outcome.name.lower() if work.outcome else None,
+                "reason": work.reason,
+                "node": work.node,
+                "provider": work.provider,
+                "pool": work.pool_id,
+                "units": work.units,
+                "sha256": work.sha256,
+                "judge": work.judge,
+                "disputer": work.disputer,
+                "since": work.since,
+                "deadline": work.deadline,
+                "pays": money(work.reward),
+                "costs_if_forged": money(work.penalty),
+            },
+            as_json=as_json,
+        )
+
+    run(command())
+
+
+@app.command(name="list")
+def list_(
+    context: typer.Context,
+    node: Annotated[str | None, typer.Option(help="Address or key name; default: all nodes.")] = None,
+    pool: PoolOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the work of a pool, newest last."""
+
+    async def command() -> None:
+        async with open_ledger(context.obj) as ledger:
+            of = None if node is None else resolve_address(context.obj, node)
+            rows = []
+            for each in await ledger.history(WorkSubmitted, pool_id=chosen_pool(context.obj, pool)):
+                if of not in {None, each.node}:
+                    continue
+                work = await ledger.work.get(each.key)
+                if work is not None:
+                    status = work.status.name.lower()
+                    verdict = work.outcome.name.lower() if work.outcome else None
+                    rows.append((each.key, each.node, each.step, each.index, each.units, status, verdict, work.reason))
+        columns = ("key", "node", "step", "index", "units", "status", "verdict", "reason")
+        show_table(columns, rows, as_json=as_json, empty="no work was submitted yet")
+
+    run(command())
+
+
+@app.command()
+def claim(
+    context: typer.Context,
+    to: Annotated[str | None, typer.Option(help="Address or key name that receives it; default: the provider.")] = None,
+    pool: PoolOption = None,
+    key: ProviderKey = "provider",
+) -> None:
+    """Collect what your nodes have earned."""
+
+    async def command() -> None:
+        receiver = None if to is None else resolve_address(context.obj, to)
+        async with open_ledger(context.obj, key) as ledger:
+            amount = await ledger.work.claim([chosen_pool(context.obj, pool)], receiver or ledger.address)
+        say(f"claimed {format_amount(amount)} MUST")
+
+    run(command())
+
+
+@app.command()
+def reasons(as_json: JsonOption = False) -> None:
+    """List the reason codes of verdicts."""
+    rows = [(code.value, code.name.lower().replace("_", "-")) for code in ReasonCode]
+    show_table(("code", "reason"), rows, as_json=as_json, empty="")
+
+
+def _progress(work: Work | None) -> str:
+    if work is None:
+        return "is unknown"
+    words = f"is {work.status.name.lower()}"
+    if work.outcome:
+        words += f", {work.outcome.name.lower()}"
+    return words + (f"; next step until {work.deadline:%H:%M:%S} UTC" if work.deadline else "")
+
+
+def _outcome(text: str) -> Outcome:
+    try:
+        return Outcome[text.upper()]
+    except KeyError:
+        choices = ", ".join(each.name.lower() for each in Outcome)
+        raise InvalidInput(f"{text[:40]!r} is not a verdict", hint=f"one of {choices}") from None
+
+
+def _sha256(path: Path) -> Digest:
+    with path.open("rb") as file:
+        return digest(hashlib.file_digest(file, "sha256").digest())

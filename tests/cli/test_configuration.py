@@ -1,0 +1,77 @@
+"""Where `muster` looks for its configuration, and what it says when that is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli.configuration import load_configuration
+from protocol.errors import InvalidInput, NotFound
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("MUSTER_CONFIG", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(path: Path, pool: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"[pool]\nid = {pool}\n")
+    return path
+
+
+def test_the_nearest_file_wins(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_configuration().pool.id is None
+    write(elsewhere / "home" / ".config" / "muster" / "muster.toml", 1)
+    assert load_configuration().pool.id == 1
+    write(elsewhere / ".devnet" / "muster.toml", 2)
+    assert load_configuration().pool.id == 2
+    write(elsewhere / "muster.toml", 3)
+    assert load_configuration().pool.id == 3
+    monkeypatch.setenv("MUSTER_CONFIG", str(write(elsewhere / "other.toml", 4)))
+    assert load_configuration().pool.id == 4
+    assert load_configuration(write(elsewhere / "explicit.toml", 5)).pool.id == 5
+
+
+def test_paths_are_relative_to_the_file(elsewhere: Path) -> None:
+    (elsewhere / "deep").mkdir()
+    path = elsewhere / "deep" / "m.toml"
+    path.write_text('[chain]\ndeployment = "d.json"\n[keys]\ndirectory = "/keys"\n')
+    read = load_configuration(path)
+    assert read.chain.deployment == elsewhere / "deep" / "d.json"
+    assert read.keys.directory == Path("/keys")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[pool]\nid = 0", "pool.id"),
+        ("[pol]\nid = 1", "pol"),
+        ("[chain]\nrpc = 'ftp://x'", "chain.rpc"),
+        ("[chain", "is not TOML"),
+        ("\x00", "is not TOML"),
+        ("#" * 70_000, "longer than"),
+    ],
+)
+def test_a_broken_file_is_named_with_the_place(elsewhere: Path, text: str, words: str) -> None:
+    path = elsewhere / "muster.toml"
+    path.write_text(text)
+    with pytest.raises(InvalidInput, match=words) as caught:
+        load_configuration()
+    assert str(path) in caught.value.detail
+
+
+def test_a_file_that_was_asked_for_must_exist(elsewhere: Path) -> None:
+    with pytest.raises(NotFound, match="no configuration file"):
+        load_configuration(elsewhere / "ghost.toml")
+
+
+def test_tables_of_services_may_stand_in_the_same_file(elsewhere: Path) -> None:
+    (elsewhere / "muster.toml").write_text("[pool]\nid = 3\n[worker]\nanything = 1\n")
+    assert load_configuration().pool.id == 3

@@ -1,0 +1,313 @@
+"""`muster pool …` against a real orchestrator with a node that speaks to it: what an owner sees, does and is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli import main as command_line
+from orchestrator.app import build_orchestrator
+from orchestrator.parts import build_parts
+from orchestrator.settings import OrchestratorSettings
+from protocol.clients import NodeClient
+from protocol.clock import SystemClock
+from protocol.keys import Key
+from protocol.logs import configure_logs
+from protocol.redis import connect_redis
+from protocol.tokens import Scope, TokenSetting, hash_token, new_token
+from protocol.wire.heartbeat import CommandKind, Heartbeat, HeartbeatAnswer, LogBatch, LogLine
+from tests.orchestrator.edge import HARDWARE, POOL, SOFTWARE, MemoryLedger
+from tests.serving import served
+
+NODE = Key.generate()
+ORCHESTRATOR = Key.generate()
+TOKEN, READER = new_token(), new_token()
+
+
+def speak(url: str, **more: Any) -> HeartbeatAnswer:
+    async def once() -> HeartbeatAnswer:
+        async with NodeClient(url, key=NODE) as node:
+            return await node.heartbeat(Heartbeat(pool_id=POOL, worker_version="0.1.0", **more))
+
+    return asyncio.run(once())
+
+
+@dataclass
+class Owner:
+    """An owner at a terminal, and one node of the pool."""
+
+    url: str
+    home: Path
+    capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch
+
+    def muster(self, *words: str, fails: int = 0) -> str:
+        """Runs `muster pool …`; what it wrote to standard output, or to standard error if it had to fail."""
+        self.monkeypatch.setattr(sys, "argv", ["muster", "--config", str(self.home / "muster.toml"), "pool", *words])
+        status = 0
+        try:
+            command_line.main()
+        except SystemExit as end:
+            status = int(end.code or 0)
+        written = self.capsys.readouterr()
+        assert status == fails, written.err
+        return written.err if fails else written.out
+
+    def asks(self, *words: str) -> Any:
+        """Runs a command with `--json`."""
+        return json.loads(self.muster(*words, "--json"))
+
+    def beat(self, **more: Any) -> HeartbeatAnswer:
+        """The node speaks."""
+        return speak(self.url, **more)
+
+    def until_assigned(self) -> HeartbeatAnswer:
+        for _ in range(100):
+            answer = self.beat()
+            if answer.assignment is not None:
+                return answer
+            self.rest(0.05)
+        pytest.fail("the node was given nothing")
+
+    def report(self, answer: HeartbeatAnswer, state: str) -> HeartbeatAnswer:
+        assert answer.assignment is not None
+        held = answer.assignment
+        return self.beat(assignment={"id": held.id, "generation": held.generation, "state": state})
+
+    def push(self, assignment: str, *texts: str, first: int = 0) -> None:
+        lines = tuple(
+            LogLine(sequence=first + i, time_ms=1, stream="stdout", text=text) for i, text in enumerate(texts)
+        )
+
+        async def once() -> None:
+            async with NodeClient(self.url, key=NODE) as node:
+                await node.push_logs(LogBatch(assignment_id=assignment, lines=lines))
+
+        asyncio.run(once())
+
+    @staticmethod
+    def rest(seconds: float) -> None:
+        asyncio.run(asyncio.sleep(seconds))
+
+
+@pytest.fixture
+def owner(
+    redis_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Owner]:
+    ledger = MemoryLedger(orchestrator=ORCHESTRATOR.address)
+    ledger.register(NODE.address, member=True)
+    settings = OrchestratorSettings(
+        public_url="http://127.0.0.1:1",
+        pool_id=POOL,
+        deployment=Path("unused"),
+        secrets_key_file=tmp_path / "sealing.key",
+        schedule_every_s=0.05,
+        tokens=(
+            TokenSetting(name="owner", scope=Scope.ADMIN, hash=hash_token(TOKEN)),
+            TokenSetting(name="reader", scope=Scope.READ, hash=hash_token(READER)),
+        ),
+    )
+
+    async def tell_hardware() -> None:
+        """What discovery would have told the orchestrator about the node."""
+        redis = connect_redis(redis_url)
+        parts = build_parts(settings, redis=redis, ledger=ledger, key=ORCHESTRATOR, clock=SystemClock())
+        software, hardware = SOFTWARE.model_dump_json(), HARDWARE.model_dump_json()
+        labels = json.dumps({"site": "attic"})
+        await parts.nodes.learn(NODE.address, {"hardware": hardware, "software": software, "labels": labels})
+        await redis.aclose()
+
+    configure_logs(level="WARNING")  # as the command does; the service here shares its process
+    app = build_orchestrator(settings, redis=connect_redis(redis_url), ledger=ledger, key=ORCHESTRATOR)
+    with served(app) as url:
+        speak(url)
+        asyncio.run(tell_hardware())
+        (tmp_path / "token").write_text(TOKEN + "\n")
+        (tmp_path / "muster.toml").write_text(
+            f'[pool]\nid = {POOL}\norchestrator = "{url}"\ntoken_file = "token"\n[orchestrator]\nport = 1\n'
+        )
+        capsys.readouterr()
+        yield Owner(url, tmp_path, capsys, monkeypatch)
+
+
+def test_an_owner_posts_a_task_watches_it_and_stops_it(owner: Owner) -> None:
+    owner.beat()
+    assert [(node["address"], node["state"]) for node in owner.asks("nodes")] == [(NODE.address, "healthy")]
+    owner.monkeypatch.setenv("PASSWORD", "hunter2")
+    words = ["--image", "busybox:1", "--name", "hello", "--env", "A=1", "--secret", "PASSWORD", "--replicas", "1"]
+    task = owner.muster("run", *words, "--memory", "64MiB", "--", "echo", "hi").strip()
+
+    given = owner.until_assigned()
+    assert given.assignment is not None
+    assert (given.assignment.task_id, given.assignment.spec.command) == (task, ("echo", "hi"))
+    assert given.assignment.spec.resources.memory_bytes == 64 << 20
+    assert given.assignment.secrets["PASSWORD"].get_secret_value() == "hunter2"
+
+    owner.report(given, "running")
+    assert "1 running" in owner.muster("tasks")
+    assert owner.asks("nodes", "--task", "hello")[0]["assignment"]["state"] == "running"
+    shown = owner.muster("task", task[:6])
+    assert "hunter2" not in shown
+    assert "PASSWORD" in shown
+
+    owner.muster("logs", NODE.address)
+    assert CommandKind.SEND_LOGS in {command.kind for command in owner.beat().commands}
+    owner.push(given.assignment.id, "first line", "evil \x1b[2J line")
+    assert owner.muster("logs", NODE.address) == "first line\nevil \N{REPLACEMENT CHARACTER}[2J line\n"
+    assert "│ first line" in owner.muster("logs", "--task", "hello")
+    assert json.loads(owner.muster("logs", "--json").splitlines()[0])["node"] == NODE.address
+
+    owner.report(given, "completed")
+    assert "│ first line" in owner.muster("logs", "--task", "hello")  # kept after the container is gone
+    owner.muster("stop", "hello")
+    assert owner.asks("task", "hello")["desired_state"] == "stopped"
+    kinds = {event["kind"] for event in owner.asks("events")}
+    assert "node.healthy" in kinds
+
+
+def test_an_owner_restarts_drains_resumes_bans_and_unbans_a_node(owner: Owner) -> None:
+    owner.beat()
+    owner.muster("run", "--image", "busybox", "--", "sleep", "1")
+    given = owner.until_assigned()
+    owner.report(given, "running")
+    owner.muster("restart", NODE.address, "--reason", "it hangs")
+    again = owner.beat().assignment
+    assert again is not None
+    assert given.assignment is not None
+    assert again.restart_nonce > given.assignment.restart_nonce
+    assert "draining" in owner.muster("drain", NODE.address)
+    assert CommandKind.DRAIN in {command.kind for command in owner.beat().commands}
+    assert "healthy" in owner.muster("resume", NODE.address)
+    assert "banned" in owner.muster("ban", NODE.address, "--reason", "a test")
+    shown = owner.asks("node", NODE.address)
+    assert shown["node"]["state"] == "banned"
+    assert shown["history"][0]["cause"] == "a test"
+    assert "a test" in owner.muster("node", NODE.address)
+    assert "banned" not in owner.muster("unban", NODE.address)
+    assert owner.asks("groups") == []
+
+
+def test_an_owner_stops_starts_and_changes_a_task(owner: Owner) -> None:
+    owner.muster("run", "--image", "busybox", "--name", "web")
+    assert "stopped" in owner.muster("stop", "web")
+    assert owner.asks("tasks", "--running") == []
+    owner.muster("start", "web")
+    assert "replicas 3, priority 7" in owner.muster("change", "web", "--replicas", "3", "--priority", "7")
+    assert owner.asks("task", "web")["spec"]["replicas"] == 3
+    owner.muster("stop", "web", "--delete")
+    assert owner.asks("tasks") == []
+
+
+def test_an_owner_makes_and_deletes_webhooks(owner: Owner) -> None:
+    assert owner.asks("webhooks") == []
+    # A public address that is never spoken to: no event begins so.
+    made = owner.asks("add-webhook", "https://1.1.1.1/hook", "--event", "never.")
+    assert len(made["secret"]) >= 32
+    assert "1.1.1.1/hook" in owner.muster("webhooks")
+    assert made["secret"] not in owner.muster("webhooks", "--json")
+    owner.muster("delete-webhook", made["id"])
+    assert owner.asks("webhooks") == []
+
+
+def test_a_task_file_is_read_and_flags_go_over_it(owner: Owner) -> None:
+    file = owner.home / "task.toml"
+    file.write_text(
+        """
+        name = "trainer"
+        image = "example.org/trainer@sha256:%s"
+        command = ["train"]
+        replicas = 3
+        [environment]
+        LEVEL = "1"
+        [resources]
+        cpus = 2.0
+        [secrets]
+        KEY = "from the file"
+        """
+        % ("a" * 64)
+    )
+    made = owner.asks("run", str(file), "--cpus", "1.5", "--env", "MORE=2", "--label", "site=attic", "--data", "/data")
+    spec = made["spec"]
+    assert (spec["name"], spec["replicas"], spec["command"]) == ("trainer", 3, ["train"])
+    assert spec["environment"] == {"LEVEL": "1", "MORE": "2"}
+    assert (spec["resources"]["cpus"], spec["selector"]["labels"]) == (1.5, {"site": "attic"})
+    assert spec["volumes"] == [{"target": "/data", "shared": False, "read_only": False}]
+    assert made["secret_names"] == ["KEY"]
+    as_json = owner.home / "task.json"
+    as_json.write_text(json.dumps({"image": "busybox", "command": ["true"]}))
+    assert owner.asks("run", str(as_json))["spec"]["name"] == "busybox"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run"], "which task?"),
+        (["run", "nothing.toml"], "there is no file"),
+        (["run", "--image", "UPPER CASE"], "image"),
+        (["run", "--image", "a", "--memory", "much"], "not a size"),
+        (["run", "--image", "a", "--replicas", "-1"], "--replicas"),
+        (["run", "--image", "a", "--env", "A"], "NAME=VALUE"),
+        (["run", "--image", "a", "--secret", "NOT_SET_HERE"], "NOT_SET_HERE is not set"),
+        (["run", "--image", "a", "--env", "A=${MUSTER_NOTHING}"], "MUSTER_NOTHING"),
+        (["run", "--image", "a", "--cpus", "-1"], "cpus"),
+        (["change", "nothing"], "change what?"),
+        (["add-webhook", "https://127.0.0.1/"], "private network"),
+        (["add-webhook", "not a url"], "is not a URL for events"),
+        (["stop", "nothing"], "there is no task nothing"),
+        (["node", "0x" + "11" * 20], "0x1111"),
+        (["restart", "0x" + "11" * 20], "0x1111"),
+        (["restart", NODE.address], "runs nothing"),
+        (["resume", NODE.address], "not draining"),
+        (["ban", NODE.address, "--reason", "x" * 201], "at most 200 characters"),
+        (["logs", "0x12"], "not an address"),
+    ],
+)
+def test_a_mistake_is_answered_in_words(owner: Owner, words: list[str], said: str) -> None:
+    owner.beat()
+    error = owner.muster(*words, fails=1)
+    assert said in error.replace("\n", " ")
+    assert "Traceback" not in error
+
+
+def test_who_may_not_is_told_so(owner: Owner) -> None:
+    owner.beat()
+    for token, said in ((READER, "scope"), (new_token(), "not known"), ("nonsense", "not known")):
+        owner.monkeypatch.setenv("MUSTER_POOL_TOKEN", token)
+        assert said in owner.muster("drain", NODE.address, fails=1)
+    (owner.home / "token").unlink()
+    owner.monkeypatch.delenv("MUSTER_POOL_TOKEN")
+    assert "can't read the token file" in owner.muster("nodes", fails=1)
+
+
+def test_an_orchestrator_that_is_down_is_worth_another_try_later(owner: Owner) -> None:
+    assert "can't reach" in owner.muster("nodes", "--orchestrator", "http://127.0.0.1:9", fails=75)
+
+
+def test_output_is_followed_as_it_comes(owner: Owner) -> None:
+    owner.beat()
+    owner.muster("run", "--image", "busybox", "--", "sleep", "1")
+    given = owner.until_assigned()
+    assert given.assignment is not None
+    owner.report(given, "running")
+    owner.push(given.assignment.id, "one")
+    command = [sys.executable, "-m", "cli", "--config", str(owner.home / "muster.toml"), "pool", "logs", "--follow"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ) as shown:
+        try:
+            assert shown.stdout is not None
+            assert shown.stdout.readline().endswith("│ one\n")
+            owner.push(given.assignment.id, "two", first=1)
+            assert shown.stdout.readline().endswith("│ two\n")
+            shown.send_signal(signal.SIGINT)
+            assert shown.wait(10) == command_line.EXIT_INTERRUPTED
+        finally:
+            shown.kill()

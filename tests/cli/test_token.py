@@ -1,0 +1,27 @@
+"""`muster token`: made here, kept only as a hash."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from protocol.tokens import Scope, TokenSetting
+from tests.e2e.conftest import run_muster
+
+
+def test_a_new_token_fits_its_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = run_muster("token", "new", "--json").json()
+    monkeypatch.setattr(sys, "stdin", io.StringIO(made["token"] + "\n"))
+    again = run_muster("token", "hash").out.strip()
+    for hashed in (made["hash"], again):
+        assert TokenSetting(name="ann", scope=Scope.READ, hash=hashed)
+        assert made["token"].split("_", 2)[2] not in hashed
+
+
+def test_what_is_no_token_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hunter2\n"))
+    said = run_muster("token", "hash")
+    assert said.code == 1
+    assert "hunter2" not in said.err

@@ -1,0 +1,97 @@
+"""The devnet as a person starts and stops it, gently and not."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ledger.chain.anvil import find_anvil
+from ledger.errors import AnvilMissing
+from tests.e2e.conftest import run_muster, start_devnet, stop_devnet, wait_until
+
+
+def members(directory: Path) -> list[psutil.Process]:
+    """Living processes that work in the devnet's folder, and their supervisor's guardian."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            here = str(directory) in " ".join(process.cmdline())
+            if here and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+@pytest.mark.parametrize("with_signal", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_all_of_it_cleanly(tmp_path: Path, with_signal: int) -> None:
+    process = start_devnet(tmp_path / "net", "--ledger-only")
+    assert members(tmp_path)
+    assert stop_devnet(process, with_signal) == 0
+    assert not members(tmp_path)
+
+
+@pytest.mark.parametrize("options", [["--ledger-only"], ["--workers", "1", "--runtime", "process"]])
+def test_kill_9_leaves_nothing_running_and_the_next_devnet_starts(tmp_path: Path, options: list[str]) -> None:
+    process = start_devnet(tmp_path / "net", *options)
+    process.kill()
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+    wait_until(lambda: not members(tmp_path))
+    assert stop_devnet(start_devnet(tmp_path / "net", "--ledger-only")) == 0
+
+
+def test_two_devnets_do_not_share_a_folder(tmp_path: Path) -> None:
+    process = start_devnet(tmp_path / "net", "--ledger-only")
+    try:
+        said = run_muster("devnet", "--plain", "--directory", str(tmp_path / "net"))
+        assert said.code == 1
+        assert "a devnet is running in" in said.err
+    finally:
+        assert stop_devnet(process) == 0
+
+
+def test_a_folder_with_other_files_is_not_touched(tmp_path: Path) -> None:
+    precious = tmp_path / "precious.txt"
+    precious.write_text("mine")
+    said = run_muster("devnet", "--plain", "--directory", str(tmp_path))
+    assert said.code == 1
+    assert "holds files that no devnet made" in said.err
+    assert precious.read_text() == "mine"
+
+
+def test_what_was_kept_goes_on(tmp_path: Path) -> None:
+    directory, configuration = tmp_path / "net", str(tmp_path / "net" / "muster.toml")
+    process = start_devnet(directory, "--ledger-only")
+    said = run_muster("--config", configuration, "stake", "add", "7")
+    assert said.code == 0, said.err
+    assert stop_devnet(process) == 0
+    process = start_devnet(directory, "--ledger-only", "--keep")
+    try:
+        assert "active                7" in run_muster("--config", configuration, "stake", "status").out
+    finally:
+        assert stop_devnet(process) == 0
+
+
+@pytest.mark.needs_anvil
+def test_anvil_serves_as_well(tmp_path: Path) -> None:
+    try:
+        find_anvil()
+    except AnvilMissing as missing:
+        pytest.skip(missing.detail)
+    said = run_muster("devnet", "--check", "--chain", "anvil", "--ledger-only", "--directory", str(tmp_path / "net"))
+    assert said.code == 0, said.err
+    assert "pool 1 is active" in said.out
+
+
+def test_a_chain_that_is_down_is_told_with_what_to_do(tmp_path: Path) -> None:
+    process = start_devnet(tmp_path / "net", "--ledger-only")
+    assert stop_devnet(process) == 0
+    said = run_muster("--config", str(tmp_path / "net" / "muster.toml"), "pool", "show")
+    assert said.code == 75
+    assert "can't be reached" in said.err
+    assert "hint:" in said.err

@@ -1,0 +1,181 @@
+"""A contributor's whole financial life on a running devnet, as commands: from a key to the stake that comes back."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Devnet
+
+URL = "https://orchestrator.example"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("files")
+
+
+def lease_and_carry(devnet: Devnet, files: Path, index: int, *, units: int = 4096) -> str:
+    """Work under a new lease, carried for the node; returns its key."""
+    result, lease, signed = (files / f"{index}.{kind}" for kind in ("parquet", "lease", "signed"))
+    result.write_text(f"rollouts {index}")
+    devnet.muster("work", "lease", "mine", "--index", str(index), "--out", str(lease))
+    devnet.muster("work", "sign", str(lease), str(result), "--units", str(units), "--out", str(signed), "--key", "mine")
+    return devnet.muster("work", "carry", str(signed)).out.strip()
+
+
+def work(devnet: Devnet, key: str) -> dict[str, str]:
+    found: dict[str, str] = devnet.muster("work", "show", key, "--json").json()
+    return found
+
+
+def active_stake(devnet: Devnet) -> int:
+    return int(devnet.muster("stake", "status", "me", "--json").json()["active"])
+
+
+def test_a_whole_financial_life(devnet: Devnet, files: Path) -> None:
+    muster = devnet.muster
+
+    # Keys of one's own, and some money from the governor.
+    me = muster("keys", "new", "me", "--light", "--json").json()["address"]
+    muster("keys", "new", "mine", "--light")
+    muster("ledger", "mint", "me", "200")
+    gas = muster("ledger", "balance", "provider", "--json").json()
+    assert int(gas["coin_for_gas"]) > 0
+
+    # A pool of one's own would be made like this; the devnet's is pool 1.
+    assert (
+        "pool 2 is active"
+        in muster(
+            "pool",
+            "create",
+            "--validator",
+            "validator",
+            "--judge-period",
+            "30",
+            "--challenge-period",
+            "5",
+            "--dispute-period",
+            "20",
+            "--notice-period",
+            "5",
+        ).out
+    )
+    muster("pool", "fund", "10", "--pool", "2")
+    muster("pool", "end", "--pool", "2")
+    assert "withdrew 10 MUST" in muster("pool", "withdraw", "--pool", "2").out
+
+    # The provider needs the chain's coin for its own transactions; a stranger without any is told so.
+    said = muster("stake", "add", "100", "--key", "me", expect=1)
+    assert "insufficient funds" in (said.err + said.out).lower()
+    devnet.give_coin(me)
+
+    # Stake, register, join by invite; the node itself never pays for gas.
+    muster("stake", "add", "100", "--key", "me")
+    muster("node", "register", "--node-key", "mine", "--capacity", "2", "--key", "me")
+    invite = files / "invite.json"
+    muster("pool", "invite", "mine", "--url", URL, "--out", str(invite))
+    muster("node", "join", str(invite), "--key", "mine", "--carrier", "orchestrator")
+    assert muster("node", "show", "mine", "--json").json()["member"] is True
+    assert (
+        "redeemed or cancelled"
+        in muster("node", "join", str(invite), "--key", "mine", "--carrier", "orchestrator", expect=1).err
+    )
+    altered = json.loads(invite.read_text()) | {"url": "https://evil.example", "nonce": "7"}
+    invite.write_text(json.dumps(altered))
+    assert (
+        "not signed by the orchestrator"
+        in muster("node", "join", str(invite), "--key", "mine", "--carrier", "orchestrator", expect=1).err
+    )
+
+    # Accepted, nobody disputes: paid.
+    paid = lease_and_carry(devnet, files, 0)
+    muster("work", "judge", paid, "accepted")
+    # Forged says one; the node disputes, another says accepted: paid at once.
+    cleared = lease_and_carry(devnet, files, 1)
+    muster("work", "judge", cleared, "forged", "--reason", "801")
+    muster("work", "dispute", cleared, "--key", "mine", "--carrier", "orchestrator")
+    assert "ConflictOfInterest" in muster("work", "judge", cleared, "forged", expect=1).err
+    muster("work", "judge", cleared, "accepted", "--key", "validator-2")
+    assert work(devnet, cleared)["status"] == "final"
+    # Accepted says one; another validator disputes, a third says rejected: unpaid.
+    undone = lease_and_carry(devnet, files, 2)
+    muster("work", "judge", undone, "accepted")
+    muster("work", "dispute", undone, "--key", "validator-2")
+    muster("work", "judge", undone, "rejected", "--key", "validator-3")
+    assert work(devnet, undone)["verdict"] == "rejected"
+    # Nobody judges: expired without blame.
+    forgotten = lease_and_carry(devnet, files, 3)
+
+    devnet.warp(timedelta(seconds=61))
+    muster("work", "finalize", paid, forgotten)
+    assert work(devnet, paid)["status"] == "final"
+    assert work(devnet, forgotten)["status"] == "expired"
+    assert active_stake(devnet) == 100 * 10**18
+    assert "claimed 0.8192 MUST" in muster("work", "claim", "--key", "me").out
+    assert "earned nothing" in muster("work", "claim", "--key", "me", expect=1).err
+
+    # Forged, and nobody disputes: stake is gone, and so is the place in the pool.
+    forged = lease_and_carry(devnet, files, 4)
+    muster("work", "judge", forged, "forged", "--reason", "700", "--key", "validator-3")
+    devnet.warp(timedelta(seconds=16))
+    muster("work", "finalize", forged)
+    assert active_stake(devnet) == 100 * 10**18 - 36_864 * 10**14
+    assert muster("node", "show", "mine", "--json").json()["member"] is False
+    listed = {row["key"]: row["verdict"] for row in muster("work", "list", "--json").json()}
+    assert listed == {paid: "accepted", cleared: "accepted", undone: "rejected", forgotten: None, forged: "forged"}
+
+    # Back by another invite, then out for good, and the rest of the stake comes back.
+    muster("pool", "invite", "mine", "--url", URL, "--out", str(invite))
+    muster("node", "join", str(invite), "--key", "mine", "--carrier", "orchestrator")
+    muster("node", "leave", "--key", "mine", "--carrier", "orchestrator")
+    muster("stake", "unbond", "96.3136", "--key", "me")
+    assert "nothing has matured" in muster("stake", "withdraw", "--key", "me", expect=1).err
+    devnet.warp(timedelta(seconds=106))
+    assert "withdrew 96.3136 MUST" in muster("stake", "withdraw", "--key", "me").out
+    assert int(muster("ledger", "balance", "me", "--json").json()["must"]) == 10**18 * 200 - (36_864 - 8_192) * 10**14
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["stake", "add", "many"], 1, "is not an amount of MUST"),
+        (["stake", "status", "nobody"], 1, "neither an address nor a key"),
+        (["stake", "status", "0x00"], 1, "is not an address"),
+        (["pool", "show", "--pool", "99"], 1, "there is no pool 99"),
+        (["pool", "create", "--penalty", "0"], 1, "does not deter"),
+        (["pool", "create", "--audit-floor", "2"], 2, "--audit-floor"),
+        (["pool", "fund", "10", "--key", "ghost"], 1, "there is no key called ghost"),
+        (["pool", "roles", "--set", "manager"], 1, "--set needs --to"),
+        (["work", "judge", "0x" + "00" * 32, "perhaps"], 1, "is not a verdict"),
+        (["work", "judge", "0x12", "forged"], 1, "is not a 32-byte digest"),
+        (["work", "judge", "0x" + "00" * 32, "forged"], 1, "WrongStatus"),
+        (["ledger", "mint", "owner", "1", "--key", "owner"], 1, "is not the governor"),
+        (["node", "join", "/no/such/file"], 2, "does not exist"),
+        (["frobnicate"], 2, "No such command"),
+    ],
+)
+def test_a_mistake_is_told_in_words_and_never_in_a_traceback(
+    devnet: Devnet, arguments: list[str], code: int, words: str
+) -> None:
+    said = devnet.muster(*arguments, expect=code)
+    assert words in said.err.replace("\n", " ")
+    assert "Traceback" not in said.err
+
+
+def test_every_list_is_there_as_json(devnet: Devnet) -> None:
+    for command in (
+        "keys list",
+        "pool show",
+        "pool economics",
+        "pool roles",
+        "ledger status",
+        "ledger domain list",
+        "work reasons",
+        "config",
+        "stake status owner",
+    ):
+        assert devnet.muster(*command.split(), "--json").json()

@@ -1,0 +1,126 @@
+"""The orchestrator under fuzz: whatever is sent, no 5xx, and every answer is what its OpenAPI promises."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from requests.auth import AuthBase
+from requests.models import PreparedRequest
+
+from orchestrator.app import build_orchestrator
+from orchestrator.parts import build_parts
+from orchestrator.settings import OrchestratorSettings
+from protocol.clients import NodeClient, OrchestratorClient
+from protocol.clock import SystemClock
+from protocol.keys import Key
+from protocol.redis import connect_redis
+from protocol.tokens import Scope, TokenSetting, hash_token, new_token
+from protocol.wire.heartbeat import Heartbeat
+from protocol.wire.tasks import NewTask, TaskSpec
+from tests.fuzz.harness import Signed, fuzz, operations
+from tests.orchestrator.edge import HARDWARE, MANAGER, POOL, SOFTWARE, MemoryLedger
+from tests.serving import served
+
+SERVICE, NODE, STRANGER = Key.generate(), Key.generate(), Key.generate()
+TOKEN, READER = new_token(), new_token()
+
+
+class Bearer(AuthBase):
+    """Sends a token."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def __call__(self, request: PreparedRequest) -> PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {self._token}"
+        return request
+
+
+def settings(home: Path) -> OrchestratorSettings:
+    return OrchestratorSettings(
+        public_url="http://127.0.0.1:1",
+        pool_id=POOL,
+        deployment=Path("unused"),
+        secrets_key_file=home / "sealing.key",
+        node_rate_per_s=10_000,
+        node_burst=10_000,
+        tokens=(
+            TokenSetting(name="owner", scope=Scope.ADMIN, hash=hash_token(TOKEN)),
+            TokenSetting(name="reader", scope=Scope.READ, hash=hash_token(READER)),
+        ),
+    )
+
+
+LEDGER = MemoryLedger(orchestrator=SERVICE.address)
+LEDGER.register(NODE.address, member=True)
+
+
+def build(redis_url: str, home: Path) -> FastAPI:
+    return build_orchestrator(settings(home), redis=connect_redis(redis_url), ledger=LEDGER, key=SERVICE)
+
+
+def all_operations() -> list[tuple[str, str]]:
+    with tempfile.TemporaryDirectory() as home:
+        return operations(build("redis://127.0.0.1:1/0", Path(home)), but=("/metrics", "/readyz", "/healthz"))
+
+
+SPEAKERS: dict[str, AuthBase | None] = {
+    "nobody": None,
+    "the owner": Bearer(TOKEN),
+    "a reader": Bearer(READER),
+    "the manager": Signed(MANAGER, SERVICE.address),
+    "the node": Signed(NODE, SERVICE.address),
+    "a stranger": Signed(STRANGER, SERVICE.address),
+}
+
+
+@pytest.fixture(scope="module")
+def place(redis_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FastAPI, str, str]]:
+    home = tmp_path_factory.mktemp("fuzzed")
+    app = build(redis_server, home)
+    with served(app) as url:
+        task = asyncio.run(begin(url, redis_server, home))
+        yield app, url, task
+
+
+async def begin(url: str, redis_url: str, home: Path) -> str:
+    """One node that works and one task; the task's id."""
+    async with NodeClient(url, key=NODE) as node, OrchestratorClient(url, token=TOKEN) as owner:
+        await node.heartbeat(Heartbeat(pool_id=POOL, worker_version="0.1.0"))
+        redis = connect_redis(redis_url)
+        parts = build_parts(settings(home), redis=redis, ledger=LEDGER, key=SERVICE, clock=SystemClock())
+        told = {"hardware": HARDWARE.model_dump_json(), "software": SOFTWARE.model_dump_json()}
+        await parts.nodes.learn(NODE.address, told | {"labels": json.dumps({})})
+        await redis.aclose()
+        return (await owner.create_task(NewTask(spec=TaskSpec(name="hello", image="busybox")))).id
+
+
+@pytest.mark.parametrize("operation", all_operations(), ids=" ".join)
+def test_no_request_makes_it_stumble(place: tuple[FastAPI, str, str], operation: tuple[str, str]) -> None:
+    app, url, task = place
+    known: dict[str, list[object]] = {
+        "node": [NODE.address],
+        "task_id": [task],
+        "task": [task],
+        "cursor": [NODE.address],
+        "after": ["0-0"],
+        "state": ["healthy"],
+    }
+    fuzz(app, url, operation, speakers=SPEAKERS, known=known, fixed={"follow": "false"}, examples=20)
+
+
+def test_the_fuzzed_service_still_serves(place: tuple[FastAPI, str, str]) -> None:
+    _, url, _ = place
+
+    async def look() -> list[str]:
+        async with OrchestratorClient(url, token=TOKEN) as owner:
+            await owner.create_task(NewTask(spec=TaskSpec(name="after", image="busybox")))
+            return [task.spec.name async for task in owner.tasks()]
+
+    assert asyncio.run(look())[-1] == "after"
