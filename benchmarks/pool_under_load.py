@@ -1,0 +1,358 @@
+"""What the orchestrator's benchmarks share: a real Redis, an orchestrator process, nodes that sign, raw HTTP clients.
+
+Server and load are pinned to different cores where there are two: what is measured is one core of orchestrator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import cast
+
+import redis as sync_redis
+import uvloop
+
+from orchestrator.app import build_orchestrator
+from orchestrator.chain import Changes, NodeStanding, PoolStanding
+from orchestrator.settings import OrchestratorSettings
+from protocol.curve import PrivateKey
+from protocol.identifiers import ZERO_ADDRESS, Address
+from protocol.keys import Key
+from protocol.logs import configure_logs
+from protocol.redis import connect_redis
+from protocol.service import serve
+from protocol.signing import sign_request
+from protocol.typed_data import SigningDomain
+from protocol.wire.tasks import TaskSpec
+
+POOL = 1
+PREFIX = f"muster:{{pool-{POOL}}}:"
+SERVER_KEY = Key.from_hex("11" * 32)
+SPEC = {"name": "rollouts", "image": "python:3.11", "command": ["python", "-m", "task"]}
+
+
+class QuietLedger:
+    """A ledger on which nothing happens and every node is a member."""
+
+    domain = SigningDomain(1, ZERO_ADDRESS)
+
+    async def pool(self) -> PoolStanding:
+        """An active pool."""
+        return PoolStanding(
+            domain_id=1,
+            active=True,
+            owner=ZERO_ADDRESS,
+            managers=frozenset(),
+            orchestrator=SERVER_KEY.address,
+            min_capacity=0,
+            max_nodes=10**6,
+            members=0,
+        )
+
+    async def standing(self, node: Address) -> NodeStanding:
+        """A member."""
+        return NodeStanding(provider=node, member=True, banned=False, capacity=1, free_stake=0, needed_stake=0)
+
+    async def remove(self, nodes: Sequence[Address], *, reason: str) -> None:
+        """Nothing to do."""
+
+    async def ban(self, node: Address, *, reason: str) -> None:
+        """Nothing to do."""
+
+    async def unban(self, node: Address) -> None:
+        """Nothing to do."""
+
+    async def changes(self) -> Changes:
+        """None."""
+
+        async def commit() -> None:
+            return
+
+        return Changes((), commit)
+
+    def forget_position(self) -> None:
+        """Nothing to do."""
+
+    async def aclose(self) -> None:
+        """Nothing to do."""
+
+
+@contextmanager
+def redis_server() -> Iterator[str]:
+    """A redis-server of our own on a unix socket, with an append-only file as in production."""
+    binary = os.environ.get("MUSTER_REDIS_SERVER") or shutil.which("redis-server")
+    if binary is None:
+        raise SystemExit("no redis-server: install it, or name one in MUSTER_REDIS_SERVER")
+    with tempfile.TemporaryDirectory(prefix="muster-bench-") as home:
+        path = f"{home}/s"
+        command = [binary, "--port", "0", "--unixsocket", path, "--save", "", "--appendonly", "yes", "--dir", home]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+            try:
+                while not Path(path).exists() and process.poll() is None:
+                    time.sleep(0.02)
+                _pin(process.pid, last=True)
+                yield f"unix://{path}"
+            finally:
+                process.terminate()
+
+
+@contextmanager
+def orchestrator_process(redis_url: str, **settings: object) -> Iterator[tuple[int, int]]:
+    """An orchestrator in a process of its own, pinned to the first core; its port and pid."""
+    ours, theirs = multiprocessing.Pipe()
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=_serve, args=(redis_url, settings, theirs), daemon=True)
+    process.start()
+    try:
+        if not ours.poll(30):
+            raise SystemExit("the orchestrator did not start")
+        yield ours.recv(), process.pid or 0
+    finally:
+        process.terminate()
+        process.join(20)
+
+
+def _serve(redis_url: str, changes: dict[str, object], parent: Connection) -> None:
+    _pin(0, last=False)
+    settings = bench_settings(**changes)
+    configure_logs(level="WARNING")
+    app = build_orchestrator(settings, redis=connect_redis(redis_url), ledger=QuietLedger(), key=SERVER_KEY)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(app, on_bound=parent.send))
+
+
+def bench_settings(**changes: object) -> OrchestratorSettings:
+    """Settings under which nothing but the work itself limits the load."""
+    return OrchestratorSettings.model_validate(
+        {
+            "public_url": "http://127.0.0.1:1",
+            "pool_id": POOL,
+            "deployment": "unused",
+            "node_rate_per_s": 1000,
+            "node_burst": 1000,
+            "ip_rate_per_s": 1_000_000,
+            "ip_burst": 1_000_000,
+            "ledger_every_s": 60,
+            **changes,
+        }
+    )
+
+
+def node_keys(count: int) -> list[Key]:
+    """Keys of `count` nodes, the same each time."""
+    return [Key(PrivateKey.from_int(1000 + number).secret) for number in range(count)]
+
+
+def seed(redis_url: str, addresses: Sequence[Address]) -> None:
+    """Writes members that run a task and spoke just now."""
+    now = int(time.time() * 1000)
+    task = "a" * 32
+    with sync_redis.from_url(redis_url) as client:
+        client.flushall()
+        full = OrchestratorSpec.full()
+        client.hset(
+            f"{PREFIX}task:{task}",
+            mapping={
+                "name": "rollouts",
+                "spec": full,
+                "generation": 1,
+                "desired": "running",
+                "state": "running",
+                "reason": "",
+                "created": now,
+                "sealed": "",
+                "secret_names": "[]",
+                "rev": 1,
+            },
+        )
+        client.zadd(f"{PREFIX}tasks", {task: now})
+        client.sadd(f"{PREFIX}tasks:open", task)
+        for start in range(0, len(addresses), 1000):
+            with client.pipeline(transaction=False) as pipe:
+                for address in addresses[start : start + 1000]:
+                    name = address[2:34].lower()
+                    head = f'"id":"{name}","task_id":"{task}","generation":1,"group":null,"restart_nonce":0'
+                    fields = {
+                        "state": "healthy",
+                        "rev": 1,
+                        "since": now,
+                        "seen": now,
+                        "interval": 10_000,
+                        "member": 1,
+                        "reason": "it spoke",
+                        "aid": name,
+                        "agen": 1,
+                        "ahead": head,
+                        "aref": f"{task}:1",
+                        "astate": "running",
+                        "hardware": OrchestratorSpec.HARDWARE,
+                    }
+                    pipe.hset(f"{PREFIX}node:{address}", mapping=fields)
+                    assignment = {"id": name, "task": task, "name": "rollouts", "node": address, "generation": 1}
+                    pipe.hset(f"{PREFIX}assignment:{name}", mapping={**assignment, "state": "running", "assigned": now})
+                    pipe.zadd(f"{PREFIX}nodes", {address: 0})
+                    pipe.zadd(f"{PREFIX}deadlines", {address: now + 600_000})
+                    pipe.sadd(f"{PREFIX}placed:{task}", address)
+                pipe.execute()
+
+
+class OrchestratorSpec:
+    """The task and the machine that the load is made of."""
+
+    HARDWARE = json.dumps(
+        {
+            "cpu_model": "x",
+            "cpu_cores": 16,
+            "architecture": "x86_64",
+            "memory_bytes": 64 << 30,
+            "disk_free_bytes": 1 << 40,
+            "gpus": [],
+            "gpu_driver": None,
+        }
+    )
+
+    @staticmethod
+    def full() -> str:
+        """The task's spec with all its defaults, as the orchestrator keeps it."""
+        return TaskSpec.model_validate(SPEC).model_dump_json()
+
+
+def heartbeat_request(key: Key, *, at: datetime | None = None) -> bytes:
+    """A whole signed HTTP request of a heartbeat that reports a running task and ten gauges."""
+    name = key.address[2:34].lower()
+    body = json.dumps(
+        {
+            "pool_id": POOL,
+            "worker_version": "0.1.0",
+            "assignment": {"id": name, "generation": 1, "state": "running", "started_at_ms": 1, "restarts": 0},
+            "metrics": {f"gauge.{number}": number * 1.5 for number in range(10)},
+        }
+    ).encode()
+    stamp = sign_request(
+        key,
+        audience=SERVER_KEY.address,
+        method="POST",
+        target="/v1/heartbeat",
+        body=body,
+        at=at or datetime.now(UTC),
+    )
+    lines = ["POST /v1/heartbeat HTTP/1.1", "Host: pool", f"Content-Length: {len(body)}"]
+    lines += ["Content-Type: application/json", *(f"{name}: {value}" for name, value in stamp.headers().items())]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a client process saw."""
+
+    sent: int
+    good: int
+    seconds: float
+    latencies_ms: list[float]
+
+
+class Line(asyncio.Protocol):
+    """One keep-alive connection; one request at a time."""
+
+    def __init__(self) -> None:
+        self._answer: asyncio.Future[tuple[int, bytes]] | None = None
+        self._buffer = b""
+        self._transport: asyncio.Transport | None = None
+
+    @classmethod
+    async def to(cls, port: int) -> Line:
+        """Connects to a port of this machine."""
+        _, line = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port)
+        return line
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Remembers where to write."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass of it
+        raw = transport.get_extra_info("socket")
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def data_received(self, data: bytes) -> None:
+        """Ends the exchange when the whole answer is there."""
+        self._buffer += data
+        head, found, rest = self._buffer.partition(b"\r\n\r\n")
+        if not found:
+            return
+        length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n", 1)[0])
+        if len(rest) >= length and self._answer is not None and not self._answer.done():
+            self._buffer = b""
+            self._answer.set_result((int(head[9:12]), rest))
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """Ends the exchange without an answer."""
+        self._transport = None
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result((0, b""))
+
+    async def exchange(self, request: bytes) -> tuple[int, bytes]:
+        """Status and body of the answer; status 0 if the connection broke."""
+        if self._transport is None:
+            return 0, b""
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        return await self._answer
+
+    def close(self) -> None:
+        """Hangs up."""
+        if self._transport is not None:
+            self._transport.close()
+
+
+async def closed_loop(port: int, requests: Sequence[bytes], *, connections: int) -> Load:
+    """Sends all requests over some connections, each as fast as answers come."""
+    lines = [await Line.to(port) for _ in range(connections)]
+    left = iter(requests)
+    latencies: list[float] = []
+    good = 0
+
+    async def use(line: Line) -> None:
+        nonlocal good
+        for request in left:
+            started = time.perf_counter()
+            status, _ = await line.exchange(request)
+            good += status == 200
+            latencies.append((time.perf_counter() - started) * 1000)
+
+    begun = time.perf_counter()
+    await asyncio.gather(*(use(line) for line in lines))
+    return Load(len(requests), good, time.perf_counter() - begun, latencies)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` of all lie."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _pin(pid: int, *, last: bool) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) > 1:
+        os.sched_setaffinity(pid, {cores[-1] if last else cores[0]})
+
+
+def pin_load() -> None:
+    """Leaves the first core to the orchestrator."""
+    _pin(0, last=True)

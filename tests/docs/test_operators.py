@@ -1,0 +1,53 @@
+"""The operators' page says what is true: its settings load, its metrics and settings exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from discovery.settings import DiscoverySettings
+from orchestrator.settings import OrchestratorSettings
+from protocol.clients import ServiceLocation
+from protocol.settings import Settings
+from protocol.tokens import TokenBook
+
+PAGE = (Path(__file__).parents[2] / "docs" / "operators.md").read_text()
+EXAMPLES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    """The page's settings files; secrets that they name lie in this folder."""
+    (tmp_path / "chain-url").write_text("https://chain.example/key\n")
+    written = []
+    for number, text in enumerate(EXAMPLES):
+        written.append(tmp_path / f"{number}.toml")
+        written[-1].write_text(text.replace("/run/secrets/", f"{tmp_path}/"))
+    return written
+
+
+def test_the_settings_files_of_the_page_load(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MUSTER_CONFIG", raising=False)
+    discovery = DiscoverySettings.load(file=files[0])
+    orchestrator = OrchestratorSettings.load(file=files[1])
+    assert discovery.chain_url.get_secret_value() == "https://chain.example/key"
+    assert ServiceLocation.parse(orchestrator.discovery[0]).address is not None
+    TokenBook(orchestrator.tokens)
+
+
+@pytest.mark.parametrize(("kind", "names"), [(DiscoverySettings, ("nodes_per_ip", "ip_requests_per_second"))])
+def test_settings_that_the_text_names_exist(kind: type[Settings], names: tuple[str, ...]) -> None:
+    for name in names:
+        assert name in PAGE
+        assert name in kind.model_fields
+
+
+def test_metrics_that_the_text_names_exist() -> None:
+    root = Path(__file__).parents[2]
+    code = "".join(
+        path.read_text() for part in ("protocol", "discovery", "orchestrator") for path in (root / part).rglob("*.py")
+    )
+    for name in set(re.findall(r"`(muster_[a-z_]+)", PAGE)):
+        assert f'"{name.removesuffix("_total")}"' in code, name
