@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv with everything in requirements.lock. Safe to run again: it does nothing when the lock has not changed.
+# Makes .venv with everything in requirements.lock, and torch. Safe to run again: it does nothing when neither the lock
+# nor pyproject.toml has changed.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . deploy/setup/say.sh
@@ -52,6 +53,18 @@ fi
 say "installing $(grep -c '^[a-z0-9].*==' requirements.lock) pinned packages (about a minute)"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock ||
   fail "pip could not install requirements.lock; when the cause above is mended, $again"
+
+# The lock leaves torch out: a machine without an NVIDIA driver is spared three gigabytes of CUDA, if the CPU build is to
+# be had where pip looks or at torch's own index.
+torch=2.13.0
+install_torch() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
+if ! "$venv/bin/python" -c "import sys, importlib.metadata as m; sys.exit(m.version('torch').split('+')[0] != '$torch')" 2>/dev/null; then
+  say "installing torch $torch"
+  cpu="torch==$torch+cpu"
+  { [ ! -e /dev/nvidiactl ] && { install_torch --no-deps "$cpu" ||
+    install_torch --no-deps --index-url https://download.pytorch.org/whl/cpu "$cpu"; } 2>/dev/null; } ||
+    install_torch "torch==$torch" || fail "pip could not install torch $torch; when the cause above is mended, $again"
+fi
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . ||
   fail "pip could not install this folder; when the cause above is mended, $again"
 echo "$want" >"$stamp"

@@ -1,0 +1,91 @@
+"""The digest of a policy's version: what seeds, leases and the ledger name (design: SHARDCAST).
+
+A version is a folder of files. Its digest is over what they hold once they are whole, so it is the same however they
+travelled: in one piece, in blocks, or as what changed since another version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from protocol.errors import InvalidInput
+from protocol.identifiers import Digest, digest
+
+MOST_FILES = 4096
+"""A version of more files is refused, by whoever writes it and whoever reads it."""
+LONGEST_NAME = 255
+
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class VersionFile:
+    """One file of a version.
+
+    Args:
+        path: Relative to the version's folder, with `/` between its parts; see `check_path`.
+        size: In bytes.
+        sha256: Of all its bytes, 64 hex digits in lower case.
+    """
+
+    path: str
+    size: int
+    sha256: str
+
+
+def check_path(path: str) -> str:
+    """Returns the path if it may stand in a version: parts of letters, digits and `_.+-`, begun by no dot or dash.
+
+    Raises:
+        InvalidInput: It may not; nothing outside the version's folder can be named.
+    """
+    parts = path.split("/")
+    if len(path) > LONGEST_NAME or not all(_PART.fullmatch(part) for part in parts):
+        raise InvalidInput(
+            f"{path[:80]!r} is no path inside a version",
+            hint="parts are made of A-Z a-z 0-9 _ . + - and begin with a letter, a digit or _",
+        )
+    return path
+
+
+def version_digest(files: Iterable[VersionFile]) -> Digest:
+    """Returns SHA-256 over the lines `path size sha256`, sorted by path's bytes, each ended by a line feed.
+
+    Raises:
+        InvalidInput: There is no file, one stands twice, there are more than `MOST_FILES`, or one's path, size or hash
+            is malformed.
+    """
+    listed = sorted(files, key=lambda file: file.path.encode())
+    if not 0 < len(listed) <= MOST_FILES:
+        raise InvalidInput(f"a version of {len(listed)} files", hint=f"it has 1 to {MOST_FILES}")
+    if len({file.path for file in listed}) != len(listed):
+        raise InvalidInput("a path stands twice in the version")
+    for file in listed:
+        check_path(file.path)
+        if file.size < 0 or not re.fullmatch(r"[0-9a-f]{64}", file.sha256):
+            raise InvalidInput(f"the size or SHA-256 of {file.path} is malformed")
+    lines = "".join(f"{file.path} {file.size} {file.sha256}\n" for file in listed)
+    return digest(hashlib.sha256(lines.encode()).digest())
+
+
+def folder_files(folder: Path) -> list[VersionFile]:
+    """Hashes every file under a folder. Hidden files and folders (a leading dot) are no part of a version.
+
+    Raises:
+        InvalidInput: Something in it is neither a plain file nor a folder, or has a name that no version may hold.
+    """
+    found = []
+    for path in sorted(folder.rglob("*")):
+        relative = path.relative_to(folder)
+        if any(part.startswith(".") for part in relative.parts) or (path.is_dir() and not path.is_symlink()):
+            continue
+        if path.is_symlink() or not path.is_file():
+            raise InvalidInput(f"{relative} is no plain file", hint="a version holds plain files and folders only")
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            found.append(VersionFile(check_path(relative.as_posix()), file.tell(), sha256))
+    return found

@@ -1,0 +1,1 @@
+"""SHARDCAST: checkpoints in at an origin, out at clients, over relays that nobody has to trust."""
