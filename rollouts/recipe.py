@@ -1,0 +1,191 @@
+"""How a version of the policy is used: `recipe.json` in its folder, and the table of eligible prompts beside it.
+
+Both stand under the version's digest, and the lease names the digest. So whoever generates and whoever checks read the
+same environment, sampling and prompts, and nobody between the publisher and them can change any of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal, Self, overload
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+
+from protocol.checkpoints import check_path
+from protocol.errors import InvalidInput
+from protocol.wire.base import Name
+from rollouts.errors import BadVersionFolder
+
+RECIPE_FILE = "recipe.json"
+PROMPTS_FILE = "prompts.u64"
+"""Indices of eligible prompts in increasing order: unsigned 64-bit integers, little endian, nothing else."""
+
+_LARGEST_RECIPE = 256 * 1024
+_MOST_PROMPTS = 64 * 1024 * 1024
+_LARGEST_INDEX = 2**63 - 1
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class EnvironmentChoice(_Part):
+    """Which family of tasks, in which version, with which options."""
+
+    name: Name
+    version: Annotated[str, Field(min_length=1, max_length=64)]
+    options: dict[str, JsonValue] = {}
+
+
+class SamplingChoice(_Part):
+    """How tokens are drawn. Pools that train keep `top_p` 1 and `top_k` 0 (off), or the policy gradient is biased."""
+
+    temperature: Annotated[float, Field(gt=0, le=100)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    max_new_tokens: Annotated[int, Field(ge=1, le=2**20)]
+
+
+class LengthTargets(_Part):
+    """The length reward: `reward = task - alpha * |target - length|`, the target drawn by the slot's seed."""
+
+    targets: Annotated[tuple[Annotated[int, Field(ge=0, le=2**20)], ...], Field(min_length=1, max_length=64)]
+    """In output tokens, the end of sequence not counted."""
+    alpha: Annotated[float, Field(gt=0, le=1)]
+    template: Annotated[str, Field(max_length=1024)] = "{prompt}"
+    """How a prompt tells its target: `{prompt}` and `{target}` are replaced."""
+
+
+class PromptRange(_Part):
+    """All prompts from `first` on, `count` of them."""
+
+    kind: Literal["range"] = "range"
+    first: Annotated[int, Field(ge=0, le=_LARGEST_INDEX)] = 0
+    count: Annotated[int, Field(ge=1, le=_LARGEST_INDEX)]
+
+
+class PromptTable(_Part):
+    """The prompts listed in `prompts.u64`."""
+
+    kind: Literal["table"] = "table"
+    count: Annotated[int, Field(ge=1, le=_MOST_PROMPTS)]
+
+
+class Recipe(_Part):
+    """How rollouts of one version are made."""
+
+    format: Literal[1] = 1
+    environment: EnvironmentChoice
+    sampling: SamplingChoice
+    group_size: Annotated[int, Field(ge=1, le=4096)]
+    """Samples of each prompt."""
+    max_prompt_tokens: Annotated[int, Field(ge=1, le=2**20)] = 4096
+    chat: bool = False
+    """Whether a prompt is put into the tokenizer's chat template, as the user's turn."""
+    length: LengthTargets | None = None
+    prompts: Annotated[PromptRange | PromptTable, Field(discriminator="kind")]
+
+    @model_validator(mode="after")
+    def _check_range(self) -> Self:
+        if isinstance(self.prompts, PromptRange) and self.prompts.first + self.prompts.count > _LARGEST_INDEX:
+            raise ValueError("the range of prompts ends past 2^63")
+        return self
+
+    @property
+    def units_per_group(self) -> int:
+        """The most tokens that one group can have: what a lease's limit of work units is made of."""
+        return self.group_size * self.sampling.max_new_tokens
+
+
+class EligiblePrompts(Sequence[int]):
+    """The indices of the prompts that a slot may be given, in increasing order."""
+
+    def __init__(self, indices: range | NDArray[np.uint64]) -> None:
+        self._indices = indices
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    @overload
+    def __getitem__(self, position: int) -> int: ...
+
+    @overload
+    def __getitem__(self, position: slice) -> EligiblePrompts: ...
+
+    def __getitem__(self, position: int | slice) -> int | EligiblePrompts:
+        if isinstance(position, slice):
+            return EligiblePrompts(self._indices[position])
+        return int(self._indices[position])
+
+
+def read_recipe(folder: Path) -> Recipe:
+    """Reads `recipe.json` of a version's folder.
+
+    Raises:
+        BadVersionFolder: It is not there, too large, or says what no version of this format can.
+    """
+    path = folder / RECIPE_FILE
+    try:
+        with path.open("rb") as file:
+            text = file.read(_LARGEST_RECIPE + 1)
+    except OSError as error:
+        raise BadVersionFolder(
+            f"{path} can't be read: {error.strerror}",
+            hint="a version that rollouts are made with has a recipe.json beside its weights",
+        ) from error
+    if len(text) > _LARGEST_RECIPE:
+        raise BadVersionFolder(f"{path} has more than {_LARGEST_RECIPE} bytes")
+    try:
+        return Recipe.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise BadVersionFolder(
+            f"{path}: {place}: {first['msg']}", hint="docs/rollouts.md describes the file"
+        ) from error
+
+
+def write_recipe(folder: Path, recipe: Recipe, *, eligible: Sequence[int] = ()) -> None:
+    """Writes a version's recipe, and its table of eligible prompts if the recipe names one.
+
+    Raises:
+        InvalidInput: The table is not as long as the recipe says, or not increasing.
+    """
+    if isinstance(recipe.prompts, PromptTable):
+        indices = np.asarray(eligible, dtype=np.uint64)
+        if len(indices) != recipe.prompts.count or not _increasing(indices):
+            raise InvalidInput(
+                f"a table of {len(indices)} prompts for a recipe of {recipe.prompts.count}",
+                hint="give each eligible index once, in increasing order",
+            )
+        (folder / check_path(PROMPTS_FILE)).write_bytes(indices.astype("<u8").tobytes())
+    (folder / RECIPE_FILE).write_text(recipe.model_dump_json(indent=2) + "\n")
+
+
+def eligible_prompts(folder: Path, recipe: Recipe) -> EligiblePrompts:
+    """Returns the prompts that slots of this version are drawn from. A table is mapped, not read.
+
+    Raises:
+        BadVersionFolder: The table is missing, of another length than the recipe says, or not increasing.
+    """
+    prompts = recipe.prompts
+    if isinstance(prompts, PromptRange):
+        return EligiblePrompts(range(prompts.first, prompts.first + prompts.count))
+    path = folder / PROMPTS_FILE
+    try:
+        size = path.stat().st_size
+        if size != 8 * prompts.count:
+            raise BadVersionFolder(f"{path} has {size} bytes where {prompts.count} prompts have {8 * prompts.count}")
+        indices = np.memmap(path, dtype="<u8", mode="r")
+    except OSError as error:
+        raise BadVersionFolder(f"{path} can't be read: {error.strerror}") from error
+    if not _increasing(indices) or int(indices[-1]) > _LARGEST_INDEX:
+        raise BadVersionFolder(f"the indices in {path} do not increase, or end past 2^63")
+    return EligiblePrompts(indices)
+
+
+def _increasing(indices: NDArray[np.uint64]) -> bool:
+    return bool(np.all(indices[1:] > indices[:-1]))

@@ -1,0 +1,107 @@
+"""A version's recipe: what it says is what generator and validator both read, or nothing is made with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.errors import InvalidInput
+from rollouts.errors import BadVersionFolder
+from rollouts.recipe import (
+    PROMPTS_FILE,
+    RECIPE_FILE,
+    EnvironmentChoice,
+    LengthTargets,
+    PromptRange,
+    PromptTable,
+    Recipe,
+    SamplingChoice,
+    eligible_prompts,
+    read_recipe,
+    write_recipe,
+)
+
+
+def recipe(**changes: Any) -> Recipe:
+    values: dict[str, Any] = {
+        "environment": EnvironmentChoice(name="letters", version="1"),
+        "sampling": SamplingChoice(max_new_tokens=16),
+        "group_size": 4,
+        "prompts": PromptRange(first=10, count=5),
+    }
+    return Recipe(**{**values, **changes})
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    written = recipe(length=LengthTargets(targets=(1, 3), alpha=0.1, template="{prompt} in {target}"))
+    write_recipe(tmp_path, written)
+    assert read_recipe(tmp_path) == written
+    assert list(eligible_prompts(tmp_path, written)) == [10, 11, 12, 13, 14]
+    assert written.units_per_group == 64
+
+
+@settings(max_examples=30)
+@given(indices=st.sets(st.integers(0, 2**63 - 1), min_size=1, max_size=50))
+def test_a_table_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFactory, indices: set[int]) -> None:
+    folder = tmp_path_factory.mktemp("version")
+    written = recipe(prompts=PromptTable(count=len(indices)))
+    write_recipe(folder, written, eligible=sorted(indices))
+    assert list(eligible_prompts(folder, read_recipe(folder))) == sorted(indices)
+
+
+@pytest.mark.parametrize("eligible", [(), (1,), (2, 1), (1, 1), (1, 2, 3)])
+def test_a_table_that_does_not_fit_is_not_written(tmp_path: Path, eligible: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidInput):
+        write_recipe(tmp_path, recipe(prompts=PromptTable(count=2)), eligible=eligible)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        None,
+        b"",
+        b"\1" * 15,
+        b"\1" * 24,
+        (2).to_bytes(8, "little") + (1).to_bytes(8, "little"),
+        b"\0" * 16,
+        b"\xff" * 16,
+    ],
+)
+def test_a_broken_table_is_refused(tmp_path: Path, table: bytes | None) -> None:
+    if table is not None:
+        (tmp_path / PROMPTS_FILE).write_bytes(table)
+    with pytest.raises(BadVersionFolder):
+        eligible_prompts(tmp_path, recipe(prompts=PromptTable(count=2)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        " " * 300_000,
+        recipe().model_dump_json().replace('"format":1', '"format":2'),
+        recipe().model_dump_json().replace('"temperature":1.0', '"temperature":0'),
+        recipe().model_dump_json().replace('"temperature":1.0', '"temperature":NaN'),
+        recipe().model_dump_json().replace('"top_p":1.0', '"top_p":1.5'),
+        recipe().model_dump_json().replace('"group_size":4', '"group_size":0'),
+        recipe().model_dump_json().replace('"group_size":4', '"group_size":4,"min_tokens":3'),
+        recipe().model_dump_json().replace('"first":10', '"first":9223372036854775807'),
+    ],
+)
+def test_a_broken_recipe_is_refused_in_words(tmp_path: Path, text: str) -> None:
+    (tmp_path / RECIPE_FILE).write_text(text)
+    with pytest.raises(BadVersionFolder, match="recipe"):
+        read_recipe(tmp_path)
+
+
+def test_a_folder_without_a_recipe_says_so(tmp_path: Path) -> None:
+    with pytest.raises(BadVersionFolder, match="No such file"):
+        read_recipe(tmp_path)
