@@ -1,0 +1,10 @@
+"""How a token is drawn, and how anybody can draw it again.
+
+    parameters   what a lease fixes: temperature, top-k, top-p, the longest answer
+    philox       Philox4x32-10: 32-bit words from a key and a counter, the same on every machine
+    noise        from (seed, sample, position) to one Gumbel value for each token of the vocabulary
+    drawing      temperature, top-k, top-p, noise, argmax; and the log-probability that is recorded
+    replay       how far a recorded token is from the one that the noise picks
+
+Nothing is imported here, so that who only needs the parameters does not load torch.
+"""

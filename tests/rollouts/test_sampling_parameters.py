@@ -1,0 +1,47 @@
+"""What a lease may fix about sampling."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from protocol.errors import InvalidInput
+from rollouts.sampling.parameters import SamplingParameters
+
+
+def test_training_leaves_every_token_in() -> None:
+    assert not SamplingParameters(max_new_tokens=8).masks
+    assert SamplingParameters(max_new_tokens=8, top_p=0.9).masks
+    assert SamplingParameters(max_new_tokens=8, top_k=1).masks
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", 0.0),
+        ("temperature", -1.0),
+        ("temperature", math.nan),
+        ("temperature", math.inf),
+        ("temperature", True),
+        ("temperature", "1"),
+        ("temperature", 101.0),
+        ("top_p", 0.0),
+        ("top_p", 1.0001),
+        ("top_p", math.nan),
+        ("top_k", -1),
+        ("top_k", 1.0),
+        ("top_k", True),
+        ("max_new_tokens", 0),
+        ("max_new_tokens", (1 << 20) + 1),
+    ],
+)
+def test_a_value_that_cannot_be_replayed_is_refused_by_name(name: str, value: object) -> None:
+    values: dict[str, object] = {"max_new_tokens": 8, name: value}
+    with pytest.raises(InvalidInput, match=name):
+        SamplingParameters(**values)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_penalties_do_not_exist() -> None:
+    with pytest.raises(TypeError):
+        SamplingParameters(max_new_tokens=8, repetition_penalty=1.1)  # type: ignore[call-arg]  # wrong on purpose
