@@ -1,0 +1,177 @@
+"""Files of rollouts: what is written is read, and nothing but what this format says is read at all."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.errors import InvalidInput
+from protocol.identifiers import address, digest
+from rollouts.errors import BadRolloutFile
+from rollouts.samples import FinishReason, RolloutFile, Sample, SlotHeader
+from rollouts.schema import SCHEMA, ReadLimits, read_rollouts, write_rollouts, write_table
+
+HEADER = SlotHeader(
+    run=digest(b"\1" * 32),
+    step=7,
+    index=3,
+    node=address("0x" + "ab" * 20),
+    checkpoint=digest(b"\2" * 32),
+    environment="letters",
+    environment_version="1",
+    engine="torch",
+    dtype="float32",
+)
+
+
+def sample(number: int = 0, **changes: Any) -> Sample:
+    values: dict[str, Any] = {
+        "group": number // 2,
+        "sample": number,
+        "prompt_index": 2**63 - 1,
+        "prompt_tokens": np.array([1, 2, 3], np.int32),
+        "output_tokens": np.array([4, 5], np.int32),
+        "logprobs": np.array([-0.5, -1.25], np.float32),
+        "finish": FinishReason.EOS,
+        "task_reward": 1.0,
+        "length_penalty": 0.25,
+        "reward": 0.75,
+        "target_length": None,
+        "proofs": b"\0" * 258,
+    }
+    return Sample(**{**values, **changes})
+
+
+def comparable(file: RolloutFile) -> list[Any]:
+    def plain(value: Any) -> Any:
+        return (value.dtype.name, value.tolist()) if isinstance(value, np.ndarray) else value
+
+    rows = [{f.name: plain(getattr(row, f.name)) for f in dataclasses.fields(row)} for row in file.samples]
+    return [file.header, rows]
+
+
+samples = st.builds(
+    lambda tokens, prompt, **rest: sample(
+        output_tokens=np.array(tokens, np.int32),
+        logprobs=np.linspace(-9, 0, len(tokens), dtype=np.float32),
+        prompt_tokens=np.array(prompt, np.int32),
+        **rest,
+    ),
+    tokens=st.lists(st.integers(0, 2**31 - 1), max_size=5),
+    prompt=st.lists(st.integers(0, 2**31 - 1), max_size=5),
+    number=st.integers(0, 2**32 - 1),
+    finish=st.sampled_from(FinishReason),
+    reward=st.floats(allow_nan=False, allow_infinity=False),
+    target_length=st.none() | st.integers(0, 2**31 - 1),
+    proofs=st.binary(max_size=600),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows=st.lists(samples, min_size=1, max_size=4))
+def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, rows: list[Sample]) -> None:
+    path = tmp_path_factory.mktemp("file") / "a.parquet"
+    file = RolloutFile(HEADER, tuple(rows))
+    assert write_rollouts(path, file) == path.stat().st_size
+    assert comparable(read_rollouts(path)) == comparable(file)
+
+
+def test_work_units_are_generated_tokens() -> None:
+    assert RolloutFile(HEADER, (sample(0), sample(1))).units == 4
+
+
+def test_the_same_rollouts_make_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_rollouts(tmp_path / name, RolloutFile(HEADER, (sample(0), sample(1))))
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+@pytest.mark.parametrize("rows", [(), (sample(logprobs=np.zeros(1, np.float32)),)])
+def test_what_makes_no_sense_is_not_written(tmp_path: Path, rows: tuple[Sample, ...]) -> None:
+    with pytest.raises(InvalidInput):
+        write_rollouts(tmp_path / "a", RolloutFile(HEADER, rows))
+    assert not list(tmp_path.iterdir())
+
+
+Change = Callable[[pa.Table], pa.Table]
+
+
+def put(name: str, values: list[Any], kind: pa.DataType | None = None) -> Change:
+    def change(table: pa.Table) -> pa.Table:
+        at = table.column_names.index(name)
+        field = SCHEMA.field(name) if kind is None else pa.field(name, kind, nullable=False)
+        field = field if None not in values else field.with_nullable(True)
+        return table.set_column(
+            at,
+            field,
+            pa.array(values, pa.string()).cast(field.type)
+            if pa.types.is_dictionary(field.type)
+            else pa.array(values, field.type),
+        )
+
+    return change
+
+
+HOSTILE: dict[str, tuple[str, Change]] = {
+    "another version": ("schema-version", lambda t: t.replace_schema_metadata({b"muster-rollouts": b"2"})),
+    "no version": ("schema-version", lambda t: t.replace_schema_metadata({})),
+    "an extra column": ("wrong-columns", lambda t: t.append_column("note", pa.array(["x", "y"]))),
+    "a column missing": ("wrong-columns", lambda t: t.drop_columns(["proofs"])),
+    "a column twice": ("wrong-columns", lambda t: t.append_column(SCHEMA.field("reward"), t.column("reward"))),
+    "columns in another order": ("wrong-columns", lambda t: t.select(list(reversed(t.column_names)))),
+    "a wider type": ("wrong-columns", put("index", [3, 3], pa.uint64())),
+    "text for a number": ("wrong-columns", put("reward", ["1", "1"], pa.string())),
+    "a column that may be null": ("wrong-columns", put("reward", [None, 1.0])),
+    "NaN as a reward": ("not-finite", put("reward", [float("nan"), 1.0])),
+    "infinity as a penalty": ("not-finite", put("length_penalty", [float("inf"), 1.0])),
+    "NaN among logprobs": ("not-finite", put("logprobs", [[float("nan"), 0.0], [0.0, 0.0]])),
+    "too few logprobs": ("bad-value", put("logprobs", [[0.0], [0.0, 0.0]])),
+    "an unknown finish": ("bad-value", put("finish", ["eos", "abort"])),
+    "two steps": ("mixed-slots", put("step", [7, 8])),
+    "two nodes": ("mixed-slots", put("node", ["0x" + "ab" * 20, "0x" + "cd" * 20])),
+    "no address": ("bad-value", put("node", ["me", "me"])),
+    "no digest": ("bad-value", put("checkpoint", ["newest", "newest"])),
+    "no rows": ("too-many-rows", lambda t: t.slice(0, 0)),
+    "too many rows": ("too-many-rows", lambda t: pa.concat_tables([t] * 3)),
+    "too many tokens": ("too-long", put("prompt_tokens", [[0] * 11, [1]])),
+    "more bytes than the limit": ("file-too-large", put("proofs", [bytes(range(256)) * 400, b""])),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_is_not_this_format_is_refused(tmp_path: Path, name: str) -> None:
+    rule, change = HOSTILE[name]
+    write_rollouts(tmp_path / "honest", RolloutFile(HEADER, (sample(0), sample(1))))
+    table = change(pq.read_table(tmp_path / "honest").cast(SCHEMA).replace_schema_metadata(SCHEMA.metadata))
+    with (tmp_path / "hostile").open("wb") as sink:
+        write_table(table, sink)
+    with pytest.raises(BadRolloutFile) as raised:
+        read_rollouts(
+            tmp_path / "hostile", limits=ReadLimits(rows=4, tokens=10, file_bytes=20_000, decoded_bytes=90_000)
+        )
+    assert raised.value.code == rule
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_altered_bytes_are_refused_or_read_and_never_crash(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("file")
+    write_rollouts(folder / "a", RolloutFile(HEADER, (sample(0), sample(1))))
+    content = bytearray((folder / "a").read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    (folder / "b").write_bytes(content[: data.draw(st.integers(0, len(content)))])
+    with suppress(BadRolloutFile):
+        read_rollouts(folder / "b")
