@@ -1,0 +1,20 @@
+"""The one check of a prompt's index."""
+
+from __future__ import annotations
+
+from rollouts.environments.errors import NoSuchPrompt
+
+_END = 2**63
+"""Indices travel as signed 64-bit integers."""
+
+
+def check_index(index: int, *, size: int | None) -> int:
+    """Returns the index if the environment has it.
+
+    Raises:
+        NoSuchPrompt: It has not.
+    """
+    end = _END if size is None else size
+    if not 0 <= index < end:
+        raise NoSuchPrompt(f"there is no prompt {index}: indices go from 0 to {end - 1}")
+    return index

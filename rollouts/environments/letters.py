@@ -1,0 +1,108 @@
+"""`letters`: reverse a word or sort digits. Small enough that a model of half a million parameters learns it.
+
+Prompts are `rev:` and 4 to 7 letters, or `sort:` and 4 to 6 digits, then `=`; only the exact answer and then the end of
+sequence counts. A model's warm-up is unreliable on purpose: a third of the demonstrations are right, a third copy the
+input, a third do the other operation. Reinforcement then shows that it selects what is rewarded among what the model
+already does.
+
+With the option `filler` an answer may begin with any number of full stops, and the length reward measures these: the
+family then needs `targets` such as 1, 3, 5, 7 and a template such as `{target}{prompt}`.
+"""
+
+from __future__ import annotations
+
+from rollouts.environments.draws import Draws
+from rollouts.environments.family import Family, Options
+from rollouts.environments.indices import check_index
+from rollouts.environments.interface import Environment, Prompt, Score
+
+ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+DIGITS = "0123456789"
+FILLER = "."
+VOCABULARY = ALPHABET + DIGITS + ":=" + FILLER
+"""Every character that prompts, answers and targets are made of."""
+
+_MOST_FILLER = 8
+"""The most full stops in a demonstration: beyond the largest target that was found to be learnable."""
+
+_RIGHT_PERCENT = 34
+_COPIED_PERCENT = 33
+
+
+class LettersOptions(Options):
+    """What can be set."""
+
+    filler: bool = False
+    """Whether answers may begin with full stops, which are what the length reward measures."""
+
+
+class Letters:
+    """The environment; see the head of this file."""
+
+    name = "letters"
+
+    def __init__(self, version: str, options: LettersOptions) -> None:
+        self.version = version
+        self._filler = options.filler
+
+    def size(self) -> int | None:
+        """Without end; indices may have equal prompts, as there are only so many short strings."""
+        return None
+
+    def prompt(self, index: int) -> Prompt:
+        """A word to reverse or digits to sort, each alike."""
+        draws = Draws("letters-prompt-v1", check_index(index, size=None))
+        if draws.below(2) == 0:
+            operation, argument = "rev", _string(draws, ALPHABET, draws.between(4, 7))
+        else:
+            operation, argument = "sort", _string(draws, DIGITS, draws.between(4, 6))
+        answer = _reversed(argument) if operation == "rev" else _sorted(argument)
+        data = {"operation": operation, "argument": argument, "answer": answer}
+        return Prompt(index=index, text=f"{operation}:{argument}=", data=data)
+
+    def score(self, prompt: Prompt, completion: str, *, finished: bool) -> Score:
+        """Right only if the answer is exact and the model then ended."""
+        answer = completion.lstrip(FILLER) if self._filler else completion
+        exact = answer == prompt.data["answer"]
+        parts = {"exact": float(exact), "finished": float(finished)}
+        if self._filler:
+            parts["length"] = float(len(completion) - len(answer))
+        return Score(task=float(exact and finished), parts=parts)
+
+    def demonstration(self, prompt: Prompt) -> str:
+        """Right in 34 of 100 prompts, the input in 33, the other operation in 33; with filler before it if allowed."""
+        draws = Draws("letters-demonstration-v1", prompt.index)
+        chance = draws.below(100)
+        argument = str(prompt.data["argument"])
+        if chance < _RIGHT_PERCENT:
+            answer = str(prompt.data["answer"])
+        elif chance < _RIGHT_PERCENT + _COPIED_PERCENT:
+            answer = argument
+        else:
+            answer = _sorted(argument) if prompt.data["operation"] == "rev" else _reversed(argument)
+        return FILLER * draws.between(0, _MOST_FILLER) + answer if self._filler else answer
+
+
+def _string(draws: Draws, characters: str, length: int) -> str:
+    return "".join(draws.one_of(characters) for _ in range(length))
+
+
+def _reversed(text: str) -> str:
+    return text[::-1]
+
+
+def _sorted(text: str) -> str:
+    return "".join(sorted(text))
+
+
+def _build(version: str, options: LettersOptions) -> Environment:
+    return Letters(version, options)
+
+
+family = Family(
+    name="letters",
+    version="1",
+    summary="reverse a word or sort digits, exactly; for tiny models",
+    options=LettersOptions,
+    build=_build,
+)

@@ -1,0 +1,101 @@
+"""Finds environments by name: the built-in ones, and those that other packages register.
+
+A package adds one by an entry point that names a `Family`:
+
+    [project.entry-points."muster.environments"]
+    crosswords = "crosswords.muster:family"
+
+The built-in families are looked up directly: they work from a checkout too, and no package can take their names.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from pydantic import JsonValue
+
+from rollouts.environments.errors import UnknownEnvironment
+from rollouts.environments.family import Family
+from rollouts.environments.interface import Environment
+
+GROUP = "muster.environments"
+"""The entry point group."""
+
+BUILT_IN = {
+    "arithmetic": "rollouts.environments.arithmetic",
+    "letters": "rollouts.environments.letters",
+}
+"""Families of our own, by the module whose `family` they are; imported when asked for."""
+
+
+def load_environment(
+    name: str, *, version: str | None = None, options: Mapping[str, JsonValue] | None = None
+) -> Environment:
+    """Makes the environment that a recipe names.
+
+    Args:
+        name: A family's name.
+        version: As in `Environment.version`, or without the digest of the options; None takes what is installed.
+        options: What the family can be told.
+
+    Raises:
+        UnknownEnvironment: No family has the name, or the package that registers it can't be imported.
+        UnknownEnvironmentVersion: It is here in another version, or with other options than the version names.
+        BadOptions: An option is unknown or has an impossible value.
+        BadDataset: The file that the options name is not there, or is another one.
+    """
+    return find_family(name).load(version=version, options=options or {})
+
+
+def families() -> list[Family[Any]]:
+    """Every family that can be loaded here, by name."""
+    return [find_family(name) for name in _names()]
+
+
+def find_family(name: str) -> Family[Any]:
+    """Looks a family up.
+
+    Raises:
+        UnknownEnvironment: As in `load_environment`.
+    """
+    if name in BUILT_IN:
+        return _checked(name, import_module(BUILT_IN[name]).family)
+    for entry in _registered():
+        if entry.name == name:
+            return _checked(name, _load(entry))
+    close = difflib.get_close_matches(name, _names(), n=1)
+    raise UnknownEnvironment(
+        f"there is no environment called {name[:80]!r}",
+        hint=f"did you mean {close[0]}?" if close else f"known are: {', '.join(_names())}; others come as packages",
+    )
+
+
+def _names() -> list[str]:
+    return sorted({*BUILT_IN, *(entry.name for entry in _registered())})
+
+
+def _registered() -> list[EntryPoint]:
+    return sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+
+
+def _load(entry: EntryPoint) -> object:
+    try:
+        return entry.load()
+    except Exception as error:  # a stranger's package may raise anything while it is imported
+        raise UnknownEnvironment(
+            f"environment {entry.name} is registered by {entry.value}, which can't be imported: {error}",
+            hint="install or mend the package that registers it",
+        ) from error
+
+
+def _checked(name: str, found: object) -> Family[Any]:
+    if not isinstance(found, Family) or found.name != name:
+        raise UnknownEnvironment(
+            f"what is registered as environment {name} is no Family of that name",
+            hint="the entry point names an instance of rollouts.environments.family.Family",
+        )
+    return found

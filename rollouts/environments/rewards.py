@@ -1,0 +1,76 @@
+"""From a score to a reward: INTELLECT-2's length reward, `total = task - alpha * |target - length|`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from protocol.errors import InvalidInput
+from rollouts.environments.interface import Score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reward:
+    """What is learned from, with the parts that it is made of."""
+
+    total: float
+    task: float
+    length_penalty: float
+    """What was taken off, never negative; 0.0 without a target."""
+    length: int
+    target: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LengthReward:
+    """Takes `alpha` off for every token that an answer is longer or shorter than its target (arXiv 2505.07291, 3.1.2).
+
+    Args:
+        targets: The lengths that prompts may ask for; a small discrete set teaches better than a range does.
+        alpha: The price of one token.
+    """
+
+    targets: tuple[int, ...]
+    alpha: float
+
+    def __post_init__(self) -> None:
+        if not self.targets or any(target < 0 for target in self.targets):
+            raise InvalidInput(f"length targets {self.targets}", hint="give at least one, none of them negative")
+        if not (math.isfinite(self.alpha) and self.alpha >= 0):
+            raise InvalidInput(f"a length reward with alpha {self.alpha}", hint="alpha is a finite number from 0 on")
+
+    def apply(self, score: Score, *, target: int, output_tokens: int) -> Reward:
+        """The reward for an answer.
+
+        Args:
+            score: From the environment.
+            target: What the prompt asked for.
+            output_tokens: The tokens of the answer, the end of sequence not counted.
+
+        Raises:
+            InvalidInput: The target is none of those that this rule has.
+        """
+        if target not in self.targets:
+            raise InvalidInput(f"a target of {target} tokens", hint=f"this length reward has {self.targets}")
+        length = measured_length(score, output_tokens=output_tokens)
+        penalty = self.alpha * abs(target - length)
+        return Reward(total=score.task - penalty, task=score.task, length_penalty=penalty, length=length, target=target)
+
+
+def reward_of(score: Score, *, rule: LengthReward | None, target: int | None, output_tokens: int) -> Reward:
+    """The reward for an answer, with or without a length reward; what generates and what checks both call this.
+
+    Raises:
+        InvalidInput: There is a rule but no target, or a target but no rule.
+    """
+    if rule is not None and target is not None:
+        return rule.apply(score, target=target, output_tokens=output_tokens)
+    if rule is not None or target is not None:
+        raise InvalidInput(f"target {target} with length reward {rule}", hint="a length reward needs both or neither")
+    length = measured_length(score, output_tokens=output_tokens)
+    return Reward(total=score.task, task=score.task, length_penalty=0.0, length=length, target=None)
+
+
+def measured_length(score: Score, *, output_tokens: int) -> int:
+    """What counts as the answer's length: what the environment says, else its tokens."""
+    return int(score.parts.get("length", output_tokens))

@@ -1,0 +1,105 @@
+"""The synthetic families: exact prompts, exact scores, and the unreliable teacher."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from rollouts.environments import Environment, load_environment
+from rollouts.environments.letters import VOCABULARY
+
+LETTERS = load_environment("letters")
+FILLED = load_environment("letters", options={"filler": True})
+ARITHMETIC = load_environment("arithmetic")
+
+
+@pytest.mark.parametrize(
+    ("environment", "index", "text", "answer"),
+    [
+        (LETTERS, 0, "sort:9694=", "4699"),
+        (LETTERS, 1, "rev:znauvt=", "tvuanz"),
+        (LETTERS, 2**63 - 1, "rev:hbqqfjs=", "sjfqqbh"),
+        (ARITHMETIC, 0, "4*46=", "184"),
+        (ARITHMETIC, 1, "972-4=", "968"),
+        (ARITHMETIC, 2**63 - 1, "87-70=", "17"),
+    ],
+)
+def test_these_prompts_never_change_in_this_version(
+    environment: Environment, index: int, text: str, answer: str
+) -> None:
+    prompt = environment.prompt(index)
+    assert (prompt.text, prompt.data["answer"], prompt.target_length) == (text, answer, None)
+
+
+def test_letters_asks_for_every_length_of_both_kinds_and_nothing_else() -> None:
+    texts = [LETTERS.prompt(index).text for index in range(2000)]
+    shapes = Counter((text.partition(":")[0], len(text.partition(":")[2]) - 1) for text in texts)
+    assert set(shapes) == {("rev", 4), ("rev", 5), ("rev", 6), ("rev", 7), ("sort", 4), ("sort", 5), ("sort", 6)}
+    assert min(shapes.values()) > 150
+    assert set("".join(texts)) <= set(VOCABULARY)
+
+
+@pytest.mark.parametrize(
+    ("completion", "finished", "task"),
+    [
+        ("tvuanz", True, 1.0),
+        ("tvuanz", False, 0.0),
+        ("tvuanz ", True, 0.0),
+        ("tvuan", True, 0.0),
+        ("znauvt", True, 0.0),
+        ("", True, 0.0),
+        (".tvuanz", True, 0.0),
+        ("\uff54vuanz", True, 0.0),
+        ("t\u0301vuanz", True, 0.0),
+    ],
+)
+def test_letters_wants_the_exact_answer_and_then_the_end(completion: str, finished: bool, task: float) -> None:
+    assert LETTERS.score(LETTERS.prompt(1), completion, finished=finished).task == task
+
+
+@pytest.mark.parametrize(
+    ("completion", "task", "length"),
+    [("tvuanz", 1.0, 0), ("...tvuanz", 1.0, 3), ("...tvuanz.", 0.0, 3), (".......", 0.0, 7), ("tvuanz...", 0.0, 0)],
+)
+def test_filler_before_the_answer_is_measured_and_forgiven(completion: str, task: float, length: int) -> None:
+    score = FILLED.score(FILLED.prompt(1), completion, finished=True)
+    assert (score.task, score.parts["length"]) == (task, length)
+
+
+def test_the_teacher_of_letters_is_right_in_a_third_of_its_demonstrations() -> None:
+    kinds: Counter[str] = Counter()
+    for index in range(3000):
+        prompt = LETTERS.prompt(index)
+        shown, argument = LETTERS.demonstration(prompt), prompt.data["argument"]
+        if (
+            len({str(argument), str(argument)[::-1], "".join(sorted(str(argument)))}) == 3
+        ):  # else they can't be told apart
+            kinds["right" if shown == prompt.data["answer"] else "copied" if shown == argument else "other"] += 1
+    total = sum(kinds.values())
+    assert {kind: round(count / total, 1) for kind, count in kinds.items()} == {
+        "right": 0.3,
+        "copied": 0.3,
+        "other": 0.3,
+    }
+    assert kinds["right"] > kinds["copied"] * 0.9
+
+
+def test_demonstrations_with_filler_show_every_length_up_to_eight() -> None:
+    shown = [FILLED.demonstration(FILLED.prompt(index)) or "" for index in range(500)]
+    assert {len(text) - len(text.lstrip(".")) for text in shown} == set(range(9))
+
+
+@pytest.mark.parametrize(
+    ("completion", "task"), [("968", 1.0), (" 968\n", 1.0), ("0968", 0.0), ("+968", 0.0), ("968.0", 0.0), ("٩٦٨", 0.0)]
+)
+def test_arithmetic_takes_the_number_as_it_is_written(completion: str, task: float) -> None:
+    assert ARITHMETIC.score(ARITHMETIC.prompt(1), completion, finished=True).task == task
+
+
+def test_the_teacher_of_arithmetic_is_right() -> None:
+    for index in range(100):
+        prompt = ARITHMETIC.prompt(index)
+        shown = ARITHMETIC.demonstration(prompt)
+        assert shown is not None
+        assert ARITHMETIC.score(prompt, shown, finished=True).task == 1.0

@@ -1,0 +1,95 @@
+"""Finding environments: the built-in ones, those of other packages, and words for what is not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import JsonValue
+
+from protocol.errors import MusterError
+from rollouts.environments import families, load_environment
+from rollouts.environments.errors import BadOptions, UnknownEnvironment, UnknownEnvironmentVersion
+
+PACKAGE = """
+from rollouts.environments.arithmetic import Arithmetic, ArithmeticOptions
+from rollouts.environments.family import Family
+family = Family(name="sums", version="3", summary="", options=ArithmeticOptions, build=Arithmetic)
+broken = Family(name="another", version="1", summary="", options=ArithmeticOptions, build=Arithmetic)
+nothing = 7
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package, installed as pip would, that registers environments."""
+    (tmp_path / "muster_test_sums.py").write_text(PACKAGE)
+    info = tmp_path / "muster_test_sums-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: muster-test-sums\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[muster.environments]\nsums = muster_test_sums:family\nletters = muster_test_sums:family\n"
+        "misnamed = muster_test_sums:broken\nnothing = muster_test_sums:nothing\nmissing = muster_test_absent:family\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def test_the_newest_version_is_taken_when_none_is_asked_for() -> None:
+    assert load_environment("letters").version == "1"
+
+
+@pytest.mark.usefixtures("package")
+def test_a_package_adds_an_environment_by_an_entry_point() -> None:
+    found = load_environment("sums", version="3", options={"digits": 2})
+    assert found.version.startswith("3+")
+    assert found.prompt(0).text.endswith("=")
+
+
+@pytest.mark.usefixtures("package")
+def test_no_package_takes_the_name_of_a_built_in_family() -> None:
+    assert load_environment("letters").prompt(0).text == "sort:9694="
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("misnamed", "no Family of that name"), ("nothing", "no Family"), ("missing", "can't be imported")],
+)
+def test_a_package_that_registers_something_else_is_named(name: str, said: str) -> None:
+    with pytest.raises(UnknownEnvironment, match=said):
+        load_environment(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "options", "error", "words"),
+    [
+        ("leters", None, {}, UnknownEnvironment, "did you mean letters"),
+        ("zzz", None, {}, UnknownEnvironment, "known are: arithmetic"),
+        ("letters", "2", {}, UnknownEnvironmentVersion, "has no version '2' here, but 1"),
+        ("letters", "1+0000000000000000", {}, UnknownEnvironmentVersion, "these options give 1"),
+        ("arithmetic", None, {"digit": 3}, BadOptions, "its options are: operations, digits"),
+        ("arithmetic", None, {"digits": 0}, BadOptions, "digits"),
+        ("arithmetic", None, {"operations": ["/"]}, BadOptions, "operations"),
+    ],
+)
+def test_a_wrong_choice_is_told_in_words(
+    name: str, version: str | None, options: dict[str, JsonValue], error: type[MusterError], words: str
+) -> None:
+    with pytest.raises(error) as caught:
+        load_environment(name, version=version, options=options)
+    assert words in f"{caught.value.detail} {caught.value.hint}"
+
+
+def test_options_are_part_of_the_version_unless_they_are_the_defaults() -> None:
+    plain = load_environment("arithmetic", version="1", options={"digits": 3})
+    other = load_environment("arithmetic", version="1", options={"digits": 4})
+    assert plain.version == "1"
+    assert other.version.startswith("1+")
+    assert load_environment("arithmetic", version=other.version, options={"digits": 4}).version == other.version
+    with pytest.raises(UnknownEnvironmentVersion):
+        load_environment("arithmetic", version=other.version, options={"digits": 5})
+
+
+def test_every_family_is_listed_with_its_summary() -> None:
+    assert {"letters", "arithmetic"} <= {each.name for each in families()}
+    assert all(each.summary for each in families())
