@@ -1,0 +1,14 @@
+"""What changed between two versions of a file, bit by bit: built by the publisher, applied by everybody else.
+
+Consecutive checkpoints at a small learning rate share nearly all of their bf16 values (PULSE, arXiv 2602.03839). A
+delta holds where values differ and by how much; with its base it gives the very file, so both ways lead to one digest.
+
+    build_delta(base=old, target=new, delta=out)
+    apply_delta(base=old, delta=out, target=again, size=new.stat().st_size)
+"""
+
+from shardcast.delta.applying import apply_delta
+from shardcast.delta.building import BuiltDelta, build_delta
+from shardcast.delta.errors import BadDelta, DeltaTooLarge
+
+__all__ = ["BadDelta", "BuiltDelta", "DeltaTooLarge", "apply_delta", "build_delta"]

@@ -1,0 +1,133 @@
+"""Applies a delta. Its bytes may be anybody's: whatever they say is bounded before it is believed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import zstandard
+
+from shardcast.delta.errors import BadDelta
+from shardcast.delta.segments import (
+    HEADER,
+    MAGIC,
+    SEGMENT,
+    WORDS,
+    Bytes,
+    Mode,
+    Segment,
+    Words,
+    from_planes,
+    unzigzag,
+)
+
+_MOST_WINDOW = 8 * 1024 * 1024
+"""Bytes that zstd may look back: a segment's payload unpacks to less."""
+
+
+def apply_delta(*, base: Path, delta: Path, target: Path, size: int) -> str:
+    """Writes the file that `delta` makes of `base`, and returns its SHA-256 as 64 hex digits.
+
+    The delta is not to be trusted, and need not be: whoever knows the target's SHA-256 compares. Memory stays at some
+    tens of MiB, and not more than `size` bytes are written.
+
+    Args:
+        base: The file that the delta was built on.
+        delta: What changed.
+        target: Is written; must not be there yet. Nothing is left of it after an error.
+        size: The target's size in bytes, from somebody who may be believed.
+
+    Raises:
+        BadDelta: The bytes are no delta of this base, or one to another size.
+        FileExistsError: There is a target already.
+        OSError: A file can't be read or written; a full disk shows before anything is written.
+    """
+    with base.open("rb") as old, delta.open("rb") as changes, target.open("xb") as new:
+        try:
+            return _Application(old, changes, new, size=size).run()
+        except BaseException:
+            target.unlink()
+            raise
+
+
+class _Application:
+    def __init__(self, old: BinaryIO, changes: BinaryIO, new: BinaryIO, *, size: int) -> None:
+        self._old, self._changes, self._new = old.fileno(), changes, new
+        self._base_size = os.fstat(self._old).st_size
+        self._size = size
+        self._zstd = zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW)
+
+    def run(self) -> str:
+        self._header()
+        if self._size:
+            os.posix_fallocate(self._new.fileno(), 0, self._size)
+        sha256 = hashlib.sha256()
+        missing = self._size
+        while missing:
+            segment = Segment.unpack(self._changes.read(SEGMENT.size), base_size=self._base_size, room=missing)
+            made = self._make(segment)
+            sha256.update(made)
+            self._new.write(made)
+            missing -= segment.length
+        if self._changes.read(1):
+            raise BadDelta("the delta goes on after the target's end")
+        return sha256.hexdigest()
+
+    def _header(self) -> None:
+        data = self._changes.read(HEADER.size)
+        if len(data) != HEADER.size or not data.startswith(MAGIC):
+            raise BadDelta("the bytes do not begin as a delta does")
+        _, base_size, size = HEADER.unpack(data)
+        if base_size != self._base_size:
+            raise BadDelta(f"a delta of a base of {base_size} bytes, not of {self._base_size}")
+        if size != self._size:
+            raise BadDelta(f"a delta to a file of {size} bytes, not of {self._size}")
+
+    def _make(self, segment: Segment) -> memoryview:
+        payload = self._payload(segment)
+        if segment.mode is Mode.LITERAL:
+            return _bytes_of(from_planes(payload, word=segment.word, planes=segment.word))
+        before = os.pread(self._old, segment.length, segment.offset)
+        if len(before) != segment.length:
+            raise BadDelta("the base became shorter while the delta was applied")
+        if segment.mode is Mode.SAME:
+            return memoryview(before)
+        words = np.frombuffer(before, dtype=np.dtype(WORDS[segment.word]).newbyteorder("<"))
+        if segment.mode is Mode.DENSE:
+            return _bytes_of(words + unzigzag(from_planes(payload, word=segment.word, planes=segment.word)))
+        return _bytes_of(_changed(words.copy(), payload, segment))
+
+    def _payload(self, segment: Segment) -> Bytes:
+        packed = self._changes.read(segment.payload)
+        if len(packed) != segment.payload:
+            raise BadDelta("the delta ends in the middle of a payload")
+        if not packed:
+            return np.empty(0, dtype=np.uint8)
+        try:
+            # Whatever `max_output_size` says, zstd allocates the size that stands in its frame: look before.
+            if zstandard.frame_content_size(packed) != segment.unpacked:
+                raise BadDelta(f"a payload that does not unpack to {segment.unpacked} bytes")
+            unpacked = self._zstd.decompress(packed, max_output_size=segment.unpacked, allow_extra_data=False)
+        except zstandard.ZstdError as error:
+            raise BadDelta(f"a payload that zstd can't read: {error}") from None
+        if len(unpacked) != segment.unpacked:
+            raise BadDelta(f"a payload that does not unpack to {segment.unpacked} bytes")
+        return np.frombuffer(unpacked, dtype=np.uint8)
+
+
+def _changed(words: Words, payload: Bytes, segment: Segment) -> Words:
+    """The words with the segment's changes made in them, in place."""
+    cut = segment.changed * segment.planes
+    gaps = from_planes(payload[:cut], word=4, planes=segment.planes)
+    places = np.cumsum(gaps + np.uint32(1), dtype=np.int64) - 1
+    if places[-1] >= len(words):
+        raise BadDelta(f"a change of word {places[-1]} of {len(words)}")
+    words[places] += unzigzag(from_planes(payload[cut:], word=segment.word, planes=segment.word))
+    return words
+
+
+def _bytes_of(words: Words) -> memoryview:
+    return np.ascontiguousarray(words).view(np.uint8).data

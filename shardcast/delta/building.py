@@ -1,0 +1,153 @@
+"""Builds the delta between two files, a segment at a time: some tens of MiB of memory, whatever the files' size."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import numpy as np
+import zstandard
+
+from shardcast.delta.errors import DeltaTooLarge
+from shardcast.delta.layout import Pair, pairs, spans
+from shardcast.delta.segments import (
+    HEADER,
+    MAGIC,
+    MOST_LENGTH,
+    SEGMENT,
+    WORDS,
+    Mode,
+    Segment,
+    Words,
+    to_planes,
+    zigzag,
+)
+
+LEVEL: Final = 1
+"""Of zstd. Higher ones cost several times as much and gain a percent: the planes have been made to fit it."""
+
+SPARSE_BELOW: Final = 0.5
+"""Share of changed values up to which their places are cheaper than a change for every value."""
+
+
+@dataclass(slots=True)
+class BuiltDelta:
+    """What came of a comparison."""
+
+    size: int = 0
+    """Bytes of the delta."""
+    target_size: int = 0
+    values: int = 0
+    """Values that were compared with a like in the base; in a file of unknown kind, bytes."""
+    changed: int = 0
+    """Of these, how many differ."""
+    modes: dict[Mode, int] = field(default_factory=lambda: dict.fromkeys(Mode, 0))
+    """Segments of each mode."""
+
+
+def build_delta(*, base: Path, target: Path, delta: Path, limit: int | None = None) -> BuiltDelta:
+    """Writes what turns `base` into `target`. Neither may change meanwhile.
+
+    Args:
+        base: The file that receivers have.
+        target: The file that they shall have.
+        delta: Is written; replaced if it is there. Nothing is left of it after an error.
+        limit: The most bytes that it may take.
+
+    Raises:
+        DeltaTooLarge: It would take more than `limit`.
+        OSError: A file can't be read or written; the disk may be full.
+    """
+    try:
+        with base.open("rb") as old, target.open("rb") as new, delta.open("wb") as out:
+            return _Builder(old, new, out, limit=limit).build(base, target)
+    except BaseException:
+        delta.unlink(missing_ok=True)
+        raise
+
+
+class _Builder:
+    def __init__(self, old: BinaryIO, new: BinaryIO, out: BinaryIO, *, limit: int | None) -> None:
+        self._old, self._new, self._out = old.fileno(), new.fileno(), out
+        self._limit = limit
+        self._zstd = zstandard.ZstdCompressor(level=LEVEL, write_checksum=False, write_content_size=True)
+        self._built = BuiltDelta()
+
+    def build(self, base: Path, target: Path) -> BuiltDelta:
+        base_size, target_size = os.fstat(self._old).st_size, os.fstat(self._new).st_size
+        self._built.target_size = target_size
+        self._write(HEADER.pack(MAGIC, base_size, target_size))
+        for pair in pairs(spans(base, size=base_size), spans(target, size=target_size)):
+            for piece in _pieces(pair):
+                self._segment(piece)
+        return self._built
+
+    def _segment(self, piece: Pair) -> None:
+        new = _read(self._new, piece.start, piece.length)
+        if piece.base is None:
+            self._emit(Mode.LITERAL, piece, to_planes(_words(new, piece.word), piece.word))
+            return
+        old = _read(self._old, piece.base, piece.length)
+        self._built.values += piece.length // piece.word
+        if old == new:
+            self._emit(Mode.SAME, piece)
+            return
+        before, after = _words(old, piece.word), _words(new, piece.word)
+        places = np.flatnonzero(before != after)
+        self._built.changed += len(places)
+        if len(places) > SPARSE_BELOW * len(after):
+            self._emit(Mode.DENSE, piece, to_planes(zigzag(after - before), piece.word))
+            return
+        gaps = (np.diff(places, prepend=-1) - 1).astype(np.uint32)
+        planes = max(1, (int(gaps.max()).bit_length() + 7) // 8)
+        changes = zigzag(after[places] - before[places])
+        payload = to_planes(gaps, planes) + to_planes(changes, piece.word)
+        self._emit(Mode.SPARSE, piece, payload, planes=planes, changed=len(places))
+
+    def _emit(self, mode: Mode, piece: Pair, payload: bytes = b"", *, planes: int = 0, changed: int = 0) -> None:
+        packed = self._zstd.compress(payload) if payload else b""
+        segment = Segment(
+            mode=mode,
+            word=piece.word,
+            length=piece.length,
+            offset=piece.base or 0,
+            planes=planes,
+            changed=changed,
+            payload=len(packed),
+        )
+        self._built.modes[mode] += 1
+        self._write(segment.pack() + packed)
+
+    def _write(self, data: bytes) -> None:
+        self._built.size += len(data)
+        if self._limit is not None and self._built.size > self._limit:
+            raise DeltaTooLarge(f"what changed takes more than {self._limit} bytes")
+        self._out.write(data)
+
+
+def _pieces(pair: Pair) -> Iterator[Pair]:
+    for at in range(0, pair.length, MOST_LENGTH):
+        yield Pair(
+            start=pair.start + at,
+            length=min(MOST_LENGTH, pair.length - at),
+            base=None if pair.base is None else pair.base + at,
+            word=pair.word,
+        )
+
+
+def _read(descriptor: int, start: int, length: int) -> bytes:
+    data = os.pread(descriptor, length, start)
+    if len(data) != length:
+        raise OSError(f"a file became shorter while its delta was built: {len(data)} of {length} bytes at {start}")
+    return data
+
+
+def _words(data: bytes, word: int) -> Words:
+    return np.frombuffer(data, dtype=np.dtype(WORDS[word]).newbyteorder("<"))
+
+
+SMALLEST = HEADER.size + SEGMENT.size
+"""Bytes of the delta of a file that did not change and fits one segment."""

@@ -1,0 +1,107 @@
+"""Where the tensors of a safetensors file lie, so that a delta compares like with like.
+
+Only whoever builds a delta looks at this. A file that is no safetensors file is one run of bytes: its delta is as
+exact, only larger.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+LONGEST_HEADER: Final = 64 * 1024 * 1024
+"""A file whose header is longer is taken for plain bytes: the header is the one thing that is held as a whole."""
+
+WORD_OF: Final = {
+    **dict.fromkeys(("BF16", "F16", "I16", "U16"), 2),
+    **dict.fromkeys(("F32", "I32", "U32"), 4),
+    **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
+}
+"""Bytes per value, as safetensors names its types; whatever is not here is compared byte by byte."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A run of bytes of one kind: a tensor, or what stands between tensors."""
+
+    name: str
+    """The tensor's name; empty for anything else."""
+    start: int
+    length: int
+    word: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A run of the target, and where the base has its like; None where it has none."""
+
+    start: int
+    length: int
+    base: int | None
+    word: int
+
+
+def spans(path: Path, *, size: int) -> list[Span]:
+    """The runs of a file in order; together they are the whole file.
+
+    A header that does not describe a safetensors file makes it one run.
+    """
+    whole = [Span(name="", start=0, length=size)] if size else []
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(LONGEST_HEADER, size - 8):
+            return whole
+        header = file.read(length)
+    try:
+        tensors = sorted(_tensors(json.loads(header), start=8 + length), key=lambda span: span.start)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return whole
+    found = []
+    at = 0
+    for tensor in tensors:
+        if tensor.start < max(at, 8 + length) or tensor.length < 0 or tensor.start + tensor.length > size:
+            return whole
+        if tensor.start > at:
+            found.append(Span(name="", start=at, length=tensor.start - at))
+        found.append(tensor)
+        at = tensor.start + tensor.length
+    if at < size:
+        found.append(Span(name="", start=at, length=size - at))
+    return [span for span in found if span.length]
+
+
+def pairs(base: list[Span], target: list[Span]) -> Iterator[Pair]:
+    """Every run of the target with its like in the base: the tensor of that name and size, else the bytes there."""
+    named = {span.name: span for span in base if span.name}
+    end = max((span.start + span.length for span in base), default=0)
+    for span in target:
+        like = named.get(span.name)
+        if like is not None and (like.length, like.word) == (span.length, span.word):
+            yield Pair(start=span.start, length=span.length, base=like.start, word=span.word)
+        elif span.name:
+            yield Pair(start=span.start, length=span.length, base=None, word=span.word)
+        else:
+            yield from _unnamed(span, end)
+
+
+def _unnamed(span: Span, end: int) -> Iterator[Pair]:
+    """Headers and files of other kinds: against the base's bytes at the same place, as far as it reaches."""
+    shared = min(max(end - span.start, 0), span.length)
+    if shared:
+        yield Pair(start=span.start, length=shared, base=span.start, word=1)
+    if shared < span.length:
+        yield Pair(start=span.start + shared, length=span.length - shared, base=None, word=1)
+
+
+def _tensors(header: dict[str, Any], *, start: int) -> Iterator[Span]:
+    for name, tensor in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = tensor["data_offsets"]
+        word = WORD_OF.get(tensor["dtype"], 1)
+        if not (isinstance(begin, int) and isinstance(end, int)):
+            raise TypeError(name)
+        yield Span(name=name, start=start + begin, length=end - begin, word=word if (end - begin) % word == 0 else 1)
