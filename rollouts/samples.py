@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protocol.identifiers import Address, Digest
-
-
-class FinishReason(StrEnum):
-    """Why a sample ended."""
-
-    EOS = "eos"
-    """Its last token is an end of sequence, and the only one."""
-    LENGTH = "length"
-    """It has as many tokens as the recipe allows."""
+from rollouts.engines.interface import Dtype, EngineName, FinishReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +24,8 @@ class SlotHeader:
         checkpoint: The version digest of the policy.
         environment: Name of the environment.
         environment_version: Its version.
-        engine: What generated: `torch` or `vllm`.
-        dtype: What it computed in: `float32` or `bfloat16`.
+        engine: What generated.
+        dtype: What it computed in.
     """
 
     run: Digest
@@ -44,8 +35,8 @@ class SlotHeader:
     checkpoint: Digest
     environment: str
     environment_version: str
-    engine: str
-    dtype: str
+    engine: EngineName
+    dtype: Dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
@@ -21,8 +21,9 @@ import pyarrow.parquet as pq
 
 from protocol.errors import InvalidInput, MusterError
 from protocol.identifiers import address, digest
+from rollouts.engines.interface import Dtype, EngineName, FinishReason
 from rollouts.errors import BadRolloutFile
-from rollouts.samples import FinishReason, RolloutFile, Sample, SlotHeader
+from rollouts.samples import RolloutFile, Sample, SlotHeader
 
 SCHEMA_VERSION = "1"
 VERSION_KEY = b"muster-rollouts"
@@ -191,6 +192,19 @@ def _difference(schema: pa.Schema) -> str:
     return f"columns of the wrong type or order: {wrong[:5] or schema.names[:30]}"
 
 
+def _as_it_is(value: Any) -> Any:  # noqa: ANN401 - a column's values are of its own type
+    return value
+
+
+_HEADER_FORMS: Mapping[str, Callable[[Any], Any]] = {
+    "run": digest,
+    "checkpoint": digest,
+    "node": address,
+    "engine": EngineName,
+    "dtype": Dtype,
+}
+
+
 def _file(table: pa.Table, limits: ReadLimits) -> RolloutFile:
     columns = {name: table.column(name).combine_chunks() for name in table.column_names}
     for name, column in columns.items():
@@ -198,14 +212,7 @@ def _file(table: pa.Table, limits: ReadLimits) -> RolloutFile:
     shared = {name: _the_one(name, columns[name]) for name in _SHARED}
     own = {name: _values(columns[name]) for name in _OWN}
     try:
-        header = SlotHeader(
-            **{
-                **shared,
-                "run": digest(shared["run"]),
-                "checkpoint": digest(shared["checkpoint"]),
-                "node": address(shared["node"]),
-            }
-        )
+        header = SlotHeader(**{name: _HEADER_FORMS.get(name, _as_it_is)(value) for name, value in shared.items()})
         own["finish"] = [FinishReason(value) for value in own["finish"]]
     except (MusterError, ValueError) as error:
         raise BadRolloutFile(_first_line(error), code="bad-value") from error

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from protocol.errors import InvalidInput
 from protocol.identifiers import address, digest
+from rollouts.engines.interface import Dtype, EngineName, FinishReason
 from rollouts.errors import BadRolloutFile
-from rollouts.samples import FinishReason, RolloutFile, Sample, SlotHeader
+from rollouts.samples import RolloutFile, Sample, SlotHeader
 from rollouts.schema import SCHEMA, ReadLimits, read_rollouts, write_rollouts, write_table
 
 HEADER = SlotHeader(
@@ -29,8 +30,8 @@ HEADER = SlotHeader(
     checkpoint=digest(b"\2" * 32),
     environment="letters",
     environment_version="1",
-    engine="torch",
-    dtype="float32",
+    engine=EngineName.TORCH,
+    dtype=Dtype.FLOAT32,
 )
 
 
@@ -137,6 +138,7 @@ HOSTILE: dict[str, tuple[str, Change]] = {
     "NaN among logprobs": ("not-finite", put("logprobs", [[float("nan"), 0.0], [0.0, 0.0]])),
     "too few logprobs": ("bad-value", put("logprobs", [[0.0], [0.0, 0.0]])),
     "an unknown finish": ("bad-value", put("finish", ["eos", "abort"])),
+    "an unknown engine": ("bad-value", put("engine", ["abacus", "abacus"])),
     "two steps": ("mixed-slots", put("step", [7, 8])),
     "two nodes": ("mixed-slots", put("node", ["0x" + "ab" * 20, "0x" + "cd" * 20])),
     "no address": ("bad-value", put("node", ["me", "me"])),
