@@ -89,6 +89,11 @@ class Chain(Protocol):
         """The contract that takes invites."""
         ...
 
+    @property
+    def work_domain(self) -> SigningDomain:
+        """The contract that takes work under leases."""
+        ...
+
     async def standing(self) -> Standing:
         """Where this node stands."""
         ...
@@ -137,6 +142,11 @@ class LedgerChain:
     def invites_domain(self) -> SigningDomain:
         """`ComputePools` on this chain."""
         return SigningDomain(self._deployment.chain_id, self._deployment[Contract.COMPUTE_POOLS])
+
+    @property
+    def work_domain(self) -> SigningDomain:
+        """`WorkLedger` on this chain."""
+        return SigningDomain(self._deployment.chain_id, self._deployment[Contract.WORK_LEDGER])
 
     async def standing(self) -> Standing:
         """Reads registry, stake and pool."""

@@ -1,12 +1,27 @@
-"""The client of an orchestrator for a node: heartbeats, logs, and where it stands."""
+"""The client of an orchestrator for a node: heartbeats, logs, work, and where it stands."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from protocol.clients.base import TypedClient
+from protocol.identifiers import Digest
 from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer, LogBatch, LogReceipt
+from protocol.wire.leases import SignedWork
 from protocol.wire.pool import NodeSelf
+from protocol.wire.runs import (
+    Deliveries,
+    Joining,
+    JoinReceipt,
+    ReleasedSlots,
+    SlotGrant,
+    SlotName,
+    SlotRequest,
+    StepAnswer,
+    Submission,
+    SubmissionReceipt,
+)
 
 HEARTBEAT_PATIENCE = timedelta(seconds=15)
 
@@ -44,3 +59,66 @@ class NodeClient(TypedClient):
             NotFound: The pool does not know the node yet.
         """
         return (await self.call("GET", "/v1/nodes/me", signed_answer=True)).read(NodeSelf)
+
+    # Work
+
+    async def step(self) -> StepAnswer:
+        """What to work on now, and with which policy.
+
+        Raises:
+            NotFound: The pool has no run.
+        """
+        return (await self.call("GET", "/v1/run/step", signed_answer=True)).read(StepAnswer)
+
+    async def slot(self, request: SlotRequest) -> SlotGrant:
+        """Leases a slot. Asked again under the same `request_id`, it is the same slot.
+
+        Raises:
+            Conflict: There is none for this node now; the hint says why, `retryable` whether to ask again.
+            Forbidden: The node is no active member.
+        """
+        answer = await self.call("POST", "/v1/slots", body=request, signed_answer=True, repeatable=True)
+        return answer.read(SlotGrant)
+
+    async def release(self, slots: Sequence[SlotName]) -> None:
+        """Gives slots up that will not be delivered; those that are over already are skipped."""
+        body = ReleasedSlots(slots=tuple(slots))
+        await self.call("POST", "/v1/slots/release", body=body, signed_answer=True, repeatable=True)
+
+    async def my_leases(self) -> Deliveries:
+        """What became of this node's leases."""
+        return (await self.call("GET", "/v1/nodes/me/leases", signed_answer=True)).read(Deliveries)
+
+    async def submit_work(self, work: SignedWork, *, figures: Mapping[str, float] | None = None) -> SubmissionReceipt:
+        """Has the orchestrator carry work to the ledger; sent again, it says how far it is.
+
+        Args:
+            work: Signed by this node, under a lease of this pool.
+            figures: What the node says of the file in numbers; for people.
+
+        Raises:
+            Forbidden: The lease is another node's, or not the pool's.
+            Unprocessable: A signature, the units or the ledger's address are wrong.
+            Conflict: The lease has expired, or other work was handed in under it before.
+        """
+        body = Submission(work=work, figures=dict(figures or {}))
+        answer = await self.call("POST", "/v1/submissions", body=body, signed_answer=True, repeatable=True)
+        return answer.read(SubmissionReceipt)
+
+    async def submission(self, key: Digest) -> SubmissionReceipt:
+        """How far the orchestrator is with work that this node handed in.
+
+        Raises:
+            NotFound: It was not handed in, or that is long ago.
+        """
+        return (await self.call("GET", f"/v1/submissions/{key}", signed_answer=True)).read(SubmissionReceipt)
+
+    async def join(self, joining: Joining) -> JoinReceipt:
+        """Has the orchestrator carry this node's acceptance of an invite; sent again, it says how far it is.
+
+        Raises:
+            Forbidden: The invite is another node's, or not the pool's.
+            Conflict: It has expired.
+        """
+        answer = await self.call("POST", "/v1/joins", body=joining, signed_answer=True, repeatable=True)
+        return answer.read(JoinReceipt)

@@ -31,6 +31,16 @@ from protocol.wire.pool import (
     Webhook,
     WebhookList,
 )
+from protocol.wire.runs import (
+    CheckpointRef,
+    Deliveries,
+    Demand,
+    NewCheckpoint,
+    RolloutItem,
+    RolloutPage,
+    RunView,
+    StepView,
+)
 from protocol.wire.tasks import NewTask, Task, TaskPage, TaskPatch
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -163,6 +173,51 @@ class OrchestratorClient(TypedClient):
     async def groups(self) -> tuple[GroupView, ...]:
         """Nodes that run a task together."""
         return (await self._get("/v1/groups", GroupList)).groups
+
+    # The run
+
+    async def run(self) -> RunView:
+        """The run at a glance.
+
+        Raises:
+            NotFound: The pool has no run.
+        """
+        return await self._get("/v1/run", RunView)
+
+    async def put_demand(self, demand: Demand) -> StepView:
+        """Says how many groups of a step are wanted in all, or closes it; returns how the step stands then."""
+        return (await self.call("PUT", "/v1/run/demand", body=demand, repeatable=True)).read(StepView)
+
+    async def put_checkpoint(self, checkpoint: NewCheckpoint) -> CheckpointRef:
+        """Has slots leased for a version from now on, once the ledger names its digest.
+
+        Raises:
+            Conflict: The ledger names no such version (yet: retryable), or a newer one is known.
+        """
+        answer = await self.call("PUT", "/v1/run/checkpoint", body=checkpoint, repeatable=True)
+        return answer.read(CheckpointRef)
+
+    async def rollouts(self, *, step: int | None = None, status: str = "accepted") -> AsyncIterator[RolloutItem]:
+        """Submitted files in lease order, page by page.
+
+        Args:
+            step: Only this step's; by default those of all steps that are kept, ascending.
+            status: `accepted`, `rejected`, `pending`, or `all`.
+        """
+        query: Query = {"limit": PAGE, "status": status}
+        if step is not None:
+            query["step"] = step
+        while True:
+            page = await self._get("/v1/run/rollouts", RolloutPage, query)
+            for item in page.items:
+                yield item
+            if page.next_cursor is None or page.next_cursor == query.get("cursor"):
+                return
+            query["cursor"] = page.next_cursor
+
+    async def leases(self, node: Address) -> Deliveries:
+        """What became of a node's leases."""
+        return await self._get(f"/v1/nodes/{node}/leases", Deliveries)
 
     # Events
 

@@ -189,6 +189,8 @@ class LeaseState(StrEnum):
     """It expired without work: no guilt, but it counts for the node's delivered share."""
     RELEASED = "released"
     """The node gave it up; counts as undelivered too, or a node could look at slots and choose."""
+    LAPSED = "lapsed"
+    """Its work was handed to the orchestrator in time and never came to the ledger: counts for nothing."""
 
 
 class LeaseView(WireModel):

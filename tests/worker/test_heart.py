@@ -59,6 +59,10 @@ class ScriptedChain:
     def invites_domain(self) -> SigningDomain:
         return SigningDomain(1, self.key)
 
+    @property
+    def work_domain(self) -> SigningDomain:
+        return SigningDomain(1, self.key)
+
     async def standing(self) -> Standing:
         if self.down:
             raise Unavailable("the chain is down")
