@@ -1,0 +1,130 @@
+"""The seed of a slot, and what it decides: prompts, target lengths, and (in `rollouts.sampling`) every token.
+
+A node can't choose any of it: everything in the seed is fixed when the slot is leased, and the beacon is a block's hash
+that nobody knew when the version was announced and the node joined.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+
+from protocol.errors import InvalidInput
+from protocol.identifiers import Address, Digest
+
+SLOT_TAG = b"muster-rollout-v1"
+PROMPTS_TAG = b"muster-prompts-v1"
+TARGETS_TAG = b"muster-targets-v1"
+"""The tags keep the seed's uses apart. Another tag is another protocol: files made under one fail under the other."""
+
+MOST_GROUPS = 1 << 20
+
+
+def slot_seed(*, run_id: Digest, step: int, node: Address, index: int, digest: Digest, beacon: Digest) -> bytes:
+    """Returns the 32 bytes that decide everything in a slot: SHA-256 over 145 bytes of fixed layout.
+
+    `muster-rollout-v1` (17) ‖ run (32) ‖ step (8, big-endian) ‖ node (20) ‖ index (4, big-endian) ‖ version digest
+    (32) ‖ beacon (32). Every field has one width, so no two slots share a pre-image.
+
+    Args:
+        run_id: The run (`protocol.identifiers.run_id`).
+        step: The training step that the slot feeds.
+        node: The node that holds the lease.
+        index: The slot's number for this node in this step.
+        digest: The version digest of the policy.
+        beacon: The hash of the block that binds version and node.
+
+    Raises:
+        InvalidInput: The step does not fit in 8 bytes, or the index in 4.
+    """
+    if not 0 <= step < 1 << 64 or not 0 <= index < 1 << 32:
+        raise InvalidInput(f"no slot has step {step} and index {index}", hint="a step has 8 bytes and an index 4")
+    hashed = hashlib.sha256(SLOT_TAG)
+    hashed.update(_raw(run_id))
+    hashed.update(step.to_bytes(8, "big"))
+    hashed.update(_raw(node))
+    hashed.update(index.to_bytes(4, "big"))
+    hashed.update(_raw(digest))
+    hashed.update(_raw(beacon))
+    return hashed.digest()
+
+
+def draw_prompts(seed: bytes, eligible_count: int, groups: int) -> list[int]:
+    """Draws a prompt for each group: positions in the version's table of eligible prompts.
+
+    They are the head of a random permutation (Fisher-Yates), so each is as likely as any other, and none comes twice
+    while there are enough. If there are more groups than prompts, one permutation follows another.
+
+    Args:
+        seed: The slot's.
+        eligible_count: How many prompts are in the table, at least 1.
+        groups: How many groups are in the slot.
+
+    Raises:
+        InvalidInput: The table is empty, or there are no groups or too many.
+    """
+    _check_groups(groups)
+    if not 1 <= eligible_count < 1 << 64:
+        raise InvalidInput(f"{eligible_count} eligible prompts", hint="the table of a version has at least one")
+    words = _words(PROMPTS_TAG, seed)
+    positions: list[int] = []
+    while len(positions) < groups:
+        wanted = min(groups - len(positions), eligible_count)
+        positions += _permutation_head(words, eligible_count, wanted)
+    return positions
+
+
+def draw_targets(seed: bytes, targets: Sequence[int], groups: int) -> list[int]:
+    """Draws a target length for each group, each value as likely as any other and independent of the prompts.
+
+    Args:
+        seed: The slot's.
+        targets: The set of lengths, in the order in which the recipe lists them.
+        groups: How many groups are in the slot.
+
+    Raises:
+        InvalidInput: There are no targets, or there are no groups or too many.
+    """
+    _check_groups(groups)
+    if not targets:
+        raise InvalidInput("no target lengths to draw from", hint="leave the length reward out, or list its targets")
+    words = _words(TARGETS_TAG, seed)
+    return [targets[_below(words, len(targets))] for _ in range(groups)]
+
+
+def _check_groups(groups: int) -> None:
+    if not 1 <= groups <= MOST_GROUPS:
+        raise InvalidInput(f"{groups} groups in a slot", hint=f"a slot has 1 to {MOST_GROUPS}")
+
+
+def _words(tag: bytes, seed: bytes) -> Iterator[int]:
+    """64-bit words without end: SHA-256 of tag, seed and a counter of 8 bytes gives four, each big-endian."""
+    if len(seed) != 32:
+        raise InvalidInput(f"a seed of {len(seed)} bytes", hint="a slot's seed has 32")
+    counter = 0
+    while True:
+        block = hashlib.sha256(tag + seed + counter.to_bytes(8, "big")).digest()
+        yield from (int.from_bytes(block[at : at + 8], "big") for at in range(0, 32, 8))
+        counter += 1
+
+
+def _below(words: Iterator[int], bound: int) -> int:
+    """A whole number under `bound` without bias: words in the incomplete last stretch are passed over."""
+    whole = (1 << 64) - (1 << 64) % bound
+    return next(word for word in words if word < whole) % bound
+
+
+def _permutation_head(words: Iterator[int], count: int, wanted: int) -> list[int]:
+    """The first `wanted` of a shuffled `range(count)`; only places that were swapped take memory."""
+    moved: dict[int, int] = {}
+    head = []
+    for place in range(wanted):
+        other = place + _below(words, count - place)
+        head.append(moved.get(other, other))
+        moved[other] = moved.get(place, place)
+    return head
+
+
+def _raw(name: str) -> bytes:
+    """The bytes of an address or a digest in its canonical form."""
+    return bytes.fromhex(name[2:])
