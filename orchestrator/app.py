@@ -17,7 +17,7 @@ from orchestrator.chain import PoolLedger
 from orchestrator.gauges import PoolGauges
 from orchestrator.loops.background import add_loops
 from orchestrator.parts import Parts, build_parts, parts_of
-from orchestrator.routes import events, heartbeat, logs, nodes, tasks
+from orchestrator.routes import allowlist, events, heartbeat, logs, nodes, tasks
 from orchestrator.settings import OrchestratorSettings
 from protocol.clients.discovery import DiscoveryClient
 from protocol.clock import Clock, SystemClock
@@ -112,7 +112,9 @@ def build_orchestrator(
         tags=[{"name": name} for name in ("nodes", "tasks", "groups", "events", "webhooks", "identity")],
     )
     _give(app, parts, clock=clock)
-    for router in (heartbeat.router, identity_router, tasks.router, logs.router, nodes.router, events.router):
+    # The allow list before the nodes: `allowlist` is not one of them.
+    owned = (tasks.router, logs.router, allowlist.router, nodes.router, events.router)
+    for router in (heartbeat.router, identity_router, *owned):
         app.include_router(router)
     # Heartbeats are nearly all of the load: they pass by FastAPI's dependency machinery, and stand first in the table.
     app.router.routes.insert(0, heartbeat.HOT)

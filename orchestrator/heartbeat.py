@@ -100,8 +100,12 @@ class HeartbeatDesk:
         }
         database.fix("heartbeat", constants)
 
-    async def answer(self, signed: SignedRequest) -> bytes:
+    async def answer(self, signed: SignedRequest, *, ip: str) -> bytes:
         """The body of the answer to a heartbeat that was authenticated and not yet admitted.
+
+        Args:
+            signed: The heartbeat.
+            ip: Where it came from, as the front door saw it; kept of members only.
 
         Raises:
             Unprocessable: The body is no heartbeat.
@@ -120,16 +124,16 @@ class HeartbeatDesk:
                 hint="check the pool's number in the worker's settings",
                 code="wrong-pool",
             )
-        told = await self._tell(signed, beat, admit=True)
+        told = await self._tell(signed, beat, ip, admit=True)
         for _ in range(3):
             if isinstance(told, _Told):
                 return await self._compose(told)
             if not await self._decide(signed.address, NodeState(told) if told else None, beat):
                 return await self._refuse(signed.address)
-            told = await self._tell(signed, beat, admit=False)
+            told = await self._tell(signed, beat, ip, admit=False)
         raise Unavailable("the node's state changes too fast", hint="try again")
 
-    async def _tell(self, signed: SignedRequest, beat: Heartbeat, *, admit: bool) -> _Told | str:
+    async def _tell(self, signed: SignedRequest, beat: Heartbeat, ip: str, *, admit: bool) -> _Told | str:
         terms = self._admission.terms(signed.address, signed.nonce)
         report = beat.assignment
         stretch = 1 + self._pace.stagger * random.random()  # noqa: S311 - spreads load, keeps nothing secret
@@ -144,7 +148,7 @@ class HeartbeatDesk:
             started = "" if report.started_at_ms is None else str(report.started_at_ms)
             fingerprint = to_json([report.state, str(report.restarts), exit_code, started, report.detail])
             arguments += [report.id, report.generation, fingerprint]
-        answer = await self._database.call("heartbeat", *arguments, *beat.acknowledged, keys=terms.keys)
+        answer = await self._database.call("heartbeat", *arguments, ip, *beat.acknowledged, keys=terms.keys)
         if answer[0] != 0:
             self._admission.check(answer[:2])
         if answer[1] == 1:

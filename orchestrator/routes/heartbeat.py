@@ -26,7 +26,7 @@ async def heartbeat(request: Request) -> Response:
     """
     parts = parts_of(request)
     signed = await verifier_of(request).authenticate(request, body_limit=NODE_BODY)
-    answer = await parts.desk.answer(signed)
+    answer = await parts.desk.answer(signed, ip=request.scope["muster.ip"])
     headers = sign_response(parts.key, address=signed.address, nonce=signed.nonce, status=200, body=answer)
     return Response(answer, 200, headers, media_type="application/json")
 

@@ -2,7 +2,7 @@
 -- Constant work, whatever the size of the pool. KEYS: prefix, nonce, rate.
 -- Constants: KEPT, RATE_INTERVAL, TOLERANCE (see the admission), SHORTEST, TARGET_RATE, UNHEALTHY_AFTER, DEAD_AFTER.
 local now_us, flags, address, stretch, version, metrics = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
-local id, generation, fingerprint = ARGV[7], ARGV[8], ARGV[9]
+local id, generation, fingerprint, ip = ARGV[7], ARGV[8], ARGV[9], ARGV[10]
 local now = math.floor(tonumber(now_us) / 1000)
 local admit, draining = string.sub(flags, 1, 1), string.sub(flags, 2, 2)
 
@@ -21,7 +21,7 @@ local nodes = redis.call('ZCARD', P .. 'deadlines')
 local interval = math.floor(math.max(SHORTEST, nodes * 1000 / TARGET_RATE) * stretch)
 local patience = f[1] == 'healthy' and UNHEALTHY_AFTER or DEAD_AFTER
 redis.call('ZADD', P .. 'deadlines', now + math.floor(interval * patience), address)
-redis.call('HSET', node, 'seen', now, 'interval', interval, 'version', version, 'metrics', metrics)
+redis.call('HSET', node, 'seen', now, 'interval', interval, 'version', version, 'metrics', metrics, 'ip', ip)
 
 -- A report counts only for what the node is to run now: id and generation.
 if f[3] and id == f[3] and generation == f[4] and fingerprint ~= f[7] then
@@ -41,7 +41,7 @@ if f[3] and id == f[3] and generation == f[4] and fingerprint ~= f[7] then
 end
 
 local commands = P .. 'commands:' .. address
-for i = 10, #ARGV do
+for i = 11, #ARGV do
   if redis.call('HDEL', commands, ARGV[i]) == 1 then
     emit(now, 'command.acknowledged', ARGV[i], address, address, '')
   end

@@ -11,6 +11,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from orchestrator.fitness import Machine
+from orchestrator.lifecycle import MEMBERS
 from orchestrator.store.database import Argument, Database
 from protocol.errors import Conflict, NotFound
 from protocol.identifiers import Address
@@ -159,6 +160,16 @@ class NodeStore:
         key = self._database.key("history", address)
         entries = await self._database.ask("XREVRANGE", key, "+", "-", "COUNT", limit)
         return tuple(_entry(text_of(fields)) for _, fields in entries)
+
+    async def last_ips(self, addresses: Sequence[Address]) -> list[tuple[Address, str]]:
+        """Of these nodes, those that are active members now, each with the IP of its last heartbeat."""
+        rows = await self._database.ask_many([("HMGET", self._node(each), "state", "ip") for each in addresses])
+        active = {state.value.encode() for state in MEMBERS}
+        return [
+            (address, ip.decode())
+            for address, (state, ip) in zip(addresses, rows, strict=True)
+            if state in active and ip
+        ]
 
     async def metrics(self, address: Address) -> tuple[int | None, dict[str, float]]:
         """When the node spoke last, and the gauges it sent."""

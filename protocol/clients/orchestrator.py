@@ -15,6 +15,8 @@ from protocol.errors import InvalidInput, MusterError, RateLimited
 from protocol.identifiers import Address
 from protocol.wire.heartbeat import LogLine, NodeState
 from protocol.wire.pool import (
+    AllowedNode,
+    AllowList,
     Cause,
     CreatedWebhook,
     EventPage,
@@ -47,6 +49,7 @@ Model = TypeVar("Model", bound=BaseModel)
 Query = dict[str, str | int]
 
 PAGE = 200
+ALLOWED_PAGE = 1000
 SHORTEST_PAUSE = timedelta(seconds=1)
 LONGEST_PAUSE = timedelta(seconds=15)
 
@@ -74,6 +77,17 @@ class OrchestratorClient(TypedClient):
         query |= {name: str(value) for name, value in (("state", state), ("task", task), ("label", label)) if value}
         while True:
             page = await self._get("/v1/nodes", NodeViewPage, query)
+            for node in page.nodes:
+                yield node
+            if page.next_cursor is None or page.next_cursor == query.get("cursor"):
+                return
+            query["cursor"] = page.next_cursor
+
+    async def allowlist(self) -> AsyncIterator[AllowedNode]:
+        """All active nodes whose IP is known, page by page. For the pool's manager, or a token of scope `admin`."""
+        query: Query = {"limit": ALLOWED_PAGE}
+        while True:
+            page = await self._get("/v1/nodes/allowlist", AllowList, query)
             for node in page.nodes:
                 yield node
             if page.next_cursor is None or page.next_cursor == query.get("cursor"):

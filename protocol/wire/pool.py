@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, SecretStr, StringConstraints, field_serializer
+from pydantic import Field, IPvAnyAddress, SecretStr, StringConstraints, field_serializer
 
 from protocol.identifiers import WireAddress
 from protocol.wire.base import Identifier, Labels, LongText, Milliseconds, Name, ShortText, WireModel
@@ -57,6 +57,20 @@ class NodeViewPage(WireModel):
     """Answer of `GET /v1/nodes`."""
 
     nodes: tuple[NodeView, ...]
+    next_cursor: str | None
+
+
+class AllowedNode(WireModel):
+    """An active node, and where it was last heard from."""
+
+    node: WireAddress
+    ip: IPvAnyAddress
+
+
+class AllowList(WireModel):
+    """Answer of `GET /v1/nodes/allowlist`: who may fetch checkpoints now."""
+
+    nodes: tuple[AllowedNode, ...]
     next_cursor: str | None
 
 

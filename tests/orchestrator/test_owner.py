@@ -36,6 +36,7 @@ OWNERS = [
     ("PATCH", f"/v1/tasks/{'0' * 32}", "operate"),
     ("DELETE", f"/v1/tasks/{'0' * 32}", "operate"),
     ("GET", "/v1/nodes", "read"),
+    ("GET", "/v1/nodes/allowlist", "admin"),
     ("GET", f"/v1/nodes/0x{'1' * 40}", "read"),
     ("GET", f"/v1/nodes/0x{'1' * 40}/history", "read"),
     ("GET", f"/v1/nodes/0x{'1' * 40}/logs", "read"),

@@ -1,0 +1,97 @@
+"""Who is on the allow list, and with which address."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import httpx
+
+from protocol.auth import RequestSigner
+from protocol.clients import OrchestratorClient
+from protocol.keys import Key
+from tests.orchestrator.conftest import MakePool
+from tests.orchestrator.edge import MANAGER, POOL, PoolUnderTest
+
+
+async def speak_from(pool: PoolUnderTest, key: Key, ip: str, *, forwarded_for: str = "") -> None:
+    """A heartbeat over a connection from this IP."""
+    signer = RequestSigner(key, audience=pool.parts.key.address, clock=pool.clock)
+    headers = {"X-Forwarded-For": forwarded_for} if forwarded_for else {}
+    transport = httpx.ASGITransport(app=pool.app, client=(ip, 40_000))
+    async with httpx.AsyncClient(transport=transport, base_url="http://pool", auth=signer) as http:
+        beat = {"pool_id": POOL, "worker_version": "0.1.0"}
+        assert (await http.post("/v1/heartbeat", json=beat, headers=headers)).status_code == 200
+
+
+async def allowed(pool: PoolUnderTest) -> dict[str, str]:
+    answer = await pool.owner("GET", "/v1/nodes/allowlist")
+    return {each["node"]: each["ip"] for each in answer["nodes"]}
+
+
+async def member(pool: PoolUnderTest, ip: str) -> Key:
+    key = Key.generate()
+    pool.ledger.register(key.address, member=True)
+    await speak_from(pool, key, ip)
+    return key
+
+
+async def test_a_node_is_allowed_at_the_address_of_its_last_heartbeat(pool: PoolUnderTest) -> None:
+    key = await member(pool, "203.0.113.7")
+    assert await allowed(pool) == {key.address: "203.0.113.7"}
+    await speak_from(pool, key, "2001:db8::7")
+    assert await allowed(pool) == {key.address: "2001:db8::7"}
+
+
+async def test_a_node_is_not_believed_about_its_address(pool: PoolUnderTest) -> None:
+    key = await member(pool, "203.0.113.7")
+    await speak_from(pool, key, "203.0.113.7", forwarded_for="198.51.100.1")
+    assert await allowed(pool) == {key.address: "203.0.113.7"}
+
+
+async def test_a_proxy_of_ours_is_believed(make_pool: MakePool) -> None:
+    pool = make_pool(trusted_proxies=("10.0.0.0/8",))
+    key = await member(pool, "203.0.113.7")
+    await speak_from(pool, key, "10.1.1.1", forwarded_for="192.0.2.1, 198.51.100.9")
+    assert await allowed(pool) == {key.address: "198.51.100.9"}
+
+
+async def test_a_stranger_who_speaks_is_not_allowed(pool: PoolUnderTest) -> None:
+    await speak_from(pool, Key.generate(), "198.51.100.66")
+    assert await allowed(pool) == {}
+
+
+async def test_a_banned_node_leaves_the_list_at_once_and_returns_when_it_speaks_as_a_member(
+    pool: PoolUnderTest,
+) -> None:
+    good, bad = await member(pool, "203.0.113.7"), await member(pool, "203.0.113.8")
+    await pool.owner("POST", f"/v1/nodes/{bad.address}/ban", {})
+    assert await allowed(pool) == {good.address: "203.0.113.7"}
+    await speak_from(pool, bad, "203.0.113.9")
+    assert await allowed(pool) == {good.address: "203.0.113.7"}
+    await pool.owner("POST", f"/v1/nodes/{bad.address}/unban", {})
+    pool.ledger.register(bad.address, member=True)
+    await pool.clock.turn(timedelta(minutes=1))  # standings are remembered for a moment
+    await speak_from(pool, bad, "203.0.113.10")
+    assert await allowed(pool) == {good.address: "203.0.113.7", bad.address: "203.0.113.10"}
+
+
+async def test_a_drained_node_still_fetches(pool: PoolUnderTest) -> None:
+    key = await member(pool, "203.0.113.7")
+    await pool.owner("POST", f"/v1/nodes/{key.address}/drain", {})
+    assert await allowed(pool) == {key.address: "203.0.113.7"}
+
+
+async def test_a_connection_without_an_ip_is_left_out(pool: PoolUnderTest) -> None:
+    await member(pool, "local")
+    assert await allowed(pool) == {}
+
+
+async def test_the_manager_reads_all_pages_with_the_typed_client(pool: PoolUnderTest, monkeypatch: Any) -> None:
+    monkeypatch.setattr("protocol.clients.orchestrator.ALLOWED_PAGE", 2)
+    ips = {f"203.0.113.{number}" for number in range(1, 6)}
+    for ip in ips:
+        await member(pool, ip)
+    transport = httpx.ASGITransport(app=pool.app)
+    async with OrchestratorClient("http://127.0.0.1", key=MANAGER, clock=pool.clock, transport=transport) as client:
+        assert {str(each.ip) async for each in client.allowlist()} == ips
