@@ -14,7 +14,8 @@ setup:
 	@deploy/setup/python.sh
 
 tools: setup
-	@deploy/setup/system.sh redis node sandbox
+	@deploy/setup/system.sh redis node sandbox nginx
+	@deploy/setup/vllm.sh
 
 devnet: setup  ## set up and run a whole network on this machine (ARGS="--help" for its options)
 	@deploy/setup/system.sh redis sandbox

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Looks for the programs named as arguments (redis, node, docker, sandbox); installs what it can, and says in one line
+# Looks for the programs named as arguments (redis, node, docker, sandbox, nginx); installs what it can, and says in one line
 # what is left out because of each one that it can't. Exits 0 unless MUSTER_REQUIRE names one that is missing.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -60,6 +60,7 @@ for name in "$@"; do
     node) if need node npm "nodejs npm" "tests on anvil and the recompilation of the contracts are skipped"; then npm_tools; fi ;;
     docker) need docker dockerd docker.io "tasks run in the process sandbox and Docker tests are skipped" || true ;;
     sandbox) need sandbox bwrap bubblewrap "tasks without Docker and untrusted scoring are not available" || true ;;
-    *) fail "unknown program '$name'; one of redis, node, docker, sandbox" ;;
+    nginx) need nginx nginx nginx-light "tests of the nginx configuration are skipped" || true ;;
+    *) fail "unknown program '$name'; one of redis, node, docker, sandbox, nginx" ;;
   esac
 done
