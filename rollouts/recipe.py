@@ -17,7 +17,15 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 from protocol.checkpoints import check_path
 from protocol.errors import InvalidInput
 from protocol.wire.base import Name
+from rollouts.environments.rewards import LengthReward
 from rollouts.errors import BadVersionFolder
+from rollouts.sampling.parameters import (
+    LEAST_TEMPERATURE,
+    MOST_NEW_TOKENS,
+    MOST_TEMPERATURE,
+    NO_TOP_K,
+    SamplingParameters,
+)
 
 RECIPE_FILE = "recipe.json"
 PROMPTS_FILE = "prompts.u64"
@@ -43,10 +51,15 @@ class EnvironmentChoice(_Part):
 class SamplingChoice(_Part):
     """How tokens are drawn. Pools that train keep `top_p` 1 and `top_k` 0 (off), or the policy gradient is biased."""
 
-    temperature: Annotated[float, Field(gt=0, le=100)] = 1.0
+    temperature: Annotated[float, Field(ge=LEAST_TEMPERATURE, le=MOST_TEMPERATURE)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    top_k: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    max_new_tokens: Annotated[int, Field(ge=1, le=2**20)]
+    top_k: Annotated[int, Field(ge=0, le=2**31 - 1)] = NO_TOP_K
+    max_new_tokens: Annotated[int, Field(ge=1, le=MOST_NEW_TOKENS)]
+
+    @property
+    def parameters(self) -> SamplingParameters:
+        """The same for an engine."""
+        return SamplingParameters(**dict(self))
 
 
 class LengthTargets(_Part):
@@ -93,6 +106,11 @@ class Recipe(_Part):
         if isinstance(self.prompts, PromptRange) and self.prompts.first + self.prompts.count > _LARGEST_INDEX:
             raise ValueError("the range of prompts ends past 2^63")
         return self
+
+    @property
+    def length_reward(self) -> LengthReward | None:
+        """The length reward's rule, if there is one."""
+        return None if self.length is None else LengthReward(self.length.targets, self.length.alpha)
 
     @property
     def units_per_group(self) -> int:

@@ -1,0 +1,120 @@
+"""What a slot asks for: its prompts, target lengths and samples, all from the seed and the version's own folder.
+
+The node that generates and everybody who checks build the same plan, so a file can be held against it row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from protocol.errors import MusterError
+from rollouts.engines.interface import SampleRequest
+from rollouts.environments import Environment, Prompt, Reward, reward_of
+from rollouts.errors import BadVersionFolder
+from rollouts.recipe import Recipe
+from rollouts.seeds import draw_prompts, draw_targets
+
+Encode = Callable[[str], Sequence[int]]
+"""From a prompt's text to the tokens that the model reads; the tokenizer of the version's folder behind it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedGroup:
+    """One prompt of a slot.
+
+    Args:
+        group: Its number in the slot, from 0.
+        prompt: With its target length, if there is a length reward; its text as the model reads it.
+        tokens: That text, encoded.
+        samples: The numbers of its samples in the slot.
+    """
+
+    group: int
+    prompt: Prompt
+    tokens: tuple[int, ...]
+    samples: range
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotPlan:
+    """Everything that a slot asks for, in the order in which its file lists it."""
+
+    seed: bytes
+    groups: tuple[PlannedGroup, ...]
+
+    def requests(self) -> list[SampleRequest]:
+        """What an engine is asked."""
+        return [
+            SampleRequest(sample=sample, prompt_tokens=group.tokens, seed=self.seed)
+            for group in self.groups
+            for sample in group.samples
+        ]
+
+
+class SlotPlanner:
+    """Plans slots of one version.
+
+    Args:
+        recipe: The version's.
+        eligible: The indices of its eligible prompts.
+        environment: The one that the recipe names.
+        encode: From text to tokens.
+    """
+
+    def __init__(self, *, recipe: Recipe, eligible: Sequence[int], environment: Environment, encode: Encode) -> None:
+        self._recipe = recipe
+        self._eligible = eligible
+        self._environment = environment
+        self._encode = encode
+
+    def plan(self, seed: bytes, *, groups: int) -> SlotPlan:
+        """Returns what the slot with this seed asks for.
+
+        Raises:
+            BadVersionFolder: The version lists a prompt that its environment lacks, or one that is too long or empty.
+        """
+        positions = draw_prompts(seed, len(self._eligible), groups)
+        targets: Sequence[int | None] = [None] * groups
+        if self._recipe.length is not None:
+            targets = draw_targets(seed, self._recipe.length.targets, groups)
+        size = self._recipe.group_size
+        planned = []
+        for group, (position, target) in enumerate(zip(positions, targets, strict=True)):
+            prompt, tokens = self._ask(self._eligible[position], target)
+            samples = range(group * size, (group + 1) * size)
+            planned.append(PlannedGroup(group=group, prompt=prompt, tokens=tokens, samples=samples))
+        return SlotPlan(seed=seed, groups=tuple(planned))
+
+    def reward(self, prompt: Prompt, completion: str, *, finished: bool, output_tokens: int) -> Reward:
+        """Returns what an answer earns.
+
+        Args:
+            prompt: A planned one.
+            completion: The decoded output tokens, the end of sequence left out.
+            finished: Whether the model ended by itself.
+            output_tokens: The answer's tokens, the end of sequence not counted.
+
+        Raises:
+            SandboxUnavailable: The answer can't be checked on this machine.
+        """
+        score = self._environment.score(prompt, completion, finished=finished)
+        return reward_of(
+            score, rule=self._recipe.length_reward, target=prompt.target_length, output_tokens=output_tokens
+        )
+
+    def _ask(self, index: int, target: int | None) -> tuple[Prompt, tuple[int, ...]]:
+        try:
+            prompt = self._environment.prompt(index)
+        except MusterError as error:
+            raise BadVersionFolder(f"the version lists prompt {index}: {error.detail}") from error
+        if target is not None and self._recipe.length is not None:
+            text = self._recipe.length.template.replace("{target}", str(target)).replace("{prompt}", prompt.text)
+            prompt = replace(prompt, text=text, target_length=target)
+        tokens = tuple(self._encode(prompt.text))
+        if not 0 < len(tokens) <= self._recipe.max_prompt_tokens:
+            raise BadVersionFolder(
+                f"prompt {index} has {len(tokens)} tokens; the recipe takes 1 to {self._recipe.max_prompt_tokens}",
+                hint="leave it out of the version's eligible prompts",
+            )
+        return prompt, tokens
