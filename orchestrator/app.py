@@ -17,8 +17,9 @@ from orchestrator.chain import PoolLedger
 from orchestrator.gauges import PoolGauges
 from orchestrator.loops.background import add_loops
 from orchestrator.parts import Parts, build_parts, parts_of
-from orchestrator.routes import allowlist, events, heartbeat, logs, nodes, tasks
+from orchestrator.routes import allowlist, events, heartbeat, logs, nodes, tasks, uploads
 from orchestrator.settings import OrchestratorSettings
+from orchestrator.storage.url_signer import PATH as BLOBS
 from protocol.clients.discovery import DiscoveryClient
 from protocol.clock import Clock, SystemClock
 from protocol.keys import Key
@@ -33,6 +34,7 @@ from protocol.wire.heartbeat import Heartbeat, LogBatch
 from protocol.wire.identity import ServiceIdentity
 from protocol.wire.pool import Cause, NewWebhook
 from protocol.wire.tasks import NewTask, TaskPatch
+from protocol.wire.uploads import UploadRequest
 
 DESCRIPTION = """Nodes of a pool say here how they are and hear what to run. The pool's owner posts tasks, sees nodes,
 logs, metrics and events, restarts, drains, bans.
@@ -93,6 +95,7 @@ def build_orchestrator(
             for service in services:
                 await service.aclose()
             await webhook_http.aclose()
+            await parts.objects.aclose()
             await ledger.aclose()
             await redis.aclose()
 
@@ -107,18 +110,19 @@ def build_orchestrator(
         loops=loops,
         clock=clock,
         body_limit=BODY_LIMIT,
+        body_limits=((BLOBS, settings.upload_most_bytes),),
         ip_rates=IpRates(ip_rate, clock=clock),
         callers=CallerAddresses(settings.trusted_proxies),
-        tags=[{"name": name} for name in ("nodes", "tasks", "groups", "events", "webhooks", "identity")],
+        tags=[{"name": name} for name in ("nodes", "tasks", "groups", "events", "webhooks", "files", "identity")],
     )
     _give(app, parts, clock=clock)
     # The allow list before the nodes: `allowlist` is not one of them.
-    owned = (tasks.router, logs.router, allowlist.router, nodes.router, events.router)
+    owned = (tasks.router, logs.router, allowlist.router, nodes.router, events.router, uploads.router)
     for router in (heartbeat.router, identity_router, *owned):
         app.include_router(router)
     # Heartbeats are nearly all of the load: they pass by FastAPI's dependency machinery, and stand first in the table.
     app.router.routes.insert(0, heartbeat.HOT)
-    _declare_bodies(app, (Heartbeat, LogBatch, NewTask, TaskPatch, Cause, NewWebhook))
+    _declare_bodies(app, (Heartbeat, LogBatch, NewTask, TaskPatch, Cause, NewWebhook, UploadRequest))
     gauges = PoolGauges(app.state.registry, nodes=parts.nodes, tasks=parts.tasks)
     if with_loops:
         add_loops(loops, parts, discovery=services, webhook_http=webhook_http, gauges=gauges)

@@ -92,6 +92,10 @@ class PoolLedger(Protocol):
         """A node as it stands."""
         ...
 
+    async def is_validator(self, who: Address) -> bool:
+        """Whether `who` judges work of this pool."""
+        ...
+
     async def remove(self, nodes: Sequence[Address], *, reason: str) -> None:
         """Takes nodes from the pool without blame; those that left already are no error."""
         ...

@@ -149,6 +149,10 @@ class LedgerPool:
             needed_stake=registered.capacity * terms.stake_per_capacity,
         )
 
+    async def is_validator(self, who: Address) -> bool:
+        """Whether `who` judges work of this pool."""
+        return await (await self._connected()).pools.is_validator(self._pool_id, who)
+
     async def remove(self, nodes: Sequence[Address], *, reason: str) -> None:
         """Takes nodes from the pool without blame; those that left already are skipped."""
         ledger = await self._connected(self._key)

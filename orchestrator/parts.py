@@ -16,11 +16,15 @@ from orchestrator.membership import Standings
 from orchestrator.pool_view import PoolView
 from orchestrator.sealing import Seal
 from orchestrator.settings import OrchestratorSettings
+from orchestrator.storage import ObjectStore
+from orchestrator.storage.choice import build_store
+from orchestrator.storage.desk import UploadDesk
 from orchestrator.store.assignments import AssignmentStore
 from orchestrator.store.database import Database
 from orchestrator.store.events import EventStore
 from orchestrator.store.nodes import NodeStore
 from orchestrator.store.tasks import TaskStore
+from orchestrator.store.uploads import UploadStore
 from orchestrator.store.webhooks import WebhookStore
 from protocol.admission import Admission
 from protocol.clock import Clock
@@ -49,6 +53,8 @@ class Parts:
     standings: Standings
     pool: PoolView
     desk: HeartbeatDesk
+    objects: ObjectStore
+    uploads: UploadDesk
     streams: asyncio.Semaphore
     """One place per follower of logs or events."""
 
@@ -65,6 +71,8 @@ def build_parts(settings: OrchestratorSettings, *, redis: Redis, ledger: PoolLed
     pace = settings.pace()
     life = NodeLife(nodes, pace=pace, clock=clock, invite_life=timedelta(seconds=settings.invite_life_s))
     standings = Standings(ledger, clock=clock)
+    pool = PoolView(ledger, clock=clock)
+    objects = build_store(settings, clock=clock)
     return Parts(
         settings=settings,
         clock=clock,
@@ -80,7 +88,7 @@ def build_parts(settings: OrchestratorSettings, *, redis: Redis, ledger: PoolLed
         life=life,
         ledger=ledger,
         standings=standings,
-        pool=PoolView(ledger, clock=clock),
+        pool=pool,
         desk=HeartbeatDesk(
             pool_id=settings.pool_id,
             database=database,
@@ -91,6 +99,19 @@ def build_parts(settings: OrchestratorSettings, *, redis: Redis, ledger: PoolLed
             admission=admission,
             pace=pace,
             clock=clock,
+        ),
+        objects=objects,
+        uploads=UploadDesk(
+            pool_id=settings.pool_id,
+            store=objects,
+            uploads=UploadStore(database, quota=settings.quota()),
+            standings=standings,
+            pool=pool,
+            ledger=ledger,
+            clock=clock,
+            most_bytes=settings.upload_most_bytes,
+            put_life=timedelta(seconds=settings.upload_url_life_s),
+            get_life=timedelta(seconds=settings.download_url_life_s),
         ),
         streams=asyncio.Semaphore(settings.streams),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from pathlib import Path
 from typing import ClassVar
@@ -10,9 +11,20 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from orchestrator.decisions import Patience
 from orchestrator.intervals import Pace
+from orchestrator.store.uploads import Quota
 from protocol.settings import Settings
 from protocol.tokens import TokenSetting
 from protocol.wire.base import Labels, ShortText
+
+GIBIBYTE = 1 << 30
+
+
+def default_storage() -> Path:
+    """`/var/lib/muster/objects` for root, else below the user's own data directory."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/muster/objects")
+    data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(data) / "muster" / "objects"
 
 
 class Requirements(BaseModel):
@@ -89,6 +101,19 @@ class OrchestratorSettings(Settings):
         False, description="Let webhooks go to loopback and private addresses; for devnets and internal receivers"
     )
 
+    storage_directory: Path = Field(
+        default_factory=default_storage, description="Where uploaded files lie, unless a bucket is named"
+    )
+    storage_reserve_bytes: int = Field(
+        GIBIBYTE, ge=0, description="Disk that stays free where uploaded files lie, unless a bucket is named"
+    )
+    upload_most_bytes: int = Field(2 * GIBIBYTE, ge=1, description="Largest file that a node may upload")
+    upload_url_life_s: float = Field(900.0, ge=10, le=604_800, description="How long a file may take to be sent")
+    download_url_life_s: float = Field(3600.0, ge=10, le=604_800, description="How long a link to a file is good")
+    uploads_per_hour: int = Field(1000, ge=1, description="Files that one node may upload in an hour")
+    upload_bytes_per_hour: int = Field(50 * GIBIBYTE, ge=1, description="Bytes that one node may upload in an hour")
+    uploads_open: int = Field(32, ge=1, description="Uploads that one node may have begun at a time")
+
     def pace(self) -> Pace:
         """Intervals and deadlines."""
         return Pace(
@@ -97,6 +122,15 @@ class OrchestratorSettings(Settings):
             stagger=self.stagger,
             unhealthy_after=self.unhealthy_after,
             dead_after=self.dead_after,
+        )
+
+    def quota(self) -> Quota:
+        """What one node may upload."""
+        return Quota(
+            window=timedelta(hours=1),
+            files=self.uploads_per_hour,
+            bytes=self.upload_bytes_per_hour,
+            open=self.uploads_open,
         )
 
     def patience(self) -> Patience:

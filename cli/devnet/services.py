@@ -79,6 +79,8 @@ def write_configuration(directory: DevnetDirectory, places: ServicePlaces) -> No
             "password_file": directory.password,
             "discovery": [places.discovery],
             "secrets_key_file": directory.path / "task-secrets.key",
+            "storage_directory": directory.path / "objects",
+            "storage_reserve_bytes": 0,
             "shortest_interval_s": _BEAT_SECONDS,
             "unhealthy_after": 3.0,
             "dead_after": 10.0,

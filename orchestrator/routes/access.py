@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from orchestrator.parts import parts_of
 from protocol.identifiers import Address, WireAddress
+from protocol.signing import ADDRESS_HEADER
 from protocol.tokens import OwnerRequest, Scope, owner_access
 from protocol.verification import SignedRequest, signed_request
 
@@ -27,6 +28,19 @@ Operator = Annotated[OwnerRequest, Depends(owner_access(Scope.OPERATE, is_manage
 Admin = Annotated[OwnerRequest, Depends(owner_access(Scope.ADMIN, is_manager=_is_manager, body_limit=OWNER_BODY))]
 Node = Annotated[SignedRequest, Depends(signed_request(body_limit=NODE_BODY))]
 NodeWithLogs = Annotated[SignedRequest, Depends(signed_request(body_limit=LOGS_BODY))]
+
+_owner_reads = owner_access(Scope.READ, is_manager=_is_manager)
+_anybody = signed_request(body_limit=0)
+
+
+async def _object_reader(request: Request) -> SignedRequest | OwnerRequest:
+    """Whoever signs, the owner by token: the desk knows who may read what."""
+    if ADDRESS_HEADER in request.headers:
+        return await _anybody(request)
+    return await _owner_reads(request)
+
+
+ObjectReader = Annotated[SignedRequest | OwnerRequest, Depends(_object_reader)]
 
 NodePath = Annotated[WireAddress, Path(description="The node's address", pattern="^0x[0-9a-fA-F]{40}$")]
 IdentifierPath = Annotated[str, Path(description="32 hex digits", pattern="^[0-9a-f]{32}$")]

@@ -60,6 +60,7 @@ NAMES = (
     "place",
     "renew",
     "transition",
+    "upload",
     "verdict",
 )
 

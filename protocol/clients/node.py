@@ -22,6 +22,7 @@ from protocol.wire.runs import (
     Submission,
     SubmissionReceipt,
 )
+from protocol.wire.uploads import ObjectKey, ObjectLink, UploadRequest, UploadTicket
 
 HEARTBEAT_PATIENCE = timedelta(seconds=15)
 
@@ -51,6 +52,28 @@ class NodeClient(TypedClient):
         """Pushes lines of the assignment's output; lines that are there already are skipped."""
         answer = await self.call("POST", "/v1/logs", body=batch, signed_answer=True, repeatable=True)
         return answer.read(LogReceipt)
+
+    async def request_upload(self, request: UploadRequest) -> UploadTicket:
+        """Asks where to put a file, which is this node's own whatever the request says.
+
+        Raises:
+            Forbidden: The node is no member of the pool.
+            TooLarge: The file is.
+            RateLimited: The node has uploaded enough for now.
+            Unavailable: The store is down or full.
+        """
+        answer = await self.call("POST", "/v1/uploads", body=request, signed_answer=True, repeatable=True)
+        return answer.read(UploadTicket)
+
+    async def object_link(self, key: ObjectKey) -> ObjectLink:
+        """Where to read one of the node's own files, or any audit file.
+
+        Raises:
+            Forbidden: It is another node's.
+            NotFound: There is no such object.
+        """
+        answer = await self.call("GET", "/v1/objects", query={"key": str(key)}, signed_answer=True)
+        return answer.read(ObjectLink)
 
     async def me(self) -> NodeSelf:
         """The node's own state and history, as the pool has it.

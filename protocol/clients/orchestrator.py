@@ -44,6 +44,7 @@ from protocol.wire.runs import (
     StepView,
 )
 from protocol.wire.tasks import NewTask, Task, TaskPage, TaskPatch
+from protocol.wire.uploads import ObjectKey, ObjectLink
 
 Model = TypeVar("Model", bound=BaseModel)
 Query = dict[str, str | int]
@@ -261,6 +262,16 @@ class OrchestratorClient(TypedClient):
     async def delete_webhook(self, webhook_id: str) -> None:
         """Deletes a webhook."""
         await self.call("DELETE", f"/v1/webhooks/{webhook_id}")
+
+    # Files
+
+    async def object_link(self, key: ObjectKey) -> ObjectLink:
+        """Where to read a file of any node.
+
+        Raises:
+            NotFound: There is no such object.
+        """
+        return await self._get("/v1/objects", ObjectLink, {"key": str(key)})
 
     # How
 

@@ -111,6 +111,7 @@ def owner(
         pool_id=POOL,
         deployment=Path("unused"),
         secrets_key_file=tmp_path / "sealing.key",
+        storage_directory=tmp_path / "objects",
         schedule_every_s=0.05,
         tokens=(
             TokenSetting(name="owner", scope=Scope.ADMIN, hash=hash_token(TOKEN)),

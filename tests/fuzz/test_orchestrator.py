@@ -48,6 +48,7 @@ def settings(home: Path) -> OrchestratorSettings:
         pool_id=POOL,
         deployment=Path("unused"),
         secrets_key_file=home / "sealing.key",
+        storage_directory=home / "objects",
         node_rate_per_s=10_000,
         node_burst=10_000,
         tokens=(

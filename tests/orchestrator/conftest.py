@@ -38,11 +38,12 @@ def under_test(
         pool_id=POOL,
         deployment=Path("unused"),
         secrets_key_file=secrets,
+        storage_directory=secrets.parent / "objects",
         tokens=(
             TokenSetting(name="boss", scope=Scope.ADMIN, hash=TOKEN_HASH),
             TokenSetting(name="looker", scope=Scope.READ, hash=READER_HASH),
         ),
-        **more,
+        **{"storage_reserve_bytes": 0, **more},
     )
     app = build_orchestrator(
         settings, redis=connect_redis(url, retries=0), ledger=ledger, key=key, clock=clock, with_loops=False

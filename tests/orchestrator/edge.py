@@ -46,6 +46,7 @@ class MemoryLedger:
     nodes: dict[Address, NodeStanding] = field(default_factory=dict)
     waiting: list[MembershipChange] = field(default_factory=list)
     removed: list[list[Address]] = field(default_factory=list)
+    validators: set[Address] = field(default_factory=set)
     calls: int = 0
     down: bool = False
     stalled: bool = False
@@ -86,6 +87,10 @@ class MemoryLedger:
         await self._answer()
         unknown = NodeStanding(provider=None, member=False, banned=False, capacity=0, free_stake=0, needed_stake=0)
         return self.nodes.get(node, unknown)
+
+    async def is_validator(self, who: Address) -> bool:
+        await self._answer()
+        return who in self.validators
 
     async def remove(self, nodes: Sequence[Address], *, reason: str) -> None:
         await self._answer()

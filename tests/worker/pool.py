@@ -103,6 +103,8 @@ class Pool:
             "MUSTER_ORCHESTRATOR_DISCOVERY": json.dumps([f"http://127.0.0.1:{self.ports['discovery']}"]),
             "MUSTER_ORCHESTRATOR_TOKENS": json.dumps(tokens),
             "MUSTER_ORCHESTRATOR_SECRETS_KEY_FILE": str(self.home / "secrets.key"),
+            "MUSTER_ORCHESTRATOR_STORAGE_DIRECTORY": str(self.home / "objects"),
+            "MUSTER_ORCHESTRATOR_STORAGE_RESERVE_BYTES": "0",
             "MUSTER_ORCHESTRATOR_PORT": str(port),
             "MUSTER_ORCHESTRATOR_SHORTEST_INTERVAL_S": str(INTERVAL_S),
             "MUSTER_ORCHESTRATOR_DISCOVERY_EVERY_S": "0.3",

@@ -1,0 +1,100 @@
+"""What the orchestrator needs of an object store.
+
+Files go from nodes to the store and from there to validators and the trainer by presigned URLs; they never pass through
+here, except where the store is a directory of this orchestrator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import ClassVar, Protocol
+
+from protocol.errors import NotFound, Unavailable
+from protocol.wire.uploads import ObjectKey
+
+
+class StorageUnavailable(Unavailable):
+    """The object store is down, slow, or refuses our credentials."""
+
+    code = "storage-unavailable"
+    default_hint = "try again in a moment; the orchestrator's log says what the store answered"
+
+
+class StorageFull(Unavailable):
+    """The object store has no room."""
+
+    code = "storage-full"
+    status: ClassVar[int] = 507
+    default_hint = "the pool's owner has to make room; what was not taken is kept where it is"
+
+
+class ObjectMissing(NotFound):
+    """There is no such object."""
+
+    code = "no-object"
+    default_hint = "it was never uploaded, or not completely"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PresignedPut:
+    """A URL that takes one object's bytes, once, and nothing else.
+
+    Args:
+        url: Where to.
+        headers: To be sent exactly so.
+        expires: When it ends.
+    """
+
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    expires: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectFacts:
+    """What the store says of an object."""
+
+    size: int
+    modified: datetime
+
+
+class ObjectStore(Protocol):
+    """Keeps objects under their keys. Nothing is ever overwritten, and nothing is half there.
+
+    Every method may raise `StorageUnavailable`.
+    """
+
+    async def presign_put(self, key: ObjectKey, *, size: int, content_type: str, expires: timedelta) -> PresignedPut:
+        """A URL for exactly these bytes: of this size, and with the SHA-256 that the key names.
+
+        Raises:
+            StorageFull: There is no room for them.
+        """
+        ...
+
+    async def presign_get(self, key: ObjectKey, *, expires: timedelta) -> str:
+        """A URL that reads the object for so long, if it is there."""
+        ...
+
+    async def head(self, key: ObjectKey) -> ObjectFacts | None:
+        """What there is under this key; None if there is nothing."""
+        ...
+
+    def open(self, key: ObjectKey) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """The object's bytes, piece by piece.
+
+        Raises:
+            ObjectMissing: There is none.
+        """
+        ...
+
+    async def check(self) -> None:
+        """Returns if the store can be used; a readiness check."""
+        ...
+
+    async def aclose(self) -> None:
+        """Closes connections."""
+        ...

@@ -1,0 +1,205 @@
+"""Objects in a local directory, served by the orchestrator itself under signed URLs. The embedded default.
+
+ROOT/objects/POOL/[audits/]OWNER/ab/abcd…    whole objects, named by their hash
+ROOT/incoming/…                              what is on its way
+ROOT/url.secret                              signs URLs
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from orchestrator.storage.incoming import Incoming, storage_error, sweep
+from orchestrator.storage.interface import ObjectFacts, ObjectMissing, PresignedPut, StorageFull, StorageUnavailable
+from orchestrator.storage.url_signer import UrlSigner, shared_secret
+from protocol.clock import Clock
+from protocol.errors import RateLimited
+from protocol.wire.uploads import ObjectKey
+
+T = TypeVar("T")
+
+MOST_AT_ONCE = 256
+"""Files that may arrive at the same time."""
+
+PIECE_PATIENCE = timedelta(seconds=30)
+"""For the next bytes of a file."""
+
+LEAST_RATE = 16 * 1024
+"""Bytes per second, on the average after the first minute: fewer only keep a place from others."""
+
+_FIRST_MINUTE_S = 60.0
+_AT_ONCE = 1 << 20
+_LEFT_BEHIND_S = 24 * 3600.0
+_log = structlog.get_logger(__name__)
+
+
+class TooSlow(StorageUnavailable):
+    """A file that arrives too slowly."""
+
+    code = "upload-too-slow"
+    default_hint = "send it again over a better connection"
+
+
+class LocalStore:
+    """An `ObjectStore` in a directory, which several orchestrators may share.
+
+    Args:
+        root: The directory; made when it is first used.
+        base_url: Where workers reach this orchestrator.
+        clock: Whose time counts.
+        reserve: Bytes of the disk that stay free.
+    """
+
+    def __init__(self, root: Path, *, base_url: str, clock: Clock, reserve: int = 0) -> None:
+        self._root = root
+        self._base_url = base_url
+        self._clock = clock
+        self._reserve = reserve
+        self._signer: UrlSigner | None = None
+        self._places = asyncio.Semaphore(MOST_AT_ONCE)
+
+    @property
+    def urls(self) -> UrlSigner:
+        """Makes and checks this store's URLs.
+
+        Raises:
+            StorageUnavailable: The directory can't be used.
+        """
+        if self._signer is None:
+            try:
+                for place in (self._root, self._objects, self._incoming):
+                    place.mkdir(parents=True, exist_ok=True, mode=0o700)
+                secret = shared_secret(self._root / "url.secret")
+                if removed := sweep(self._incoming, older_than_s=_LEFT_BEHIND_S):
+                    _log.info("incoming-swept", removed=removed)
+            except OSError as error:
+                raise storage_error(error) from error
+            self._signer = UrlSigner(self._base_url, secret=secret, clock=self._clock)
+        return self._signer
+
+    async def presign_put(self, key: ObjectKey, *, size: int, content_type: str, expires: timedelta) -> PresignedPut:
+        """A URL of this orchestrator's own."""
+        self._check_room(size)
+        until = self._clock.now() + expires
+        url = self.urls.put_url(key, size=size, content_type=content_type, expires=until)
+        return PresignedPut(url=url, headers={"Content-Type": content_type}, expires=until)
+
+    async def presign_get(self, key: ObjectKey, *, expires: timedelta) -> str:
+        """A URL of this orchestrator's own."""
+        return self.urls.get_url(key, expires=self._clock.now() + expires)
+
+    async def head(self, key: ObjectKey) -> ObjectFacts | None:
+        """Looks the file up."""
+        try:
+            status = await asyncio.to_thread(self.path(key).stat)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise storage_error(error) from error
+        return ObjectFacts(size=status.st_size, modified=datetime.fromtimestamp(status.st_mtime, UTC))
+
+    @asynccontextmanager
+    async def open(self, key: ObjectKey) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Reads the file."""
+        try:
+            file = await asyncio.to_thread(self.path(key).open, "rb")
+        except FileNotFoundError as error:
+            raise ObjectMissing(f"there is no object {key}") from error
+
+        async def pieces() -> AsyncIterator[bytes]:
+            while piece := await _whole(partial(file.read, _AT_ONCE)):
+                yield piece
+
+        try:
+            yield pieces()
+        finally:
+            file.close()
+
+    async def receive(self, key: ObjectKey, *, size: int, pieces: AsyncIterator[bytes]) -> None:
+        """Takes an object as it arrives; afterwards it is there, or nothing is.
+
+        Raises:
+            TooLarge, OtherBytes: It is not what was announced.
+            Conflict: The same object arrives now.
+            TooSlow: It arrives too slowly.
+            RateLimited: Too many objects arrive now.
+            StorageFull: The disk is.
+        """
+        if self._places.locked():
+            raise RateLimited(f"{MOST_AT_ONCE} files arrive already", retry_after=timedelta(seconds=5))
+        self._check_room(size)
+        place = self._incoming / hashlib.sha256(str(key).encode()).hexdigest()
+        async with self._places:
+            incoming = await _whole(partial(Incoming, place, self.path(key), size=size, sha256=key.sha256[2:]))
+            try:
+                async for block in self._blocks(pieces, incoming):
+                    await _whole(partial(incoming.write, block))
+                await _whole(incoming.finish)
+            finally:
+                incoming.close()
+
+    def path(self, key: ObjectKey) -> Path:
+        """Where an object lies; its parts have one form each, none of which leads elsewhere."""
+        *folders, name = str(key).split("/")
+        return self._objects.joinpath(*folders, name[:2], name)
+
+    async def check(self) -> None:
+        """Returns if the directory can be used."""
+        await asyncio.to_thread(lambda: self.urls)
+
+    async def aclose(self) -> None:
+        """Has nothing open."""
+
+    @property
+    def _objects(self) -> Path:
+        return self._root / "objects"
+
+    @property
+    def _incoming(self) -> Path:
+        return self._root / "incoming"
+
+    def _check_room(self, size: int) -> None:
+        _ = self.urls  # makes the directory
+        free = shutil.disk_usage(self._root).free
+        if free < size + self._reserve:
+            raise StorageFull(f"the file has {size} bytes; {max(0, free - self._reserve)} are free in the pool's store")
+
+    async def _blocks(self, pieces: AsyncIterator[bytes], incoming: Incoming) -> AsyncIterator[bytes]:
+        """Pieces of the network gathered into writes worth a thread's while."""
+        started, gathered, waiting = self._clock.monotonic(), bytearray(), aiter(pieces)
+        while True:
+            try:
+                async with asyncio.timeout(PIECE_PATIENCE.total_seconds()):
+                    gathered += await anext(waiting)
+            except StopAsyncIteration:
+                break
+            except TimeoutError:
+                raise TooSlow(f"nothing came for {PIECE_PATIENCE.total_seconds():.0f} s") from None
+            late_s = self._clock.monotonic() - started - _FIRST_MINUTE_S
+            if incoming.received + len(gathered) < late_s * LEAST_RATE:
+                raise TooSlow(f"fewer than {LEAST_RATE} bytes came per second")
+            if len(gathered) >= _AT_ONCE:
+                yield bytes(gathered)
+                gathered.clear()
+        if gathered:
+            yield bytes(gathered)
+
+
+async def _whole(work: Callable[[], T]) -> T:
+    """Runs it in a thread, and waits for its end even when cancelled: its file must not be closed under it."""
+    running = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait({running})
+        raise

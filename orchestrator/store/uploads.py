@@ -1,0 +1,91 @@
+"""Uploads in Redis: what each node has open, and how much it was allowed in the present window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from orchestrator.store.database import Database
+from protocol.errors import RateLimited, Unavailable
+from protocol.identifiers import Address
+from protocol.signing import unix_ms
+from protocol.wire.uploads import ObjectKey
+
+SOON = timedelta(seconds=15)
+"""An open ticket is often done with long before it ends: ask again after this at the latest."""
+
+
+class QuotaUsed(RateLimited):
+    """The node has sent as much as the pool takes of it for now."""
+
+    code = "upload-quota"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """What one node may upload.
+
+    Args:
+        window: In which files and bytes are counted.
+        files: Per window.
+        bytes: Per window.
+        open: Tickets at a time.
+    """
+
+    window: timedelta = timedelta(hours=1)
+    files: int = 1000
+    bytes: int = 50 << 30
+    open: int = 32
+
+
+class UploadStore:
+    """Counts uploads.
+
+    Args:
+        database: The pool's.
+        quota: Of each node.
+    """
+
+    def __init__(self, database: Database, *, quota: Quota) -> None:
+        self._database = database
+        self._quota = quota
+
+    async def take(self, owner: Address, key: ObjectKey, *, size: int, now: datetime, expires: datetime) -> None:
+        """Counts a ticket; one for the same object that is still open costs nothing.
+
+        Raises:
+            QuotaUsed: It is one too many, or too large; says until when.
+            StoreUnavailable: Redis is down.
+        """
+        quota, now_ms = self._quota, unix_ms(now)
+        length_ms = int(quota.window.total_seconds() * 1000)
+        window = now_ms // length_ms
+        too_much, wait_ms = await self._database.call(
+            "upload",
+            owner,
+            str(key),
+            size,
+            now_ms,
+            unix_ms(expires),
+            quota.open,
+            window,
+            (window + 1) * length_ms,
+            quota.files,
+            quota.bytes,
+        )
+        wait = timedelta(milliseconds=max(1, int(wait_ms)))
+        match too_much:
+            case 0:
+                return
+            case 1:
+                raise QuotaUsed(f"{quota.open} uploads of {owner} are open", retry_after=min(wait, SOON))
+            case 2:
+                raise QuotaUsed(f"{owner} has uploaded its {quota.files} files of this window", retry_after=wait)
+            case 3:
+                raise QuotaUsed(f"{owner} has uploaded its {quota.bytes} bytes of this window", retry_after=wait)
+            case _:
+                raise Unavailable("the store's answer can't be read")
+
+    async def done(self, owner: Address, key: ObjectKey) -> None:
+        """Closes a ticket: its object is there."""
+        await self._database.ask("ZREM", self._database.key("uploads", owner), str(key))

@@ -1,0 +1,134 @@
+"""Files on their way to a pool's object store and back: what is asked, and the URLs that are given.
+
+POST /v1/uploads          UploadRequest -> UploadTicket    signed by a node, or by a validator for its audit files
+GET  /v1/objects?key=...  ObjectLink                       for whoever may read the object
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from protocol.errors import InvalidInput
+from protocol.identifiers import Address, Digest, WireDigest, address, digest
+from protocol.wire.base import MAX_INT64, Identifier, Milliseconds, WireModel
+
+MOST_URL = 8192
+"""Characters of a presigned URL; S3's have some 500."""
+
+MOST_HEADERS = 16
+
+_KEY = re.compile(r"([1-9][0-9]{0,18})/(audits/)?(0x[0-9a-fA-F]{40})/([0-9a-f]{64})")
+
+MediaType = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.+-]{0,62}/[a-z0-9][a-z0-9.+-]{0,62}$", max_length=127)
+]
+"""A media type without parameters, in lower case."""
+
+
+class UploadKind(StrEnum):
+    """What a file is."""
+
+    ROLLOUT = "rollout"
+    """Work, to be submitted on the ledger by its hash."""
+    FILE = "file"
+    """Anything else that a task made."""
+    AUDIT = "audit"
+    """A validator's reasons for a verdict. Its hash is on the ledger, and everybody may read it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectKey:
+    """The name of an object: whose it is and what it holds, so that no two can be confused and none overwritten.
+
+    `POOL/OWNER/SHA256`, and `POOL/audits/OWNER/SHA256` for audit files.
+
+    Args:
+        pool_id: The pool.
+        owner: Who uploaded it: a node, or a validator.
+        sha256: Of its bytes.
+        audit: Whether it is a validator's audit file.
+    """
+
+    pool_id: int
+    owner: Address
+    sha256: Digest
+    audit: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.pool_id}/{'audits/' if self.audit else ''}{self.owner}/{self.sha256[2:]}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads a key back.
+
+        Raises:
+            InvalidInput: It has another form, or its address is not in checksummed form.
+        """
+        match = _KEY.fullmatch(text)
+        owner = address(match[3].lower()) if match is not None else None
+        if match is None or owner is None or owner != match[3] or int(match[1]) > MAX_INT64:
+            raise InvalidInput(f"{text[:200]!r} is no object's key", hint="POOL/OWNER/SHA256, see docs/protocol.md")
+        return cls(pool_id=int(match[1]), owner=owner, sha256=digest("0x" + match[4]), audit=match[2] is not None)
+
+
+def _object_key(text: str) -> str:
+    try:
+        return str(ObjectKey.parse(text))
+    except InvalidInput as error:
+        raise ValueError(error.detail) from error
+
+
+WireObjectKey = Annotated[str, AfterValidator(_object_key)]
+"""An `ObjectKey` as text, in its one form."""
+
+
+class UploadRequest(WireModel):
+    """Asks where to put a file. Whose it is follows from who signed the request."""
+
+    kind: UploadKind = UploadKind.ROLLOUT
+    sha256: WireDigest
+    size: Annotated[int, Field(ge=1, le=MAX_INT64)]
+    """In bytes."""
+    content_type: MediaType = "application/octet-stream"
+    task_id: Identifier | None = None
+    """The task that made it, if one did."""
+
+
+class UploadTicket(WireModel):
+    """Where to put a file, or that it is there already. Signed by the orchestrator."""
+
+    key: WireObjectKey
+    already_there: bool
+    """The object is there with these bytes: nothing has to be sent."""
+    url: Annotated[str, Field(max_length=MOST_URL)] = ""
+    """Takes one PUT of exactly the announced bytes; empty if it is there already."""
+    headers: Annotated[
+        dict[
+            Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]{1,64}$")],
+            Annotated[str, StringConstraints(pattern=r"^[\x20-\x7e]*$", max_length=1024)],
+        ],
+        Field(max_length=MOST_HEADERS),
+    ] = {}
+    """To be sent with it exactly so; they are part of what was signed."""
+    expires_ms: Milliseconds = 0
+    """When the URL ends; ask again for another."""
+
+    @model_validator(mode="after")
+    def _has_a_url_or_needs_none(self) -> Self:
+        if self.already_there == bool(self.url):
+            raise ValueError("a ticket has a URL, or the object is there already")
+        return self
+
+
+class ObjectLink(WireModel):
+    """Where an object can be read for a while. Check its SHA-256, which is in its key: the store is not trusted."""
+
+    key: WireObjectKey
+    size: Annotated[int, Field(ge=0, le=MAX_INT64)]
+    url: Annotated[str, Field(max_length=MOST_URL)]
+    expires_ms: Milliseconds

@@ -1,0 +1,150 @@
+"""A file on its way into a directory: one writer at a time, whole or not at all, whatever a crash left there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.storage.incoming import Incoming, OtherBytes, sweep
+from protocol.errors import Conflict, TooLarge
+
+CONTENT = b"0123456789" * 100
+SHA = hashlib.sha256(CONTENT).hexdigest()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "incoming").mkdir()
+    return tmp_path / "incoming" / "x"
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "objects" / "7" / "owner" / "ab" / "abcd"
+
+
+def incoming(place: Path, target: Path) -> Incoming:
+    return Incoming(place, target, size=len(CONTENT), sha256=SHA)
+
+
+def send(place: Path, target: Path) -> None:
+    coming = incoming(place, target)
+    coming.write(CONTENT[:300])
+    coming.write(CONTENT[300:])
+    coming.finish()
+    coming.close()
+
+
+def test_it_is_there_when_it_is_whole_and_not_before(place: Path, target: Path) -> None:
+    coming = incoming(place, target)
+    coming.write(CONTENT)
+    assert not target.exists()
+    coming.finish()
+    coming.close()
+    assert target.read_bytes() == CONTENT
+    assert not place.exists()
+
+
+@pytest.mark.parametrize("content", [b"", CONTENT[:-1], b"x" + CONTENT[1:]])
+def test_other_bytes_never_become_the_object(place: Path, target: Path, content: bytes) -> None:
+    coming = incoming(place, target)
+    coming.write(content)
+    with pytest.raises(OtherBytes):
+        coming.finish()
+    coming.close()
+    assert not place.exists()
+    assert not target.exists()
+
+
+def test_the_first_byte_too_many_ends_it(place: Path, target: Path) -> None:
+    coming = incoming(place, target)
+    coming.write(CONTENT)
+    with pytest.raises(TooLarge):
+        coming.write(b"x")
+    assert place.stat().st_size == len(CONTENT)
+    coming.close()
+
+
+def test_one_at_a_time_sends_an_object(place: Path, target: Path) -> None:
+    first = incoming(place, target)
+    with pytest.raises(Conflict, match="now"):
+        incoming(place, target)
+    first.close()
+    send(place, target)
+
+
+def test_the_same_again_is_compared_and_changes_nothing(place: Path, target: Path) -> None:
+    send(place, target)
+    before = target.stat()
+    send(place, target)
+    forged = incoming(place, target)
+    forged.write(b"x" * len(CONTENT))
+    with pytest.raises(OtherBytes):
+        forged.finish()
+    forged.close()
+    assert target.stat().st_mtime_ns == before.st_mtime_ns
+    assert target.read_bytes() == CONTENT
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from orchestrator.storage.incoming import Incoming
+place, target, sha, when = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]
+coming = Incoming(place, target, size=1000, sha256=sha)
+coming.write(b"0123456789" * 50)
+if when == "half":
+    os.kill(os.getpid(), signal.SIGKILL)
+coming.write(b"0123456789" * 50)
+link = os.link
+def linked(*names):
+    link(*names)
+    os.kill(os.getpid(), signal.SIGKILL)
+os.link = linked
+coming.finish()
+"""
+
+
+@pytest.mark.parametrize(("when", "there"), [("half", False), ("linked", True)])
+def test_a_store_killed_on_the_way_has_the_whole_object_or_none_and_takes_it_again(
+    place: Path, target: Path, when: str, there: bool
+) -> None:
+    command = [sys.executable, "-c", KILLED, str(place), str(target), SHA, when]
+    assert subprocess.run(command, check=False, timeout=60).returncode == -signal.SIGKILL
+    assert place.exists()
+    assert target.exists() is there
+    send(place, target)
+    assert target.read_bytes() == CONTENT
+
+
+def test_what_a_crash_left_is_never_written_to_because_it_may_be_the_object(place: Path, target: Path) -> None:
+    send(place, target)
+    os.link(target, place)  # killed between linking and unlinking
+    other = target.with_name("other")
+    coming = Incoming(place, other, size=3, sha256=hashlib.sha256(b"abc").hexdigest())
+    coming.write(b"abc")
+    coming.finish()
+    coming.close()
+    assert (target.read_bytes(), other.read_bytes()) == (CONTENT, b"abc")
+
+
+def test_what_nobody_came_back_for_is_swept_and_what_is_under_way_is_not(place: Path, target: Path) -> None:
+    left, young = place.with_name("left"), place.with_name("young")
+    for path in (left, young):
+        path.write_bytes(b"half")
+    os.utime(left, (1, 1))
+    under_way = incoming(place, target)
+    under_way.write(CONTENT)
+    os.utime(place, (1, 1))
+    assert sweep(place.parent, older_than_s=3600) == 1
+    assert not left.exists()
+    assert young.exists()
+    under_way.finish()
+    under_way.close()
+    assert target.read_bytes() == CONTENT

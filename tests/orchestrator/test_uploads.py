@@ -1,0 +1,419 @@
+"""Files through the orchestrator's own store: who may put what, what is taken, and what is left when it goes wrong."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+import httpx
+import pytest
+
+from protocol.clients.node import NodeClient
+from protocol.clock import TurnedClock
+from protocol.errors import NotFound
+from protocol.identifiers import digest
+from protocol.keys import Key
+from protocol.wire.uploads import ObjectKey, ObjectLink, UploadRequest, UploadTicket
+from tests.orchestrator.conftest import MakePool
+from tests.orchestrator.edge import MANAGER, POOL, PoolUnderTest
+
+CONTENT = b"rollouts" * 1000
+SHA = digest(hashlib.sha256(CONTENT).digest())
+ASKED: dict[str, Any] = {"sha256": SHA, "size": len(CONTENT)}
+
+
+@pytest.fixture
+async def node(pool: PoolUnderTest) -> Key:
+    return await pool.member()
+
+
+async def ask(pool: PoolUnderTest, key: Key, **changes: Any) -> httpx.Response:
+    return await pool.send(key, "/v1/uploads", ASKED | changes)
+
+
+async def ticket(pool: PoolUnderTest, key: Key, **changes: Any) -> UploadTicket:
+    answer = await ask(pool, key, **changes)
+    assert answer.status_code == 200, answer.text
+    return UploadTicket.model_validate_json(answer.content)
+
+
+async def put(pool: PoolUnderTest, given: UploadTicket, content: Any = CONTENT, **more: Any) -> httpx.Response:
+    target = httpx.URL(given.url).raw_path.decode()
+    async with pool.http() as http:
+        return await http.put(target, content=content, headers=given.headers | more)
+
+
+async def upload(pool: PoolUnderTest, key: Key, **changes: Any) -> UploadTicket:
+    given = await ticket(pool, key, **changes)
+    assert (await put(pool, given)).status_code == 201
+    return given
+
+
+async def link(pool: PoolUnderTest, reader: Key, key: str) -> ObjectLink:
+    answer = await pool.send(reader, f"/v1/objects?key={key}", None, method="GET")
+    assert answer.status_code == 200, answer.text
+    return ObjectLink.model_validate_json(answer.content)
+
+
+async def read(pool: PoolUnderTest, url: str, method: str = "GET", **headers: str) -> httpx.Response:
+    async with pool.http() as http:
+        return await http.request(method, httpx.URL(url).raw_path.decode(), headers=headers)
+
+
+def stored(tmp_path: Path) -> list[str]:
+    """Everything below the store but its secret."""
+    root = tmp_path / "objects"
+    return sorted(path.name for path in root.rglob("*") if path.is_file() and path.name != "url.secret")
+
+
+# The way it goes
+
+
+async def test_a_file_goes_to_a_place_of_its_nodes_own_and_comes_back(
+    pool: PoolUnderTest, node: Key, tmp_path: Path
+) -> None:
+    given = await upload(pool, node)
+    assert given.key == f"{POOL}/{node.address}/{SHA[2:]}"
+    assert given.url.startswith(f"http://127.0.0.1:8002/v1/blobs/{given.key}?")
+    found = await link(pool, node, given.key)
+    assert found.size == len(CONTENT)
+    answer = await read(pool, found.url)
+    assert (answer.status_code, answer.content) == (200, CONTENT)
+    assert answer.headers["content-disposition"] == "attachment"
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert stored(tmp_path) == [SHA[2:]]
+
+
+async def test_a_repeat_costs_nothing_and_sends_nothing(make_pool: MakePool) -> None:
+    pool = make_pool(uploads_per_hour=1)
+    node = await pool.member()
+    first, second = await ticket(pool, node), await ticket(pool, node)  # asked twice while it is open
+    assert (await put(pool, first)).status_code == 201
+    assert (await put(pool, second)).status_code == 201
+    again = await ticket(pool, node)
+    assert (again.already_there, again.url) == (True, "")
+
+
+async def test_two_nodes_with_the_same_bytes_have_an_object_each(pool: PoolUnderTest, node: Key) -> None:
+    other = await pool.member()
+    given = await upload(pool, node)
+    theirs = await ticket(pool, other)
+    assert not theirs.already_there
+    assert theirs.key != given.key
+
+
+async def test_a_part_of_a_file_can_be_read_and_its_head(pool: PoolUnderTest, node: Key) -> None:
+    given = await upload(pool, node)
+    url = (await link(pool, node, given.key)).url
+    part = await read(pool, url, range="bytes=8-15")
+    assert (part.status_code, part.content, part.headers["content-range"]) == (206, b"rollouts", "bytes 8-15/8000")
+    assert (await read(pool, url, range="bytes=9000-")).status_code == 416
+    head = await read(pool, url, "HEAD")
+    assert (head.status_code, head.headers["content-length"], head.content) == (200, "8000", b"")
+    assert head.headers["etag"] == f'"{SHA[2:]}"'
+
+
+async def test_the_typed_client_asks_and_reads(pool: PoolUnderTest, node: Key) -> None:
+    transport = httpx.ASGITransport(app=pool.app)
+    async with NodeClient("http://127.0.0.1:8002", key=node, clock=pool.clock, transport=transport) as client:
+        given = await client.request_upload(UploadRequest(sha256=SHA, size=len(CONTENT)))
+        with pytest.raises(NotFound):
+            await client.object_link(ObjectKey.parse(given.key))
+        await put(pool, given)
+        assert (await client.object_link(ObjectKey.parse(given.key))).size == len(CONTENT)
+
+
+# What is not taken
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (CONTENT[:-1], "invalid-input"),
+        (CONTENT + b"x", "invalid-input"),
+        (b"", "invalid-input"),
+        (b"R" + CONTENT[1:], "other-bytes"),
+    ],
+    ids=["cut", "longer", "empty", "of-another-hash"],
+)
+async def test_other_bytes_than_announced_are_refused_and_nothing_is_left(
+    pool: PoolUnderTest, node: Key, tmp_path: Path, content: bytes, code: str
+) -> None:
+    given = await ticket(pool, node)
+    answer = await put(pool, given, content)
+    assert answer.status_code in {400, 422}
+    assert answer.json()["code"] == code
+    assert stored(tmp_path) == []
+    assert (await put(pool, given)).status_code == 201  # the ticket is still good
+
+
+@pytest.mark.parametrize(("cut", "status"), [(7999, 422), (8001, 413)])
+async def test_a_stream_of_unsaid_length_is_held_to_what_was_announced(
+    pool: PoolUnderTest, node: Key, tmp_path: Path, cut: int, status: int
+) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, cut, 1000):
+            yield (CONTENT + b"xx")[start : min(start + 1000, cut)]
+
+    answer = await put(pool, await ticket(pool, node), pieces())
+    assert answer.status_code == status
+    assert stored(tmp_path) == []
+
+
+async def test_a_connection_that_breaks_leaves_nothing(pool: PoolUnderTest, node: Key, tmp_path: Path) -> None:
+    url = httpx.URL((await ticket(pool, node)).url)
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "PUT",
+        "scheme": "http",
+        "path": url.path,
+        "raw_path": url.path.encode(),
+        "query_string": url.query,
+        "headers": [(b"content-type", b"application/octet-stream"), (b"content-length", b"8000")],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 2),
+    }
+    coming = iter([{"type": "http.request", "body": CONTENT[:4000], "more_body": True}, {"type": "http.disconnect"}])
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return next(coming)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await pool.app(scope, receive, send)
+    assert sent == []
+    assert stored(tmp_path) == []
+
+
+async def test_an_object_is_never_overwritten_and_the_same_bytes_again_are_a_success(
+    pool: PoolUnderTest, node: Key, tmp_path: Path
+) -> None:
+    given = await ticket(pool, node)
+    assert (await put(pool, given)).status_code == 201
+    (path,) = (path for path in (tmp_path / "objects").rglob(SHA[2:]) if path.is_file())
+    before = path.stat()
+    assert (await put(pool, given)).status_code == 201
+    assert (await put(pool, given, b"R" + CONTENT[1:])).status_code == 422
+    after = path.stat()
+    assert (after.st_ino, after.st_mtime_ns, path.read_bytes()) == (before.st_ino, before.st_mtime_ns, CONTENT)
+
+
+async def test_a_url_ends(pool: PoolUnderTest, node: Key, clock: TurnedClock) -> None:
+    given = await upload(pool, node)
+    url = (await link(pool, node, given.key)).url
+    await clock.turn(timedelta(seconds=901))
+    late = await put(pool, given)
+    assert (late.status_code, late.json()["code"]) == (403, "url-expired")
+    assert (await read(pool, url)).status_code == 200
+    await clock.turn(timedelta(hours=1))
+    assert (await read(pool, url)).json()["code"] == "url-expired"
+
+
+async def test_a_url_is_good_for_what_it_was_made_for_and_nothing_else(pool: PoolUnderTest, node: Key) -> None:
+    given = await upload(pool, node)
+    other = await pool.member()
+    path, query = given.url.split("?")
+    terms = dict(parse_qsl(query))
+    changed = [
+        f"{path}?{urlencode(terms | {'size': '8001'})}",
+        f"{path}?{urlencode(terms | {'expires': str(int(terms['expires']) + 1)})}",
+        f"{path}?{urlencode(terms | {'type': 'text/html'})}",
+        f"{path}?{urlencode(terms | {'signature': '0' * 64})}",
+        f"{path}?{urlencode(terms | {'signature': 'é'})}",
+        f"{path}?{urlencode(terms | {'more': '1'})}",
+        f"{path}?{query}&size=8000",
+        path,
+        f"{path.replace(node.address, other.address)}?{query}",
+        f"{path.replace(f'/{POOL}/', f'/{POOL}/audits/')}?{query}",
+        f"{path.replace(SHA[2:], 'ab' * 32)}?{query}",
+    ]
+    for url in changed:
+        answer = await put(pool, given.model_copy(update={"url": url}))
+        assert answer.status_code in {400, 403}, url
+        assert answer.json()["code"] in {"bad-url", "invalid-input"}
+    assert (await read(pool, given.url)).status_code == 403  # to write with is not to read with
+    assert (await put(pool, given, **{"Content-Type": "text/html"})).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "../../../etc/passwd",
+        "7/../7",
+        f"0/{MANAGER.address}/{'ab' * 32}",
+        f"7/{MANAGER.address.lower()}/{'ab' * 32}",
+        f"7/{MANAGER.address}/{'AB' * 32}",
+        f"7/{MANAGER.address}/{'ab' * 32}\n",
+        f"7/other/{MANAGER.address}/{'ab' * 32}",
+        f"{10**19}/{MANAGER.address}/{'ab' * 32}",
+        "",
+    ],
+)
+async def test_a_name_that_is_no_key_leads_nowhere(pool: PoolUnderTest, node: Key, key: str) -> None:
+    target = "/v1/objects?" + urlencode({"key": key})
+    assert (await pool.send(node, target, None, method="GET")).status_code == 400
+    async with pool.http() as http:
+        answer = await http.get("/v1/blobs/" + key.replace("\n", "%0A"))
+    assert answer.status_code in {400, 403, 404}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"size": 0},
+        {"size": -1},
+        {"size": 2**63},
+        {"sha256": "ab" * 32},
+        {"sha256": "0x" + "ab" * 31},
+        {"content_type": "text/html; charset=utf-8"},
+        {"content_type": "text/html\r\nx: y"},
+        {"kind": "secret"},
+        {"node": MANAGER.address},
+    ],
+)
+async def test_a_request_in_another_form_is_refused(pool: PoolUnderTest, node: Key, changes: dict[str, Any]) -> None:
+    assert (await ask(pool, node, **changes)).status_code == 422
+
+
+async def test_a_file_beyond_the_pools_limit_is_refused_before_it_is_sent(make_pool: MakePool) -> None:
+    pool = make_pool(upload_most_bytes=7999)
+    answer = await ask(pool, await pool.member())
+    assert (answer.status_code, answer.json()["retryable"]) == (413, False)
+
+
+# Who
+
+
+async def test_strangers_and_banned_nodes_get_no_ticket(pool: PoolUnderTest, node: Key) -> None:
+    stranger = await ask(pool, Key.generate())
+    assert (stranger.status_code, stranger.json()["code"], stranger.json()["retryable"]) == (403, "not-a-member", True)
+    pool.ledger.nodes[node.address] = replace(pool.ledger.nodes[node.address], banned=True)
+    pool.parts.standings.forget(node.address)
+    banned = await ask(pool, node)
+    assert (banned.status_code, banned.json()["retryable"]) == (403, False)
+
+
+async def test_audit_files_are_for_validators_to_write_and_for_everybody_to_read(
+    pool: PoolUnderTest, node: Key, tmp_path: Path
+) -> None:
+    validator = Key.generate()
+    pool.ledger.validators.add(validator.address)
+    refused = await ask(pool, node, kind="audit")
+    assert (refused.status_code, refused.json()["code"]) == (403, "not-a-validator")
+    given = await upload(pool, validator, kind="audit", content_type="application/json")
+    assert given.key == f"{POOL}/audits/{validator.address}/{SHA[2:]}"
+    for reader in (node, Key.generate()):  # the node may have been evicted for what it says
+        assert (await link(pool, reader, given.key)).size == len(CONTENT)
+    assert (await ask(pool, validator)).status_code == 403  # work is for members
+
+
+async def test_work_is_read_by_its_node_by_validators_and_by_the_owner(pool: PoolUnderTest, node: Key) -> None:
+    key = (await upload(pool, node)).key
+    validator = Key.generate()
+    pool.ledger.validators.add(validator.address)
+    for reader in (node, validator, MANAGER):
+        assert (await link(pool, reader, key)).key == key
+    assert (await pool.owner("GET", f"/v1/objects?key={key}"))["key"] == key
+    for nobody in (await pool.member(), Key.generate()):
+        answer = await pool.send(nobody, f"/v1/objects?key={key}", None, method="GET")
+        assert (answer.status_code, answer.json()["code"]) == (403, "not-yours")
+    async with pool.http() as http:
+        assert (await http.get(f"/v1/objects?key={key}")).status_code == 401
+    assert (
+        await pool.send(node, f"/v1/objects?key={key.replace('7/', '8/', 1)}", None, method="GET")
+    ).status_code == 404
+
+
+async def test_a_chain_that_is_down_gives_no_tickets_to_unknown_nodes(pool: PoolUnderTest) -> None:
+    pool.ledger.down = True
+    answer = await ask(pool, Key.generate())
+    assert (answer.status_code, answer.json()["retryable"]) == (503, True)
+
+
+# How much
+
+
+async def test_open_tickets_files_and_bytes_are_counted_per_node(make_pool: MakePool, clock: TurnedClock) -> None:
+    pool = make_pool(uploads_open=2, uploads_per_hour=4, upload_bytes_per_hour=25_000)
+    node, other = await pool.member(), await pool.member()
+
+    async def refused(key: Key, number: int, size: int = 8000) -> str:
+        answer = await ask(pool, key, sha256=f"0x{number:064x}", size=size)
+        if answer.status_code == 200:
+            return ""
+        assert answer.status_code == 429, answer.text
+        assert (answer.json()["code"], answer.json()["retry_after"] > 0) == ("upload-quota", True)
+        return str(answer.json()["detail"])
+
+    assert [await refused(node, 1), await refused(node, 2)] == ["", ""]
+    assert "2 uploads" in await refused(node, 3)
+    assert await refused(node, 1) == ""  # an open one may be asked for again
+    assert await refused(other, 1) == ""  # each node has its own
+    await clock.turn(timedelta(minutes=16))
+    assert await refused(node, 3) == ""
+    assert "bytes" in await refused(node, 4)
+    assert await refused(node, 5, size=1000) == ""
+    await clock.turn(timedelta(minutes=16))
+    assert "4 files" in await refused(node, 6, size=1)
+    await clock.turn(timedelta(hours=1))
+    assert await refused(node, 6) == ""
+
+
+async def test_a_file_that_came_makes_place_for_the_next(make_pool: MakePool) -> None:
+    pool = make_pool(uploads_open=1)
+    node = await pool.member()
+    given = await ticket(pool, node)
+    assert (await ask(pool, node, sha256="0x" + "ab" * 32)).status_code == 429
+    await put(pool, given)
+    assert (await ticket(pool, node)).already_there
+    assert (await ask(pool, node, sha256="0x" + "ab" * 32)).status_code == 200
+
+
+# The disk
+
+
+async def test_a_disk_without_room_is_said_before_anything_is_sent(make_pool: MakePool) -> None:
+    pool = make_pool(storage_reserve_bytes=1 << 60)
+    answer = await ask(pool, await pool.member())
+    assert (answer.status_code, answer.json()["code"], answer.json()["retryable"]) == (507, "storage-full", True)
+
+
+async def test_a_disk_that_fills_on_the_way_leaves_nothing(
+    pool: PoolUnderTest, node: Key, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = await ticket(pool, node)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("orchestrator.storage.incoming.os.write", full)
+        answer = await put(pool, given)
+    assert (answer.status_code, answer.json()["code"]) == (507, "storage-full")
+    assert stored(tmp_path) == []
+    assert (await put(pool, given)).status_code == 201
+
+
+async def test_orchestrators_that_share_a_directory_share_its_urls(make_pool: MakePool, tmp_path: Path) -> None:
+    one, two = make_pool(), make_pool()
+    node = await one.member()
+    given = await ticket(one, node)
+    assert (await put(two, given)).status_code == 201
+    assert (tmp_path / "objects" / "url.secret").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "objects").stat().st_mode & 0o777 == 0o700
+    assert len((tmp_path / "objects" / "url.secret").read_bytes()) == 32
+
+
+async def test_an_unknown_object_is_not_found(pool: PoolUnderTest, node: Key) -> None:
+    answer = await pool.send(node, f"/v1/objects?key={POOL}/{node.address}/{'ab' * 32}", None, method="GET")
+    assert (answer.status_code, answer.json()["code"]) == (404, "no-object")
