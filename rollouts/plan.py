@@ -5,18 +5,28 @@ The node that generates and everybody who checks build the same plan, so a file 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from protocol.errors import MusterError
-from rollouts.engines.interface import SampleRequest
+from rollouts.engines.interface import FinishReason, SampleRequest
 from rollouts.environments import Environment, Prompt, Reward, reward_of
 from rollouts.errors import BadVersionFolder
 from rollouts.recipe import Recipe
 from rollouts.seeds import draw_prompts, draw_targets
 
-Encode = Callable[[str], Sequence[int]]
-"""From a prompt's text to the tokens that the model reads; the tokenizer of the version's folder behind it."""
+
+class Tokenizer(Protocol):
+    """Text to tokens and back: the tokenizer of the version's folder."""
+
+    def encode(self, text: str, *, chat: bool = False) -> Sequence[int]:
+        """The tokens that the model reads; with `chat`, of the user's turn in the tokenizer's chat template."""
+        ...
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of some tokens, special ones left out."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +69,16 @@ class SlotPlanner:
         recipe: The version's.
         eligible: The indices of its eligible prompts.
         environment: The one that the recipe names.
-        encode: From text to tokens.
+        tokenizer: The one of the version's folder.
     """
 
-    def __init__(self, *, recipe: Recipe, eligible: Sequence[int], environment: Environment, encode: Encode) -> None:
+    def __init__(
+        self, *, recipe: Recipe, eligible: Sequence[int], environment: Environment, tokenizer: Tokenizer
+    ) -> None:
         self._recipe = recipe
         self._eligible = eligible
         self._environment = environment
-        self._encode = encode
+        self._tokenizer = tokenizer
 
     def plan(self, seed: bytes, *, groups: int) -> SlotPlan:
         """Returns what the slot with this seed asks for.
@@ -86,22 +98,21 @@ class SlotPlanner:
             planned.append(PlannedGroup(group=group, prompt=prompt, tokens=tokens, samples=samples))
         return SlotPlan(seed=seed, groups=tuple(planned))
 
-    def reward(self, prompt: Prompt, completion: str, *, finished: bool, output_tokens: int) -> Reward:
-        """Returns what an answer earns.
+    def reward(self, prompt: Prompt, output_tokens: Sequence[int], finish: FinishReason) -> Reward:
+        """Returns what an answer earns; its end token is no part of it.
 
         Args:
             prompt: A planned one.
-            completion: The decoded output tokens, the end of sequence left out.
-            finished: Whether the model ended by itself.
-            output_tokens: The answer's tokens, the end of sequence not counted.
+            output_tokens: All tokens that were drawn, the end token included.
+            finish: Why the answer ended.
 
         Raises:
             SandboxUnavailable: The answer can't be checked on this machine.
         """
-        score = self._environment.score(prompt, completion, finished=finished)
-        return reward_of(
-            score, rule=self._recipe.length_reward, target=prompt.target_length, output_tokens=output_tokens
-        )
+        finished = finish is FinishReason.EOS
+        answer = output_tokens[:-1] if finished else output_tokens
+        score = self._environment.score(prompt, self._tokenizer.decode(answer), finished=finished)
+        return reward_of(score, rule=self._recipe.length_reward, target=prompt.target_length, output_tokens=len(answer))
 
     def _ask(self, index: int, target: int | None) -> tuple[Prompt, tuple[int, ...]]:
         try:
@@ -111,7 +122,7 @@ class SlotPlanner:
         if target is not None and self._recipe.length is not None:
             text = self._recipe.length.template.replace("{target}", str(target)).replace("{prompt}", prompt.text)
             prompt = replace(prompt, text=text, target_length=target)
-        tokens = tuple(self._encode(prompt.text))
+        tokens = tuple(self._tokenizer.encode(prompt.text, chat=self._recipe.chat))
         if not 0 < len(tokens) <= self._recipe.max_prompt_tokens:
             raise BadVersionFolder(
                 f"prompt {index} has {len(tokens)} tokens; the recipe takes 1 to {self._recipe.max_prompt_tokens}",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
+from rollouts.engines.interface import FinishReason
 from rollouts.environments import load_environment
 from rollouts.errors import BadVersionFolder
 from rollouts.plan import SlotPlan, SlotPlanner
@@ -11,6 +14,19 @@ from rollouts.recipe import EnvironmentChoice, LengthTargets, PromptRange, Recip
 
 SEED = bytes(range(32))
 TARGETS = LengthTargets(targets=(1, 3), alpha=0.1, template="{target}:{prompt}")
+
+
+END = 256
+
+
+class Bytes:
+    """One token for each byte; a chat begins with an @."""
+
+    def encode(self, text: str, *, chat: bool = False) -> Sequence[int]:
+        return [*b"@" * chat, *text.encode()]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return bytes(tokens).decode()
 
 
 def planner(*, length: LengthTargets | None = None, longest: int = 100, eligible: range = range(50)) -> SlotPlanner:
@@ -22,9 +38,7 @@ def planner(*, length: LengthTargets | None = None, longest: int = 100, eligible
         length=length,
         prompts=PromptRange(count=len(eligible)),
     )
-    return SlotPlanner(
-        recipe=recipe, eligible=eligible, environment=load_environment("letters"), encode=lambda text: text.encode()
-    )
+    return SlotPlanner(recipe=recipe, eligible=eligible, environment=load_environment("letters"), tokenizer=Bytes())
 
 
 def facts(plan: SlotPlan) -> list[tuple[int, str, int | None]]:
@@ -60,13 +74,16 @@ def test_an_answer_earns_its_score_less_what_its_length_costs() -> None:
     group = planner(length=TARGETS).plan(SEED, groups=1).groups[0]
     target = group.prompt.target_length
     assert target is not None
-    reward = planner(length=TARGETS).reward(group.prompt, "?", finished=True, output_tokens=target + 2)
+    reward = planner(length=TARGETS).reward(group.prompt, [63] * (target + 2), FinishReason.LENGTH)
     assert reward.task == 0.0
     assert reward.total == pytest.approx(-0.2)
-    assert (
-        planner().reward(planner().plan(SEED, groups=1).groups[0].prompt, "?", finished=True, output_tokens=9).total
-        == 0
-    )
+
+
+def test_the_end_token_is_no_part_of_the_answer() -> None:
+    prompt = planner().plan(SEED, groups=1).groups[0].prompt
+    right = str(prompt.data["answer"]).encode()
+    assert planner().reward(prompt, [*right, END], FinishReason.EOS).total == 1
+    assert planner().reward(prompt, [*right], FinishReason.LENGTH).total == 0
 
 
 @pytest.mark.parametrize(("longest", "eligible"), [(3, range(50)), (100, range(2**63, 2**63 + 5))])

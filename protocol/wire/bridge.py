@@ -1,0 +1,67 @@
+"""The bridge between a task in its container and the worker around it: HTTP over a unix socket (design: Worker)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from protocol.identifiers import WireAddress
+from protocol.wire.base import Identifier, Name, PoolId, ShortText, WireModel
+from protocol.wire.runs import RolloutOf
+from protocol.wire.tasks import GroupPlace
+
+MOST_METRICS = 32
+LONGEST_PATH = 512
+ROLLOUT_KIND = "rollout"
+
+MetricName = Annotated[Name, Field(max_length=48)]
+
+
+class Metrics(WireModel):
+    """Body of `POST /v1/metrics`: gauges that the task reports; the newest value of each counts."""
+
+    metrics: Annotated[dict[MetricName, float], Field(max_length=MOST_METRICS)]
+
+
+class HandOver(WireModel):
+    """Body of `POST /v1/files`: a file to deliver."""
+
+    path: Annotated[str, Field(min_length=1, max_length=LONGEST_PATH)]
+    """Relative to MUSTER_DATA_DIR."""
+    kind: Name = ROLLOUT_KIND
+    key: Annotated[str, Field(max_length=200, pattern=r"^[\x21-\x7e]*$")] = ""
+    """The same key is the same file, however often it is handed over; by default the path."""
+    metadata: Annotated[dict[Name, ShortText], Field(max_length=32)] = {}
+    rollout: RolloutOf | None = None
+    """With kind `rollout`: which slot's work it is."""
+
+
+class HandedOver(WireModel):
+    """The worker has its own copy now: the task may do with its file what it likes."""
+
+    id: Identifier
+    new: bool
+    """False if it was handed over before."""
+
+
+class FileState(WireModel):
+    """Where a file stands on its way."""
+
+    id: Identifier
+    stage: str
+    attempts: int
+    error: str
+    parked: bool
+
+
+class TaskIdentity(WireModel):
+    """Who the task runs for."""
+
+    node: WireAddress
+    pool_id: PoolId
+    task_id: Identifier
+    task_name: Name
+    assignment_id: Identifier
+    generation: int
+    group: GroupPlace | None
