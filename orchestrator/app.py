@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from orchestrator.chain import PoolLedger
 from orchestrator.gauges import PoolGauges
 from orchestrator.loops.background import add_loops
-from orchestrator.parts import Parts, build_parts, parts_of
+from orchestrator.parts import build_parts, parts_of
 from orchestrator.routes import allowlist, events, heartbeat, logs, nodes, tasks, uploads
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.storage.url_signer import PATH as BLOBS
@@ -80,6 +80,7 @@ def build_orchestrator(
     """
     clock = SystemClock() if clock is None else clock
     parts = build_parts(settings, redis=redis, ledger=ledger, key=key, clock=clock)
+    verifier = RequestVerifier(audience=key.address, admission=parts.admission, clock=clock, body_limit=BODY_LIMIT)
     webhook_http = httpx.AsyncClient(follow_redirects=False, trust_env=False)
 
     def dial(location: str) -> DiscoveryClient:
@@ -113,28 +114,21 @@ def build_orchestrator(
         body_limits=((BLOBS, settings.upload_most_bytes),),
         ip_rates=IpRates(ip_rate, clock=clock),
         callers=CallerAddresses(settings.trusted_proxies),
+        express={heartbeat.HEARTBEAT: heartbeat.express_heartbeat(verifier=verifier, desk=parts.desk, key=key)},
         tags=[{"name": name} for name in ("nodes", "tasks", "groups", "events", "webhooks", "files", "identity")],
     )
-    _give(app, parts, clock=clock)
+    app.state.parts = parts
+    app.state.tokens = TokenBook(settings.tokens)
+    app.state.verifier = verifier
     # The allow list before the nodes: `allowlist` is not one of them.
     owned = (tasks.router, logs.router, allowlist.router, nodes.router, events.router, uploads.router)
     for router in (heartbeat.router, identity_router, *owned):
         app.include_router(router)
-    # Heartbeats are nearly all of the load: they pass by FastAPI's dependency machinery, and stand first in the table.
-    app.router.routes.insert(0, heartbeat.HOT)
     _declare_bodies(app, (Heartbeat, LogBatch, NewTask, TaskPatch, Cause, NewWebhook, UploadRequest))
     gauges = PoolGauges(app.state.registry, nodes=parts.nodes, tasks=parts.tasks)
     if with_loops:
         add_loops(loops, parts, discovery=services, webhook_http=webhook_http, gauges=gauges)
     return app
-
-
-def _give(app: FastAPI, parts: Parts, *, clock: Clock) -> None:
-    app.state.parts = parts
-    app.state.tokens = TokenBook(parts.settings.tokens)
-    app.state.verifier = RequestVerifier(
-        audience=parts.key.address, admission=parts.admission, clock=clock, body_limit=BODY_LIMIT
-    )
 
 
 def _declare_bodies(app: FastAPI, models: Sequence[type[BaseModel]]) -> None:

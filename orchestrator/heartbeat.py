@@ -7,7 +7,6 @@ the script again.
 
 from __future__ import annotations
 
-import json
 import random
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -222,7 +221,7 @@ class HeartbeatDesk:
             % (
                 told.state.encode(),
                 assignment,
-                json.dumps(reason[:4000]).encode(),
+                to_json(reason[:4000]),
                 b",".join(told.commands),
                 f"{told.interval_ms / 1000:.3f}".encode(),
                 unix_ms(self._clock.now()),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from eth_hash.auto import keccak
 from eth_utils.address import to_checksum_address
 
 from protocol.errors import InvalidInput, Unavailable
@@ -23,6 +22,13 @@ except ImportError as error:  # pragma: no cover - a broken installation
         retryable=False,
     ) from error
 
+try:
+    from sha3 import keccak_256 as _keccak_256  # type: ignore[import-untyped]  # safe-pysha3 has no stubs
+except ImportError:  # pragma: no cover - an installation without it: the same hash at twice the time
+    from eth_hash.auto import keccak as _eth_hash
+
+    _keccak_256 = _eth_hash.new
+
 __all__ = ["PrivateKey", "address_of", "keccak", "personal_hash", "recover", "sign_hash"]
 
 HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
@@ -31,6 +37,12 @@ HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
 SIGNATURE_BYTES = 65
 
 _HALF_ORDER_BYTES = HALF_ORDER.to_bytes(32, "big")
+
+
+def keccak(data: bytes) -> bytes:
+    """Keccak-256, the hash of everything that Ethereum signs."""
+    digest: bytes = _keccak_256(data).digest()
+    return digest
 
 
 def personal_hash(message: bytes) -> bytes:

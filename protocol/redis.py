@@ -85,16 +85,25 @@ def connect_redis(
     return Redis.from_pool(pool)
 
 
+STORE_ERRORS = (RedisError, OSError, TimeoutError)
+"""What a Redis that is down, slow or unwilling raises."""
+
+
+def store_unavailable(error: Exception) -> StoreUnavailable:
+    """The same as an error of ours."""
+    return StoreUnavailable(
+        f"Redis did not do it: {type(error).__name__}",
+        hint="nothing was accepted; try again in a moment",
+    )
+
+
 @contextmanager
 def store_errors() -> Iterator[None]:
     """Turns whatever Redis raises inside into `StoreUnavailable`."""
     try:
         yield
-    except (RedisError, OSError, TimeoutError) as error:
-        raise StoreUnavailable(
-            f"Redis did not do it: {type(error).__name__}",
-            hint="nothing was accepted; try again in a moment",
-        ) from error
+    except STORE_ERRORS as error:
+        raise store_unavailable(error) from error
 
 
 async def check_redis(redis: Redis) -> None:

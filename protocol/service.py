@@ -21,6 +21,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, gen
 from protocol.clock import Clock, SystemClock
 from protocol.door import DoorMetrics, DoorSettings, FrontDoor
 from protocol.errors import MusterError, Unavailable
+from protocol.express import Express
 from protocol.loops import BackgroundLoops
 from protocol.problems import MEDIA_TYPE, Problem, install_problem_answers
 from protocol.rates import CallerAddresses, IpRates
@@ -54,6 +55,7 @@ def create_service(
     body_limits: Sequence[tuple[str, int]] = (),
     ip_rates: IpRates | None = None,
     callers: CallerAddresses | None = None,
+    express: Mapping[tuple[str, str], Express] | None = None,
     tags: Sequence[Mapping[str, Any]] = (),
 ) -> FastAPI:
     """Builds the application that a service adds its routes to.
@@ -74,6 +76,7 @@ def create_service(
         body_limits: Other limits, by the beginning of the path.
         ip_rates: How often one IP may call; unlimited by default.
         callers: Whose `X-Forwarded-For` is believed; nobody's by default.
+        express: By method and path: routes under heavy load, which the front door calls past the framework.
         tags: For OpenAPI.
     """
     clock = SystemClock() if clock is None else clock
@@ -106,6 +109,7 @@ def create_service(
             body_limits=tuple(body_limits),
             ip_rates=ip_rates,
             callers=callers or CallerAddresses(),
+            express=dict(express or {}),
         ),
         metrics=DoorMetrics(registry),
         clock=clock,

@@ -175,7 +175,7 @@ def owner_access(
         if ADDRESS_HEADER in request.headers:
             signed = await verifier_of(request).verify(request, authorize=authorize, body_limit=body_limit)
             return OwnerRequest(name=signed.address, scope=Scope.ADMIN, address=signed.address, body=signed.body)
-        check_declared_size(request.headers, body_limit)
+        check_declared_size(request.headers.get("content-length"), body_limit)
         token = await book_of(request).check(_bearer(request))
         if not token.scope.includes(scope):
             raise Forbidden(
@@ -183,7 +183,8 @@ def owner_access(
                 hint="use a token of a wider scope",
                 code="scope",
             )
-        return OwnerRequest(name=token.name, scope=token.scope, address=None, body=await read_body(request, body_limit))
+        body = await read_body(request.receive, body_limit)
+        return OwnerRequest(name=token.name, scope=token.scope, address=None, body=body)
 
     return dependency
 

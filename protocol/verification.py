@@ -7,14 +7,15 @@ that the address may do this, then rate per address and nonce in one Redis scrip
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
 from fastapi import Request, Response
 from pydantic import BaseModel, ValidationError
-from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope
 
 from protocol.admission import CLOCK_WINDOW, Admission
 from protocol.clock import Clock
@@ -37,6 +38,9 @@ Authorize = Callable[[Address, Request], Awaitable[None]]
 """Returns if the address may do this; raises `Forbidden` if not."""
 
 DEFAULT_BODY_LIMIT = 1024 * 1024
+
+_STAMP_NAMES = {name.lower().encode("ascii"): name for name in REQUEST_HEADERS}
+"""As ASGI spells them, and as we do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,17 +108,28 @@ class RequestVerifier:
             TooLarge: The body is.
             Forbidden: `authorize` said no.
         """
+        signed = await self.authenticate_raw(request.scope, request.receive, body_limit=body_limit)
+        if authorize is not None:
+            await authorize(signed.address, request)
+        return signed
+
+    async def authenticate_raw(self, scope: Scope, receive: Receive, *, body_limit: int | None = None) -> SignedRequest:
+        """Does every check but authority and admission, on the raw ASGI request; for express routes.
+
+        Raises:
+            Unauthenticated, InvalidInput, TooLarge: As `authenticate` does.
+            ClientDisconnect: The caller hung up before the end of the body.
+        """
         limit = self._body_limit if body_limit is None else body_limit
-        check_declared_size(request.headers, limit)
-        stamp = read_stamp(_single(request.headers))
+        declared, headers = _stamp_headers(scope)
+        check_declared_size(declared, limit)
+        stamp = read_stamp(headers)
         check_clock(stamp, now=self._clock.now())
-        method, target = request.method, target_of(request)
+        method, target = scope["method"], target_of(scope)
         check_request_line(method, target)
-        body = await read_body(request, limit)
+        body = await read_body(receive, limit)
         check_signature(stamp, method=method, target=target, body_sha256=hashlib.sha256(body).hexdigest())
         self._check_audience(stamp)
-        if authorize is not None:
-            await authorize(stamp.address, request)
         return SignedRequest(
             address=stamp.address,
             audience=stamp.audience,
@@ -202,14 +217,13 @@ def check_clock(stamp: RequestStamp, *, now: datetime) -> None:
         )
 
 
-def check_declared_size(headers: Mapping[str, str], limit: int) -> None:
-    """Returns if the declared size of a body is within the limit, or if none is declared.
+def check_declared_size(declared: str | None, limit: int) -> None:
+    """Returns if the size of a body that `Content-Length` declares is within the limit, or if none is declared.
 
     Raises:
         TooLarge: It is not.
         InvalidInput: It is no number.
     """
-    declared = headers.get("content-length")
     if declared is None:
         return
     if not (declared.isascii() and declared.isdigit() and len(declared) <= 18):
@@ -218,26 +232,32 @@ def check_declared_size(headers: Mapping[str, str], limit: int) -> None:
         raise _too_large(limit)
 
 
-async def read_body(request: Request, limit: int) -> bytes:
+async def read_body(receive: Receive, limit: int) -> bytes:
     """Reads the body, and stops at the first piece that goes beyond the limit.
 
     Raises:
         TooLarge: There is more.
+        ClientDisconnect: The caller hung up before its end.
     """
     pieces: list[bytes] = []
-    size = 0
-    async for piece in request.stream():
+    size, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise ClientDisconnect
+        piece: bytes = message.get("body", b"")
         size += len(piece)
         if size > limit:
             raise _too_large(limit)
         pieces.append(piece)
-    return b"".join(pieces)
+        more = message.get("more_body", False)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def target_of(request: Request) -> str:
+def target_of(scope: Scope) -> str:
     """Path and query as they stand on the request's first line; an empty query has no question mark."""
-    raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
-    query: bytes = request.scope["query_string"]
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    query: bytes = scope["query_string"]
     return (raw + b"?" + query if query else raw).decode("latin-1")
 
 
@@ -254,16 +274,22 @@ def unprocessable(error: ValidationError) -> Unprocessable:
     )
 
 
-def _single(headers: Headers) -> Mapping[str, str]:
-    """The five headers, each of which may stand there once; a proxy and we must not read different ones."""
+def _stamp_headers(scope: Scope) -> tuple[str | None, dict[str, str]]:
+    """The declared size and the five headers, read in one pass.
+
+    Each of the five may stand there once: a proxy and we must not read different ones.
+    """
+    declared: str | None = None
     found: dict[str, str] = {}
-    for name in REQUEST_HEADERS:
-        values = headers.getlist(name)
-        if len(values) > 1:
-            raise InvalidInput(f"{name} is there {len(values)} times", code="malformed-header")
-        if values:
-            found[name] = values[0]
-    return found
+    for raw, value in scope["headers"]:
+        name = _STAMP_NAMES.get(raw)
+        if name is not None:
+            if name in found:
+                raise InvalidInput(f"{name} is there more than once", code="malformed-header")
+            found[name] = value.decode("latin-1")
+        elif raw == b"content-length" and declared is None:
+            declared = value.decode("latin-1")
+    return declared, found
 
 
 def _too_large(limit: int) -> TooLarge:

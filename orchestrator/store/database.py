@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -20,7 +22,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import NoScriptError, ResponseError
 
 from protocol.admission import ADMISSION_LUA
-from protocol.redis import RedisKeys, store_errors
+from protocol.redis import STORE_ERRORS, RedisKeys, store_errors, store_unavailable
 
 Argument = str | bytes | int | float
 
@@ -140,58 +142,86 @@ class Database:
             task = asyncio.create_task(self._drain())
             self._running.add(task)
             task.add_done_callback(self._running.discard)
-        with store_errors():
+        try:
             return await call.answer
+        except STORE_ERRORS as error:
+            raise store_unavailable(error) from error
 
     async def _drain(self) -> None:
+        """Sends what waits, batch after batch over one connection, until nothing does."""
         while self._waiting:
-            batch, self._waiting = self._waiting[:MOST_TOGETHER], self._waiting[MOST_TOGETHER:]
             try:
-                await self._send(batch)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to those who wait for the answers
-                for call in batch:
-                    if not call.answer.done():
-                        call.answer.set_exception(error)
+                async with self._connection() as connection:
+                    while self._waiting:
+                        await self._send(connection, self._take())
+            except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to those who wait for answers
+                # No connection was to be had. Who came for it hears so; who comes later is tried again.
+                _fail(self._take(), error)
 
-    async def _send(self, batch: Sequence[_Call]) -> None:
-        answers = await self._pipeline(batch)
-        forgotten = [call for call, answer in zip(batch, answers, strict=True) if isinstance(answer, NoScriptError)]
-        for call, answer in zip(batch, answers, strict=True):
-            _settle(call, answer)
-        if forgotten:
-            for script in {call.script.sha: call.script for call in forgotten}.values():
-                await self._redis.script_load(script.text)
-            for call, answer in zip(forgotten, await self._pipeline(forgotten), strict=True):
-                _settle(call, answer, final=True)
+    def _take(self) -> list[_Call]:
+        batch, self._waiting = self._waiting[:MOST_TOGETHER], self._waiting[MOST_TOGETHER:]
+        return batch
 
-    async def _pipeline(self, batch: Sequence[_Call]) -> list[Any]:
-        """One round trip. Packed by hiredis, because redis-py's own packing costs as much as checking a signature."""
-        pack: Any = hiredis.pack_command  # its annotation knows tuples of one only
-        packed = [
-            pack(("EVALSHA", call.script.sha, str(len(call.keys)), *call.keys, *call.arguments)) for call in batch
-        ]
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[AbstractConnection]:
         pool: Any = self._redis.connection_pool  # untyped in redis-py
         connection = await pool.get_connection()
         try:
-            await connection.send_packed_command(b"".join(packed))
-            return [await _answer(connection) for _ in batch]
+            yield connection
+        finally:
+            await pool.release(connection)
+
+    async def _send(self, connection: AbstractConnection, batch: Sequence[_Call]) -> None:
+        """One round trip, and a second one for scripts that Redis forgot. Every call is settled, well or not."""
+        try:
+            forgotten = await self._exchange(connection, batch)
+            if forgotten:
+                for script in {call.script.sha: call.script for call in forgotten}.values():
+                    await self._redis.script_load(script.text)
+                _fail(await self._exchange(connection, forgotten), NoScriptError("Redis forgets scripts at once"))
+        except Exception as error:  # noqa: BLE001 - it belongs to those who wait for the answers
+            _fail(batch, error)
+
+    async def _exchange(self, connection: AbstractConnection, batch: Sequence[_Call]) -> list[_Call]:
+        """Sends a batch and hands out its answers, each to its own call; returns those whose script is not there.
+
+        Packed by hiredis and read under one timeout, because redis-py's way costs as much as checking a signature.
+        """
+        pack: Any = hiredis.pack_command  # its annotation knows tuples of one only
+        packed = b"".join(
+            [pack(("EVALSHA", call.script.sha, str(len(call.keys)), *call.keys, *call.arguments)) for call in batch]
+        )
+        try:
+            async with asyncio.timeout(connection.socket_timeout):
+                await connection.send_packed_command(packed)
+                answers = [await _answer(connection) for _ in batch]
         except BaseException:
             # Answers that were not read would be taken for those of the next batch.
             await connection.disconnect(nowait=True)
             raise
-        finally:
-            await pool.release(connection)
+        forgotten = []
+        for call, answer in zip(batch, answers, strict=True):
+            if isinstance(answer, NoScriptError):
+                forgotten.append(call)
+            else:
+                _settle(call, answer)
+        return forgotten
 
 
 async def _answer(connection: AbstractConnection) -> object:
     try:
-        return await connection.read_response()
+        return await connection.read_response(timeout=math.inf)  # the whole batch has one timeout
     except ResponseError as error:
         return error
 
 
-def _settle(call: _Call, answer: object, *, final: bool = False) -> None:
-    if call.answer.done() or (isinstance(answer, NoScriptError) and not final):
+def _fail(batch: Sequence[_Call], error: Exception) -> None:
+    for call in batch:
+        _settle(call, error)
+
+
+def _settle(call: _Call, answer: object) -> None:
+    if call.answer.done():  # settled already, or its caller has gone
         return
     if isinstance(answer, Exception):
         call.answer.set_exception(answer)

@@ -1,0 +1,102 @@
+"""Scripts in shared round trips: who fails, fails alone; who waits for a line that broke, hears so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from orchestrator.store.database import Database
+from protocol.errors import Unavailable
+from protocol.redis import RedisKeys, StoreUnavailable, connect_redis
+from tests.orchestrator.cut_line import Cut, CutLine, cut_line
+
+NODE = "0x" + "1" * 40
+
+
+@pytest.fixture
+async def line(redis_url: str, tmp_path: Path) -> AsyncIterator[CutLine]:
+    async with cut_line(redis_url, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def database(line: CutLine) -> AsyncIterator[Database]:
+    """One pipeline at a time, so that what is asked in one breath is one batch."""
+    redis = connect_redis(line.url, retries=0)
+    yield Database(redis, keys=RedisKeys("pool-7"), lines=1)
+    await redis.aclose()
+
+
+async def delete(database: Database, task: str) -> Any:
+    """A script that answers 0 where there is no such task, and 1 where it deleted one."""
+    return await database.call("delete_task", task, 1, "boss")
+
+
+async def given(redis: Redis, *tasks: str) -> None:
+    for task in tasks:
+        await redis.hset(f"muster:{{pool-7}}:task:{task}", "name", "x")
+
+
+def scripts_seen(line: CutLine) -> int:
+    return sum(command[0] == b"EVALSHA" for command in line.seen)
+
+
+async def test_each_call_gets_its_own_answer(database: Database, redis: Redis) -> None:
+    await given(redis, "b", "d")
+    answers = await asyncio.gather(*(delete(database, task) for task in "abcd"))
+    assert answers == [0, 1, 0, 1]
+
+
+async def test_a_script_that_fails_fails_its_own_call_only(database: Database, redis: Redis) -> None:
+    await given(redis, "a", "b")
+    answers = await asyncio.gather(
+        delete(database, "a"), database.call("logs", NODE), delete(database, "b"), return_exceptions=True
+    )
+    assert answers[0] == answers[2] == 1
+    assert isinstance(answers[1], StoreUnavailable)
+
+
+async def test_a_redis_that_forgot_its_scripts_is_taught_again_and_each_call_runs_once(
+    database: Database, redis: Redis, line: CutLine
+) -> None:
+    await given(redis, "a", "b")
+    for _ in range(2):
+        await redis.script_flush()
+        await given(redis, "a", "b")
+        assert await asyncio.gather(*(delete(database, task) for task in "ab")) == [1, 1]
+    assert scripts_seen(line) == 8
+
+
+@pytest.mark.parametrize("cut", Cut)
+async def test_a_line_that_breaks_in_mid_batch_fails_every_call_without_an_answer_and_the_next_is_served(
+    database: Database, redis: Redis, line: CutLine, cut: Cut
+) -> None:
+    await delete(database, "warm-up")
+    await given(redis, "a", "b", "c")
+    line.break_at(1, cut)
+    answers = await asyncio.gather(*(delete(database, task) for task in "abc"), return_exceptions=True)
+    assert all(isinstance(answer, Unavailable) and answer.retryable for answer in answers)
+    # The batch is one write: Redis had carried out what stood before the cut. Nobody gets another's answer for it.
+    again = await asyncio.gather(*(delete(database, task) for task in "abc"))
+    assert again == [0, 1 if cut is Cut.BEFORE else 0, 1]
+
+
+async def test_a_caller_that_gives_up_disturbs_nobody(database: Database, redis: Redis) -> None:
+    await given(redis, "a", "b")
+    calls = [asyncio.create_task(delete(database, task)) for task in "ab"]
+    await asyncio.sleep(0)
+    calls[0].cancel()
+    assert await calls[1] == 1
+    assert await delete(database, "a") == 0
+
+
+async def test_a_crowd_shares_round_trips(database: Database, line: CutLine) -> None:
+    await delete(database, "warm-up")
+    before = line.reads
+    assert await asyncio.gather(*(delete(database, f"{number}") for number in range(300))) == [0] * 300
+    assert line.reads - before < 30
