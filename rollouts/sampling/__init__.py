@@ -3,6 +3,7 @@
     parameters   what a lease fixes: temperature, top-k, top-p, the longest answer
     philox       Philox4x32-10: 32-bit words from a key and a counter, the same on every machine
     noise        from (seed, sample, position) to one Gumbel value for each token of the vocabulary
+    mask         what top-k and top-p leave in, and how firmly
     drawing      temperature, top-k, top-p, noise, argmax; and the log-probability that is recorded
     replay       how far a recorded token is from the one that the noise picks
 

@@ -1,0 +1,98 @@
+"""Which tokens are left in, and how firmly.
+
+Top-k keeps the k largest scaled logits. Top-p keeps, of these, the shortest head in falling order whose probabilities,
+renormalised after top-k, sum to `top_p` or more; never less than one token. Both come down to one number per row, the
+edge: what reaches it is in, and so is what is level with the last token kept.
+
+Two honest machines may disagree about a token next to the edge, so replay asks for its margin: how much the scaled
+logits would have to differ for the other side's mask to be right.
+
+Shapes: b rows, v tokens of the vocabulary, k of the largest, n pairs of a row and a value.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from rollouts.sampling.parameters import NO_TOP_K, SamplingParameters
+
+_FIRST_LOOK = 1024
+"""How many of the most probable tokens top-p looks at before it sorts the whole vocabulary."""
+_ALMOST_ONE = 1.0 - 2.0**-24
+"""Sums of probabilities stop here, so that their log-odds are finite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mask:
+    """What top-k and top-p keep of each row of a batch.
+
+    Args:
+        edge_b: The least scaled logit that is kept; -inf where all are.
+        last_b: The k-th largest scaled logit; -inf without top-k.
+        next_b: The largest that top-k leaves out; -inf if there is none.
+        head_bk: The largest scaled logits in falling order; empty without top-p.
+        before_bk: The probability of all tokens before each of the head, and at last of the whole head: one more.
+        top_p: The parameter.
+    """
+
+    edge_b: torch.Tensor
+    last_b: torch.Tensor
+    next_b: torch.Tensor
+    head_bk: torch.Tensor
+    before_bk: torch.Tensor
+    top_p: float
+
+    def margins(self, rows_n: torch.Tensor, values_n: torch.Tensor) -> torch.Tensor:
+        """Returns how firmly scaled logits of these rows are in (0 or more) or out (0 or less), float32 [n]."""
+        last_n, next_n = self.last_b[rows_n], self.next_b[rows_n]
+        margins_n = values_n - torch.where(values_n >= last_n, next_n, last_n)
+        margins_n = margins_n.masked_fill(values_n == -torch.inf, -torch.inf)
+        if self.top_p == 1.0:
+            return margins_n
+        place_n = (self.head_bk[rows_n] > values_n[:, None]).sum(1)
+        before_n = self.before_bk[rows_n, place_n].clamp_max(_ALMOST_ONE)
+        odds_n = math.log(self.top_p) - math.log1p(-self.top_p) - torch.logit(before_n)
+        below_edge_n = values_n - self.edge_b[rows_n]
+        return torch.minimum(margins_n, torch.where(below_edge_n < 0, torch.maximum(odds_n, below_edge_n), odds_n))
+
+
+def mask_of(scaled_bv: torch.Tensor, parameters: SamplingParameters) -> Mask:
+    """Returns the mask of each row of scaled logits, float32 [B, V]."""
+    nothing_b = torch.full_like(scaled_bv[:, 0], -torch.inf)
+    last_b, next_b = nothing_b, nothing_b
+    head_bk = scaled_bv[:, :0]
+    if parameters.top_k != NO_TOP_K:
+        largest_bk = scaled_bv.topk(min(parameters.top_k + 1, scaled_bv.shape[1]), dim=1).values
+        if parameters.top_k < scaled_bv.shape[1]:
+            next_b = largest_bk[:, -1]
+        head_bk = largest_bk[:, : parameters.top_k]
+        last_b = head_bk[:, -1]
+    if parameters.top_p == 1.0:
+        return Mask(edge_b=last_b, last_b=last_b, next_b=next_b, head_bk=head_bk, before_bk=head_bk, top_p=1.0)
+    head_bk, before_bk = _head(scaled_bv, head_bk, parameters.top_p)
+    kept_b1 = (before_bk[:, :-1] < parameters.top_p).sum(1, keepdim=True)
+    edge_b = head_bk.gather(1, kept_b1 - 1)[:, 0]
+    return Mask(
+        edge_b=edge_b, last_b=last_b, next_b=next_b, head_bk=head_bk, before_bk=before_bk, top_p=parameters.top_p
+    )
+
+
+def _head(scaled_bv: torch.Tensor, head_bk: torch.Tensor, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """The largest values in falling order, enough of them to hold `top_p`, and the sums before each of them."""
+    if head_bk.shape[1]:
+        return head_bk, _sums(head_bk, head_bk.logsumexp(1))
+    total_b = scaled_bv.logsumexp(1)
+    head_bk = scaled_bv.topk(min(_FIRST_LOOK, scaled_bv.shape[1]), dim=1).values
+    before_bk = _sums(head_bk, total_b)
+    if bool((before_bk[:, -1] >= top_p).all()):
+        return head_bk, before_bk
+    head_bk = scaled_bv.sort(dim=1, descending=True).values
+    return head_bk, _sums(head_bk, total_b)
+
+
+def _sums(head_bk: torch.Tensor, total_b: torch.Tensor) -> torch.Tensor:
+    """Sums of the probabilities before each value, and of all of them: one more than there are values."""
+    return torch.nn.functional.pad((head_bk - total_b[:, None]).exp().cumsum(1), (1, 0))

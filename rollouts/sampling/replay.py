@@ -1,0 +1,177 @@
+"""How far a recorded answer is from the one that its seed picks.
+
+Who has the policy's logits (from a prefill of the whole answer) and the seed knows which token had to come at each
+position. An honest answer agrees but for near-ties, where the two sides' arithmetic differs in the last bits. Other
+sampling, other weights or chosen samples disagree by much, or often, or by a little at many positions; so three figures
+are kept, and the last is a sum per sample: near-ties can't be steered one by one.
+
+Shapes: t positions of one answer, r rows of any, v tokens of the vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from protocol.errors import InvalidInput
+from rollouts.sampling.drawing import first_largest, log_sums, scale
+from rollouts.sampling.mask import mask_of
+from rollouts.sampling.noise import Keys, noise, row_keys, stream
+from rollouts.sampling.parameters import SamplingParameters
+
+_VALUES_AT_ONCE = 1 << 21
+"""Rows are replayed in stretches of so many scores (8 MB in float32), so that a long answer needs no more memory."""
+
+MOST_DEVIATION = 1e6
+"""Deviations are cut off here: a token that can't be drawn at all has this one, and figures stay finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """One answer, or a stretch of one, against its seed.
+
+    Args:
+        gaps: float32 [T], by how much the best score within the mask exceeds the recorded token's; 0 if it does not.
+            A rival that the other side's mask may have left out counts by its margin (`rollouts.sampling.mask`).
+        outside: float32 [T], how far the recorded token lies outside the mask, as its margin; 0 within it.
+        mismatches: bool [T], whether another token had to come.
+        logprobs: float32 [T], the recorded tokens' log-probabilities by these logits.
+    """
+
+    gaps: NDArray[np.float32]
+    outside: NDArray[np.float32]
+    mismatches: NDArray[np.bool_]
+    logprobs: NDArray[np.float32]
+
+    @property
+    def deviations(self) -> NDArray[np.float32]:
+        """Float32 [T]: gap and distance outside the mask together, in units of scaled logits."""
+        return self.gaps + self.outside
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What the limits are compared with, over any number of answers.
+
+    Args:
+        tokens: How many were replayed.
+        mismatches: At how many another token had to come.
+        largest: The largest deviation at one token.
+        largest_sum: The largest sum of deviations over one sample.
+    """
+
+    tokens: int
+    mismatches: int
+    largest: float
+    largest_sum: float
+
+    @property
+    def mismatch_share(self) -> float:
+        """Mismatches per token; 0 of nothing."""
+        return self.mismatches / self.tokens if self.tokens else 0.0
+
+
+def summarise(samples: Iterable[Gaps]) -> Replay:
+    """Returns the figures of whole samples, each of which is one `Gaps`."""
+    tokens = mismatches = 0
+    largest = largest_sum = 0.0
+    for sample in samples:
+        deviations = sample.deviations
+        tokens += len(deviations)
+        mismatches += int(sample.mismatches.sum())
+        largest = max(largest, float(deviations.max(initial=0.0)))
+        largest_sum = max(largest_sum, float(deviations.sum(dtype=np.float64)))
+    return Replay(tokens=tokens, mismatches=mismatches, largest=largest, largest_sum=largest_sum)
+
+
+def gaps(
+    logits_tv: torch.Tensor,
+    tokens: Sequence[int],
+    *,
+    seed: bytes,
+    sample: int,
+    parameters: SamplingParameters,
+    start: int = 0,
+) -> Gaps:
+    """Replays one answer, or a stretch of one.
+
+    Args:
+        logits_tv: The policy's logits from which each token was to be drawn, on any device, of any float type.
+        tokens: What was recorded, T of them.
+        seed: The slot's.
+        sample: The sample's number in the slot.
+        parameters: The lease's.
+        start: The place in the answer of the first of these tokens.
+
+    Raises:
+        InvalidInput: There are not as many logits as tokens, or a token is outside the vocabulary.
+        NotANumber: A row of logits can't be normalised.
+    """
+    keys = row_keys([stream(seed, sample)] * len(tokens), range(start, start + len(tokens)))
+    return gaps_of_rows(logits_tv, tokens, keys, parameters)
+
+
+def gaps_of_rows(logits_rv: torch.Tensor, tokens: Sequence[int], keys: Keys, parameters: SamplingParameters) -> Gaps:
+    """Replays rows of any samples, as a packed prefill has them; `keys` is `row_keys` of the same rows.
+
+    Raises:
+        InvalidInput: The three do not have the same number of rows, or a token is outside the vocabulary.
+        NotANumber: A row of logits can't be normalised.
+    """
+    rows, vocabulary = logits_rv.shape
+    if not rows == len(tokens) == len(keys):
+        raise InvalidInput(f"{rows} rows of logits, {len(tokens)} tokens and {len(keys)} keys can't be replayed")
+    if rows and not 0 <= min(tokens) <= max(tokens) < vocabulary:
+        raise InvalidInput(f"a token outside the vocabulary of {vocabulary} can't have been drawn")
+    step = max(1, _VALUES_AT_ONCE // vocabulary)
+    parts = [
+        _stretch(logits_rv[at : at + step], tokens[at : at + step], keys[at : at + step], parameters)
+        for at in range(0, rows, step)
+    ]
+    joined = torch.cat([torch.empty(4, 0), *parts], dim=1).numpy()
+    return Gaps(gaps=joined[0], outside=joined[1], mismatches=joined[2].astype(np.bool_), logprobs=joined[3])
+
+
+def _stretch(
+    logits_rv: torch.Tensor, tokens: Sequence[int], keys: Keys, parameters: SamplingParameters
+) -> torch.Tensor:
+    """Gap, distance outside, mismatch and log-probability of each row, float32 [4, R] on the CPU."""
+    scaled_rv = scale(logits_rv, parameters)
+    total_r = log_sums(scaled_rv)
+    scores_rv = scaled_rv + noise(keys, logits_rv.shape[1], device=logits_rv.device)
+    tokens_r = torch.tensor(tokens, device=logits_rv.device)
+    own_r = scaled_rv.gather(1, tokens_r[:, None])[:, 0]
+    own_score_r = scores_rv.gather(1, tokens_r[:, None])[:, 0]
+    if parameters.masks:
+        gap_r, outside_r = _within_mask(scaled_rv, own_r, scores_rv, own_score_r, parameters)
+    else:
+        gap_r, outside_r = scores_rv.amax(1) - own_score_r, torch.zeros_like(own_r)
+    mismatch_r = first_largest(scores_rv) != tokens_r
+    bounded = (gap_r.clamp_max(MOST_DEVIATION), outside_r.clamp(0.0, MOST_DEVIATION))
+    return torch.stack((*bounded, mismatch_r.float(), own_r - total_r)).cpu()
+
+
+def _within_mask(
+    scaled_rv: torch.Tensor,
+    own_r: torch.Tensor,
+    scores_rv: torch.Tensor,
+    own_score_r: torch.Tensor,
+    parameters: SamplingParameters,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gaps and distances outside under a mask; `scores_rv` is masked in place.
+
+    A token that beats the recorded one counts by its margin if that is less: it may have been outside the other side's
+    mask.
+    """
+    mask = mask_of(scaled_rv, parameters)
+    scores_rv.masked_fill_(scaled_rv < mask.edge_b[:, None], -torch.inf)
+    rows_n, rivals_n = torch.nonzero(scores_rv > own_score_r[:, None], as_tuple=True)
+    excess_n = scores_rv[rows_n, rivals_n] - own_score_r[rows_n]
+    least_n = torch.minimum(excess_n, mask.margins(rows_n, scaled_rv[rows_n, rivals_n]))
+    gap_r = torch.zeros_like(own_r).scatter_reduce_(0, rows_n, least_n, "amax")
+    every_r = torch.arange(len(own_r), device=own_r.device)
+    return gap_r, -mask.margins(every_r, own_r)
