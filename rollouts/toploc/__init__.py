@@ -1,0 +1,23 @@
+"""TOPLOC: proofs that a policy's own computation produced a rollout's tokens (arXiv 2501.16007; docs/toploc.md)."""
+
+from rollouts.toploc.codec import Codec, split, stretches_of
+from rollouts.toploc.polynomial import PolynomialCodec, Unprovable, encode
+from rollouts.toploc.proofs import TOPLOC, build, proofs_of, verify, verify_many, verify_rows
+from rollouts.toploc.results import Malformed, ProofResult
+
+__all__ = [
+    "TOPLOC",
+    "Codec",
+    "Malformed",
+    "PolynomialCodec",
+    "ProofResult",
+    "Unprovable",
+    "build",
+    "encode",
+    "proofs_of",
+    "split",
+    "stretches_of",
+    "verify",
+    "verify_many",
+    "verify_rows",
+]

@@ -1,0 +1,142 @@
+"""The proof format of TOPLOC (arXiv 2501.16007): the largest values of an interval as one polynomial over GF(65497).
+
+A proof is a big-endian uint16 modulus m and as many big-endian uint16 coefficients, in ascending powers, as there are
+points. The polynomial takes each point's index mod m to the bit pattern of its bfloat16 value. m is the largest modulus
+up to 65497 that keeps the indices apart. The verifier takes none below 65433, and for intervals of at most 65497 values
+only 65497: a prover who may choose the modulus can let all indices of a channel meet, so that one proof fits many.
+
+An interval may hold fewer values than a proof has points (one row of a very narrow model). Then all values are points,
+and the coefficients above their number are 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+
+from protocol.errors import InvalidInput, MusterError
+from rollouts.toploc.comparison import LARGEST_MODULUS, SMALLEST_MODULUS, compare
+from rollouts.toploc.field import MOST_POINTS, PRIME, interpolate
+from rollouts.toploc.points import points_of
+from rollouts.toploc.results import Malformed, ProofResult
+from rollouts.toploc.selection import Bits, Indices
+
+
+class Unprovable(MusterError):
+    """No modulus of the format keeps these indices apart, so there is no proof that a verifier would take."""
+
+    code = "unprovable"
+    default_hint = "generate the sample again from another slot; report the model if it recurs"
+
+
+@dataclass(frozen=True, slots=True)
+class PolynomialCodec:
+    """Builds and compares the proofs of intervals.
+
+    Args:
+        interval: Rows per proof.
+        top_k: Points per proof.
+
+    Raises:
+        InvalidInput: A number is not positive, or `top_k` is above what the arithmetic is exact for.
+    """
+
+    interval: int = 32
+    top_k: int = 128
+
+    def __post_init__(self) -> None:
+        if self.interval < 1 or not 1 <= self.top_k <= MOST_POINTS:
+            raise InvalidInput(
+                f"interval {self.interval} and top_k {self.top_k}",
+                hint=f"an interval has at least 1 row, a proof 1 to {MOST_POINTS} points",
+            )
+
+    @property
+    def name(self) -> str:
+        """What files and calibrations call it."""
+        return f"toploc-{self.interval}-{self.top_k}"
+
+    @property
+    def proof_bytes(self) -> int:
+        """The length of every proof: 258 by default."""
+        return 2 * (1 + self.top_k)
+
+    def build(self, stretches: Sequence[torch.Tensor]) -> list[bytes]:
+        """One proof for each chunk of each (b, N) stretch, in order.
+
+        Raises:
+            Unprovable: There is none for one of them.
+        """
+        proofs = [b""] * sum(map(len, stretches))
+        for points in points_of(stretches, self.top_k):
+            for place, proof in zip(points.places, _encode(points.indices, points.bits), strict=True):
+                proofs[place] = proof.ljust(self.proof_bytes, b"\0")
+        return proofs
+
+    def compare(self, stretches: Sequence[torch.Tensor], proofs: Sequence[bytes]) -> list[ProofResult]:
+        """Compares one proof with each chunk of each (b, N) stretch. Any bytes give a result."""
+        results = [ProofResult.refused(Malformed.MISSING)] * len(proofs)
+        for points in points_of(stretches, self.top_k):
+            claimed = [proofs[place] for place in points.places]
+            for place, result in zip(points.places, compare(claimed, points, top_k=self.top_k), strict=True):
+                results[place] = result
+        return results
+
+
+def encode(indices: ArrayLike, bits: ArrayLike) -> bytes:
+    """The proof of given points.
+
+    Args:
+        indices: k distinct integers from 0, of any width.
+        bits: k bit patterns, each below 65497.
+
+    Returns:
+        2·(1 + k) bytes.
+
+    Raises:
+        InvalidInput: They are no such integers.
+        Unprovable: No modulus keeps the indices apart.
+    """
+    x, y = _integers(indices, "indices", below=2**63), _integers(bits, "bits", below=PRIME)
+    if x.shape != y.shape or not 1 <= x.size <= MOST_POINTS or len(np.unique(x)) != x.size:
+        raise InvalidInput(
+            f"{x.size} indices ({len(np.unique(x))} of them distinct) and {y.size} bit patterns",
+            hint=f"a proof has 1 to {MOST_POINTS} points, each with an index of its own",
+        )
+    return _encode(x[None], y[None].astype(np.uint16))[0]
+
+
+def _integers(values: ArrayLike, name: str, *, below: int) -> Indices:
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+        raise InvalidInput(f"{name} are {array.dtype} in {array.ndim} dimensions", hint="give a flat list of integers")
+    if array.size and not 0 <= int(array.min()) <= int(array.max()) < below:
+        raise InvalidInput(f"{name} go from {array.min()} to {array.max()}", hint=f"each is from 0 to {below - 1}")
+    return array.astype(np.int64)
+
+
+def _encode(indices: Indices, bits: Bits) -> list[bytes]:
+    moduli = _moduli(indices)
+    words = np.empty((len(indices), 1 + indices.shape[1]), ">u2")
+    words[:, 0] = moduli
+    words[:, 1:] = interpolate((indices % moduli[:, None]).astype(np.float64), bits.astype(np.float64))
+    return [row.tobytes() for row in words]
+
+
+def _moduli(indices: Indices) -> Indices:
+    """For each row the largest modulus that keeps its indices apart."""
+    moduli = np.full(len(indices), LARGEST_MODULUS, np.int64)
+    left = np.arange(len(indices))
+    for modulus in range(LARGEST_MODULUS, SMALLEST_MODULUS - 1, -1):
+        moduli[left] = modulus
+        residues = np.sort(indices[left] % modulus, axis=1)
+        left = left[(residues[:, 1:] == residues[:, :-1]).any(axis=1)]
+        if not len(left):
+            return moduli
+    raise Unprovable(
+        f"no modulus from {SMALLEST_MODULUS} to {LARGEST_MODULUS} keeps the {indices.shape[1]} indices apart"
+    )
