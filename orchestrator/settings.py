@@ -107,6 +107,19 @@ class OrchestratorSettings(Settings):
     storage_reserve_bytes: int = Field(
         GIBIBYTE, ge=0, description="Disk that stays free where uploaded files lie, unless a bucket is named"
     )
+    storage_bucket: str | None = Field(None, description="Bucket of an S3-compatible store for uploaded files")
+    storage_endpoint: str | None = Field(None, description="URL of that store, as nodes reach it; Amazon's without one")
+    storage_region: str = Field("us-east-1", description="Region that the store signs for")
+    storage_access_key: SecretStr | None = Field(
+        None, description="Its access key; without one, what boto3 finds by itself (a role, the usual variables)"
+    )
+    storage_secret_key: SecretStr | None = Field(None, description="The secret that belongs to it")
+    storage_checks_sha256: bool = Field(
+        True, description="Whether the store refuses other bytes by x-amz-checksum-sha256; Google's does not"
+    )
+    storage_checks_absence: bool = Field(
+        True, description="Whether the store refuses to overwrite by If-None-Match; Google's does not"
+    )
     upload_most_bytes: int = Field(2 * GIBIBYTE, ge=1, description="Largest file that a node may upload")
     upload_url_life_s: float = Field(900.0, ge=10, le=604_800, description="How long a file may take to be sent")
     download_url_life_s: float = Field(3600.0, ge=10, le=604_800, description="How long a link to a file is good")

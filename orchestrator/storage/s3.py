@@ -1,0 +1,212 @@
+"""Objects in a bucket of an S3-compatible store: Amazon's, MinIO, Ceph, OpenStack Swift, Google Cloud Storage's S3 API.
+
+Nodes send files straight to the bucket. What a node may send stands in the URL's signature: size, media type and, where
+the store checks it, the SHA-256 and that nothing is there yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from typing import Any, TypeVar
+
+import structlog
+
+from orchestrator.storage.interface import ObjectFacts, ObjectMissing, PresignedPut, StorageUnavailable
+from protocol.clock import Clock
+from protocol.errors import InvalidInput
+from protocol.wire.uploads import ObjectKey
+
+T = TypeVar("T")
+
+_PIECE = 1 << 20
+_CONNECT_S, _ATTEMPTS = 5, 3
+_SESSION_LOCK = threading.Lock()
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """Where the objects are, and as whom we speak.
+
+    Args:
+        name: Of the bucket; it must exist.
+        endpoint: URL of the store; Amazon's own without one.
+        region: That the store signs for.
+        access_key: None: what boto3 finds by itself (a machine's role, its usual variables and files).
+        secret_key: Belongs to it.
+        checks_sha256: Whether the store refuses bytes with another SHA-256 than announced.
+        checks_absence: Whether it refuses a PUT of what is there, by `If-None-Match: *`.
+        patience: With one answer of the store.
+    """
+
+    name: str
+    endpoint: str | None = None
+    region: str = "us-east-1"
+    access_key: str | None = None
+    secret_key: str | None = None
+    checks_sha256: bool = True
+    checks_absence: bool = True
+    patience: timedelta = timedelta(seconds=15)
+
+
+class S3Store:
+    """An `ObjectStore` in a bucket. It connects when it is first needed.
+
+    Args:
+        bucket: Which.
+        clock: Tells tickets' ends; the signatures themselves count by the machine's own time.
+
+    Raises:
+        InvalidInput: boto3 is not installed.
+    """
+
+    def __init__(self, bucket: Bucket, *, clock: Clock) -> None:
+        try:
+            import botocore.exceptions  # noqa: F401, PLC0415 - an extra: most pools need no bucket
+        except ImportError as error:
+            raise InvalidInput(
+                "a bucket is named in the settings, and boto3 is not installed",
+                hint="pip install 'muster[s3]', or name no storage_bucket",
+                code="invalid-setting",
+            ) from error
+        self._bucket = bucket
+        self._clock = clock
+        self._client: Any = None
+        self._connecting = asyncio.Lock()
+
+    async def presign_put(self, key: ObjectKey, *, size: int, content_type: str, expires: timedelta) -> PresignedPut:
+        """A URL of the store's own; every header of it is signed."""
+        headers = {"Content-Type": content_type, "Content-Length": str(size)}
+        terms: dict[str, object] = {**self._named(key), "ContentLength": size, "ContentType": content_type}
+        if self._bucket.checks_sha256:
+            digest = base64.b64encode(bytes.fromhex(key.sha256[2:])).decode()
+            headers["x-amz-checksum-sha256"] = terms["ChecksumSHA256"] = digest
+        if self._bucket.checks_absence:
+            headers["If-None-Match"] = terms["IfNoneMatch"] = "*"
+        until = self._clock.now() + expires
+        url = await self._presigned("put_object", terms, expires)
+        return PresignedPut(url=url, headers=headers, expires=until)
+
+    async def presign_get(self, key: ObjectKey, *, expires: timedelta) -> str:
+        """A URL of the store's own; a browser is told to save it, not to show it."""
+        terms = {**self._named(key), "ResponseContentDisposition": "attachment"}
+        return await self._presigned("get_object", terms, expires)
+
+    async def head(self, key: ObjectKey) -> ObjectFacts | None:
+        """Asks the store."""
+        client = await self._connected()
+        try:
+            facts = await self._ask(lambda: client.head_object(**self._named(key)))
+        except ObjectMissing:
+            return None
+        return ObjectFacts(size=int(facts["ContentLength"]), modified=facts["LastModified"])
+
+    @asynccontextmanager
+    async def open(self, key: ObjectKey) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Reads from the store."""
+        client = await self._connected()
+        found = await self._ask(lambda: client.get_object(**self._named(key)))
+        body = found["Body"]
+
+        async def pieces() -> AsyncIterator[bytes]:
+            while piece := await self._ask(lambda: body.read(_PIECE)):
+                yield piece
+
+        try:
+            yield pieces()
+        finally:
+            body.close()
+
+    async def check(self) -> None:
+        """Returns if the bucket is there and ours to use."""
+        client = await self._connected()
+        try:
+            await self._ask(lambda: client.head_bucket(Bucket=self._bucket.name))
+        except ObjectMissing as error:
+            raise StorageUnavailable(
+                f"there is no bucket {self._bucket.name}", hint="make it, or correct storage_bucket"
+            ) from error
+
+    async def aclose(self) -> None:
+        """Closes connections."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _named(self, key: ObjectKey) -> dict[str, object]:
+        return {"Bucket": self._bucket.name, "Key": str(key)}
+
+    async def _presigned(self, operation: str, terms: dict[str, object], expires: timedelta) -> str:
+        client, seconds = await self._connected(), max(1, int(expires.total_seconds()))
+        return str(await self._ask(lambda: client.generate_presigned_url(operation, Params=terms, ExpiresIn=seconds)))
+
+    async def _connected(self) -> Any:  # noqa: ANN401 - boto3 makes its clients' classes when they are asked for
+        async with self._connecting:
+            if self._client is None:
+                self._client = await asyncio.to_thread(_client, self._bucket)
+            return self._client
+
+    async def _ask(self, work: Callable[[], T]) -> T:
+        """Runs it in a thread; what goes wrong is told in our words, without what only our log should know."""
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+
+        try:
+            return await asyncio.to_thread(work)
+        except ClientError as error:
+            status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+            code = str(error.response.get("Error", {}).get("Code", ""))
+            if status == 404 and code != "NoSuchBucket":
+                raise ObjectMissing("there is no such object") from error
+            _log.warning("storage-refused", bucket=self._bucket.name, status=status, code=code)
+            raise _refusal(status, code) from error
+        except (BotoCoreError, OSError) as error:
+            _log.warning("storage-unreachable", bucket=self._bucket.name, error=type(error).__name__)
+            raise StorageUnavailable(f"the pool's store does not answer: {type(error).__name__}") from error
+
+
+def _refusal(status: int, code: str) -> StorageUnavailable:
+    if status in {401, 403}:
+        return StorageUnavailable(
+            f"the pool's store does not let the orchestrator in ({code[:60]})",
+            hint="the pool's owner has to check storage_access_key, storage_secret_key and the bucket's policy",
+        )
+    return StorageUnavailable(f"the pool's store answered {status} ({code[:60]})")
+
+
+def _client(bucket: Bucket) -> Any:  # noqa: ANN401 - see above
+    from botocore.config import Config  # noqa: PLC0415
+
+    config = Config(
+        signature_version="s3v4",
+        s3={"addressing_style": "path" if bucket.endpoint else "auto"},
+        # The checksums of newer releases travel in trailers, which other stores than Amazon's do not know.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        connect_timeout=_CONNECT_S,
+        read_timeout=bucket.patience.total_seconds(),
+        retries={"total_max_attempts": _ATTEMPTS, "mode": "standard"},
+    )
+    with _SESSION_LOCK:
+        return _session().client(
+            "s3",
+            endpoint_url=bucket.endpoint,
+            region_name=bucket.region,
+            aws_access_key_id=bucket.access_key,
+            aws_secret_access_key=bucket.secret_key,
+            config=config,
+        )
+
+
+@cache
+def _session() -> Any:  # noqa: ANN401 - see above
+    """One for the process: it reads megabytes of descriptions, and is not safe to use from two threads at once."""
+    import boto3  # noqa: PLC0415
+
+    return boto3.session.Session()

@@ -1,0 +1,253 @@
+"""Files through an S3-compatible store: a real one takes what was announced, and what a broken one does is said."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import botocore.auth
+import httpx
+import pytest
+
+from orchestrator.storage import ObjectMissing, StorageUnavailable
+from orchestrator.storage.s3 import Bucket, S3Store
+from protocol.clock import SystemClock
+from protocol.errors import InvalidInput
+from protocol.identifiers import Digest, digest
+from protocol.keys import Key
+from protocol.wire.uploads import ObjectKey, ObjectLink, UploadTicket
+from tests.orchestrator.conftest import MakePool
+from tests.orchestrator.edge import POOL, PoolUnderTest
+from tests.orchestrator.storage.conftest import Swift
+
+CONTENT = b"rollouts" * 1000
+OWNER = Key.generate().address
+LIFE = timedelta(minutes=5)
+MakeStore = Callable[..., S3Store]
+
+
+def sha(content: bytes) -> Digest:
+    return digest(hashlib.sha256(content).digest())
+
+
+def key_of(content: bytes) -> ObjectKey:
+    return ObjectKey(pool_id=POOL, owner=OWNER, sha256=sha(content))
+
+
+@pytest.fixture
+async def make_store(swift: Swift) -> AsyncIterator[MakeStore]:
+    made: list[S3Store] = []
+
+    def make(**changes: Any) -> S3Store:
+        terms = {
+            "name": swift.bucket,
+            "endpoint": swift.endpoint,
+            "access_key": swift.access_key,
+            "secret_key": swift.secret_key,
+        }
+        made.append(S3Store(Bucket(**{**terms, **changes}), clock=SystemClock()))
+        return made[-1]
+
+    yield make
+    for store in made:
+        await store.aclose()
+
+
+@pytest.fixture
+def store(make_store: MakeStore) -> S3Store:
+    return make_store()
+
+
+async def put(url: str, content: bytes, headers: Any) -> httpx.Response:
+    async with httpx.AsyncClient(trust_env=False) as http:
+        return await http.put(url, content=content, headers=headers)
+
+
+async def get(url: str, **headers: str) -> httpx.Response:
+    async with httpx.AsyncClient(trust_env=False) as http:
+        return await http.get(url, headers=headers)
+
+
+async def test_a_file_goes_through_the_pool_into_the_bucket_and_back(make_pool: MakePool, swift: Swift) -> None:
+    pool: PoolUnderTest = make_pool(
+        storage_bucket=swift.bucket,
+        storage_endpoint=swift.endpoint,
+        storage_access_key=swift.access_key,
+        storage_secret_key=swift.secret_key,
+    )
+    node = await pool.member()
+    asked = {"sha256": sha(CONTENT), "size": len(CONTENT)}
+
+    async def ticket() -> UploadTicket:
+        answer = await pool.send(node, "/v1/uploads", asked)
+        assert answer.status_code == 200, answer.text
+        return UploadTicket.model_validate_json(answer.content)
+
+    given = await ticket()
+    assert given.url.startswith(swift.endpoint)
+    assert (await put(given.url, CONTENT, given.headers)).status_code == 200
+    assert (await ticket()).already_there
+    answer = await pool.send(node, f"/v1/objects?key={given.key}", None, method="GET")
+    link = ObjectLink.model_validate_json(answer.content)
+    assert (link.size, (await get(link.url)).content) == (len(CONTENT), CONTENT)
+    async with pool.http() as http:
+        assert (await http.get(f"/v1/blobs/{given.key}")).status_code == 404  # the bytes don't pass through here
+    await pool.parts.objects.aclose()
+
+
+async def test_what_is_there_can_be_looked_up_opened_and_read_in_part(store: S3Store) -> None:
+    content = b"looked up" * 1000
+    key = key_of(content)
+    assert await store.head(key) is None
+    with pytest.raises(ObjectMissing):
+        async with store.open(key):
+            pass
+    given = await store.presign_put(key, size=len(content), content_type="text/plain", expires=LIFE)
+    assert (await put(given.url, content, given.headers)).status_code == 200
+    facts = await store.head(key)
+    assert facts is not None
+    assert facts.size == len(content)
+    async with store.open(key) as pieces:
+        assert b"".join([piece async for piece in pieces]) == content
+    url = await store.presign_get(key, expires=LIFE)
+    part = await get(url, range="bytes=7-9")
+    assert (part.status_code, part.content) == (206, content[7:10])
+    assert part.headers["content-disposition"] == "attachment"
+    await store.check()
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        (lambda url, content, headers: (url, b"X" + content[1:], headers), 400),
+        (lambda url, content, headers: (url, content[:-1], headers | {"Content-Length": str(len(content) - 1)}), 403),
+        (lambda url, content, headers: (url, content + b"x", headers | {"Content-Length": str(len(content) + 1)}), 403),
+        (lambda url, content, headers: (url, content, headers | {"Content-Type": "text/html"}), 403),
+        (lambda url, content, headers: (url, content, headers | {"x-amz-checksum-sha256": "A" * 43 + "="}), 403),
+        (lambda url, content, headers: (url, content, {"Content-Length": str(len(content))}), 403),
+        (lambda url, content, headers: (url.replace(OWNER, Key.generate().address), content, headers), 403),
+        (lambda url, content, headers: (url.replace("Expires=300", "Expires=3000"), content, headers), 403),
+    ],
+    ids=["other-bytes", "cut", "longer", "another-type", "another-hash", "no-headers", "another-node", "longer-life"],
+)
+async def test_the_store_takes_nothing_but_what_was_announced(store: S3Store, change: Any, status: int) -> None:
+    content = b"announced" * 100
+    key = key_of(content)
+    given = await store.presign_put(key, size=len(content), content_type="text/plain", expires=LIFE)
+    url, sent, headers = change(given.url, content, dict(given.headers))
+    assert (await put(url, sent, headers)).status_code == status
+    assert await store.head(key) is None
+
+
+async def test_what_is_there_is_not_overwritten(store: S3Store) -> None:
+    content = b"once" * 100
+    given = await store.presign_put(key_of(content), size=400, content_type="text/plain", expires=LIFE)
+    assert [(await put(given.url, content, given.headers)).status_code for _ in range(2)] == [200, 412]
+
+
+async def test_a_store_that_checks_less_is_asked_for_less(make_store: MakeStore) -> None:
+    content = b"elsewhere" * 100
+    store = make_store(checks_sha256=False, checks_absence=False)
+    given = await store.presign_put(key_of(content), size=900, content_type="text/plain", expires=LIFE)
+    assert given.headers == {"Content-Type": "text/plain", "Content-Length": "900"}
+    assert [(await put(given.url, content, given.headers)).status_code for _ in range(2)] == [200, 200]
+    assert (await put(given.url, content + b"x", dict(given.headers) | {"Content-Length": "901"})).status_code == 403
+
+
+async def test_a_url_that_has_expired_is_refused(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = b"late" * 100
+    real = botocore.auth.get_current_datetime
+    with monkeypatch.context() as patched:
+        patched.setattr(botocore.auth, "get_current_datetime", lambda: real() - timedelta(minutes=6))
+        given = await store.presign_put(key_of(content), size=400, content_type="text/plain", expires=LIFE)
+    assert (await put(given.url, content, given.headers)).status_code == 403
+
+
+async def test_wrong_credentials_and_buckets_are_said_without_the_secret(make_store: MakeStore) -> None:
+    for changes, words in (
+        ({"secret_key": "wrong-and-secret"}, "does not let the orchestrator in"),
+        ({"access_key": "test:nobody"}, "does not let the orchestrator in"),
+        ({"name": "another"}, "there is no bucket another"),
+    ):
+        with pytest.raises(StorageUnavailable, match=words) as caught:
+            await make_store(**changes).check()
+        assert caught.value.retryable
+        assert "wrong-and-secret" not in f"{caught.value.detail} {caught.value.hint}"
+
+
+@asynccontextmanager
+async def broken(answer: bytes | None) -> AsyncIterator[str]:
+    """A store that gives the same answer to everything, or none."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        if answer is not None:
+            writer.write(answer)
+            await writer.drain()
+            writer.close()
+        else:
+            await reader.read()  # until the other side has had enough
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", "does not let the orchestrator in"),
+        (b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n", "answered 500"),
+        (b"HTTP/1.1 301 Gone\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n", "answered 301|not answer"),
+        (b"not http at all\r\n\r\n", "does not answer"),
+        (None, "does not answer"),
+    ],
+    ids=["403", "500", "redirect", "nonsense", "never"],
+)
+async def test_a_store_that_is_broken_is_said_to_be_and_may_be_asked_again(
+    answer: bytes | None, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.storage.s3._ATTEMPTS", 1)
+    async with broken(answer) as endpoint:
+        patience = timedelta(milliseconds=200)
+        bucket = Bucket(name="pool", endpoint=endpoint, access_key="a", secret_key="s", patience=patience)
+        store = S3Store(bucket, clock=SystemClock())
+        with pytest.raises(StorageUnavailable, match=words) as caught:
+            await store.head(key_of(CONTENT))
+        assert caught.value.retryable
+        await store.aclose()
+
+
+async def test_a_pool_whose_store_is_down_gives_no_ticket_and_says_why(make_pool: MakePool) -> None:
+    async with broken(b"HTTP/1.1 503 Down\r\nContent-Length: 0\r\n\r\n") as endpoint:
+        pool = make_pool(
+            storage_bucket="b", storage_endpoint=endpoint, storage_access_key="a", storage_secret_key="hunter2"
+        )
+        answer = await pool.send(await pool.member(), "/v1/uploads", {"sha256": sha(CONTENT), "size": 1})
+        assert (answer.status_code, answer.json()["code"], answer.json()["retryable"]) == (
+            503,
+            "storage-unavailable",
+            True,
+        )
+        assert "hunter2" not in answer.text
+        await pool.parts.objects.aclose()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"storage_bucket": "b", "storage_access_key": "a"},
+        {"storage_bucket": "b", "storage_endpoint": "http://store.example"},
+        {"storage_bucket": "b", "storage_endpoint": "ftp://store.example"},
+    ],
+)
+def test_settings_of_a_store_that_cannot_work_are_refused_at_the_start(
+    make_pool: MakePool, settings: dict[str, str]
+) -> None:
+    with pytest.raises(InvalidInput):
+        make_pool(**settings)
