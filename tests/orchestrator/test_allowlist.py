@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
+from cli.shardcast_allowlist import refresh
 from protocol.auth import RequestSigner
 from protocol.clients import OrchestratorClient
 from protocol.keys import Key
 from tests.orchestrator.conftest import MakePool
 from tests.orchestrator.edge import MANAGER, POOL, PoolUnderTest
+from tests.shardcast.nginx_front import NEEDS_NGINX, Front, behind, running
 
 
 async def speak_from(pool: PoolUnderTest, key: Key, ip: str, *, forwarded_for: str = "") -> None:
@@ -34,6 +39,12 @@ async def member(pool: PoolUnderTest, ip: str) -> Key:
     pool.ledger.register(key.address, member=True)
     await speak_from(pool, key, ip)
     return key
+
+
+def the_client(pool: PoolUnderTest) -> OrchestratorClient:
+    """As the pool's manager."""
+    transport = httpx.ASGITransport(app=pool.app)
+    return OrchestratorClient("http://127.0.0.1", key=MANAGER, clock=pool.clock, transport=transport)
 
 
 async def test_a_node_is_allowed_at_the_address_of_its_last_heartbeat(pool: PoolUnderTest) -> None:
@@ -92,6 +103,31 @@ async def test_the_manager_reads_all_pages_with_the_typed_client(pool: PoolUnder
     ips = {f"203.0.113.{number}" for number in range(1, 6)}
     for ip in ips:
         await member(pool, ip)
-    transport = httpx.ASGITransport(app=pool.app)
-    async with OrchestratorClient("http://127.0.0.1", key=MANAGER, clock=pool.clock, transport=transport) as client:
+    async with the_client(pool) as client:
         assert {str(each.ip) async for each in client.allowlist()} == ips
+
+
+@pytest.mark.needs_nginx
+@NEEDS_NGINX[1]
+async def test_a_banned_node_is_cut_off_by_the_next_refresh_and_nobody_else_is(
+    pool: PoolUnderTest, tmp_path: Path
+) -> None:
+    async with behind() as (_, port), the_client(pool) as client:
+        with running(tmp_path, upstream=port) as front:
+            await _cut_off(pool, client, front)
+
+
+async def _cut_off(pool: PoolUnderTest, client: OrchestratorClient, front: Front) -> None:
+    await member(pool, "127.0.0.2")
+    bad = await member(pool, "127.0.0.3")
+    async with front.reloading():
+        await refresh(client, front.doors, also=())
+    assert [await front.status(f"127.0.0.{number}") for number in (1, 2, 3)] == [403, 200, 200]
+    async with front.client("127.0.0.3") as kept:
+        assert (await kept.get("/block")).status_code == 200
+        await pool.owner("POST", f"/v1/nodes/{bad.address}/ban", {})
+        async with front.reloading():
+            await refresh(client, front.doors, also=())
+        with contextlib.suppress(httpx.TransportError):  # the connection that it had was closed
+            assert (await kept.get("/block")).status_code == 403
+    assert [await front.status(f"127.0.0.{number}") for number in (1, 2, 3)] == [403, 200, 403]

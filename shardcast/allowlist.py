@@ -1,0 +1,211 @@
+"""Who may fetch checkpoints, as nginx and nftables read it, and how they take a new list without a gap.
+
+A list names addresses, not nodes: two nodes behind one address stand and fall together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import signal
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from pathlib import Path
+from typing import Final
+
+from protocol.errors import InvalidInput, Unavailable
+
+Network = IPv4Network | IPv6Network
+
+NFT_PATIENCE: Final = timedelta(seconds=30)
+TABLE: Final = "inet muster"
+"""Of nftables; `deploy/nftables/shardcast.nft` has the chain that looks into its sets."""
+_PER_LINE: Final = 16
+
+_HEAD: Final = "# Written by `muster shardcast allowlist`. Whatever is changed here by hand is lost.\n"
+
+
+class ReloadFailed(Unavailable):
+    """The list is written, and who should read it has not."""
+
+    code = "reload-failed"
+
+
+def allowed_networks(ips: Iterable[IPv4Address | IPv6Address], *, also: Iterable[str] = ()) -> tuple[Network, ...]:
+    """Returns the fewest networks that hold these addresses and no other, IPv4 first.
+
+    Args:
+        ips: Of nodes. An IPv4 address inside an IPv6 one counts as itself: that is how packets will carry it.
+        also: Networks that are let in besides, such as `203.0.113.0/24`.
+
+    Raises:
+        InvalidInput: One of `also` is no network.
+    """
+    four: list[IPv4Network] = []
+    six: list[IPv6Network] = []
+    for network in [*map(_alone, ips), *map(_network, also)]:
+        if isinstance(network, IPv4Network):
+            four.append(network)
+        else:
+            six.append(network)
+    return (*ipaddress.collapse_addresses(four), *ipaddress.collapse_addresses(six))
+
+
+def nginx_list(networks: Iterable[Network]) -> str:
+    """Lines of a `geo` block: `203.0.113.7/32 1;`."""
+    return _HEAD + "".join(f"{network} 1;\n" for network in networks)
+
+
+def nftables_list(networks: Iterable[Network]) -> str:
+    """Commands for `nft -f`, which does all of them at once or none: no packet sees half a list."""
+    listed = list(networks)
+    parts = [_HEAD, f"add table {TABLE}\n"]
+    for name, kind, version in (("allowed4", "ipv4_addr", 4), ("allowed6", "ipv6_addr", 6)):
+        parts.append(f"add set {TABLE} {name} {{ type {kind}; flags interval; auto-merge; }}\n")
+        parts.append(f"flush set {TABLE} {name}\n")
+        members = [str(network) for network in listed if network.version == version]
+        parts += [
+            f"add element {TABLE} {name} {{ {', '.join(members[at : at + _PER_LINE])} }}\n"
+            for at in range(0, len(members), _PER_LINE)
+        ]
+    return "".join(parts)
+
+
+@dataclass(slots=True, kw_only=True)
+class Doors:
+    """Where the list goes: files, and who is told that they changed.
+
+    Args:
+        nginx: The file that a `geo` block includes.
+        nginx_pid: nginx's pid file: its master is told to read its configuration again.
+        nftables: The file of commands for `nft`.
+        apply: Whether `nft` is run on it.
+    """
+
+    nginx: Path | None = None
+    nginx_pid: Path | None = None
+    nftables: Path | None = None
+    apply: bool = False
+    _behind: set[str] = field(default_factory=lambda: {"nginx", "nftables"}, init=False)
+    """Who has not read the newest list yet, as far as we know."""
+
+    async def install(self, networks: Iterable[Network]) -> bool:
+        """Writes the list where it differs, and has it read. Returns whether anything was told to read it.
+
+        Raises:
+            ReloadFailed: Somebody could not be told; the next call tries that again.
+            OSError: A file can't be written; the old one stands.
+        """
+        listed = list(networks)
+        if self.nginx is not None and replace_file(self.nginx, nginx_list(listed)):
+            self._behind.add("nginx")
+        if self.nftables is not None and replace_file(self.nftables, nftables_list(listed)):
+            self._behind.add("nftables")
+        told = [await self._tell_nftables(), self._tell_nginx()]
+        for outcome in told:
+            if isinstance(outcome, ReloadFailed):
+                raise outcome
+        return True in told
+
+    async def _tell_nftables(self) -> bool | ReloadFailed:
+        if self.nftables is None or not self.apply or "nftables" not in self._behind:
+            return False
+        try:
+            await apply_nftables(self.nftables)
+        except ReloadFailed as error:
+            return error
+        self._behind.discard("nftables")
+        return True
+
+    def _tell_nginx(self) -> bool | ReloadFailed:
+        if self.nginx_pid is None or "nginx" not in self._behind:
+            return False
+        try:
+            hang_up(self.nginx_pid)
+        except ReloadFailed as error:
+            return error
+        self._behind.discard("nginx")
+        return True
+
+
+def replace_file(path: Path, text: str) -> bool:
+    """Puts a file in its place in one step, unless it reads so already: nobody ever reads half of it.
+
+    Returns:
+        Whether the file changed.
+    """
+    try:
+        if path.read_text() == text:
+            return False
+    except FileNotFoundError:
+        pass
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    new = Path(name)
+    try:
+        with open(descriptor, "w") as file:  # noqa: PTH123 - mkstemp gives a descriptor
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        new.chmod(0o644)  # nginx's workers are somebody else
+        new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+    return True
+
+
+def hang_up(pid_file: Path) -> None:
+    """Tells nginx to read its configuration again; running downloads go on in its old workers.
+
+    Raises:
+        ReloadFailed: It does not run, or is not ours to tell.
+    """
+    try:
+        os.kill(int(pid_file.read_text().strip()), signal.SIGHUP)
+    except (OSError, ValueError) as error:
+        raise ReloadFailed(
+            f"can't tell nginx by {pid_file}: {error}", hint="is it running, and may this user signal it?"
+        ) from None
+
+
+async def apply_nftables(path: Path) -> None:
+    """Runs `nft -f`.
+
+    Raises:
+        ReloadFailed: There is no nft, or it refuses or hangs; the sets in force stay.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            "nft", "-f", str(path), stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+        )
+    except OSError as error:
+        raise ReloadFailed(f"can't run nft: {error}", hint="install nftables") from None
+    try:
+        async with asyncio.timeout(NFT_PATIENCE.total_seconds()):
+            _, said = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise ReloadFailed(f"nft took longer than {NFT_PATIENCE.total_seconds():.0f} s") from None
+    if process.returncode:
+        words = said.decode(errors="replace").strip().splitlines()
+        raise ReloadFailed(
+            f"nft refuses {path}: {words[0] if words else process.returncode}", hint="it needs CAP_NET_ADMIN"
+        )
+
+
+def _alone(ip: IPv4Address | IPv6Address) -> Network:
+    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    return IPv4Network(ip) if isinstance(ip, IPv4Address) else IPv6Network(ip.packed)
+
+
+def _network(text: str) -> Network:
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError:
+        raise InvalidInput(f"{text[:60]!r} is not a network", hint="for example 203.0.113.7 or 10.0.0.0/8") from None

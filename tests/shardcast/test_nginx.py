@@ -1,0 +1,125 @@
+"""The shipped nginx configuration in a real nginx: who gets in, how fast, and who sees what."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from shardcast.allowlist import allowed_networks
+from tests.shardcast.nginx_front import (
+    DEPLOY,
+    NEEDS_NGINX,
+    NGINX,
+    PATIENCE,
+    Behind,
+    Front,
+    behind,
+    free_port,
+    replaced,
+    running,
+)
+
+pytestmark = NEEDS_NGINX
+
+
+@pytest.fixture
+async def origin() -> AsyncIterator[tuple[Behind, int]]:
+    async with behind() as served:
+        yield served
+
+
+@pytest.fixture
+async def front(tmp_path: Path, origin: tuple[Behind, int]) -> AsyncIterator[Front]:
+    with running(tmp_path, upstream=origin[1]) as started:
+        yield started
+
+
+async def test_what_is_behind_sees_the_callers_address_and_no_other_that_it_claims(front: Front) -> None:
+    async with front.client("127.0.0.1") as http:
+        assert (await http.get("/block", headers={"X-Forwarded-For": "8.8.8.8"})).text == "127.0.0.1"
+
+
+async def test_a_running_download_survives_a_new_list(front: Front, origin: tuple[Behind, int]) -> None:
+    origin[0].expected = 1
+    async with front.client("127.0.0.1") as http:
+        download = asyncio.create_task(http.get("/poll"))
+        async with asyncio.timeout(PATIENCE):
+            await origin[0].all_here.wait()
+        await front.install(allowed_networks((), also=["127.0.0.1", "127.0.0.9"]))
+        assert await front.status("127.0.0.9") == 200
+        origin[0].go.set()
+        assert (await download).text == "news"
+
+
+async def test_only_reading_is_let_through_and_metrics_are_not(front: Front) -> None:
+    async with front.client("127.0.0.1") as http:
+        assert (await http.post("/block")).status_code == 403
+        assert (await http.get("/metrics")).status_code == 404
+        assert (await http.head("/block")).status_code == 200
+
+
+async def test_a_flood_from_one_address_is_slowed_and_others_are_served(front: Front) -> None:
+    await front.install(allowed_networks((), also=["127.0.0.1", "127.0.0.2"]))
+    reader, writer = await asyncio.open_connection("127.0.0.1", front.port, local_addr=("127.0.0.1", 0))
+    # At 100 a second and 200 at once, all of these would have to take eight seconds for none to be refused.
+    writer.write(
+        b"GET /block HTTP/1.1\r\nHost: x\r\n\r\n" * 999 + b"GET /block HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    )
+    async with asyncio.timeout(PATIENCE):
+        answers = await reader.read(-1)
+    writer.close()
+    assert answers.count(b"HTTP/1.1 200 ") >= 200
+    assert answers.count(b"HTTP/1.1 429 ") >= 1
+    assert await front.status("127.0.0.2") == 200
+
+
+async def test_an_address_holds_64_connections_and_no_more(front: Front, origin: tuple[Behind, int]) -> None:
+    origin[0].expected = 64
+    limits = httpx.Limits(max_connections=None)
+    transport = httpx.AsyncHTTPTransport(local_address="127.0.0.1", limits=limits)
+    async with httpx.AsyncClient(
+        transport=transport, base_url=f"http://127.0.0.1:{front.port}", timeout=PATIENCE
+    ) as http:
+        held = [asyncio.create_task(http.get("/poll")) for _ in range(64)]
+        async with asyncio.timeout(PATIENCE):
+            await origin[0].all_here.wait()
+        assert (await http.get("/block")).status_code == 429
+        origin[0].go.set()
+        assert {answer.status_code for answer in await asyncio.gather(*held)} == {200}
+
+
+def test_the_example_with_tls_is_what_nginx_takes(tmp_path: Path) -> None:
+    shutil.copytree(DEPLOY, tmp_path / "muster")
+    certificate = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    certificate += [
+        "-keyout",
+        f"{tmp_path}/key",
+        "-out",
+        f"{tmp_path}/cert",
+        "-days",
+        "1",
+        "-subj",
+        "/CN=relay.example",
+    ]
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl to make a certificate with")
+    subprocess.run(certificate, check=True, capture_output=True)
+    example = tmp_path / "muster" / "shardcast.conf"
+    text = replaced(example.read_text(), "/etc/letsencrypt/live/relay.example/fullchain.pem", f"{tmp_path}/cert")
+    text = replaced(text, "/etc/letsencrypt/live/relay.example/privkey.pem", f"{tmp_path}/key")
+    example.write_text(replaced(text, "443", str(free_port())))
+    (tmp_path / "nginx.conf").write_text(
+        f"pid {tmp_path}/nginx.pid; events {{}} http {{ access_log off; include muster/shardcast.conf; }}"
+    )
+    command = [str(NGINX), "-t", "-e", f"{tmp_path}/error.log", "-c", f"{tmp_path}/nginx.conf"]
+    without = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "allowed.conf" in without.stderr  # no list yet: it does not start with its doors open
+    (tmp_path / "muster" / "allowed.conf").write_text("")
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
