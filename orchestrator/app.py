@@ -17,7 +17,8 @@ from orchestrator.chain import PoolLedger
 from orchestrator.gauges import PoolGauges
 from orchestrator.loops.background import add_loops
 from orchestrator.parts import build_parts, parts_of
-from orchestrator.routes import allowlist, events, heartbeat, logs, nodes, tasks, uploads
+from orchestrator.routes import allowlist, events, heartbeat, logs, nodes, runs, tasks, uploads
+from orchestrator.runs.chain import RunLedger
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.storage.url_signer import PATH as BLOBS
 from protocol.clients.discovery import DiscoveryClient
@@ -33,6 +34,7 @@ from protocol.versions import release
 from protocol.wire.heartbeat import Heartbeat, LogBatch
 from protocol.wire.identity import ServiceIdentity
 from protocol.wire.pool import Cause, NewWebhook
+from protocol.wire.runs import Demand, Joining, NewCheckpoint, ReleasedSlots, SlotRequest, Submission
 from protocol.wire.tasks import NewTask, TaskPatch
 from protocol.wire.uploads import UploadRequest
 
@@ -43,6 +45,24 @@ Nodes sign their requests, and answers to them are signed. The owner's API takes
 signed by the pool's manager."""
 
 BODY_LIMIT = 1024 * 1024
+
+TAGS = ("nodes", "tasks", "groups", "events", "webhooks", "files", "run", "identity")
+
+BODIES = (
+    Heartbeat,
+    LogBatch,
+    NewTask,
+    TaskPatch,
+    Cause,
+    NewWebhook,
+    Demand,
+    NewCheckpoint,
+    SlotRequest,
+    ReleasedSlots,
+    Submission,
+    Joining,
+    UploadRequest,
+)
 
 identity_router = APIRouter(prefix="/v1", tags=["identity"])
 
@@ -62,6 +82,7 @@ def build_orchestrator(
     *,
     redis: Redis,
     ledger: PoolLedger,
+    run_ledger: RunLedger | None = None,
     key: Key,
     clock: Clock | None = None,
     discovery: Callable[[str], DiscoveryClient] | None = None,
@@ -73,13 +94,14 @@ def build_orchestrator(
         settings: What it was told.
         redis: Shared by all orchestrators of the pool; closed with the application.
         ledger: The pool on the ledger.
+        run_ledger: The run on the ledger, and who carries submissions and joins there; without one there is no run.
         key: The pool's orchestrator key: signs answers and invites, and requests name its address.
         clock: The system's by default.
         discovery: Makes the client of a discovery service from its location.
         with_loops: Whether background work runs here too.
     """
     clock = SystemClock() if clock is None else clock
-    parts = build_parts(settings, redis=redis, ledger=ledger, key=key, clock=clock)
+    parts = build_parts(settings, redis=redis, ledger=ledger, run_ledger=run_ledger, key=key, clock=clock)
     verifier = RequestVerifier(audience=key.address, admission=parts.admission, clock=clock, body_limit=BODY_LIMIT)
     webhook_http = httpx.AsyncClient(follow_redirects=False, trust_env=False)
 
@@ -98,6 +120,8 @@ def build_orchestrator(
             await webhook_http.aclose()
             await parts.objects.aclose()
             await ledger.aclose()
+            if run_ledger is not None:
+                await run_ledger.aclose()
             await redis.aclose()
 
     loops = BackgroundLoops(clock=clock)
@@ -115,19 +139,21 @@ def build_orchestrator(
         ip_rates=IpRates(ip_rate, clock=clock),
         callers=CallerAddresses(settings.trusted_proxies),
         express={heartbeat.HEARTBEAT: heartbeat.express_heartbeat(verifier=verifier, desk=parts.desk, key=key)},
-        tags=[{"name": name} for name in ("nodes", "tasks", "groups", "events", "webhooks", "files", "identity")],
+        tags=[
+            {"name": name} for name in ("nodes", "tasks", "groups", "events", "webhooks", "files", "run", "identity")
+        ],
     )
     app.state.parts = parts
     app.state.tokens = TokenBook(settings.tokens)
     app.state.verifier = verifier
     # The allow list before the nodes: `allowlist` is not one of them.
-    owned = (tasks.router, logs.router, allowlist.router, nodes.router, events.router, uploads.router)
+    owned = (tasks.router, logs.router, allowlist.router, runs.router, nodes.router, events.router, uploads.router)
     for router in (heartbeat.router, identity_router, *owned):
         app.include_router(router)
-    _declare_bodies(app, (Heartbeat, LogBatch, NewTask, TaskPatch, Cause, NewWebhook, UploadRequest))
+    _declare_bodies(app, BODIES)
     gauges = PoolGauges(app.state.registry, nodes=parts.nodes, tasks=parts.tasks)
     if with_loops:
-        add_loops(loops, parts, discovery=services, webhook_http=webhook_http, gauges=gauges)
+        add_loops(loops, parts, run_ledger=run_ledger, discovery=services, webhook_http=webhook_http, gauges=gauges)
     return app
 
 

@@ -10,9 +10,11 @@ import typer
 from ledger.deployment import Deployment
 from orchestrator.app import build_orchestrator
 from orchestrator.ledger_pool import LedgerPool
+from orchestrator.ledger_run import LedgerRun
 from orchestrator.settings import OrchestratorSettings
 from protocol.clock import SystemClock
 from protocol.errors import NotFound
+from protocol.identifiers import ZERO_DIGEST, run_id
 from protocol.keys import Key
 from protocol.keystores import find_key
 from protocol.logs import configure_logs
@@ -52,8 +54,29 @@ def serve(
         confirmations=settings.confirmations,
         clock=clock,
     )
-    service = build_orchestrator(settings, redis=redis, ledger=ledger, key=key, clock=clock)
+    # It carries joins too, so it is there without a run.
+    run_ledger = LedgerRun(
+        settings.chain_url.get_secret_value(),
+        Deployment.load(settings.deployment),
+        pool_id=settings.pool_id,
+        run=ZERO_DIGEST if settings.run is None else run_id(settings.run),
+        relayer=_relayer(settings) or key,
+        redis=redis,
+        confirmations=settings.confirmations,
+        clock=clock,
+    )
+    service = build_orchestrator(settings, redis=redis, ledger=ledger, run_ledger=run_ledger, key=key, clock=clock)
     run_service(service, host=settings.host, port=settings.port)
+
+
+def _relayer(settings: OrchestratorSettings) -> Key | None:
+    """The key that pays for what is carried, if it is another than the orchestrator's."""
+    try:
+        return find_key("relayer", keystore=settings.relayer_keystore, password_file=settings.relayer_password_file)
+    except NotFound:
+        if settings.relayer_keystore is not None:
+            raise
+        return None
 
 
 def _manager(settings: OrchestratorSettings) -> Key | None:

@@ -14,6 +14,10 @@ from orchestrator.heartbeat import HeartbeatDesk
 from orchestrator.life import NodeLife
 from orchestrator.membership import Standings
 from orchestrator.pool_view import PoolView
+from orchestrator.relay_desk import RelayDesk
+from orchestrator.run_desk import RunDesk
+from orchestrator.run_owner import RunOwner
+from orchestrator.runs.chain import RunLedger
 from orchestrator.sealing import Seal
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.storage import ObjectStore
@@ -23,6 +27,8 @@ from orchestrator.store.assignments import AssignmentStore
 from orchestrator.store.database import Database
 from orchestrator.store.events import EventStore
 from orchestrator.store.nodes import NodeStore
+from orchestrator.store.relay import RelayStore
+from orchestrator.store.runs import RunStore
 from orchestrator.store.tasks import TaskStore
 from orchestrator.store.uploads import UploadStore
 from orchestrator.store.webhooks import WebhookStore
@@ -55,11 +61,23 @@ class Parts:
     desk: HeartbeatDesk
     objects: ObjectStore
     uploads: UploadDesk
+    relay: RelayDesk
+    run: RunDesk | None
+    """None: this pool works on no run."""
+    run_owner: RunOwner | None
     streams: asyncio.Semaphore
     """One place per follower of logs or events."""
 
 
-def build_parts(settings: OrchestratorSettings, *, redis: Redis, ledger: PoolLedger, key: Key, clock: Clock) -> Parts:
+def build_parts(
+    settings: OrchestratorSettings,
+    *,
+    redis: Redis,
+    ledger: PoolLedger,
+    run_ledger: RunLedger | None = None,
+    key: Key,
+    clock: Clock,
+) -> Parts:
     """Puts an orchestrator together; nothing runs yet."""
     keys = RedisKeys(f"pool-{settings.pool_id}")
     database = Database(redis, keys=keys)
@@ -73,6 +91,18 @@ def build_parts(settings: OrchestratorSettings, *, redis: Redis, ledger: PoolLed
     standings = Standings(ledger, clock=clock)
     pool = PoolView(ledger, clock=clock)
     objects = build_store(settings, clock=clock)
+    terms, run = settings.run_terms(), None
+    if terms is not None and run_ledger is not None:
+        runs = RunStore(database, default_demand=terms.default_demand)
+        run = RunDesk(terms=terms, store=runs, ledger=run_ledger, key=key, clock=clock)
+    relay = RelayDesk(
+        pool_id=settings.pool_id,
+        store=RelayStore(database),
+        pool=pool,
+        key=key,
+        invites=ledger.domain,
+        clock=clock,
+    )
     return Parts(
         settings=settings,
         clock=clock,
@@ -113,6 +143,9 @@ def build_parts(settings: OrchestratorSettings, *, redis: Redis, ledger: PoolLed
             put_life=timedelta(seconds=settings.upload_url_life_s),
             get_life=timedelta(seconds=settings.download_url_life_s),
         ),
+        relay=relay,
+        run=run,
+        run_owner=None if run is None else RunOwner(run, clock=clock),
         streams=asyncio.Semaphore(settings.streams),
     )
 

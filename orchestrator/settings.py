@@ -11,10 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from orchestrator.decisions import Patience
 from orchestrator.intervals import Pace
+from orchestrator.runs.deliveries import DeliveryTerms
+from orchestrator.runs.terms import RunTerms
 from orchestrator.store.uploads import Quota
+from protocol.identifiers import run_id
 from protocol.settings import Settings
 from protocol.tokens import TokenSetting
-from protocol.wire.base import Labels, ShortText
+from protocol.wire.base import Labels, Name, ShortText
+from protocol.wire.runs import MOST_GROUPS_PER_SLOT, MOST_GROUPS_PER_STEP, MOST_UNITS_PER_GROUP, RelayUrl
 
 GIBIBYTE = 1 << 30
 
@@ -92,6 +96,31 @@ class OrchestratorSettings(Settings):
     lease_s: float = Field(10.0, ge=1, description="How long a loop's lease lasts without its holder")
     drain_patience_s: float = Field(600.0, ge=0, description="How long a task may finish on a draining node")
 
+    run: Name | None = Field(None, description="Name of the run that this pool works on; none: nobody leases slots")
+    run_async_level: int = Field(2, ge=0, le=64, description="Steps that generation may be ahead of the newest version")
+    run_groups: int = Field(32, ge=0, le=MOST_GROUPS_PER_STEP, description="Groups per step, until the trainer says")
+    run_max_rounds: int = Field(8, ge=0, le=1000, description="How often a step's demand may be raised")
+    run_groups_per_slot: int = Field(8, ge=1, le=MOST_GROUPS_PER_SLOT, description="The most groups of one slot")
+    run_slots_per_node: int = Field(4, ge=1, le=64, description="Slots that a node may hold at a time")
+    run_lease_s: float = Field(600.0, ge=1, le=86_400, description="How long a slot is leased")
+    run_grace_s: float = Field(30.0, ge=0, le=3600, description="How long after that its work may still be found")
+    run_pending_s: float = Field(900.0, ge=1, description="How long a step waits for a verdict")
+    run_delivery_window: int = Field(20, ge=1, le=200, description="Newest leases that a node is judged by")
+    run_delivery_least: int = Field(5, ge=1, le=200, description="With fewer leases nobody is judged")
+    run_delivery_threshold: float = Field(0.5, ge=0, le=1, description="Delivered share below which a node rests")
+    run_rest_s: float = Field(600.0, ge=0, description="How long it gets no leases then")
+    run_kept_steps: int = Field(64, ge=1, le=100_000, description="Closed steps whose rollouts are still listed")
+    run_ask_again_s: float = Field(2.0, ge=0.05, le=3600, description="What a task waits that has nothing to do")
+    run_relays: tuple[RelayUrl, ...] = Field((), description="Where versions are fetched, if the trainer does not say")
+    run_units_per_group: int | None = Field(
+        None, ge=1, le=MOST_UNITS_PER_GROUP, description="Take up the ledger's newest version, with so many units"
+    )
+    relayer_keystore: Path | None = Field(
+        None, description="Keystore file of who pays for what is carried; or MUSTER_RELAYER_KEY; default: our own key"
+    )
+    relayer_password_file: Path | None = Field(None, description="File with its password; or MUSTER_RELAYER_PASSWORD")
+    relay_every_s: float = Field(1.0, ge=0.05, description="Pause between two batches that are carried to the ledger")
+
     node_rate_per_s: float = Field(5.0, gt=0, description="Requests per second of one node")
     node_burst: int = Field(50, ge=1, description="Requests of one node at once")
     ip_rate_per_s: float = Field(1000.0, gt=0, description="Requests per second of one IP")
@@ -144,6 +173,34 @@ class OrchestratorSettings(Settings):
             files=self.uploads_per_hour,
             bytes=self.upload_bytes_per_hour,
             open=self.uploads_open,
+        )
+
+    def run_terms(self) -> RunTerms | None:
+        """The run's numbers; None if there is no run."""
+        if self.run is None:
+            return None
+        return RunTerms(
+            name=self.run,
+            run=run_id(self.run),
+            pool_id=self.pool_id,
+            async_level=self.run_async_level,
+            default_demand=self.run_groups,
+            max_rounds=self.run_max_rounds,
+            groups_per_slot=self.run_groups_per_slot,
+            most_live=self.run_slots_per_node,
+            lease=timedelta(seconds=self.run_lease_s),
+            grace=timedelta(seconds=self.run_grace_s),
+            pending=timedelta(seconds=self.run_pending_s),
+            deliveries=DeliveryTerms(
+                newest=self.run_delivery_window,
+                least=self.run_delivery_least,
+                threshold=self.run_delivery_threshold,
+                rest=timedelta(seconds=self.run_rest_s),
+            ),
+            kept_steps=self.run_kept_steps,
+            ask_again=timedelta(seconds=self.run_ask_again_s),
+            relays=self.run_relays,
+            units_per_group=self.run_units_per_group,
         )
 
     def patience(self) -> Patience:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from eth_abi.exceptions import EncodingError
+from eth_abi.exceptions import DecodingError, EncodingError
+from eth_typing import HexStr
 from web3 import AsyncWeb3
-from web3.exceptions import MismatchedABI
+from web3.exceptions import MismatchedABI, TransactionNotFound, Web3Exception
 
 from ledger.artifacts import Artifact
 from ledger.errors import TransactionReverted
@@ -21,7 +22,7 @@ from ledger.reverts import RevertReader
 from ledger.sender import Sender
 from ledger.values import struct_from_abi
 from protocol.errors import InvalidInput
-from protocol.identifiers import Address
+from protocol.identifiers import Address, Digest, address
 from protocol.typed_data import SigningDomain
 
 T = TypeVar("T")
@@ -119,6 +120,24 @@ class BoundContract:
             return await self._writer().send(Call(to=self.at, data=bytes.fromhex(data[2:])), deadline=deadline)
         except TransactionReverted as error:
             raise in_plain_words(error) from error
+
+    async def called(self, transaction: Digest) -> tuple[str, Mapping[str, Any]] | None:
+        """The function of this contract that a transaction called, and its arguments by name.
+
+        None if the transaction is not there, or called something else (another contract may stand between).
+        """
+        web3 = self._contract.w3
+        try:
+            found = await web3.eth.get_transaction(HexStr(transaction))
+        except TransactionNotFound:
+            return None
+        if found.get("to") is None or address(str(found["to"])) != self.at:
+            return None
+        try:
+            function, arguments = self._contract.decode_function_input(found["input"])
+        except (ValueError, Web3Exception, DecodingError):
+            return None
+        return function.fn_name, arguments
 
     def events(self, kind: type[E], receipt: Receipt) -> list[E]:
         """The events of a kind in a receipt, in order."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum
+from typing import Any
 
 from ledger.client.contract import BoundContract
 from ledger.events import RewardsClaimed, VerdictRefused, WorkRefused, WorkSubmitted
 from ledger.receipts import Receipt
 from ledger.values import struct_from_abi
-from protocol.identifiers import ZERO_DIGEST, Address, Digest
+from protocol.identifiers import ZERO_DIGEST, Address, Digest, address, digest
 from protocol.leases import Lease
 from protocol.verdicts import Outcome
 
@@ -114,6 +115,19 @@ class WorkBook:
         """What a pool has paid so far."""
         return await self._contract.read_struct(Totals, "totalsOf", pool_id)
 
+    async def leases_in(self, transaction: Digest) -> list[Lease]:
+        """The leases that a transaction submitted work under; empty if it went through another contract.
+
+        `WorkSubmitted` names the slot only: how many groups it had, and until when it held, stands here.
+        """
+        called = await self._contract.called(transaction)
+        if called is None:
+            return []
+        name, arguments = called
+        if name == "submitWork":
+            return [_lease(arguments["lease"])]
+        return [_lease(item["lease"]) for item in arguments["items"]] if name == "submitBatch" else []
+
     # Nodes
 
     async def submit(self, submission: Submission) -> Digest:
@@ -171,6 +185,21 @@ class WorkBook:
 
     def _refusals(self, kind: type[WorkRefused | VerdictRefused], receipt: Receipt) -> list[Refusal]:
         return [Refusal(e.key, self._contract.explain(e.reason)) for e in self._contract.events(kind, receipt)]
+
+
+def _lease(values: Mapping[str, Any]) -> Lease:
+    return Lease(
+        pool_id=values["poolId"],
+        run=digest(bytes(values["run"])),
+        step=values["step"],
+        index=values["index"],
+        node=address(values["node"]),
+        version=values["version"],
+        digest=digest(bytes(values["digest"])),
+        groups=values["groups"],
+        max_units=values["maxUnits"],
+        expiry=values["expiry"],
+    )
 
 
 def _abi_lease(lease: Lease) -> tuple[object, ...]:

@@ -12,11 +12,15 @@ from orchestrator.loops.invites import Inviter
 from orchestrator.loops.ledger_sync import LedgerSync
 from orchestrator.loops.liveness import Liveness
 from orchestrator.loops.patience import patient
+from orchestrator.loops.relayer import Relayer
 from orchestrator.loops.removals import Removals
+from orchestrator.loops.run_sync import RunSync
 from orchestrator.loops.scheduler import Scheduler
 from orchestrator.loops.webhooks import Postman
 from orchestrator.parts import Parts
+from orchestrator.runs.chain import RunLedger
 from orchestrator.store.leases import Lease
+from orchestrator.store.runs import LOOP as RUN_LOOP
 from protocol.clients.discovery import DiscoveryClient
 from protocol.loops import BackgroundLoops
 
@@ -28,6 +32,7 @@ def add_loops(
     loops: BackgroundLoops,
     parts: Parts,
     *,
+    run_ledger: RunLedger | None,
     discovery: Sequence[DiscoveryClient],
     webhook_http: httpx.AsyncClient,
     gauges: PoolGauges,
@@ -73,6 +78,12 @@ def add_loops(
     loops.add("ledger", patient("ledger", sync.round), every=timedelta(seconds=settings.ledger_every_s))
     loops.add("removals", patient("removals", removals.round), every=timedelta(seconds=settings.removals_every_s))
     loops.add("webhooks", postman.round, every=WEBHOOKS_EVERY)
+    if run_ledger is not None:
+        relayer = Relayer(parts.relay.store, ledger=run_ledger, lease=lease("relayer"), clock=parts.clock)
+        loops.add("relayer", patient("relayer", relayer.round), every=timedelta(seconds=settings.relay_every_s))
+    if parts.run is not None and parts.run_owner is not None:
+        run = RunSync(parts.run, parts.run_owner, relay=parts.relay.store, lease=lease(RUN_LOOP), clock=parts.clock)
+        loops.add("run", patient("run", run.round), every=timedelta(seconds=settings.ledger_every_s))
     for number, client in enumerate(discovery):
         inviter = Inviter(parts, client=client, lease=lease(f"invites-{number}"))
         name = f"invites-{number}"

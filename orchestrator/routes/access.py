@@ -23,6 +23,22 @@ async def _is_manager(address: Address, request: Request) -> bool:
     return address in (await parts_of(request).pool.get()).managers
 
 
+async def _reads_the_run(address: Address, request: Request) -> bool:
+    if await _is_manager(address, request):
+        return True
+    run = parts_of(request).run
+    return run is not None and (await run.ledger.is_validator(address) or await run.ledger.is_publisher(address))
+
+
+async def _steers_the_run(address: Address, request: Request) -> bool:
+    run = parts_of(request).run
+    return await _is_manager(address, request) or (run is not None and await run.ledger.is_publisher(address))
+
+
+RunReader = Annotated[OwnerRequest, Depends(owner_access(Scope.READ, is_manager=_reads_the_run))]
+"""The pool's manager, publisher or a validator of it, or a token that reads."""
+RunOperator = Annotated[OwnerRequest, Depends(owner_access(Scope.OPERATE, is_manager=_steers_the_run))]
+"""The pool's manager or publisher, or a token that operates."""
 Reader = Annotated[OwnerRequest, Depends(owner_access(Scope.READ, is_manager=_is_manager))]
 Operator = Annotated[OwnerRequest, Depends(owner_access(Scope.OPERATE, is_manager=_is_manager, body_limit=OWNER_BODY))]
 Admin = Annotated[OwnerRequest, Depends(owner_access(Scope.ADMIN, is_manager=_is_manager, body_limit=OWNER_BODY))]

@@ -97,7 +97,7 @@ class NodeClient(TypedClient):
         """Leases a slot. Asked again under the same `request_id`, it is the same slot.
 
         Raises:
-            Conflict: There is none for this node now; the hint says why, `retryable` whether to ask again.
+            Conflict: There is none for this node now; the detail says why, and `step` says when to ask again.
             Forbidden: The node is no active member.
         """
         answer = await self.call("POST", "/v1/slots", body=request, signed_answer=True, repeatable=True)

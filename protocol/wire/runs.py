@@ -25,7 +25,9 @@ MOST_RELAYS = 64
 MOST_FIGURES = 16
 MOST_RELEASED = 64
 
-Version = Count
+Step = Annotated[int, Field(ge=0, lt=1 << 48)]
+Version = Annotated[int, Field(ge=0, lt=1 << 48)]
+"""Small enough that every part's numbers hold it exactly (Redis scripts have doubles only)."""
 Attempt = Annotated[int, Field(ge=0, lt=1 << 32)]
 SlotIndex = Annotated[int, Field(ge=0, lt=1 << 32)]
 SlotGroups = Annotated[int, Field(ge=1, le=MOST_GROUPS_PER_SLOT)]
@@ -77,7 +79,7 @@ class StepAnswer(WireModel):
 
     run: Name
     run_id: WireDigest
-    step: Count
+    step: Step
     """The smallest step of the window that wants rollouts; where none does, the last one looked at."""
     need: StepGroups
     """How many groups it wants that nobody has leased, submitted or delivered. 0: nothing to do, see `reason`."""
@@ -97,7 +99,7 @@ class Demand(WireModel):
     is not above what was asked before changes nothing, so that it may be sent twice.
     """
 
-    step: Count
+    step: Step
     groups: StepGroups
     closed: bool = False
     """The trainer has its batch: the step, and every one below it, wants nothing any more."""
@@ -106,7 +108,7 @@ class Demand(WireModel):
 class StepView(WireModel):
     """How one step stands, in groups. `need` = demand - accepted - pending - leased, never below zero."""
 
-    step: Count
+    step: Step
     demand: StepGroups
     rounds: Annotated[int, Field(ge=0, le=1_000_000)]
     """How often the demand was raised."""
@@ -143,7 +145,7 @@ class RunView(WireModel):
 class SlotRequest(WireModel):
     """Body of `POST /v1/slots`, to the orchestrator."""
 
-    step: Count
+    step: Step
     groups: SlotGroups
     """The most that the node will do; the lease may be for fewer."""
     request_id: Identifier
@@ -153,7 +155,7 @@ class SlotRequest(WireModel):
 class SlotWish(WireModel):
     """Body of the bridge's `POST /v1/slots`: what a task asks of its worker."""
 
-    step: Count
+    step: Step
     groups: SlotGroups
 
 
@@ -169,7 +171,7 @@ class SlotGrant(WireModel):
 class SlotName(WireModel):
     """Which slot of this node."""
 
-    step: Count
+    step: Step
     index: SlotIndex
 
 
@@ -196,7 +198,7 @@ class LeaseState(StrEnum):
 class LeaseView(WireModel):
     """One lease of a node."""
 
-    step: Count
+    step: Step
     index: SlotIndex
     version: Version
     groups: SlotGroups
@@ -225,7 +227,7 @@ class RolloutOf(WireModel):
     The worker attaches the lease itself, from those that it obtained for this task: a task can name one, not make one.
     """
 
-    step: Count
+    step: Step
     index: SlotIndex
     units: Units
     """Generated tokens in the file; at most the lease's `max_units`, and validators count again."""
@@ -311,7 +313,7 @@ class RolloutItem(WireModel):
     node: WireAddress
     provider: WireAddress | None
     """Who was the node's provider when it joined, as far as the orchestrator has read."""
-    step: Count
+    step: Step
     index: SlotIndex
     version: Version
     digest: WireDigest

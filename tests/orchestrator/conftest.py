@@ -14,6 +14,7 @@ from orchestrator.loops.ledger_sync import LedgerSync
 from orchestrator.loops.liveness import Liveness
 from orchestrator.loops.removals import Removals
 from orchestrator.loops.scheduler import Scheduler
+from orchestrator.runs.chain import RunLedger
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.store.leases import Lease
 from protocol.clock import TurnedClock
@@ -31,7 +32,14 @@ READER_HASH = hash_token(READER)
 
 
 def under_test(
-    url: str, clock: TurnedClock, ledger: MemoryLedger, key: Key, secrets: Path, **more: Any
+    url: str,
+    clock: TurnedClock,
+    ledger: MemoryLedger,
+    key: Key,
+    secrets: Path,
+    *,
+    run_ledger: RunLedger | None = None,
+    **more: Any,
 ) -> PoolUnderTest:
     settings = OrchestratorSettings(
         public_url="http://127.0.0.1:8002",
@@ -46,7 +54,13 @@ def under_test(
         **{"storage_reserve_bytes": 0, **more},
     )
     app = build_orchestrator(
-        settings, redis=connect_redis(url, retries=0), ledger=ledger, key=key, clock=clock, with_loops=False
+        settings,
+        redis=connect_redis(url, retries=0),
+        ledger=ledger,
+        run_ledger=run_ledger,
+        key=key,
+        clock=clock,
+        with_loops=False,
     )
     parts = app.state.parts
 

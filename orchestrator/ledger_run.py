@@ -1,0 +1,391 @@
+"""Where a run meets the chain: announcements, work, money. Connects when it is first needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from datetime import timedelta
+
+from redis.asyncio import Redis
+
+from ledger import events as happened
+from ledger.artifacts import Contract
+from ledger.client import Ledger
+from ledger.client import pools as pool_client
+from ledger.client import work as work_client
+from ledger.client.pools import PoolStatus, Role
+from ledger.client.work import WorkStatus
+from ledger.cursor import Batch, EventCursor, Web3Events
+from ledger.cursor_stores import RedisCursorStore
+from ledger.deployment import Deployment
+from ledger.errors import CursorTooOld
+from ledger.events import EventDecoder, LedgerEvent, topic_of
+from ledger.receipts import Log
+from orchestrator.runs.chain import (
+    Announced,
+    AnnouncementEvent,
+    Funds,
+    MoneyEvent,
+    NotTaken,
+    RunEvent,
+    RunEvents,
+    Seat,
+    SeatEvent,
+    WorkEvent,
+    WorkNow,
+    error_name,
+)
+from orchestrator.runs.slots import Happening, SlotState
+from protocol.clock import Clock
+from protocol.identifiers import Address, Digest
+from protocol.keys import Key
+from protocol.leases import Lease
+from protocol.redis import RedisKeys, store_errors
+from protocol.typed_data import SigningDomain
+from protocol.wire.leases import SignedWork
+from protocol.wire.runs import Joining
+
+ANSWER_PATIENCE = timedelta(seconds=5)
+ROLES_GOOD_FOR = timedelta(seconds=10)
+MOST_HASHES = 1024
+MOST_ROLES = 1024
+
+_STATES = {
+    WorkStatus.SUBMITTED: SlotState.SUBMITTED,
+    WorkStatus.PROVISIONAL: SlotState.PROVISIONAL,
+    WorkStatus.DISPUTED: SlotState.DISPUTED,
+    WorkStatus.FINAL: SlotState.FINAL,
+    WorkStatus.EXPIRED: SlotState.EXPIRED,
+}
+
+FOLLOWED: dict[Contract, tuple[type[LedgerEvent], ...]] = {
+    Contract.WORK_LEDGER: (
+        happened.WorkSubmitted,
+        happened.VerdictGiven,
+        happened.WorkDisputed,
+        happened.WorkFinal,
+        happened.WorkExpired,
+    ),
+    Contract.CHECKPOINTS: (happened.CheckpointAnnounced,),
+    Contract.COMPUTE_POOLS: (
+        happened.MemberJoined,
+        happened.MemberLeft,
+        happened.EscrowFunded,
+        happened.EscrowWithdrawn,
+    ),
+    Contract.STAKE_MANAGER: (
+        happened.Staked,
+        happened.UnbondStarted,
+        happened.UnbondCancelled,
+        happened.Slashed,
+        happened.LocksChanged,
+    ),
+}
+
+
+class LedgerRun:
+    """One run of one pool over JSON-RPC; a `RunLedger`.
+
+    Args:
+        chain_url: JSON-RPC endpoint.
+        deployment: Where the contracts are.
+        pool_id: Which pool.
+        run: Which run of it.
+        relayer: Pays the gas for what is carried.
+        redis: Keeps the position in the events, for all orchestrators of the pool.
+        confirmations: Blocks on top of one before it counts.
+        clock: Whose time counts.
+    """
+
+    def __init__(
+        self,
+        chain_url: str,
+        deployment: Deployment,
+        *,
+        pool_id: int,
+        run: Digest,
+        relayer: Key,
+        redis: Redis,
+        confirmations: int,
+        clock: Clock,
+    ) -> None:
+        self._chain_url = chain_url
+        self._deployment = deployment
+        self._pool_id = pool_id
+        self._run = run
+        self._relayer = relayer
+        self._confirmations = confirmations
+        self._clock = clock
+        # Its name carries the run: another run reads from the beginning.
+        self._name = f"run-{run[2:18]}"
+        self._positions = RedisCursorStore(redis, prefix=RedisKeys(f"pool-{pool_id}").prefix + "cursor:")
+        self._decoder = EventDecoder(deployment)
+        self._stack = AsyncExitStack()
+        self._ledger: Ledger | None = None
+        self._connecting = asyncio.Lock()
+        self._cursor: EventCursor | None = None
+        self._hashes: OrderedDict[int, Digest] = OrderedDict()
+        self._roles: OrderedDict[tuple[str, Address], tuple[float, bool]] = OrderedDict()
+
+    @property
+    def domain(self) -> SigningDomain:
+        """The contract that takes work."""
+        return SigningDomain(self._deployment.chain_id, self._deployment[Contract.WORK_LEDGER])
+
+    async def announced(self, version: int | None = None) -> Announced | None:
+        """A version in its newest attempt, or the newest version."""
+        checkpoints = (await self._connected()).checkpoints
+        found = (
+            await checkpoints.latest(self._pool_id, self._run)
+            if version is None
+            else await checkpoints.get(self._pool_id, self._run, version)
+        )
+        if found is None:
+            return None
+        return Announced(version=found.version, attempt=found.attempt, digest=found.digest, block=found.block)
+
+    async def publisher(self) -> Address:
+        """Who announces versions."""
+        return (await (await self._connected()).pools.seat(self._pool_id, Role.PUBLISHER)).holder
+
+    async def is_publisher(self, who: Address) -> bool:
+        """Whether `who` may announce versions."""
+        return await self._has_role("publisher", who)
+
+    async def is_validator(self, who: Address) -> bool:
+        """Whether `who` may judge."""
+        return await self._has_role("validator", who)
+
+    async def funds(self) -> Funds:
+        """What the pool can pay now."""
+        pools = (await self._connected()).pools
+        pool, escrow, terms = await asyncio.gather(
+            pools.get(self._pool_id), pools.escrow(self._pool_id), pools.terms(self._pool_id)
+        )
+        return Funds(
+            free=escrow.free,
+            price=terms.price_per_unit,
+            penalty=terms.penalty_per_unit,
+            active=pool.status is PoolStatus.ACTIVE,
+        )
+
+    async def free_stake(self, provider: Address) -> int:
+        """What neither memberships nor open work bind."""
+        return (await (await self._connected()).stake.of(provider)).free
+
+    async def seat(self, node: Address) -> Seat | None:
+        """A member's seat."""
+        found = await (await self._connected()).pools.membership(self._pool_id, node)
+        return None if found is None else Seat(provider=found.provider, block=found.joined_block)
+
+    async def block_hash(self, block: int) -> Digest | None:
+        """The hash of a block with the pool's confirmations; remembered, until the chain is reorganised."""
+        if block in self._hashes:
+            return self._hashes[block]
+        source = Web3Events((await self._connected()).web3, addresses=[self._deployment[Contract.WORK_LEDGER]])
+        if await source.head() < block + self._confirmations:
+            return None
+        found = await source.block_hash(block)
+        if found is not None:
+            self._hashes[block] = found
+            if len(self._hashes) > MOST_HASHES:
+                self._hashes.popitem(last=False)
+        return found
+
+    async def work(self, key: Digest) -> WorkNow | None:
+        """A piece of work as it stands."""
+        found = await (await self._connected()).work.get(key)
+        if found is None:
+            return None
+        return WorkNow(
+            state=_STATES[found.status],
+            sha256=found.sha256,
+            units=found.units,
+            outcome=found.outcome,
+            reason=found.reason,
+        )
+
+    async def leases_in(self, transaction: Digest) -> list[Lease]:
+        """The leases that a transaction used."""
+        return await (await self._connected()).work.leases_in(transaction)
+
+    async def carry(self, works: Sequence[SignedWork]) -> list[NotTaken]:
+        """Submits work for its nodes, in one transaction."""
+        items = [
+            work_client.Submission(
+                lease=each.lease.lease,
+                lease_signature=each.lease.raw_signature,
+                sha256=each.sha256,
+                units=each.units,
+                node_signature=each.raw_signature,
+            )
+            for each in works
+        ]
+        refused = await (await self._connected()).work.submit_batch(items)
+        return [NotTaken(each.key, error_name(each.reason), each.reason) for each in refused]
+
+    async def carry_joins(self, joins: Sequence[Joining]) -> list[NotTaken]:
+        """Redeems invites for their nodes, in one transaction."""
+        items = [
+            pool_client.Joining(
+                each.invite.invite, each.invite.raw_signature, node_signature=bytes.fromhex(each.signature[2:])
+            )
+            for each in joins
+        ]
+        refused = await (await self._connected()).pools.join_batch(items)
+        return [NotTaken(each.node, error_name(each.reason), each.reason) for each in refused]
+
+    async def events(self) -> RunEvents:
+        """What happened since the last commit."""
+        ledger = await self._connected()
+        cursor = self._cursor = self._cursor or self._new_cursor(ledger)
+        batch = await self._polled(cursor)
+        if any(event.reverted for event in batch.events):
+            self._hashes.clear()
+        found = [read for event in batch.events if (read := self._read(event.log, reverted=event.reverted))]
+
+        async def commit() -> None:
+            with store_errors():
+                await cursor.commit(batch)
+
+        more = batch.position.next_block <= batch.head - self._confirmations
+        return RunEvents(tuple(found), commit, more)
+
+    def forget_position(self) -> None:
+        """Reads the position from the store again."""
+        self._cursor = None
+
+    async def aclose(self) -> None:
+        """Closes the connection."""
+        self._ledger = None
+        await self._stack.aclose()
+
+    async def _connected(self) -> Ledger:
+        async with self._connecting:
+            if self._ledger is None:
+                opening = Ledger.connect(
+                    self._chain_url, self._deployment, key=self._relayer, timeout=ANSWER_PATIENCE, clock=self._clock
+                )
+                self._ledger = await self._stack.enter_async_context(opening)
+            return self._ledger
+
+    async def _has_role(self, role: str, who: Address) -> bool:
+        now = self._clock.monotonic()
+        known = self._roles.get((role, who))
+        if known is not None and known[0] > now:
+            return known[1]
+        pools = (await self._connected()).pools
+        asked: Callable[[int, Address], Awaitable[bool]] = (
+            pools.is_publisher if role == "publisher" else pools.is_validator
+        )
+        has = await asked(self._pool_id, who)
+        self._roles[role, who] = (now + ROLES_GOOD_FOR.total_seconds(), has)
+        self._roles.move_to_end((role, who))
+        if len(self._roles) > MOST_ROLES:
+            self._roles.popitem(last=False)
+        return has
+
+    def _new_cursor(self, ledger: Ledger) -> EventCursor:
+        source = Web3Events(
+            ledger.web3,
+            addresses=[self._deployment[contract] for contract in FOLLOWED],
+            topics=[topic_of(kind) for kinds in FOLLOWED.values() for kind in kinds],
+        )
+        return EventCursor(
+            source,
+            name=self._name,
+            store=self._positions,
+            start_block=self._deployment.block,
+            confirmations=self._confirmations,
+            clock=self._clock,
+        )
+
+    async def _polled(self, cursor: EventCursor) -> Batch:
+        try:
+            with store_errors():
+                return await cursor.poll()
+        except CursorTooOld:
+            # A chain that began anew, or a reorg deeper than anybody remembers: everything is read from the start.
+            self._cursor = None
+            with store_errors():
+                await self._positions.save(self._name, b"")
+            raise
+
+    def _read(self, log: Log, *, reverted: bool) -> RunEvent | None:
+        event = self._decoder.decode(log)
+        if event is None or getattr(event, "pool_id", self._pool_id) != self._pool_id:
+            return None
+        if getattr(event, "run", self._run) != self._run:
+            return None
+        return _told(event, reverted=reverted)
+
+
+def _told(event: LedgerEvent, *, reverted: bool) -> RunEvent | None:
+    told: RunEvent | None = None
+    match event:
+        case happened.WorkSubmitted():
+            told = _work(
+                event,
+                Happening.SUBMITTED,
+                reverted=reverted,
+                step=event.step,
+                index=event.index,
+                version=event.version,
+                digest=event.checkpoint,
+                sha256=event.sha256,
+                units=event.units,
+            )
+        case happened.VerdictGiven():
+            told = _work(
+                event,
+                Happening.DECIDED if event.decisive else Happening.JUDGED,
+                reverted=reverted,
+                outcome=event.outcome,
+                reason=event.reason,
+                audit_hash=event.audit_hash,
+                judge=event.validator,
+            )
+        case happened.WorkDisputed():
+            told = _work(event, Happening.DISPUTED, reverted=reverted)
+        case happened.WorkFinal():
+            told = _work(event, Happening.FINAL, reverted=reverted, outcome=event.outcome)
+        case happened.WorkExpired():
+            told = _work(event, Happening.EXPIRED, reverted=reverted)
+        case happened.CheckpointAnnounced():
+            told = AnnouncementEvent(version=event.version)
+        case happened.MemberJoined() | happened.MemberLeft():
+            told = SeatEvent(node=event.node)
+        case happened.EscrowFunded() | happened.EscrowWithdrawn():
+            told = MoneyEvent(provider=None)
+        case (
+            happened.Staked()
+            | happened.UnbondStarted()
+            | happened.UnbondCancelled()
+            | happened.Slashed()
+            | happened.LocksChanged()
+        ):
+            told = MoneyEvent(provider=event.provider)
+        case _:
+            pass
+    return told
+
+
+def _work(
+    event: happened.WorkSubmitted
+    | happened.VerdictGiven
+    | happened.WorkDisputed
+    | happened.WorkFinal
+    | happened.WorkExpired,
+    what: Happening,
+    **more: object,
+) -> WorkEvent:
+    return WorkEvent(
+        what=what,
+        key=event.key,
+        node=event.node,
+        block=event.log.block_number,
+        transaction=event.log.transaction,
+        **more,  # type: ignore[arg-type]  # named as the fields are, by the callers above
+    )

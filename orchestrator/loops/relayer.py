@@ -1,0 +1,163 @@
+"""Carries submissions and joins to the ledger in batches, so that a node needs no gas.
+
+What is about to be carried is put off first, so that it comes again whatever happens to us; and what comes again is
+looked up on the ledger before it is carried again. The ledger takes each piece of work once, whoever carries it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import structlog
+
+from orchestrator.runs.chain import NotTaken, RunLedger, error_name
+from orchestrator.store.leases import Lease
+from orchestrator.store.relay import RelayKind, RelayRow, RelayStore
+from protocol.clock import Clock
+from protocol.errors import Conflict, Unavailable
+from protocol.identifiers import ZERO_DIGEST
+from protocol.signing import unix_ms
+from protocol.wire.runs import Joining, ReceiptState, Submission
+
+BATCH = 64
+"""Per transaction: some 10 million gas at the most; the contracts take up to 256."""
+
+AGAIN = timedelta(seconds=20)
+"""When something whose fate is unknown is looked at again; a transaction waits longer than most blocks take."""
+
+PASSING = frozenset({"EscrowTooLow", "StakeTooLow"})
+"""Errors that may pass: money can come."""
+
+DONE = frozenset({"WorkExists", "MemberAlready"})
+"""Errors that say that it is there already."""
+
+MOST_REFUSALS = 6
+
+OVER = "its time was over before it could be carried to the ledger"
+OTHER_WORK = "other work stands on the ledger under this lease"
+
+_log = structlog.get_logger(__name__)
+
+
+class Relayer:
+    """One batch of each kind.
+
+    Args:
+        store: The queue.
+        ledger: The run on the ledger; its key pays.
+        lease: Of this loop.
+        clock: Whose time counts.
+    """
+
+    def __init__(self, store: RelayStore, *, ledger: RunLedger, lease: Lease, clock: Clock) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._lease = lease
+        self._clock = clock
+
+    async def round(self) -> int:
+        """Carries what is due; returns how much it was.
+
+        Raises:
+            MusterError: The chain is down, or the relayer can't pay; everything stays queued, and nobody is blamed.
+        """
+        carried = 0
+        for kind in RelayKind:
+            if not await self._lease.hold():
+                return carried
+            carried += await self._batch(kind)
+        return carried
+
+    async def _batch(self, kind: RelayKind) -> int:
+        now = unix_ms(self._clock.now())
+        due = await self._store.due(kind, now_ms=now, limit=BATCH)
+        rows = [row for row in due if not await self._settled(kind, row)]
+        if not rows:
+            return 0
+        until = now + int(AGAIN.total_seconds() * 1000)
+        if not await self._store.put_off(kind, rows, until_ms=until, lease=self._lease.value):
+            return 0
+        return await self._carry(kind, rows)
+
+    async def _settled(self, kind: RelayKind, row: RelayRow) -> bool:
+        """Whether there is nothing to carry: the ledger has it, or its time is over."""
+        there, obstacle = await (self._join(row) if kind is RelayKind.JOIN else self._work(row))
+        if there:
+            await self._settle(kind, row, ReceiptState.CARRIED)
+        elif obstacle:
+            await self._settle(kind, row, ReceiptState.REFUSED, row.reason or obstacle)
+        return there or bool(obstacle)
+
+    async def _join(self, row: RelayRow) -> tuple[bool, str]:
+        joining = Joining.model_validate_json(row.body)
+        there = row.tries > 0 and await self._ledger.seat(joining.invite.node) is not None
+        return there, OVER if joining.invite.invite.expired(self._clock.now()) else ""
+
+    async def _work(self, row: RelayRow) -> tuple[bool, str]:
+        work = Submission.model_validate_json(row.body).work
+        over = work.lease.lease.expired(self._clock.now())
+        if not over and row.tries == 0:
+            return False, ""
+        found = await self._ledger.work(work.lease.lease.key.hash)
+        if found is None:
+            return False, OVER if over else ""
+        same = (found.sha256, found.units) == (work.sha256, work.units)
+        return same, "" if same else OTHER_WORK
+
+    async def _carry(self, kind: RelayKind, rows: Sequence[RelayRow]) -> int:
+        """One transaction; halves of it when the chain refuses the whole."""
+        try:
+            refused = await self._send(kind, rows)
+        except Unavailable:
+            raise
+        except Conflict as error:
+            if error.code != "transaction-reverted":
+                # The relayer's own trouble (no gas, a node that declines): it stays queued, and nobody is blamed.
+                _log.error("relayer-can-not-send", code=error.code, detail=error.detail, hint=error.hint)
+                raise Unavailable(error.detail, hint=error.hint, code=error.code) from error
+            if len(rows) == 1:
+                await self._refuse(kind, rows[0], NotTaken(ZERO_DIGEST, error_name(error.detail), error.detail))
+                return 0
+            middle = len(rows) // 2
+            return await self._carry(kind, rows[:middle]) + await self._carry(kind, rows[middle:])
+        by_name = {str(each.name): each for each in refused}
+        for row in rows:
+            refusal = by_name.get(_ledger_name(kind, row))
+            if refusal is None:
+                await self._settle(kind, row, ReceiptState.CARRIED)
+            else:
+                await self._refuse(kind, row, refusal)
+        return len(rows) - len(refused)
+
+    async def _send(self, kind: RelayKind, rows: Sequence[RelayRow]) -> list[NotTaken]:
+        if kind is RelayKind.JOIN:
+            return await self._ledger.carry_joins([Joining.model_validate_json(row.body) for row in rows])
+        return await self._ledger.carry([Submission.model_validate_json(row.body).work for row in rows])
+
+    async def _refuse(self, kind: RelayKind, row: RelayRow, refusal: NotTaken) -> None:
+        now = unix_ms(self._clock.now())
+        if refusal.error in DONE:
+            # Somebody else carried it, perhaps we ourselves before a crash: the next round asks whose it is.
+            await self._store.refused_for_now(kind, row.name, reason="", until_ms=now, lease=self._lease.value)
+        elif refusal.error in PASSING and row.refusals < MOST_REFUSALS:
+            pause = AGAIN * (row.refusals + 1)
+            until = now + int(pause.total_seconds() * 1000)
+            await self._store.refused_for_now(
+                kind, row.name, reason=refusal.words, until_ms=until, lease=self._lease.value
+            )
+        else:
+            passing = refusal.error in PASSING
+            await self._settle(kind, row, ReceiptState.REFUSED, refusal.words, passing=passing)
+
+    async def _settle(
+        self, kind: RelayKind, row: RelayRow, state: ReceiptState, reason: str = "", *, passing: bool = False
+    ) -> None:
+        if state is ReceiptState.REFUSED:
+            _log.info("not-carried", kind=kind.value, name=row.name, reason=reason)
+        await self._store.settle(kind, row.name, state, reason=reason, passing=passing, lease=self._lease.value)
+
+
+def _ledger_name(kind: RelayKind, row: RelayRow) -> str:
+    """By what the ledger names it when it refuses: a work key, or a node."""
+    return row.name if kind is RelayKind.WORK else row.name.partition("-")[0]

@@ -1,0 +1,328 @@
+"""Follows the ledger for a run: what was submitted and judged, what money is left; and looks at what is overdue.
+
+What it writes can be written twice: events come at least once, and after a loss of Redis all of them come again.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+
+from orchestrator.run_desk import RunDesk, units_for
+from orchestrator.run_owner import RunOwner
+from orchestrator.runs.chain import AnnouncementEvent, MoneyEvent, RunEvent, SeatEvent, WorkEvent
+from orchestrator.runs.slots import LEASED, Happening, Slot, SlotState, after, as_on_ledger
+from orchestrator.store.leases import Lease
+from orchestrator.store.relay import RelayKind, RelayStore
+from orchestrator.store.runs import RunStore, SlotRow, slot_id
+from protocol.clock import Clock
+from protocol.errors import Unavailable
+from protocol.identifiers import Address, Digest
+from protocol.leases import WorkKey
+from protocol.signing import unix_ms
+from protocol.wire.runs import ReceiptState, Submission
+
+MONEY_EVERY = timedelta(seconds=10)
+"""Without news of it, what the pool can pay is read so often."""
+
+OVERDUE_AT_ONCE = 500
+LOOK_AGAIN_MS = 5_000
+_TRIES = 5
+
+_log = structlog.get_logger(__name__)
+
+
+class LeaseLost(Unavailable):
+    """Another orchestrator follows the run now."""
+
+    code = "lease-lost"
+
+
+@dataclass(slots=True)
+class _Told:
+    """What events said about money and seats."""
+
+    money: bool
+    nodes: set[Address]
+    providers: set[Address]
+
+
+class RunSync:
+    """One reading of the ledger's events for a run.
+
+    Args:
+        desk: The run.
+        owner: Takes up versions.
+        relay: What waits to be carried is not undelivered.
+        lease: Of this loop.
+        clock: Whose time counts.
+    """
+
+    def __init__(self, desk: RunDesk, owner: RunOwner, *, relay: RelayStore, lease: Lease, clock: Clock) -> None:
+        self._desk = desk
+        self._owner = owner
+        self._store: RunStore = desk.store
+        self._ledger = desk.ledger
+        self._relay = relay
+        self._lease = lease
+        self._clock = clock
+        self._money_at = float("-inf")
+
+    async def round(self) -> int:
+        """Reads what is new, then looks at what is overdue; returns how many events there were.
+
+        Raises:
+            Unavailable: The chain is down; nothing is skipped, and nobody's lease is called undelivered meanwhile.
+        """
+        read = 0
+        while True:
+            before = self._lease.value
+            held = await self._lease.hold()
+            if not held or self._lease.value != before:
+                self._ledger.forget_position()
+            if not held:
+                return read
+            started = self._now_ms()
+            found = await self._ledger.events()
+            # Money before counts: what was submitted is counted twice for a moment, and never not at all.
+            await self._read_money(found.events)
+            for event in found.events:
+                await self._apply(event)
+            await found.commit()
+            read += len(found.events)
+            if not found.more:
+                await self._caught_up(started)
+                await self._look_at_overdue()
+                await self._forget_old()
+                return read
+
+    # Money and seats
+
+    async def _read_money(self, events: Sequence[RunEvent]) -> None:
+        told = _what_changed(events)
+        await self._store.forget_seats([event.node for event in events if isinstance(event, SeatEvent)])
+        now = self._clock.monotonic()
+        if not told.money and now - self._money_at < MONEY_EVERY.total_seconds():
+            return
+        funds, state = await self._ledger.funds(), await self._store.state()
+        fields = {
+            "escrow": str(units_for(funds.free, funds.price)),
+            "price": str(funds.price),
+            "penalty": str(funds.penalty),
+            "active": str(int(funds.active)),
+        }
+        await self._change(fields)
+        known = set(await self._store.known_stakes())
+        seats = await self._store.seats(sorted(told.nodes))
+        if funds.penalty == state.penalty and known:
+            known &= told.providers | {seat.provider for seat in seats.values()}
+        for provider in known:
+            free = await self._ledger.free_stake(provider)
+            await self._store.remember_stake(provider, units_for(free, funds.penalty))
+        self._money_at = now
+
+    # Events
+
+    async def _apply(self, event: RunEvent) -> None:
+        if isinstance(event, AnnouncementEvent):
+            await self._look_at_version(event.version)
+        elif isinstance(event, WorkEvent):
+            for _ in range(_TRIES):
+                if await self._write_work(event):
+                    return
+            await self._check_lease()
+
+    async def _write_work(self, event: WorkEvent) -> bool:
+        if event.reverted:
+            return await self._write_truth(event.key)
+        if event.what is Happening.SUBMITTED:
+            return await self._write_submission(event)
+        row = await self._store.slot_of(event.key)
+        if row is None:
+            return True  # of a step so old that it was forgotten, or of another run
+        then = after(row.slot, event.what, event.outcome)
+        if then == row.slot:
+            return True
+        fields = {}
+        if event.what in {Happening.JUDGED, Happening.DECIDED}:
+            fields = {"reason": str(event.reason), "audit": event.audit_hash or "", "judge": event.judge or ""}
+        return await self._store.write(row, then, fields, due_ms=None, lease=self._lease.value)
+
+    async def _write_submission(self, event: WorkEvent) -> bool:
+        name = slot_id(event.step, event.node, event.index)
+        row = await self._store.slot(name)
+        fields: dict[str, str] = {}
+        if row is None:
+            if event.step < (await self._store.state()).floor - self._desk.terms.kept_steps:
+                return True
+            row, fields = await self._rebuilt(event, name)
+        then = after(row.slot, Happening.SUBMITTED)
+        if then == row.slot:
+            return True
+        now = self._now_ms()
+        fields |= {
+            "key": event.key,
+            "worked": str(event.units),
+            "sha256": event.sha256 or "",
+            "block": str(event.block),
+            "at": str(now),
+            "ended": str(now),
+            "transaction": event.transaction,
+            "figures": await self._figures(event.key),
+        }
+        due = now + int(self._desk.terms.pending.total_seconds() * 1000)
+        return await self._store.write(row, then, fields, due_ms=due, lease=self._lease.value)
+
+    async def _rebuilt(self, event: WorkEvent, name: str) -> tuple[SlotRow, dict[str, str]]:
+        """A slot that Redis lost, from the submission's transaction; a carrier's own contract hides its lease."""
+        leases = await self._ledger.leases_in(event.transaction)
+        lease = next((lease for lease in leases if lease.key.hash == event.key), None)
+        seat = (await self._store.seats([event.node])).get(event.node) or await self._ledger.seat(event.node)
+        if seat is not None:
+            await self._store.remember_seat(event.node, seat)
+        terms = self._desk.terms
+        groups = lease.groups if lease is not None else terms.groups_per_slot
+        row = SlotRow(
+            id=name,
+            step=event.step,
+            index=event.index,
+            node=event.node,
+            provider=seat.provider if seat is not None else None,
+            version=event.version,
+            digest=event.digest or Digest(""),
+            groups=groups,
+            max_units=lease.max_units if lease is not None else event.units,
+            expiry=lease.expiry if lease is not None else self._now_ms() // 1000,
+            slot=LEASED,
+            figures={},
+        )
+        fields = {
+            "step": str(row.step),
+            "index": str(row.index),
+            "node": row.node,
+            "provider": row.provider or "",
+            "version": str(row.version),
+            "digest": row.digest,
+            "groups": str(row.groups),
+            "units": str(row.max_units),
+            "expiry": str(row.expiry),
+            "granted": str(max(0, row.expiry * 1000 - int(terms.lease.total_seconds() * 1000))),
+        }
+        return row, fields
+
+    async def _write_truth(self, key: Digest) -> bool:
+        """After a reorg: what the ledger says now."""
+        row = await self._store.slot_of(key)
+        if row is None:
+            return True
+        now = await self._ledger.work(key)
+        if now is None:
+            then, due = LEASED, row.expiry * 1000
+        else:
+            then = as_on_ledger(now.state, now.outcome)
+            due = self._now_ms() + int(self._desk.terms.pending.total_seconds() * 1000)
+        waits = then.state in {SlotState.LEASED, SlotState.SUBMITTED}
+        fields = {} if now is None else {"reason": str(now.reason)}
+        return await self._store.write(row, then, fields, due_ms=due if waits else None, lease=self._lease.value)
+
+    async def _figures(self, key: Digest) -> str:
+        queued = await self._relay.get(RelayKind.WORK, key)
+        return json.dumps(Submission.model_validate_json(queued.body).figures if queued is not None else {})
+
+    async def _look_at_version(self, version: int) -> None:
+        """A version that is leased for was announced anew, or its announcement is gone from the chain."""
+        state = await self._store.state()
+        if state.version != version:
+            return
+        announced = await self._ledger.announced(version)
+        if announced is not None and announced.digest == state.digest:
+            await self._change({"attempt": str(announced.attempt), "block": str(announced.block)})
+        elif state.digest:
+            _log.warning("version-withdrawn", version=version)
+            await self._change({"digest": ""})
+
+    # Time
+
+    async def _caught_up(self, started: int) -> None:
+        state = await self._store.state()
+        fields = {"synced": str(started)}
+        if not state.ready:
+            used = await self._store.known_steps(first=0, limit=1)
+            # What an earlier life of Redis leased must not be leased again, submitted or not.
+            fields |= {"ready": "1", "base": str((1 + secrets.randbelow(1 << 20)) << 10 if used else 0)}
+        units = self._desk.terms.units_per_group
+        if state.version is None and units is not None and (newest := await self._ledger.announced()) is not None:
+            fields |= await self._owner.fields_of(newest, units=units, relays=())
+            fields["floor"] = str(max(state.floor, newest.version))
+        await self._change(fields)
+
+    async def _look_at_overdue(self) -> None:
+        now, synced = self._now_ms(), (await self._store.state()).synced_ms
+        for name in await self._store.due(now_ms=now, limit=OVERDUE_AT_ONCE):
+            row = await self._store.slot(name)
+            if row is None or row.slot.state not in {SlotState.LEASED, SlotState.SUBMITTED}:
+                await self._store.drop_due(name)
+            elif row.slot.state is SlotState.LEASED:
+                await self._end_lease(row, now=now, synced=synced)
+            else:
+                await self._end(row, Happening.PENDING_OVER, {})
+
+    async def _end_lease(self, row: SlotRow, *, now: int, synced: int) -> None:
+        """A lease is undelivered when the ledger was read beyond its end, and nobody here was to carry its work."""
+        until = row.expiry * 1000 + int(self._desk.terms.grace.total_seconds() * 1000)
+        if until > min(now, synced):
+            await self._store.put_off(row.id, until_ms=max(until, now + LOOK_AGAIN_MS // 5))
+            return
+        terms = self._desk.terms
+        key = WorkKey(pool_id=terms.pool_id, run=terms.run, node=row.node, step=row.step, index=row.index)
+        queued = await self._relay.get(RelayKind.WORK, key.hash)
+        if queued is not None and queued.state is ReceiptState.QUEUED:
+            await self._store.put_off(row.id, until_ms=now + LOOK_AGAIN_MS)
+            return
+        # Handed in and never carried, for whatever reason: that is not the node's failure to deliver.
+        what = Happening.LEASE_OVER if queued is None else Happening.LAPSED
+        await self._end(row, what, {"ended": str(row.expiry * 1000)})
+
+    async def _end(self, row: SlotRow, what: Happening, fields: dict[str, str]) -> None:
+        then: Slot = after(row.slot, what)
+        await self._store.write(row, then, fields, due_ms=None, lease=self._lease.value)
+
+    async def _forget_old(self) -> None:
+        oldest = (await self._store.state()).floor - self._desk.terms.kept_steps
+        for step in await self._store.known_steps(first=0, limit=16):
+            if step >= oldest:
+                return
+            await self._store.forget_step(step, lease=self._lease.value)
+
+    async def _change(self, fields: dict[str, str]) -> None:
+        """Writes fields of the run's state, whatever requests change meanwhile."""
+        for _ in range(_TRIES):
+            state = await self._store.state()
+            if await self._store.change(state, fields, now_ms=self._now_ms(), lease=self._lease.value):
+                return
+            await self._check_lease()
+        raise Unavailable("the run changes too fast", hint="the next round writes it")
+
+    async def _check_lease(self) -> None:
+        """Ends the round if the lease was lost: what it read is not to be committed."""
+        before = self._lease.value
+        if not await self._lease.hold() or self._lease.value != before:
+            raise LeaseLost("another orchestrator follows the run now", hint="nothing is to be done")
+
+    def _now_ms(self) -> int:
+        return unix_ms(self._clock.now())
+
+
+def _what_changed(events: Sequence[RunEvent]) -> _Told:
+    works = [event for event in events if isinstance(event, WorkEvent)]
+    money = [event for event in events if isinstance(event, MoneyEvent)]
+    return _Told(
+        money=bool(works or money),
+        nodes={event.node for event in works},
+        providers={event.provider for event in money if event.provider is not None},
+    )

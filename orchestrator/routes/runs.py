@@ -1,0 +1,170 @@
+"""The run: what nodes lease and hand in, what the trainer wants, what anybody with a reason may read."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from orchestrator.parts import Parts, parts_of
+from orchestrator.routes.access import Node, NodePath, Reader, RunOperator, RunReader, body
+from orchestrator.run_desk import RunDesk
+from orchestrator.run_files import links_to
+from orchestrator.run_owner import RunOwner, rollout_item
+from orchestrator.store.relay import RelayKind
+from protocol.errors import NotFound
+from protocol.identifiers import WireDigest
+from protocol.wire.runs import (
+    CheckpointRef,
+    Deliveries,
+    Demand,
+    Joining,
+    JoinReceipt,
+    NewCheckpoint,
+    ReleasedSlots,
+    RolloutPage,
+    RunView,
+    SlotGrant,
+    SlotRequest,
+    StepAnswer,
+    StepView,
+    Submission,
+    SubmissionReceipt,
+)
+
+router = APIRouter(prefix="/v1", tags=["run"])
+
+KeyPath = Annotated[WireDigest, Path(description="The work key", pattern="^0x[0-9a-f]{64}$")]
+Cursor = Annotated[str | None, Query(max_length=100, pattern="^[0-9a-zA-Z.:]+$", description="`next_cursor` of before")]
+
+
+# Nodes
+
+
+@router.get("/run/step", response_model=StepAnswer)
+async def step(signed: Node, request: Request) -> Response:
+    """The smallest step with too few rollouts, and the version of the policy to use."""
+    parts = parts_of(request)
+    return signed.answer(parts.key, await _run(parts).step())
+
+
+@router.post("/slots", response_model=SlotGrant, openapi_extra=body(SlotRequest))
+async def lease(signed: Node, request: Request) -> Response:
+    """Leases a slot to the node that asks, or the same slot to one that asks again under the same request."""
+    parts = parts_of(request)
+    granted = await _run(parts).lease(signed.address, signed.read(SlotRequest))
+    return signed.answer(parts.key, granted)
+
+
+@router.post("/slots/release", response_model=Deliveries, openapi_extra=body(ReleasedSlots))
+async def release(signed: Node, request: Request) -> Response:
+    """Gives slots up. Their indices are burnt, and they count as undelivered."""
+    parts = parts_of(request)
+    run = _run(parts)
+    await run.release(signed.address, signed.read(ReleasedSlots).slots)
+    return signed.answer(parts.key, await run.deliveries(signed.address))
+
+
+@router.get("/nodes/me/leases", response_model=Deliveries)
+async def my_leases(signed: Node, request: Request) -> Response:
+    """What became of the node's own leases."""
+    parts = parts_of(request)
+    return signed.answer(parts.key, await _run(parts).deliveries(signed.address))
+
+
+@router.post("/submissions", response_model=SubmissionReceipt, openapi_extra=body(Submission))
+async def submit(signed: Node, request: Request) -> Response:
+    """Takes work to be carried to the ledger. Sent again, it says how far the same work is."""
+    parts = parts_of(request)
+    run, submission = _run(parts), signed.read(Submission)
+    receipt = await parts.relay.submit(
+        signed.address, submission, run=run.terms.run, domain=run.ledger.domain, slots=run.store
+    )
+    return signed.answer(parts.key, receipt)
+
+
+@router.get("/submissions/{key}", response_model=SubmissionReceipt)
+async def submission(signed: Node, request: Request, key: KeyPath) -> Response:
+    """How far work is that the node handed in."""
+    parts = parts_of(request)
+    receipt = await parts.relay.submission(signed.address, key, slots=_run(parts).store)
+    return signed.answer(parts.key, receipt)
+
+
+@router.post("/joins", response_model=JoinReceipt, openapi_extra=body(Joining))
+async def join(signed: Node, request: Request) -> Response:
+    """Takes a node's acceptance of an invite to be carried to the ledger. Sent again, it says how far it is."""
+    parts = parts_of(request)
+    return signed.answer(parts.key, await parts.relay.join(signed.address, signed.read(Joining)))
+
+
+# Who steers and who reads
+
+
+@router.get("/run")
+async def show(_reader: RunReader, request: Request) -> RunView:
+    """The run at a glance."""
+    parts = parts_of(request)
+    return await _owner(parts).view(queued=await parts.relay.store.waiting(RelayKind.WORK))
+
+
+@router.put("/run/demand", openapi_extra=body(Demand))
+async def demand(operator: RunOperator, request: Request) -> StepView:
+    """Says how many groups of a step are wanted in all, or that the step is closed."""
+    return await _owner(parts_of(request)).ask(operator.read(Demand), actor=operator.name)
+
+
+@router.put("/run/checkpoint", openapi_extra=body(NewCheckpoint))
+async def checkpoint(operator: RunOperator, request: Request) -> CheckpointRef:
+    """Has slots leased for a version that the ledger names."""
+    return await _owner(parts_of(request)).adopt(operator.read(NewCheckpoint), actor=operator.name)
+
+
+@router.get("/run/rollouts")
+async def rollouts(
+    _reader: RunReader,
+    request: Request,
+    *,
+    step: Annotated[int | None, Query(ge=0, lt=1 << 48, description="Only this step's")] = None,
+    status: Annotated[
+        Literal["accepted", "rejected", "pending", "all"], Query(description="Which of them")
+    ] = "accepted",
+    cursor: Cursor = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> RolloutPage:
+    """Submitted files in lease order, so that who is fast is not first."""
+    parts = parts_of(request)
+    found, following = await _owner(parts).rollouts(step=step, status=status, cursor=cursor, limit=limit)
+    links = await links_to(
+        found,
+        objects=parts.objects,
+        pool_id=parts.settings.pool_id,
+        life=timedelta(seconds=parts.settings.download_url_life_s),
+    )
+    items = tuple(rollout_item(row, each) for row, each in zip(found, links, strict=True))
+    return RolloutPage(items=items, next_cursor=following)
+
+
+@router.get("/nodes/{node}/leases", tags=["nodes"])
+async def leases(_owner: Reader, request: Request, node: NodePath) -> Deliveries:
+    """What became of a node's leases, newest first."""
+    return await _run(parts_of(request)).deliveries(node)
+
+
+def _run(parts: Parts) -> RunDesk:
+    if parts.run is None:
+        raise _no_run()
+    return parts.run
+
+
+def _owner(parts: Parts) -> RunOwner:
+    if parts.run_owner is None:
+        raise _no_run()
+    return parts.run_owner
+
+
+def _no_run() -> NotFound:
+    return NotFound(
+        "this pool works on no run", hint="its orchestrator needs `run` in its settings: the run's name", code="no-run"
+    )

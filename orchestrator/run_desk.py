@@ -1,0 +1,285 @@
+"""Serves nodes of a run: what to work on, a slot to work in, and what became of their leases."""
+
+from __future__ import annotations
+
+import math
+
+from orchestrator.runs.chain import RunLedger, Seat
+from orchestrator.runs.deliveries import Delivered, PastLease, judge_deliveries
+from orchestrator.runs.slots import Happening, SlotState, after
+from orchestrator.runs.steps import StepCount, Window, choose_step
+from orchestrator.runs.terms import RunTerms
+from orchestrator.store.runs import MOST_UNITS, RunState, RunStore, SlotRow, slot_id
+from protocol.clock import Clock
+from protocol.errors import Conflict, Forbidden, Unavailable
+from protocol.identifiers import Address
+from protocol.keys import Key
+from protocol.leases import Lease
+from protocol.signing import unix_ms
+from protocol.wire.leases import SignedLease
+from protocol.wire.runs import (
+    CheckpointRef,
+    Deliveries,
+    LeaseState,
+    LeaseView,
+    SlotGrant,
+    SlotName,
+    SlotRequest,
+    StepAnswer,
+)
+
+SHOWN_LEASES = 200
+_TRIES = 4
+
+_STATES = {
+    SlotState.LEASED: LeaseState.LIVE,
+    SlotState.UNDELIVERED: LeaseState.UNDELIVERED,
+    SlotState.RELEASED: LeaseState.RELEASED,
+    SlotState.LAPSED: LeaseState.LAPSED,
+}
+
+_REFUSALS = {
+    "closed": "step {step} is closed",
+    "ahead": "step {step} is too far ahead of version {version}",
+    "enough": "step {step} has all the rollouts that it wants, or they are on their way",
+    "busy": "the node holds {most_live} slots already",
+    "escrow": "the pool's escrow can't pay for more work than is open",
+    "stake": "the stake of the node's provider does not cover more open work",
+    "full": "the node has used all its indices of step {step}",
+}
+
+
+class NoSlot(Conflict):
+    """There is no slot for this node now. Nothing is wrong: the step's answer says when to ask again."""
+
+    code = "no-slot"
+    default_hint = "ask for the step again, and for a slot when it needs rollouts"
+
+
+class RunDesk:
+    """Serves one run.
+
+    Args:
+        terms: The run's numbers.
+        store: Where it is kept.
+        ledger: What the ledger says.
+        key: The pool's orchestrator key; signs leases.
+        clock: Whose time counts.
+    """
+
+    def __init__(self, *, terms: RunTerms, store: RunStore, ledger: RunLedger, key: Key, clock: Clock) -> None:
+        self.terms = terms
+        self.store = store
+        self.ledger = ledger
+        self._key = key
+        self._clock = clock
+
+    async def step(self) -> StepAnswer:
+        """The smallest step with too few rollouts, and the version to use for it."""
+        state = await self.store.state()
+        checkpoint, reason = checkpoint_of(state), await self.obstacle(state)
+        step, need = state.floor, 0
+        if checkpoint is not None and not reason:
+            window = self.window(state)
+            choice = choose_step(window, await self.counts(window), default_demand=self.terms.default_demand)
+            step, need = choice.step, choice.need
+            if not need and step not in window:
+                reason = f"steps up to {step} have what they want; version {checkpoint.version + 1} is waited for"
+            elif not need:
+                reason = "every open step has the rollouts that it wants, or they are on their way"
+        return StepAnswer(
+            run=self.terms.name,
+            run_id=self.terms.run,
+            step=step,
+            need=need,
+            groups_per_slot=self.terms.groups_per_slot,
+            checkpoint=checkpoint,
+            retry_after_ms=0 if need else int(self.terms.ask_again.total_seconds() * 1000),
+            reason=reason,
+        )
+
+    async def obstacle(self, state: RunState) -> str:
+        """Why nobody gets slots now; empty if somebody may."""
+        if not state.ready:
+            return "the orchestrator has not read the ledger to its end yet"
+        if state.version is None:
+            return "no version of the policy is announced yet"
+        if not state.digest:
+            return f"version {state.version} is announced anew, and the trainer has not said that it is there"
+        if not state.active:
+            return "the pool is not active on the ledger"
+        if state.escrow - await self.store.open_units() < state.units:
+            return "the pool's escrow can't pay for more work than is open"
+        return ""
+
+    def window(self, state: RunState) -> Window:
+        """The steps that rollouts may be made for."""
+        return Window.of(floor=state.floor, version=state.version or 0, async_level=self.terms.async_level)
+
+    async def counts(self, window: Window) -> dict[int, StepCount]:
+        """How its steps stand."""
+        return {step: row.count for step, row in (await self.store.steps(list(window.steps))).items()}
+
+    # Slots
+
+    async def lease(self, node: Address, request: SlotRequest) -> SlotGrant:
+        """Leases a slot to a node; the same one when it asks again under the same request.
+
+        Raises:
+            Forbidden: It is no member, or not an active one.
+            NoSlot: There is none for it now.
+            Unavailable: The ledger was not read to its end, or has to be asked and is down.
+        """
+        for _ in range(_TRIES):
+            state = await self.store.state()
+            if not state.ready or checkpoint_of(state) is None or not state.active:
+                raise NoSlot(await self.obstacle(state))
+            seat = await self._seat(node)
+            word, detail = await self._grant(node, request, state, seat)
+            if word in {"ok", "again"}:
+                return self._grant_of(await self._live(detail))
+            if word == "stake-unknown":
+                await self.learn_stake(seat.provider, state)
+            elif word == "not-active":
+                raise Forbidden(
+                    f"the node is {detail}, and only healthy members lease slots",
+                    hint="look at its state: `muster worker status`",
+                    code="not-active",
+                )
+            elif word in _REFUSALS:
+                told = {"step": request.step, "version": state.version, "most_live": self.terms.most_live}
+                raise NoSlot(_REFUSALS[word].format_map(told))
+        raise Unavailable("the run changes too fast", hint="try again")
+
+    async def _grant(self, node: Address, request: SlotRequest, state: RunState, seat: Seat) -> tuple[str, str]:
+        resting = (await self.delivered(node)).resting_until_ms
+        if resting is not None:
+            seconds = math.ceil((resting - self._now_ms()) / 1000)
+            raise NoSlot(f"the node delivered too few of its leases and rests for another {seconds} s")
+        block = max(state.block, seat.block)
+        beacon = await self.ledger.block_hash(block)
+        if beacon is None:
+            raise NoSlot(f"block {block}, which seeds stand on, is not confirmed yet")
+        lease_ms = int(self.terms.lease.total_seconds() * 1000)
+        now = self._now_ms()
+        return await self.store.grant(
+            node,
+            seat.provider,
+            request.step,
+            request.groups,
+            request.request_id,
+            now,
+            (now + lease_ms) // 1000,
+            state.version or 0,
+            state.digest,
+            self.terms.async_level,
+            self.terms.default_demand,
+            self.terms.groups_per_slot,
+            self.terms.most_live,
+            beacon,
+            block,
+            lease_ms,
+        )
+
+    async def _live(self, name: str) -> SlotRow:
+        row = await self.store.slot(name)
+        if row is None or row.slot.state is not SlotState.LEASED:
+            raise NoSlot("the slot of this request is over", hint="ask for another, under a request of its own")
+        return row
+
+    def _grant_of(self, row: SlotRow) -> SlotGrant:
+        lease = Lease(
+            pool_id=self.terms.pool_id,
+            run=self.terms.run,
+            step=row.step,
+            index=row.index,
+            node=row.node,
+            version=row.version,
+            digest=row.digest,
+            groups=row.groups,
+            max_units=row.max_units,
+            expiry=row.expiry,
+        )
+        domain = self.ledger.domain
+        signed = SignedLease.of(lease, domain=domain, signature=lease.sign(self._key, domain))
+        return SlotGrant(lease=signed, beacon=row.beacon, beacon_block=row.beacon_block)
+
+    async def release(self, node: Address, slots: tuple[SlotName, ...]) -> None:
+        """Ends leases that a node gives up; what is over, or not its own, is passed over."""
+        now = self._now_ms()
+        for row in await self.store.slots([slot_id(each.step, node, each.index) for each in slots]):
+            then = after(row.slot, Happening.RELEASED)
+            if then != row.slot:
+                await self.store.write(row, then, {"ended": str(now)}, due_ms=None)
+
+    async def deliveries(self, node: Address) -> Deliveries:
+        """What became of a node's leases."""
+        rows = await self.store.leases_of(node, limit=SHOWN_LEASES)
+        judged = self._judge(rows)
+        return Deliveries(
+            delivered=judged.delivered,
+            undelivered=judged.undelivered,
+            threshold=self.terms.deliveries.threshold,
+            resting_until_ms=judged.resting_until_ms,
+            leases=tuple(_view(row) for row in rows),
+        )
+
+    async def delivered(self, node: Address) -> Delivered:
+        """How a node delivered of late."""
+        newest = self.terms.deliveries.newest + self.terms.most_live
+        return self._judge(await self.store.leases_of(node, limit=newest))
+
+    def _judge(self, rows: list[SlotRow]) -> Delivered:
+        past = [PastLease(row.slot.state, row.ended_ms) for row in rows]
+        return judge_deliveries(past, terms=self.terms.deliveries, now_ms=self._now_ms())
+
+    # What the ledger says, remembered
+
+    async def _seat(self, node: Address) -> Seat:
+        known = (await self.store.seats([node])).get(node)
+        if known is not None:
+            return known
+        seat = await self.ledger.seat(node)
+        if seat is None:
+            raise Forbidden(f"{node} is no member of the pool", hint="it joins first", code="not-a-member")
+        await self.store.remember_seat(node, seat)
+        return seat
+
+    async def learn_stake(self, provider: Address, state: RunState) -> None:
+        """Asks the ledger for how many units a provider's stake answers."""
+        free = await self.ledger.free_stake(provider)
+        await self.store.remember_stake(provider, units_for(free, state.penalty))
+
+    def _now_ms(self) -> int:
+        return unix_ms(self._clock.now())
+
+
+def units_for(money: int, each: int) -> int:
+    """How many units an amount is enough for, bounded."""
+    return MOST_UNITS if each == 0 else min(MOST_UNITS, money // each)
+
+
+def checkpoint_of(state: RunState) -> CheckpointRef | None:
+    """The version that slots are leased for."""
+    if state.version is None or state.publisher is None or not state.digest:
+        return None
+    return CheckpointRef(
+        version=state.version,
+        attempt=state.attempt,
+        digest=state.digest,
+        block=state.block,
+        publisher=state.publisher,
+        relays=state.relays,
+    )
+
+
+def _view(row: SlotRow) -> LeaseView:
+    return LeaseView(
+        step=row.step,
+        index=row.index,
+        version=row.version,
+        groups=row.groups,
+        granted_at_ms=row.granted_ms,
+        expires_at_ms=row.expiry * 1000,
+        state=_STATES.get(row.slot.state, LeaseState.SUBMITTED),
+    )

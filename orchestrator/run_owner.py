@@ -1,0 +1,252 @@
+"""Serves who steers a run: demand and versions from the trainer, progress and rollouts for whoever may read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+from orchestrator.run_desk import RunDesk, checkpoint_of
+from orchestrator.run_files import Links
+from orchestrator.runs.chain import Announced
+from orchestrator.runs.slots import Counted, SlotState
+from orchestrator.runs.steps import ask
+from orchestrator.store.runs import RunState, SlotRow, StepRow
+from protocol.clock import Clock
+from protocol.errors import Conflict, InvalidInput, Unavailable
+from protocol.signing import unix_ms
+from protocol.wire.runs import (
+    CheckpointRef,
+    Demand,
+    NewCheckpoint,
+    RolloutItem,
+    RolloutStatus,
+    RunView,
+    StepView,
+)
+
+SHOWN_BEFORE = 4
+"""Closed steps that the view still shows."""
+_STEPS_PER_PAGE = 256
+_TRIES = 5
+_CURSOR = re.compile(r"([0-9]{1,15})\.([0-9]{1,12})\.([0-9]{1,15}:0x[0-9a-fA-F]{40}:[0-9]{1,10})")
+
+WANTED = {
+    "accepted": frozenset({Counted.ACCEPTED}),
+    "rejected": frozenset({Counted.REJECTED}),
+    "pending": frozenset({Counted.PENDING}),
+}
+"""What a reader may ask for, besides `all`."""
+
+
+class RunOwner:
+    """Steers and shows one run.
+
+    Args:
+        desk: The run.
+        clock: Whose time counts.
+    """
+
+    def __init__(self, desk: RunDesk, *, clock: Clock) -> None:
+        self._desk = desk
+        self._store = desk.store
+        self._clock = clock
+
+    async def ask(self, demand: Demand, *, actor: str) -> StepView:
+        """Takes what the trainer wants of a step.
+
+        Raises:
+            Unavailable: Others change the run at the same time, again and again.
+        """
+        for _ in range(_TRIES):
+            state = await self._store.state()
+            row = (await self._store.steps([demand.step]))[demand.step]
+            floor = max(state.floor, state.version or 0)
+            asked = ask(
+                row.count,
+                step=demand.step,
+                floor=floor,
+                groups=demand.groups,
+                closed=demand.closed,
+                stated=row.stated,
+                max_rounds=self._desk.terms.max_rounds,
+            )
+            if asked is None:
+                return _step_view(demand.step, row, floor=floor)
+            event = ("", "", "")
+            if asked.floor > demand.step:
+                event = ("run.step-closed", f"step {demand.step} is closed", actor)
+            written = await self._store.change(
+                state,
+                {"floor": str(asked.floor)},
+                now_ms=unix_ms(self._clock.now()),
+                demand=(demand.step, asked.demand, asked.rounds),
+                event=event,
+            )
+            if written:
+                row = (await self._store.steps([demand.step]))[demand.step]
+                return _step_view(demand.step, row, floor=asked.floor)
+        raise Unavailable("the run changes too fast", hint="try again")
+
+    async def adopt(self, new: NewCheckpoint, *, actor: str) -> CheckpointRef:
+        """Has slots leased for a version from now on.
+
+        Raises:
+            Conflict: The ledger does not name it with this digest, or a newer one is known.
+            Unavailable: The chain is down.
+        """
+        announced = await self._desk.ledger.announced(new.version)
+        if announced is None or (announced.attempt, announced.digest) != (new.attempt, new.digest):
+            named = (
+                "no such version" if announced is None else f"attempt {announced.attempt}, digest {announced.digest}"
+            )
+            raise Conflict(
+                f"version {new.version}, attempt {new.attempt} with digest {new.digest} is not announced: "
+                f"the ledger names {named}",
+                hint="announce it with the publisher's key first: `muster ledger announce`",
+                code="not-announced",
+                retryable=announced is None or announced.attempt < new.attempt,
+            )
+        for _ in range(_TRIES):
+            state = await self._store.state()
+            _check_forward(state, announced)
+            fields = await self.fields_of(announced, units=new.units_per_group, relays=new.relays)
+            fields["floor"] = str(max(state.floor, new.version))
+            news = (state.version, state.attempt) != (new.version, new.attempt)
+            detail = f"version {new.version}, attempt {new.attempt}, digest {new.digest}"
+            event = ("run.checkpoint", detail, actor) if news else ("", "", "")
+            if await self._store.change(state, fields, now_ms=unix_ms(self._clock.now()), event=event):
+                adopted = checkpoint_of(await self._store.state())
+                if adopted is not None:
+                    return adopted
+        raise Unavailable("the run changes too fast", hint="try again")
+
+    async def fields_of(self, announced: Announced, *, units: int, relays: Sequence[str]) -> dict[str, str]:
+        """A version as it stands in the run's state."""
+        return {
+            "version": str(announced.version),
+            "attempt": str(announced.attempt),
+            "digest": announced.digest,
+            "block": str(announced.block),
+            "publisher": await self._desk.ledger.publisher(),
+            "units": str(units),
+            "relays": json.dumps(list(relays) or list(self._desk.terms.relays)),
+        }
+
+    async def view(self, *, queued: int) -> RunView:
+        """The run at a glance."""
+        state, terms = await self._store.state(), self._desk.terms
+        window = self._desk.window(state)
+        steps = list(range(max(0, window.first - SHOWN_BEFORE), window.first)) + list(window.steps)
+        rows = await self._store.steps(steps[-64:])
+        return RunView(
+            run=terms.name,
+            run_id=terms.run,
+            checkpoint=checkpoint_of(state),
+            units_per_group=state.units or None,
+            steps=tuple(_step_view(step, row, floor=window.first) for step, row in rows.items()),
+            async_level=terms.async_level,
+            max_rounds=terms.max_rounds,
+            queued_submissions=queued,
+            paused=await self._desk.obstacle(state),
+        )
+
+    async def rollouts(
+        self, *, step: int | None, status: str, cursor: str | None, limit: int
+    ) -> tuple[list[SlotRow], str | None]:
+        """Submitted work in lease order, and the cursor behind it.
+
+        Raises:
+            InvalidInput: The cursor is none, or of another step.
+        """
+        at, after = _read_cursor(cursor)
+        first = step if step is not None else 0 if at is None else at
+        if step is not None and at not in {None, step}:
+            raise InvalidInput(f"the cursor is of step {at}, not of step {step}", hint="take both from one answer")
+        steps = [first] if step is not None else await self._store.known_steps(first=first, limit=_STEPS_PER_PAGE)
+        found: list[SlotRow] = []
+        last: SlotRow | None = None
+        for each in steps:
+            while len(found) < limit:
+                page = await self._store.page(each, after=after if each == at else None, limit=limit - len(found))
+                if not page:
+                    break
+                last, at, after = page[-1], each, (page[-1].expiry, page[-1].id)
+                found += [row for row in page if _wanted(row, status)]
+            if len(found) >= limit:
+                return found, _cursor(found[-1])
+        if step is None and len(steps) == _STEPS_PER_PAGE and last is not None:
+            return found, _cursor(last)
+        return found, None
+
+
+def rollout_item(row: SlotRow, links: Links) -> RolloutItem:
+    """Submitted work as readers see it."""
+    return RolloutItem(
+        key=row.key,
+        node=row.node,
+        provider=row.provider,
+        step=row.step,
+        index=row.index,
+        version=row.version,
+        digest=row.digest,
+        groups=row.groups,
+        units=row.units,
+        sha256=row.sha256,
+        size=links.size,
+        submitted_block=row.block,
+        submitted_at_ms=row.at_ms,
+        status=RolloutStatus(row.slot.state.value),
+        outcome=row.slot.outcome,
+        reason=row.reason,
+        audit_hash=row.audit_hash or None,
+        figures=dict(row.figures),
+        file_url=links.file,
+        audit_url=links.audit,
+    )
+
+
+def _wanted(row: SlotRow, status: str) -> bool:
+    if not row.slot.state.on_ledger:
+        return False
+    if status == "pending":  # also what the step waits for no more
+        return row.slot.state is SlotState.SUBMITTED
+    return status == "all" or row.slot.counted in WANTED[status]
+
+
+def _check_forward(state: RunState, new: Announced) -> None:
+    if state.version is None or (new.version, new.attempt) >= (state.version, state.attempt):
+        return
+    raise Conflict(
+        f"version {new.version}, attempt {new.attempt} is older than version {state.version}, attempt {state.attempt}",
+        hint="versions never go back: announce a higher one",
+        code="checkpoint-goes-back",
+    )
+
+
+def _step_view(step: int, row: StepRow, *, floor: int) -> StepView:
+    count, closed = row.count, step < floor
+    return StepView(
+        step=step,
+        demand=count.demand,
+        rounds=count.rounds,
+        closed=closed,
+        accepted=count.accepted,
+        pending=count.pending,
+        leased=count.leased,
+        rejected=count.rejected,
+        need=0 if closed else count.need,
+    )
+
+
+def _cursor(row: SlotRow) -> str:
+    return f"{row.step}.{row.expiry}.{row.id}"
+
+
+def _read_cursor(cursor: str | None) -> tuple[int | None, tuple[int, str] | None]:
+    if cursor is None:
+        return None, None
+    match = _CURSOR.fullmatch(cursor)
+    if match is None:
+        raise InvalidInput(f"{cursor[:80]!r} is no cursor of rollouts", hint="take it from an earlier answer")
+    return int(match[1]), (int(match[2]), match[3])

@@ -1,0 +1,203 @@
+"""What a run needs of the ledger, in the run's own words; `orchestrator/ledger_run.py` says it in the ledger's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from orchestrator.runs.slots import Happening, SlotState
+from protocol.identifiers import Address, Digest
+from protocol.leases import Lease
+from protocol.typed_data import SigningDomain
+from protocol.verdicts import Outcome
+from protocol.wire.leases import SignedWork
+from protocol.wire.runs import Joining
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announced:
+    """A version as the ledger names it."""
+
+    version: int
+    attempt: int
+    digest: Digest
+    block: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Funds:
+    """What the pool can pay, and what work costs, in the token's smallest unit."""
+
+    free: int
+    price: int
+    """Per work unit."""
+    penalty: int
+    """Per work unit, if it is forged: what the stake must cover."""
+    active: bool
+    """Whether the pool takes work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """A node's place in the pool."""
+
+    provider: Address
+    block: int
+    """The block in which it joined."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkEvent:
+    """One event about a piece of work of this run."""
+
+    what: Happening
+    key: Digest
+    node: Address
+    block: int
+    transaction: Digest
+    reverted: bool = False
+    """The chain took it back: only the ledger's present word counts."""
+    step: int = 0
+    index: int = 0
+    version: int = 0
+    digest: Digest | None = None
+    sha256: Digest | None = None
+    units: int = 0
+    outcome: Outcome | None = None
+    reason: int = 0
+    audit_hash: Digest | None = None
+    judge: Address | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeatEvent:
+    """A node joined or left: what was known of its seat is old."""
+
+    node: Address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoneyEvent:
+    """Somebody's stake changed, or the pool's escrow."""
+
+    provider: Address | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnouncementEvent:
+    """A version was announced, or the chain took that back."""
+
+    version: int
+
+
+RunEvent = WorkEvent | SeatEvent | MoneyEvent | AnnouncementEvent
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvents:
+    """What happened since the last commit."""
+
+    events: tuple[RunEvent, ...]
+    commit: Callable[[], Awaitable[None]]
+    """Says that they were dealt with; until then they come again."""
+    more: bool
+    """Whether the chain has more to read at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkNow:
+    """A piece of work as it stands on the ledger."""
+
+    state: SlotState
+    sha256: Digest
+    units: int
+    outcome: Outcome | None
+    reason: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotTaken:
+    """What the ledger did not take out of a batch."""
+
+    name: Digest | Address
+    """The work's key, or the node that wanted to join."""
+    error: str
+    """The contract's error."""
+    words: str
+
+
+class RunLedger(Protocol):
+    """One run of one pool on the ledger. Every method may raise `Unavailable` while the chain is down."""
+
+    @property
+    def domain(self) -> SigningDomain:
+        """The contract that takes work."""
+        ...
+
+    async def announced(self, version: int | None = None) -> Announced | None:
+        """A version in its newest attempt, or the newest version; None if it was never announced."""
+        ...
+
+    async def publisher(self) -> Address:
+        """Who announces versions."""
+        ...
+
+    async def is_publisher(self, who: Address) -> bool:
+        """Whether `who` may announce versions; remembered for a short while."""
+        ...
+
+    async def is_validator(self, who: Address) -> bool:
+        """Whether `who` may judge; remembered for a short while."""
+        ...
+
+    async def funds(self) -> Funds:
+        """What the pool can pay now."""
+        ...
+
+    async def free_stake(self, provider: Address) -> int:
+        """What neither memberships nor open work bind."""
+        ...
+
+    async def seat(self, node: Address) -> Seat | None:
+        """A member's seat."""
+        ...
+
+    async def block_hash(self, block: int) -> Digest | None:
+        """The hash of a block that has the pool's confirmations; None before that."""
+        ...
+
+    async def work(self, key: Digest) -> WorkNow | None:
+        """A piece of work; None if it was never submitted."""
+        ...
+
+    async def leases_in(self, transaction: Digest) -> list[Lease]:
+        """The leases that a transaction used."""
+        ...
+
+    async def carry(self, works: Sequence[SignedWork]) -> list[NotTaken]:
+        """Submits work for its nodes; returns what was refused."""
+        ...
+
+    async def carry_joins(self, joins: Sequence[Joining]) -> list[NotTaken]:
+        """Redeems invites for their nodes; returns what was refused."""
+        ...
+
+    async def events(self) -> RunEvents:
+        """What happened since the last commit; from the beginning at first."""
+        ...
+
+    def forget_position(self) -> None:
+        """Reads on from where any orchestrator committed last."""
+        ...
+
+    async def aclose(self) -> None:
+        """Closes connections."""
+        ...
+
+
+def error_name(reason: str) -> str:
+    """The contract's error in a refusal, as `Name(arguments)` or at the end of plain words as `(Name)`."""
+    match = re.match(r"([A-Z]\w+)\(", reason) or re.search(r"\(([A-Z]\w+)\)$", reason)
+    return match[1] if match else ""

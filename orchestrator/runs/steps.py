@@ -1,0 +1,107 @@
+"""Which step wants rollouts: a pure function of what was asked, leased, submitted and judged.
+
+Version v is the policy that has learned every step below v. So rollouts of version v may serve step v and, because
+generation runs ahead of the trainer, up to `async_level` steps beyond it; steps below the *floor* are closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCount:
+    """How one step stands, in groups."""
+
+    demand: int
+    rounds: int = 0
+    """How often the demand was raised."""
+    leased: int = 0
+    pending: int = 0
+    """Submitted, and young enough that a verdict may be waited for."""
+    accepted: int = 0
+    rejected: int = 0
+
+    @property
+    def need(self) -> int:
+        """What is wanted and neither there nor on its way."""
+        return max(0, self.demand - self.accepted - self.pending - self.leased)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The steps that rollouts may be made for now, both ends included; empty if the last is below the first."""
+
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, *, floor: int, version: int, async_level: int) -> Window:
+        """The open steps that the newest version may serve."""
+        return cls(max(floor, version), version + async_level)
+
+    def __contains__(self, step: int) -> bool:
+        return self.first <= step <= self.last
+
+    @property
+    def steps(self) -> range:
+        """Ascending."""
+        return range(self.first, self.last + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Where the next slot is wanted. A need of 0 means nowhere; the step is then the last that was looked at."""
+
+    step: int
+    need: int
+
+
+def choose_step(window: Window, counts: Mapping[int, StepCount], *, default_demand: int) -> Choice:
+    """The smallest step of the window with too few rollouts.
+
+    It goes up when a step has enough, and comes back when work of an earlier one is rejected or does not arrive.
+    """
+    choice = Choice(max(window.first, window.last), 0)
+    for step in window.steps:
+        need = counts.get(step, StepCount(demand=default_demand)).need
+        if need:
+            return Choice(step, need)
+    return choice
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a step's demand and the floor are after the trainer spoke."""
+
+    demand: int
+    rounds: int
+    floor: int
+
+
+def ask(
+    now: StepCount, *, step: int, floor: int, groups: int, closed: bool, stated: bool, max_rounds: int
+) -> Asked | None:
+    """What changes when the trainer wants `groups` of a step in all; None if nothing does.
+
+    Args:
+        now: How the step stands.
+        step: Which.
+        floor: The first open step.
+        groups: What is wanted in all.
+        closed: Whether the trainer is done with this step, and so with those below it.
+        stated: Whether the demand was stated before; the first statement is no raise, and may lower the default.
+        max_rounds: So often it may be raised; the raise after that closes the step with what it has.
+    """
+    if step < floor:
+        return None  # closed: what it has is what it has
+    if closed:
+        return Asked(now.demand, now.rounds, step + 1)
+    if not stated:
+        return Asked(groups, 0, floor)
+    if groups <= now.demand:
+        return None
+    if now.rounds >= max_rounds:
+        return Asked(now.demand, now.rounds, step + 1)
+    return Asked(groups, now.rounds + 1, floor)

@@ -1,0 +1,27 @@
+-- Forgets some slots of an old step; answers how many were left before. Called again until the step is empty.
+-- ARGV: loop, lease, step, most
+local loop, lease, step, most = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+if not holds(loop, lease) then return 0 end
+local slots = P .. 'run:slots:' .. step
+for _, id in ipairs(redis.call('ZRANGE', slots, 0, most - 1)) do
+  local slot = P .. 'run:slot:' .. id
+  local f = redis.call('HMGET', slot, 'key', 'node', 'counted', 'units', 'provider')
+  if f[1] then redis.call('HDEL', P .. 'run:keys', f[1]) end
+  if f[3] == 'leased' then
+    redis.call('HINCRBY', P .. 'run:open', '*', '-' .. f[4])
+    redis.call('HINCRBY', P .. 'run:open', f[5], '-' .. f[4])
+  end
+  if f[2] then
+    redis.call('SREM', P .. 'run:live:' .. f[2], id)
+    redis.call('LREM', P .. 'run:node:' .. f[2], 1, id)
+  end
+  redis.call('ZREM', P .. 'run:due', id)
+  redis.call('DEL', slot)
+end
+redis.call('ZREMRANGEBYRANK', slots, 0, most - 1)
+local left = redis.call('ZCARD', slots)
+if left == 0 then
+  redis.call('DEL', P .. 'run:step:' .. step, P .. 'run:next:' .. step)
+  redis.call('ZREM', P .. 'run:steps', step)
+end
+return left

@@ -1,0 +1,300 @@
+"""The outermost edge of a run's tests: its ledger in memory, which keeps the contracts' rules that matter here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+import httpx
+
+from orchestrator.ledger_run import LedgerRun
+from orchestrator.loops.relayer import Relayer
+from orchestrator.loops.run_sync import RunSync
+from orchestrator.run_desk import RunDesk
+from orchestrator.runs.chain import (
+    Announced,
+    AnnouncementEvent,
+    Funds,
+    NotTaken,
+    RunEvent,
+    RunEvents,
+    Seat,
+    SeatEvent,
+    WorkEvent,
+    WorkNow,
+)
+from orchestrator.runs.slots import Happening, SlotState
+from orchestrator.store.leases import Lease as LoopLease
+from orchestrator.store.runs import LOOP
+from protocol.errors import Unavailable
+from protocol.identifiers import Address, Digest, digest, run_id
+from protocol.keys import Key
+from protocol.leases import Lease, Work
+from protocol.typed_data import SigningDomain
+from protocol.verdicts import Outcome
+from protocol.wire.leases import SignedWork
+from protocol.wire.runs import Joining, SlotGrant, StepAnswer
+from tests.orchestrator.edge import PROVIDER, PoolUnderTest
+
+RUN = "main"
+DOMAIN = SigningDomain(1337, Key.generate().address)
+PUBLISHER, VALIDATOR = Key.generate(), Key.generate()
+UNITS = 100
+"""Work units per group."""
+
+__all__ = ["LedgerRun", "MemoryRunLedger", "RunUnderTest", "sha"]
+
+
+def sha(number: int) -> Digest:
+    """A digest that is easy to tell from others."""
+    return digest(f"0x{number:064x}")
+
+
+@dataclass
+class MemoryRunLedger:
+    """A run's ledger in memory; `down` makes every call fail as a chain does."""
+
+    domain: SigningDomain = DOMAIN
+    head: int = 100
+    confirmations: int = 0
+    money: Funds = field(default_factory=lambda: Funds(free=10**9, price=1, penalty=2, active=True))
+    stake: int = 10**9
+    versions: dict[int, Announced] = field(default_factory=dict)
+    seats: dict[Address, Seat] = field(default_factory=dict)
+    works: dict[Digest, WorkNow] = field(default_factory=dict)
+    leases: dict[Digest, Lease] = field(default_factory=dict)
+    happened: list[RunEvent] = field(default_factory=list)
+    read: int = 0
+    """How many events were committed; in Redis where the ledger is real."""
+    down: bool = False
+    refuse: dict[Digest | Address, str] = field(default_factory=dict)
+    batches: list[int] = field(default_factory=list)
+    die_after_carrying: bool = False
+    hidden_leases: bool = False
+
+    def announce(self, version: int, *, attempt: int = 0) -> Announced:
+        self.head += 1
+        made = Announced(version=version, attempt=attempt, digest=sha(version * 100 + attempt + 1), block=self.head)
+        self.versions[version] = made
+        self.happened.append(AnnouncementEvent(version=version))
+        return made
+
+    def seat_node(self, node: Address) -> None:
+        self.head += 1
+        self.seats[node] = Seat(provider=PROVIDER.address, block=self.head)
+        self.happened.append(SeatEvent(node=node))
+
+    def submit(self, lease: Lease, sha256: Digest, units: int) -> str:
+        """The contract's rules; the error, or nothing."""
+        key = lease.key.hash
+        if (error := self.refuse.get(key)) is not None:
+            return error
+        if key in self.works:
+            return "WorkExists"
+        self.head += 1
+        transaction = sha(self.head)
+        self.works[key] = WorkNow(state=SlotState.SUBMITTED, sha256=sha256, units=units, outcome=None, reason=0)
+        self.leases[transaction] = lease
+        self.money = replace(self.money, free=self.money.free - units * self.money.price)
+        self.happened.append(
+            WorkEvent(
+                what=Happening.SUBMITTED,
+                key=key,
+                node=lease.node,
+                block=self.head,
+                transaction=transaction,
+                step=lease.step,
+                index=lease.index,
+                version=lease.version,
+                digest=lease.digest,
+                sha256=sha256,
+                units=units,
+            )
+        )
+        return ""
+
+    def happen(self, key: Digest, node: Address, what: Happening, outcome: Outcome | None = None) -> None:
+        """A verdict, a dispute, an end."""
+        self.head += 1
+        states = {
+            Happening.JUDGED: SlotState.PROVISIONAL,
+            Happening.DISPUTED: SlotState.DISPUTED,
+            Happening.DECIDED: SlotState.DISPUTED,
+            Happening.FINAL: SlotState.FINAL,
+            Happening.EXPIRED: SlotState.EXPIRED,
+        }
+        now = self.works[key]
+        self.works[key] = replace(now, state=states[what], outcome=outcome or now.outcome)
+        self.happened.append(
+            WorkEvent(what=what, key=key, node=node, block=self.head, transaction=sha(self.head), outcome=outcome)
+        )
+
+    def take_back(self, key: Digest) -> None:
+        """A reorg: the submission never was."""
+        del self.works[key]
+        gone = next(e for e in self.happened if isinstance(e, WorkEvent) and e.key == key)
+        self.happened.append(replace(gone, reverted=True))
+
+    def _answer(self) -> None:
+        if self.down:
+            raise Unavailable("the chain is down", code="chain-unavailable")
+
+    async def announced(self, version: int | None = None) -> Announced | None:
+        self._answer()
+        return self.versions.get(max(self.versions, default=0) if version is None else version)
+
+    async def publisher(self) -> Address:
+        self._answer()
+        return PUBLISHER.address
+
+    async def is_publisher(self, who: Address) -> bool:
+        return who == PUBLISHER.address
+
+    async def is_validator(self, who: Address) -> bool:
+        return who == VALIDATOR.address
+
+    async def funds(self) -> Funds:
+        self._answer()
+        return self.money
+
+    async def free_stake(self, provider: Address) -> int:
+        self._answer()
+        return self.stake
+
+    async def seat(self, node: Address) -> Seat | None:
+        self._answer()
+        return self.seats.get(node)
+
+    async def block_hash(self, block: int) -> Digest | None:
+        self._answer()
+        return sha(block) if self.head >= block + self.confirmations else None
+
+    async def work(self, key: Digest) -> WorkNow | None:
+        self._answer()
+        return self.works.get(key)
+
+    async def leases_in(self, transaction: Digest) -> list[Lease]:
+        self._answer()
+        return [] if self.hidden_leases or transaction not in self.leases else [self.leases[transaction]]
+
+    async def carry(self, works: Sequence[SignedWork]) -> list[NotTaken]:
+        self._answer()
+        self.batches.append(len(works))
+        results = [(w.lease.lease.key.hash, self.submit(w.lease.lease, w.sha256, w.units)) for w in works]
+        if self.die_after_carrying:
+            raise Unavailable("the answer was lost", code="transaction-not-mined")
+        return [NotTaken(key, error, f"{error}(…)") for key, error in results if error]
+
+    async def carry_joins(self, joins: Sequence[Joining]) -> list[NotTaken]:
+        self._answer()
+        self.batches.append(len(joins))
+        refused = []
+        for each in joins:
+            node = each.invite.node
+            if node in self.refuse or node in self.seats:
+                error = self.refuse.get(node, "MemberAlready")
+                refused.append(NotTaken(node, error, f"{error}(…)"))
+            else:
+                self.seat_node(node)
+        return refused
+
+    async def events(self) -> RunEvents:
+        self._answer()
+        found = tuple(self.happened[self.read :])
+        upto = len(self.happened)
+
+        async def commit() -> None:
+            self.read = upto
+
+        return RunEvents(found, commit, more=False)
+
+    def forget_position(self) -> None:
+        pass
+
+    async def aclose(self) -> None:
+        pass
+
+
+@dataclass
+class RunUnderTest:
+    """An orchestrator with a run, its loops turned by hand."""
+
+    pool: PoolUnderTest
+    chain: Any
+    requests: int = 0
+
+    def __post_init__(self) -> None:
+        parts = self.pool.parts
+        assert parts.run is not None
+        assert parts.run_owner is not None
+        self.desk: RunDesk = parts.run
+        self.sync = RunSync(
+            self.desk, parts.run_owner, relay=parts.relay.store, lease=self._lease(LOOP), clock=parts.clock
+        )
+        self.relayer = Relayer(parts.relay.store, ledger=self.chain, lease=self._lease("relayer"), clock=parts.clock)
+
+    def _lease(self, name: str) -> LoopLease:
+        return LoopLease(self.pool.parts.database, name, lifetime=timedelta(seconds=10))
+
+    async def member(self) -> Key:
+        """A healthy member that may lease."""
+        key = await self.pool.member()
+        self.chain.seat_node(key.address)
+        await self.pool.sync.round()
+        await self.pool.parts.nodes.learn(key.address, {"member": "1"})
+        return key
+
+    async def publish(self, version: int, *, attempt: int = 0) -> None:
+        """Announces a version and tells the orchestrator."""
+        made = self.chain.announce(version, attempt=attempt)
+        body = {"version": version, "attempt": attempt, "digest": made.digest, "units_per_group": UNITS}
+        await self.pool.owner("PUT", "/v1/run/checkpoint", body)
+        await self.sync.round()
+
+    async def demand(self, step: int, groups: int, *, closed: bool = False) -> Any:
+        return await self.pool.owner("PUT", "/v1/run/demand", {"step": step, "groups": groups, "closed": closed})
+
+    async def step(self, key: Key) -> StepAnswer:
+        answer = await self.pool.send(key, "/v1/run/step", None, method="GET")
+        assert answer.status_code == 200, answer.text
+        return StepAnswer.model_validate_json(answer.content)
+
+    async def ask(self, key: Key, *, step: int = 0, groups: int = 4, request: str | None = None) -> httpx.Response:
+        self.requests += 1
+        body = {"step": step, "groups": groups, "request_id": request or f"{self.requests:032x}"}
+        return await self.pool.send(key, "/v1/slots", body)
+
+    async def lease(self, key: Key, *, step: int = 0, groups: int = 4) -> SlotGrant:
+        answer = await self.ask(key, step=step, groups=groups)
+        assert answer.status_code == 200, answer.text
+        return SlotGrant.model_validate_json(answer.content)
+
+    def signed(self, key: Key, grant: SlotGrant, *, file: int = 1, units: int = 7) -> SignedWork:
+        work = Work(lease_hash=grant.lease.lease.hash, sha256=sha(file), units=units)
+        signature = work.sign(key, grant.lease.domain)
+        return SignedWork(lease=grant.lease, sha256=sha(file), units=units, signature="0x" + signature.hex())
+
+    async def hand_in(self, key: Key, work: SignedWork, **figures: float) -> httpx.Response:
+        return await self.pool.send(key, "/v1/submissions", {"work": work.model_dump(mode="json"), "figures": figures})
+
+    async def delivered(self, key: Key, grant: SlotGrant, *, file: int = 1) -> Digest:
+        """Hands work in and has it carried and read; its key."""
+        answer = await self.hand_in(key, self.signed(key, grant, file=file))
+        assert answer.status_code == 200, answer.text
+        await self.relayer.round()
+        await self.sync.round()
+        return grant.lease.lease.key.hash
+
+    async def view(self, step: int = 0) -> Any:
+        steps = (await self.pool.owner("GET", "/v1/run"))["steps"]
+        return next(each for each in steps if each["step"] == step)
+
+    async def rollouts(self, **query: str) -> list[Any]:
+        text = "&".join(f"{name}={value}" for name, value in query.items())
+        items: list[Any] = (await self.pool.owner("GET", f"/v1/run/rollouts?{text}"))["items"]
+        return items
+
+
+MAIN = run_id(RUN)
