@@ -1,5 +1,6 @@
 """TOPLOC: proofs that a policy's own computation produced a rollout's tokens (arXiv 2501.16007; docs/toploc.md)."""
 
+from rollouts.toploc.builder import PendingProofs, ProofBuilder
 from rollouts.toploc.codec import Codec, split, stretches_of
 from rollouts.toploc.polynomial import PolynomialCodec, Unprovable, encode
 from rollouts.toploc.proofs import TOPLOC, build, proofs_of, verify, verify_many, verify_rows
@@ -9,7 +10,9 @@ __all__ = [
     "TOPLOC",
     "Codec",
     "Malformed",
+    "PendingProofs",
     "PolynomialCodec",
+    "ProofBuilder",
     "ProofResult",
     "Unprovable",
     "build",

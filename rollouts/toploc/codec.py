@@ -43,13 +43,9 @@ def stretches_of(states: torch.Tensor, interval: int) -> list[torch.Tensor]:
     """A sequence's states, (rows, hidden), as its whole intervals and, where there is one, its short last one.
 
     Raises:
-        InvalidInput: They are no such tensor, or of a type that bfloat16 can't be had from in one rounding.
+        InvalidInput: They are no such tensor.
     """
-    if states.ndim != 2 or states.dtype not in _TAKEN or states.shape[1] == 0:
-        raise InvalidInput(
-            f"states of shape {tuple(states.shape)} and type {states.dtype}",
-            hint="give (rows, hidden) in bfloat16, float16 or float32",
-        )
+    check_states(states)
     rows, hidden = states.shape
     whole = rows // interval
     stretches = []
@@ -58,6 +54,15 @@ def stretches_of(states: torch.Tensor, interval: int) -> list[torch.Tensor]:
     if rows % interval:
         stretches.append(states[whole * interval :].reshape(1, -1))
     return stretches
+
+
+def check_states(states: torch.Tensor) -> None:
+    """Raises `InvalidInput` unless they are (rows, hidden) of a type that bfloat16 can be had from in one rounding."""
+    if states.ndim != 2 or states.dtype not in _TAKEN or states.shape[1] == 0:
+        raise InvalidInput(
+            f"states of shape {tuple(states.shape)} and type {states.dtype}",
+            hint="give (rows, hidden) in bfloat16, float16 or float32",
+        )
 
 
 def split(proofs: bytes, proof_bytes: int) -> list[bytes]:

@@ -14,6 +14,9 @@ from rollouts.toploc.selection import Bits, Indices, select
 _BATCH = 32
 """Chunks that are computed together: enough to hide what a call costs, few enough to stay in the second cache."""
 
+_SMALLEST_ROOM = 4096
+"""Below it a chunk's values cost less than a call."""
+
 
 @dataclass(frozen=True, slots=True)
 class Points:
@@ -35,18 +38,33 @@ class Points:
 def points_of(stretches: Sequence[torch.Tensor], top_k: int) -> Iterator[Points]:
     """The points of every chunk of the (b, N) stretches: `top_k` of each, or all its values if it has fewer."""
     starts = np.cumsum([0, *map(len, stretches)])
-    by_size: dict[int, list[int]] = {}
+    sizes = np.array([stretch.shape[1] for stretch in stretches])
+    alike: dict[tuple[int, int], list[tuple[int, torch.Tensor]]] = {}
     for number, stretch in enumerate(stretches):
         if len(stretch):
-            by_size.setdefault(stretch.shape[1], []).append(number)
+            padded = _padded(stretch, top_k)
+            alike.setdefault((min(top_k, stretch.shape[1]), padded.shape[1]), []).append((number, padded))
     by_count: dict[int, list[Points]] = {}
-    for size, numbers in by_size.items():
-        k = min(top_k, size)
+    for (k, _), numbered in alike.items():
+        numbers = [number for number, _ in numbered]
         places = np.concatenate([np.arange(starts[number], starts[number + 1]) for number in numbers])
-        indices, bits = select([stretches[number] for number in numbers], k)
-        by_count.setdefault(k, []).append(Points(places, np.full(len(places), size), indices, bits))
+        chunk_sizes = np.repeat(sizes[numbers], [len(stretch) for _, stretch in numbered])
+        by_count.setdefault(k, []).append(Points(places, chunk_sizes, *select([each for _, each in numbered], k)))
     for parts in by_count.values():
         yield from _batches(parts)
+
+
+def _padded(stretch: torch.Tensor, top_k: int) -> torch.Tensor:
+    """A chunk that stands alone, filled up with zeros to one of a few sizes, so that unlike ones are selected together.
+
+    Zeros at the end are never selected before `top_k` values that are there: nothing is smaller, and ties go to the
+    lowest index.
+    """
+    size = stretch.shape[1]
+    if len(stretch) > 1 or size < top_k:
+        return stretch
+    room = max(_SMALLEST_ROOM, 1 << (size - 1).bit_length())
+    return torch.nn.functional.pad(stretch.detach(), (0, room - size))
 
 
 def _batches(parts: Sequence[Points]) -> Iterator[Points]:

@@ -1,0 +1,221 @@
+"""Proofs that are built while sequences grow are those of the finished sequences, whatever happens in between."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from protocol.errors import Conflict, InvalidInput
+from rollouts import toploc
+from rollouts.toploc import PendingProofs, PolynomialCodec, ProofBuilder, ProofResult
+from tests.rollouts.toploc.states import normal_states
+
+SMALL = PolynomialCodec(interval=3, top_k=4)
+
+
+class Growth(RuleBasedStateMachine):
+    """Sequences begin, grow together or alone, end with surplus rows, are dropped, and begin anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.surplus = 2
+        self.builder = ProofBuilder(codec=SMALL, surplus=self.surplus, most_waiting_bytes=64)
+        self.rows: dict[int, list[torch.Tensor]] = {}
+        self.finished: list[tuple[PendingProofs, torch.Tensor]] = []
+        self.steps = 0
+
+    @rule(names=st.lists(st.integers(0, 12), max_size=8, unique=True), dtype=st.sampled_from(["float32", "bfloat16"]))
+    def step(self, names: list[int], dtype: str) -> None:
+        self.steps += 1
+        rows = normal_states(len(names), 5, seed=self.steps, dtype=getattr(torch, dtype))
+        self.builder.add(names, rows)
+        for name, row in zip(names, rows, strict=True):
+            self.rows.setdefault(name, []).append(row.to(torch.bfloat16, copy=True))
+        rows.zero_()  # the engine writes over them
+
+    @precondition(lambda self: self.rows)
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.rows)))
+        got = self.rows.pop(name)
+        tokens = len(got) - data.draw(st.integers(0, min(self.surplus, len(got))))
+        states = torch.stack(got)[:tokens]
+        self.finished.append((self.builder.finish(name, rows=tokens), states))
+
+    @precondition(lambda self: self.rows)
+    @rule(data=st.data())
+    def discard(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.rows)))
+        self.builder.discard(name)
+        del self.rows[name]
+
+    @precondition(lambda self: self.finished)
+    @rule()
+    def ask(self) -> None:
+        pending, states = self.finished.pop()
+        assert pending.result() == toploc.proofs_of(states, codec=SMALL)
+
+    @invariant()
+    def room_is_used_again(self) -> None:
+        held = self.builder._rows  # that memory stays bounded can't be seen from outside
+        assert held is None or len(held) <= 2 * 13 * (3 + self.surplus)
+
+    def teardown(self) -> None:
+        self.builder.close()
+        for pending, states in self.finished:
+            assert pending.done()
+            assert pending.result() == toploc.proofs_of(states, codec=SMALL)
+
+
+TestGrowth = Growth.TestCase
+TestGrowth.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+
+
+class Held:
+    """Builds when the test lets it, and remembers how many chunks it was given at once."""
+
+    name, interval, proof_bytes = "held", 32, 258
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.begun = threading.Event()
+        self.go_on = threading.Event()
+
+    def build(self, stretches: Sequence[torch.Tensor]) -> list[bytes]:
+        self.begun.set()
+        assert self.go_on.wait(60)
+        self.batches.append(sum(map(len, stretches)))
+        return toploc.TOPLOC.build(stretches)
+
+    def compare(self, stretches: Sequence[torch.Tensor], proofs: Sequence[bytes]) -> list[ProofResult]:
+        raise NotImplementedError
+
+
+class Failing:
+    """A codec that has no proof for chunks that begin with a negative value."""
+
+    name, interval, proof_bytes = "failing", 2, 1
+
+    def build(self, stretches: Sequence[torch.Tensor]) -> list[bytes]:
+        chunks = [chunk for stretch in stretches for chunk in stretch]
+        if any(chunk[0] < 0 for chunk in chunks):
+            raise toploc.Unprovable("a negative value")
+        return [b"+" for _ in chunks]
+
+    def compare(self, stretches: Sequence[torch.Tensor], proofs: Sequence[bytes]) -> list[ProofResult]:
+        raise NotImplementedError
+
+
+def test_whole_intervals_are_built_before_their_sequences_end() -> None:
+    states, codec = normal_states(33, 8), Held()
+    codec.go_on.set()
+    with ProofBuilder(codec=codec) as builder:
+        for row in states[:32]:
+            builder.add(range(40), row.expand(40, -1))
+        assert codec.begun.wait(60)
+        builder.add([7], states[32:])
+        assert builder.finish(7, rows=33).result() == toploc.proofs_of(states)
+    assert codec.batches[0] == 40
+
+
+def test_the_engine_goes_on_while_proofs_are_built() -> None:
+    codec = Held()
+    with ProofBuilder(codec=codec) as builder:
+        pending = []
+        for name in range(32):
+            builder.add([name], normal_states(1, 8, seed=name))
+            pending.append(builder.finish(name, rows=1))
+        assert codec.begun.wait(60)
+        builder.add(range(100), normal_states(100, 8))
+        assert not any(each.done() for each in pending)
+        codec.go_on.set()
+        assert pending[0].result() == toploc.proofs_of(normal_states(1, 8, seed=0))
+        assert all(each.done() for each in pending)
+
+
+def test_the_engine_waits_when_too_much_waits_to_be_built() -> None:
+    codec = Held()
+    builder = ProofBuilder(codec=codec, most_waiting_bytes=3 * 8 * 2)
+    for name in range(3):
+        builder.add([name], normal_states(1, 8))
+        builder.finish(name, rows=1)
+    builder.add([3], normal_states(1, 8))
+    finishing = threading.Thread(target=builder.finish, args=[3], kwargs={"rows": 1})
+    finishing.start()
+    assert codec.begun.wait(60)  # `finish` asked for room
+    assert finishing.is_alive()
+    codec.go_on.set()
+    finishing.join(60)
+    assert not finishing.is_alive()
+    builder.close()
+    assert codec.batches == [3, 1]
+
+
+def test_one_sequence_without_a_proof_does_not_harm_the_others() -> None:
+    with ProofBuilder(codec=Failing()) as builder:
+        builder.add("abc", torch.tensor([[1.0], [-1.0], [1.0]]))
+        builder.add("abc", torch.tensor([[1.0], [1.0], [1.0]]))
+        builder.add("ab", torch.tensor([[1.0], [1.0]]))
+        a, b, c = (builder.finish(name, rows=rows) for name, rows in (("a", 3), ("b", 3), ("c", 2)))
+        assert (a.result(), c.result()) == (b"++", b"+")
+        with pytest.raises(toploc.Unprovable, match="negative"):
+            b.result()
+
+
+def test_a_sequence_without_rows_has_no_proofs() -> None:
+    with ProofBuilder() as builder:
+        assert builder.finish("never seen", rows=0).result() == b""
+
+
+@pytest.mark.parametrize(("surplus", "tokens"), [(0, 4), (0, 2), (1, 1), (1, 4), (0, -1)])
+def test_a_wrong_number_of_tokens_is_refused(surplus: int, tokens: int) -> None:
+    with ProofBuilder(surplus=surplus) as builder:
+        for _ in range(3):
+            builder.add(["a"], normal_states(1, 8))
+        with pytest.raises(InvalidInput, match="3 rows of states"):
+            builder.finish("a", rows=tokens)
+
+
+@pytest.mark.parametrize(
+    ("names", "rows"),
+    [(["a"], torch.zeros(2, 8)), (["a", "a"], torch.zeros(2, 8)), (["a"], torch.zeros(1, 7)), (["a"], torch.zeros(8)),
+     (["a"], torch.zeros(1, 8, dtype=torch.int64))],
+    ids=["too few names", "a name twice", "another width", "no rows", "integers"],
+)  # fmt: skip
+def test_rows_that_do_not_fit_are_refused_and_nothing_is_taken(names: list[str], rows: torch.Tensor) -> None:
+    with ProofBuilder() as builder:
+        builder.add(["a", "b"], normal_states(2, 8))
+        with pytest.raises(InvalidInput):
+            builder.add(names, rows)
+        assert builder.finish("a", rows=1).result() == toploc.proofs_of(normal_states(2, 8)[:1])
+
+
+def test_a_closed_builder_says_so() -> None:
+    builder = ProofBuilder()
+    builder.add(["a"], normal_states(1, 8))
+    builder.close()
+    builder.close()
+    builder.add(["a"], normal_states(1, 8))
+    with pytest.raises(Conflict, match="closed"):
+        builder.finish("a", rows=1)
+
+
+def test_a_negative_surplus_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="surplus"):
+        ProofBuilder(surplus=-1)
+
+
+@pytest.mark.needs_gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no accelerator")
+def test_rows_on_an_accelerator_are_proved_alike() -> None:
+    states = normal_states(70, 256)
+    with ProofBuilder() as builder:
+        for row in states.to("cuda"):
+            builder.add(["a"], row[None])
+        assert builder.finish("a", rows=70).result() == toploc.proofs_of(states)
