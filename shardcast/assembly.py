@@ -1,0 +1,261 @@
+"""One version on its way into a folder: begun or gone on with, fetched, verified twice, and shown in one step."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from protocol.clock import Clock
+from protocol.errors import Conflict, Unavailable
+from protocol.identifiers import Address, Digest
+from shardcast.errors import DiskFull, VersionDropped, VersionGone
+from shardcast.holding import MANIFEST_NAME, Holding
+from shardcast.manifest import BlockSpan, FileState, Manifest, VersionKey
+from shardcast.metrics import FetchingMetrics
+from shardcast.peers import Peers
+from shardcast.sums import Sums
+from shardcast.transfer import Pace, Transfer
+from shardcast.upstream import Upstream
+
+_LOCK = ".lock"
+_REPAIRS = 3
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a version is."""
+
+    version: int
+    attempt: int
+    done: int
+    """Verified bytes that are here."""
+    announced: int
+    """Bytes announced so far; the whole, once `sealed`."""
+    sealed: bool
+
+
+OnProgress = Callable[[Progress], None]
+
+
+class Assembly:
+    """Makes one version complete in a folder.
+
+    Args:
+        key: Which version, in which attempt.
+        to: The folder that versions stand in, by their number.
+        run: The run it must be of.
+        signer: The publisher.
+        peers: Who may be asked.
+        upstream: How.
+        metrics: Where it is counted.
+        clock: Of deadlines.
+        pace: How much is asked for at a time.
+        on_progress: Told now and then.
+    """
+
+    def __init__(
+        self,
+        key: VersionKey,
+        to: Path,
+        *,
+        run: Digest,
+        signer: Address,
+        peers: Peers,
+        upstream: Upstream,
+        metrics: FetchingMetrics,
+        clock: Clock,
+        pace: Pace | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        self.key = key
+        self.target = to / str(key.version)
+        self.partial = to / f".partial-{key.version}"
+        self.manifest = Manifest(run=run, key=key, signer=signer)
+        self.received = 0
+        """Bytes that had to be fetched."""
+        self._peers = peers
+        self._upstream = upstream
+        self._metrics = metrics
+        self._clock = clock
+        self._pace = pace
+        self._on_progress = on_progress
+
+    async def run(self, *, expected: Digest | None = None) -> Path:
+        """Returns the folder, complete under its number.
+
+        Args:
+            expected: The version digest that was announced on the ledger, if any was.
+
+        Raises:
+            NoProgress: Nobody gives what is missing; what is here stays for the next try.
+            VersionGone: Nobody has the version any more; nothing stays.
+            VersionDropped: The publisher's own blocks don't make what was announced; nothing stays.
+            DiskFull: There is no room; nothing stays.
+            Conflict: Another process is at it.
+        """
+        if await self._is_complete_already(expected):
+            return self.target
+        self.partial.mkdir(parents=True, exist_ok=True)
+        with _locked(self.partial / _LOCK):
+            try:
+                await self._fetch(expected)
+            except (DiskFull, VersionDropped, VersionGone):
+                await asyncio.to_thread(shutil.rmtree, self.partial, ignore_errors=True)
+                raise
+            await asyncio.to_thread(self._show)
+        return self.target
+
+    async def _is_complete_already(self, expected: Digest | None) -> bool:
+        """Whether the folder stands there, holding this very attempt to the bit; if it doesn't, it is begun from."""
+        log = self.target / MANIFEST_NAME
+        if not self.target.is_dir():
+            return False
+        manifest = Manifest(run=self.manifest.run, key=self.key, signer=self.manifest.signer)
+        holding = Holding(manifest, log=log, locate=lambda file: self.target / file.path)
+        if log.exists():
+            spans = holding.resume()
+            if manifest.sealed and expected in {None, manifest.digest}:
+                bad = [span for span in spans if len(await asyncio.to_thread(holding.check, span)) != span.count]
+                if not bad and all(_size(holding.path(file.index)) == file.announced for file in manifest.files):
+                    self.manifest = manifest
+                    return True
+        _log.info("folder-is-not-the-version", path=str(self.target), version=str(self.key))
+        await asyncio.to_thread(shutil.rmtree, self.partial, ignore_errors=True)
+        self.target.rename(self.partial)
+        return False
+
+    async def _fetch(self, expected: Digest | None) -> None:
+        holding = Holding(self.manifest, log=self.partial / MANIFEST_NAME, locate=lambda file: self.partial / file.path)
+        lying = any(path.is_file() and path.name not in {_LOCK, MANIFEST_NAME} for path in self.partial.rglob("*"))
+        known: list[BlockSpan] = []
+        if (self.partial / MANIFEST_NAME).exists():
+            known = await asyncio.to_thread(holding.resume)
+        else:
+            holding.start()
+        sums = Sums(holding, wanted=_wanted)
+        hashing = asyncio.create_task(sums.wrong())
+        try:
+            await self._transfer(holding, known, check_disk=lying)
+            wrong = await hashing
+        finally:
+            hashing.cancel()
+            await asyncio.gather(hashing, return_exceptions=True)
+        for _ in range(_REPAIRS):
+            if not wrong:
+                break
+            await self._repair(holding, wrong)
+            wrong = await Sums(holding, wanted=_among(wrong)).wrong()
+        if wrong:
+            raise Unavailable(
+                f"the disk under {self.partial} gives other bytes than were written to it",
+                hint="check that disk",
+                code="disk-failed",
+                retryable=False,
+            )
+        if expected not in {None, self.manifest.digest}:
+            raise VersionDropped(
+                f"version {self.key} was announced as {expected}, and what the relays give is {self.manifest.digest}"
+            )
+        await asyncio.to_thread(self._finish_files, holding)
+
+    async def _transfer(self, holding: Holding, spans: list[BlockSpan], *, check_disk: bool) -> None:
+        transfer = Transfer(
+            holding,
+            peers=self._peers,
+            upstream=self._upstream,
+            metrics=self._metrics,
+            clock=self._clock,
+            pace=self._pace,
+            wanted=_wanted,
+            check_disk=check_disk,
+            advanced=lambda: self._tell(holding),
+        )
+        try:
+            await transfer.run(spans)
+        finally:
+            self.received += transfer.received
+
+    async def _repair(self, holding: Holding, wrong: list[int]) -> None:
+        """Looks at every block of the wrong files again, and fetches the bad ones once more (INTELLECT-2, 2.2)."""
+        bad: list[BlockSpan] = []
+        for index in wrong:
+            span = BlockSpan(index, 0, self.manifest.files[index].blocks)
+            good = set(await asyncio.to_thread(holding.check, span))
+            bad += [BlockSpan(index, block, 1) for block in range(span.count) if block not in good]
+        if not bad:
+            paths = ", ".join(self.manifest.files[index].path for index in wrong)
+            raise VersionDropped(f"every block of version {self.key} is as signed, and {paths} is not")
+        _log.warning("repairing", version=str(self.key), blocks=len(bad))
+        for span in bad:
+            holding.unmark(span.file, span.first)
+        await self._transfer(holding, bad, check_disk=False)
+
+    def _finish_files(self, holding: Holding) -> None:
+        for file in self.manifest.files:
+            holding.settle(file.index)
+        belonging = {holding.path(file.index) for file in self.manifest.files} | {self.partial / MANIFEST_NAME}
+        for path in self.partial.rglob("*"):
+            if path.is_file() and path not in belonging:
+                path.unlink()  # of an older attempt
+
+    def _show(self) -> None:
+        (self.partial / _LOCK).unlink(missing_ok=True)
+        self.partial.rename(self.target)
+
+    def _tell(self, holding: Holding) -> None:
+        if self._on_progress is not None:
+            manifest = self.manifest
+            self._on_progress(
+                Progress(
+                    version=self.key.version,
+                    attempt=self.key.attempt,
+                    done=holding.held,
+                    announced=manifest.size,
+                    sealed=manifest.sealed,
+                )
+            )
+
+
+def _wanted(file: FileState) -> bool:
+    return file.kind == "full"
+
+
+def _among(indexes: Iterable[int]) -> Callable[[FileState], bool]:
+    chosen = frozenset(indexes)
+    return lambda file: file.index in chosen
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holds a lock that ends with the process, however it ends."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise Conflict(
+            f"another process is fetching into {path.parent}",
+            hint="wait for it, or fetch into another folder",
+            code="busy-folder",
+            retryable=True,
+        ) from None
+    else:
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,316 @@
+"""The client: the newest checkpoint, whole and verified, in a folder of this machine.
+
+    async with Client(relays, run="devnet", signer=publisher_address) as client:
+        fetched = await client.fetch(7, Path("models"))        # models/7, complete
+        async for fetched in client.follow(Path("models")):    # and each newer one as it comes
+            load(fetched.path)
+
+A folder appears under its version's number in one step, when everything in it is verified. What is half there lies in
+`.partial-N` beside it, and the next fetch goes on with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import ssl
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from protocol.clock import Clock, SystemClock
+from protocol.errors import MusterError, Unavailable
+from protocol.identifiers import Address, Digest, run_id
+from protocol.retry import Deadline
+from shardcast.assembly import Assembly, OnProgress
+from shardcast.directory import Directory
+from shardcast.errors import NoProgress, StaleRelays, VersionDropped, VersionGone
+from shardcast.freshness import Announced, Announcements
+from shardcast.manifest import VersionKey
+from shardcast.metrics import FetchingMetrics
+from shardcast.peers import Peers
+from shardcast.transfer import Pace
+from shardcast.upstream import Patience, Upstream, check_peers
+
+KEPT_FOLDERS = 2
+"""Versions that `follow` leaves on disk: the newest, and the one that may still be in use."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """A version that is whole and verified."""
+
+    version: int
+    attempt: int
+    digest: Digest
+    path: Path
+    """The folder that holds its files."""
+    size: int
+    """Bytes of its files."""
+    received: int
+    """Bytes that came for it; what lay on the disk already did not."""
+    took: timedelta
+
+
+class Client:
+    """Fetches checkpoints of one run from relays that nobody has to trust, while it is entered.
+
+    Args:
+        relays: URLs of relays, or of the origin.
+        run: The run's name, or its id.
+        signer: The publisher's address: nothing that somebody else signed is believed.
+        announcements: What the ledger says is newest; without it, the newest that any relay can prove.
+        patience: How long relays may take.
+        pace: How much is asked for at a time.
+        allow_plain_http: Lets `http` go beyond this machine: only inside a network that is itself encrypted. What is
+            fetched is verified either way.
+        tls: For https; the system's authorities by default.
+        registry: For metrics.
+        clock: The system's by default.
+        draws: Randomness of the draws between relays.
+
+    Raises:
+        InvalidInput: There is no relay, or one has no URL that may be spoken to.
+    """
+
+    def __init__(
+        self,
+        relays: Sequence[str],
+        *,
+        run: str,
+        signer: Address,
+        announcements: Announcements | None = None,
+        patience: Patience | None = None,
+        pace: Pace | None = None,
+        allow_plain_http: bool = False,
+        tls: ssl.SSLContext | None = None,
+        registry: CollectorRegistry | None = None,
+        clock: Clock | None = None,
+        draws: random.Random | None = None,
+    ) -> None:
+        self.run = run_id(run)
+        self.signer = signer
+        self.peers = Peers(check_peers(relays, allow_plain_http=allow_plain_http), draws=draws)
+        self.metrics = FetchingMetrics(CollectorRegistry() if registry is None else registry)
+        self._announcements = announcements
+        self._pace = pace
+        self._clock = SystemClock() if clock is None else clock
+        self._upstream = Upstream(patience=patience, tls=tls)
+        self._directory = Directory(
+            run=self.run,
+            signer=signer,
+            peers=self.peers,
+            upstream=self._upstream,
+            metrics=self.metrics,
+            clock=self._clock,
+        )
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        await self._stack.enter_async_context(self._upstream)
+        await self._stack.enter_async_context(self._directory)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def latest(self) -> VersionKey:
+        """The newest version: the one that the ledger names, else the newest that a relay can prove.
+
+        Raises:
+            StaleRelays: No relay has come to show the version that the ledger names.
+            VersionGone: No relay has anything.
+        """
+        announced = await self._announced()
+        if announced is None:
+            await self._directory.first_look()
+            newest = await self._directory.newest()
+            if newest is None:
+                raise self._nothing()
+            return newest
+        deadline = Deadline.after(self._upstream.patience.progress, clock=self._clock)
+        while not await self._shown(announced):
+            try:
+                await deadline.bound(self._directory.next_change(), what="the wait for the announced version")
+            except MusterError:
+                raise StaleRelays(f"the ledger names version {announced.key}, and no relay shows it") from None
+        return announced.key
+
+    async def fetch(self, version: int, to: Path, *, on_progress: OnProgress | None = None) -> Fetched:
+        """Returns when the version stands whole and verified in the folder `to/VERSION`.
+
+        A version that is still being written is fetched as it grows.
+
+        Args:
+            version: Which one; see `latest`.
+            to: The folder that versions stand in.
+            on_progress: Told after each block.
+
+        Raises:
+            VersionGone: No relay has it (any more).
+            NoProgress: Nobody gives what is missing; the next fetch goes on from there.
+            VersionDropped: The publisher's own blocks don't make what was announced.
+            DiskFull: There is no room for it.
+            Conflict: Another process is fetching the same version into the same folder.
+        """
+        await self._directory.first_look(version=version)
+        refused: set[VersionKey] = set()
+        while True:
+            announced = await self._announced()
+            key = await self._directory.newest(version=version, but=refused)
+            if key is None:
+                raise self._nothing(version)
+            if announced is not None and announced.version == version and key.attempt < announced.attempt:
+                raise StaleRelays(
+                    f"the ledger names attempt {announced.attempt} at version {version}; relays are behind"
+                )
+            fetched = await self._fetch_unless_voided(key, to, on_progress, overtaken=False)
+            if fetched is not None:
+                return fetched
+            refused.add(key)
+
+    async def follow(
+        self, to: Path, *, keep: int = KEPT_FOLDERS, on_progress: OnProgress | None = None
+    ) -> AsyncGenerator[Fetched]:
+        """Gives each newest version as soon as it stands whole and verified in the folder; never ends by itself.
+
+        A version that can't be had or was dropped is passed over for the next. Older ones than the newest `keep` are
+        deleted.
+
+        Raises:
+            DiskFull: There is no room.
+        """
+        last: VersionKey | None = None
+        refused: set[VersionKey] = set()
+        while True:
+            key = await self._directory.newest(but=refused)
+            if key is None or (last is not None and key <= last):
+                await self._directory.next_change()
+                continue
+            try:
+                fetched = await self._fetch_unless_voided(key, to, on_progress, overtaken=True)
+            except (VersionDropped, VersionGone, NoProgress, StaleRelays) as error:
+                _log.warning("version-passed-over", version=str(key), why=error.detail)
+                if not isinstance(error, NoProgress):
+                    refused.add(key)
+                continue
+            if fetched is None:
+                continue
+            last = key
+            refused = {each for each in refused if each > key}
+            await asyncio.to_thread(_prune, to, keep)
+            yield fetched
+
+    async def _fetch_unless_voided(
+        self, key: VersionKey, to: Path, on_progress: OnProgress | None, *, overtaken: bool
+    ) -> Fetched | None:
+        """Fetches one attempt; None if a newer one voids it, or takes its place before it is sealed."""
+        began = self._clock.monotonic()
+        assembly = Assembly(
+            key,
+            to,
+            run=self.run,
+            signer=self.signer,
+            peers=self.peers,
+            upstream=self._upstream,
+            metrics=self.metrics,
+            clock=self._clock,
+            pace=self._pace,
+            on_progress=on_progress,
+        )
+        work = asyncio.create_task(self._assemble(assembly))
+        watch = asyncio.create_task(self._until_voided(assembly, overtaken=overtaken))
+        try:
+            await asyncio.wait({work, watch}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                self.metrics.versions.labels("voided").inc()
+                return None
+            path = work.result()
+        except MusterError as error:
+            self.metrics.versions.labels(error.code).inc()
+            raise
+        finally:
+            work.cancel()
+            watch.cancel()
+            await asyncio.gather(work, watch, return_exceptions=True)
+        took = self._clock.monotonic() - began
+        self.metrics.versions.labels("complete").inc()
+        self.metrics.seconds.observe(took)
+        digest = assembly.manifest.digest
+        if digest is None:
+            raise VersionDropped(f"version {key} was never sealed")
+        return Fetched(
+            version=key.version,
+            attempt=key.attempt,
+            digest=digest,
+            path=path,
+            size=sum(file.size for file in assembly.manifest.content()),
+            received=assembly.received,
+            took=timedelta(seconds=took),
+        )
+
+    async def _assemble(self, assembly: Assembly) -> Path:
+        path = await assembly.run(expected=await self._expected(assembly.key))
+        expected = await self._expected(assembly.key)  # it may have been announced meanwhile
+        if expected not in {None, assembly.manifest.digest}:
+            await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+            raise VersionDropped(f"version {assembly.key} was announced as {expected}, and is another")
+        return path
+
+    async def _until_voided(self, assembly: Assembly, *, overtaken: bool) -> None:
+        """Returns when a newer attempt is real; with `overtaken`, also a newer version while this one is unsealed."""
+        key = assembly.key
+        while True:
+            newer = await self._directory.newest()
+            again = await self._directory.newest(version=key.version)
+            if again is not None and again > key:
+                return
+            if overtaken and newer is not None and newer > key and not assembly.manifest.sealed:
+                return
+            await self._directory.next_change()
+
+    async def _shown(self, announced: Announced) -> bool:
+        found = await self._directory.newest(version=announced.version)
+        return found is not None and found.attempt >= announced.attempt
+
+    async def _announced(self) -> Announced | None:
+        return None if self._announcements is None else await self._announcements.latest()
+
+    async def _expected(self, key: VersionKey) -> Digest | None:
+        try:
+            announced = await self._announced()
+        except Unavailable as error:
+            # What the publisher signed is the publisher's; only how fresh it is stays unknown for now.
+            _log.warning("announcements-unavailable", why=error.detail)
+            return None
+        return announced.digest if announced is not None and announced.key == key else None
+
+    def _nothing(self, version: int | None = None) -> MusterError:
+        if not self._directory.answered:
+            return NoProgress(f"none of {len(self.peers.urls)} relays can be reached, or they serve another run")
+        what = "any version" if version is None else f"version {version}"
+        return VersionGone(f"no relay has {what}")
+
+
+def _prune(to: Path, keep: int) -> None:
+    """Deletes all but the newest versions, and what is left of fetches of older ones."""
+    whole = sorted((path for path in to.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
+    for path in whole[:-keep]:
+        shutil.rmtree(path, ignore_errors=True)
+    newest = int(whole[-1].name) if whole else -1
+    for path in to.glob(".partial-*"):
+        number = path.name.removeprefix(".partial-")
+        if number.isdecimal() and int(number) < newest:
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,200 @@
+"""What the peers say that they have, kept up to date by a stream from each; and what of it is true.
+
+A listing is a peer's word. A version counts as real once its first extension, signed by the publisher, was seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from protocol.clock import Clock
+from protocol.identifiers import Address, Digest
+from shardcast.connection import Failed
+from shardcast.errors import BadManifest
+from shardcast.manifest import Manifest, VersionKey
+from shardcast.metrics import FetchingMetrics
+from shardcast.peers import Fault, Peers
+from shardcast.shelf import Listing
+from shardcast.upstream import Upstream
+
+STRAGGLERS = timedelta(seconds=1)
+"""How long, after the first peer has said what it has, the others are waited for."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Directory:
+    """Follows what all peers have, while it is entered, and measures the way to each.
+
+    Args:
+        run: Listings of another run are not looked at.
+        signer: The publisher.
+        peers: Who is followed.
+        upstream: How they are spoken to.
+        metrics: Where faults are counted.
+        clock: Of pauses.
+    """
+
+    def __init__(
+        self,
+        *,
+        run: Digest,
+        signer: Address,
+        peers: Peers,
+        upstream: Upstream,
+        metrics: FetchingMetrics,
+        clock: Clock,
+    ) -> None:
+        self._run = run
+        self._signer = signer
+        self._peers = peers
+        self._upstream = upstream
+        self._metrics = metrics
+        self._clock = clock
+        self._listings: dict[str, Listing] = {}
+        self._asked: set[str] = set()
+        self._real: set[VersionKey] = set()
+        self._lies: set[tuple[str, VersionKey]] = set()
+        self._change = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        self._tasks = [asyncio.create_task(self._follow(url)) for url in self._peers.urls]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def answered(self) -> bool:
+        """Whether any peer has said what it has."""
+        return bool(self._listings)
+
+    async def first_look(self, *, version: int | None = None) -> None:
+        """Returns when all peers have said what they have or failed to, or the others have been waited for enough.
+
+        Args:
+            version: If this one is listed, there is nothing more to wait for.
+        """
+        patience = self._upstream.patience.answer
+        waiting = asyncio.ensure_future(self._all_asked(version))
+        alarm = asyncio.ensure_future(self._clock.sleep(patience))
+        try:
+            while not waiting.done() and not alarm.done():
+                heard = bool(self._listings)
+                change = asyncio.ensure_future(self.next_change())
+                await asyncio.wait({waiting, alarm, change}, return_when=asyncio.FIRST_COMPLETED)
+                change.cancel()
+                if self._listings and not heard:
+                    alarm.cancel()
+                    alarm = asyncio.ensure_future(self._clock.sleep(min(STRAGGLERS, patience)))
+        finally:
+            waiting.cancel()
+            alarm.cancel()
+
+    async def next_change(self) -> None:
+        """Returns when a peer has something else than before."""
+        await self._change.wait()
+
+    def listed(self) -> list[VersionKey]:
+        """What any peer says that it has, newest first; only the newest attempt at each version."""
+        newest: dict[int, VersionKey] = {}
+        for url, listing in self._listings.items():
+            for key in (each.key for each in listing.versions):
+                if (url, key) not in self._lies:
+                    newest[key.version] = max(key, newest.get(key.version, key))
+        return sorted(newest.values(), reverse=True)
+
+    async def newest(self, *, version: int | None = None, but: Iterable[VersionKey] = ()) -> VersionKey | None:
+        """The newest version that is real; None if there is none.
+
+        Args:
+            version: Only attempts at this one.
+            but: These are not wanted.
+        """
+        unwanted = set(but)
+        checked: set[VersionKey] = set()
+        while True:
+            keys = [key for key in self.listed() if version is None or key.version == version]
+            key = next((key for key in keys if key not in unwanted and key not in checked), None)
+            if key is None:
+                return None
+            if await self._is_real(key):
+                return key
+            checked.add(key)
+
+    async def _is_real(self, key: VersionKey) -> bool:
+        if key in self._real:
+            return True
+        holders = [url for url, listing in self._listings.items() if key in {each.key for each in listing.versions}]
+        for url in holders:
+            if (url, key) in self._lies:
+                continue
+            try:
+                async for line in self._upstream.manifest_lines(url, key, start=0):
+                    if line != b"\n":
+                        Manifest(run=self._run, key=key, signer=self._signer).read(line)
+                        self._real.add(key)
+                        return True
+            except BadManifest as error:
+                _log.warning("bad-manifest", peer=url, version=str(key), why=error.detail)
+                self._note(url, Fault.BAD_MANIFEST)
+                self._lies.add((url, key))
+            except Failed as error:
+                self._note(url, error.fault)
+                if error.fault is Fault.GONE:
+                    self._lies.add((url, key))
+        return False
+
+    async def _all_asked(self, version: int | None) -> None:
+        while len(self._asked) < len(self._peers.urls):
+            if version is not None and any(key.version == version for key in self.listed()):
+                return
+            await self._change.wait()
+
+    async def _follow(self, url: str) -> None:
+        """Measures a peer, then hears what it has, for ever."""
+        failures = 0
+        while True:
+            try:
+                self._peers[url].note_bandwidth(await self._upstream.probe(url))
+                async for listing in self._upstream.listings(url):
+                    failures = 0
+                    self._take(url, listing)
+            except Failed as error:
+                _log.info("peer-failed", peer=url, why=error.detail)
+                self._note(url, error.fault)
+            self._listings.pop(url, None)
+            self._heard(url)
+            failures += 1
+            await self._clock.sleep(min(timedelta(milliseconds=100) * 2 ** min(failures, 6), timedelta(seconds=5)))
+
+    def _take(self, url: str, listing: Listing) -> None:
+        if (listing.run, listing.publisher) != (self._run, self._signer):
+            raise Failed(Fault.REFUSED, f"{url} serves run {listing.run} of {listing.publisher}, not ours")
+        self._listings[url] = listing
+        self._lies = {lie for lie in self._lies if lie[0] != url or lie[1] in _keys(listing)}
+        self._heard(url)
+
+    def _heard(self, url: str) -> None:
+        self._asked.add(url)
+        self._change.set()
+        self._change = asyncio.Event()
+
+    def _note(self, url: str, fault: Fault) -> None:
+        self._metrics.errors.labels(url, fault.value).inc()
+        self._peers[url].note_fault(fault, self._clock.monotonic())
+
+
+def _keys(listing: Listing) -> set[VersionKey]:
+    return {each.key for each in listing.versions}

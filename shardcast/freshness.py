@@ -1,0 +1,31 @@
+"""Where it is said which version is the newest: not by a relay, but by the publisher on the ledger."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from protocol.identifiers import Digest
+from shardcast.manifest import VersionKey
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """A version as its publisher announced it."""
+
+    version: int
+    attempt: int
+    digest: Digest
+
+    @property
+    def key(self) -> VersionKey:
+        """The version and its attempt."""
+        return VersionKey(self.version, self.attempt)
+
+
+class Announcements(Protocol):
+    """Knows what was announced; the ledger, for whoever has one."""
+
+    async def latest(self) -> Announced | None:
+        """The newest announced version of the run; None before the first."""
+        ...

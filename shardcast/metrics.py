@@ -1,0 +1,56 @@
+"""What origin, relay and client say about themselves to Prometheus."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+
+class ServingMetrics:
+    """Of whoever gives versions away: an origin or a relay."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.answers = Counter("muster_shardcast_answers", "Answers given", ("route", "status"), registry=registry)
+        self.sent = Counter("muster_shardcast_sent_bytes", "Bytes of blocks sent", registry=registry)
+        self.open = Gauge("muster_shardcast_open_requests", "Requests being answered", registry=registry)
+        self.refused = Counter(
+            "muster_shardcast_refused", "Connections and requests over a limit", ("limit",), registry=registry
+        )
+        self.held = Gauge("muster_shardcast_versions", "Versions held", ("state",), registry=registry)
+        self.newest = Gauge("muster_shardcast_newest_version", "The newest version held", registry=registry)
+        self.age = Gauge(
+            "muster_shardcast_newest_age_seconds", "Time since the newest version was first seen", registry=registry
+        )
+        self.published = Counter("muster_shardcast_published_bytes", "Bytes announced by an origin", registry=registry)
+
+
+class FetchingMetrics:
+    """Of whoever takes versions: a relay or a client. Peers are labelled by host and port."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.received = Counter(
+            "muster_shardcast_received_bytes", "Verified bytes received", ("peer",), registry=registry
+        )
+        self.wasted = Counter(
+            "muster_shardcast_wasted_bytes", "Bytes that came twice, by hedging", ("peer",), registry=registry
+        )
+        self.errors = Counter(
+            "muster_shardcast_peer_errors", "What peers did wrong", ("peer", "kind"), registry=registry
+        )
+        self.bandwidth = Gauge(
+            "muster_shardcast_peer_bandwidth",
+            "Bytes per second of one connection, smoothed",
+            ("peer",),
+            registry=registry,
+        )
+        self.success = Gauge(
+            "muster_shardcast_peer_success", "Share of requests that went well, smoothed", ("peer",), registry=registry
+        )
+        self.versions = Counter(
+            "muster_shardcast_fetched_versions", "Versions fetched, by how it ended", ("end",), registry=registry
+        )
+        self.seconds = Histogram(
+            "muster_shardcast_fetch_seconds",
+            "From the wish for a version to its last verified byte",
+            registry=registry,
+            buckets=(0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 900, 3600),
+        )

@@ -1,0 +1,320 @@
+"""The origin: publishes a run's checkpoints while they are written, and keeps the last few.
+
+    async with Origin(folder, run="devnet", key=publisher, port=8400) as origin:
+        async with origin.publish(version=7) as writing:
+            await writing.write("model.safetensors", data)     # as often as there is more
+        await origin.publish_folder(8, Path("checkpoints/8"))  # or a folder that is complete
+        origin.newest                                          # version, attempt, digest: for the ledger
+
+The data is never copied: blocks are offsets into the files that are there. What the origin remembers (manifests, and
+files that it wrote itself) lies in the folder's `.shardcast`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from protocol.checkpoints import check_path
+from protocol.clock import Clock, SystemClock
+from protocol.errors import Conflict, InvalidInput
+from protocol.identifiers import Digest, run_id
+from protocol.keys import Key
+from shardcast.authoring import Author
+from shardcast.extensions import Base
+from shardcast.guard import ServingLimits
+from shardcast.holding import Holding, Locate
+from shardcast.manifest import BlockSpan, Manifest, VersionKey
+from shardcast.publication import Publication
+from shardcast.server import Server
+from shardcast.shelf import Shelf
+
+KEPT_VERSIONS = 5
+"""Versions that origins and relays hold (design: SHARDCAST), besides the bases that these need."""
+
+_CHECK_BLOCKS = 64
+
+STATE_FOLDER = ".shardcast"
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A version that is complete."""
+
+    version: int
+    attempt: int
+    digest: Digest
+    size: int
+    """Bytes that travel."""
+
+
+class Writing:
+    """A version that is being written through the origin.
+
+    Args:
+        folder: Where its files are written.
+        publication: How they leave.
+    """
+
+    def __init__(self, folder: Path, publication: Publication) -> None:
+        self.published: Published | None = None
+        """What it became, after the end of the `async with` block."""
+        self._folder = folder
+        self._publication = publication
+
+    async def write(self, path: str, data: bytes | bytearray | memoryview, *, expected: int | None = None) -> None:
+        """Adds to a file of the version, and publishes what is whole of it.
+
+        Args:
+            path: Of the file, in the version.
+            data: What to add at its end.
+            expected: Bytes the file will have, if known; said at the first call, readers reserve the room at once.
+        """
+        await asyncio.to_thread(_append, self._folder / check_path(path), data)
+        await self._publication.advance(path, expected=expected)
+
+    async def end(self, path: str) -> None:
+        """Says that a file is complete; those for which it is not said end with the version."""
+        await self._publication.advance(path, ended=True)
+
+
+class Origin:
+    """Publishes checkpoints of one run, while it is entered.
+
+    Args:
+        folder: Where checkpoints are, one folder for each version; `.shardcast` in it is the origin's own.
+        run: The run's name, or its id.
+        key: The publisher's.
+        keep: Versions that are held, besides the bases that they need.
+        host: Address to listen on.
+        port: 0 for any free one.
+        tls: A certificate to serve with; without one, TLS is a reverse proxy's work.
+        limits: For strangers.
+        registry: For metrics.
+        clock: The system's by default.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        run: str,
+        key: Key,
+        keep: int = KEPT_VERSIONS,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
+        limits: ServingLimits | None = None,
+        registry: CollectorRegistry | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        clock = SystemClock() if clock is None else clock
+        if keep < 1:
+            raise InvalidInput(f"an origin keeps at least one version, not {keep}")
+        self.folder = folder
+        self.run = run_id(run)
+        self.shelf = Shelf(run=self.run, publisher=key.address, clock=clock)
+        self.server = Server(self.shelf, host=host, port=port, tls=tls, limits=limits, registry=registry, clock=clock)
+        self._key = key
+        self._keep = keep
+        self._state = folder / STATE_FOLDER
+        self._stack = AsyncExitStack()
+        self._checking: list[asyncio.Task[None]] = []
+
+    @property
+    def url(self) -> str:
+        """Where relays and clients find it."""
+        return self.server.url
+
+    @property
+    def newest(self) -> Published | None:
+        """The newest version that is complete."""
+        return next((_published(holding.manifest) for holding in self.shelf if holding.manifest.sealed), None)
+
+    async def __aenter__(self) -> Self:
+        self._state.mkdir(parents=True, exist_ok=True)
+        await self._take_up()
+        await self._stack.enter_async_context(self.server)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._checking:
+            task.cancel()
+        await asyncio.gather(*self._checking, return_exceptions=True)
+        await self._stack.aclose()
+
+    @asynccontextmanager
+    async def publish(self, *, version: int, base: Base | None = None) -> AsyncIterator[Writing]:
+        """Publishes a version while the caller writes it; leaving the block seals it.
+
+        When the block ends with an error, the version stays unsealed: nobody takes it, and the next attempt voids it.
+        """
+        folder = self._state / "files" / str(version)
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        publication = self.begin(version, folder=folder, base=base)
+        writing = Writing(folder, publication)
+        yield writing
+        writing.published = await self.finish(publication)
+
+    async def publish_folder(self, version: int, folder: Path) -> Published:
+        """Publishes a complete folder; it must stay as it is while the version is held.
+
+        Raises:
+            InvalidInput: Something in it can't stand in a version.
+        """
+        sizes = await asyncio.to_thread(file_sizes, folder)
+        publication = self.begin(version, folder=folder)
+        for path, size in sizes.items():
+            await publication.advance(path, expected=size, ended=True)
+        return await self.finish(publication)
+
+    def begin(self, version: int, *, folder: Path, base: Base | None = None) -> Publication:
+        """Opens the next attempt at a version; what is advanced on it is published at once.
+
+        Args:
+            version: Its number; an attempt at it that was published before is voided.
+            folder: Where its full files lie, or will.
+            base: What deltas in it are applied to.
+        """
+        key = VersionKey(version, self._last_attempt(version) + 1)
+        author = Author(run=self.run, key=key, publisher=self._key, base=base)
+        self._attempts(version).write_text(str(key.attempt))
+        holding = Holding(author.manifest, log=self._path(key, "manifest"), locate=self._locate(key, folder))
+        holding.start()
+        self._path(key, "folder").write_text(str(folder.absolute()))
+        voided = self.shelf.put(holding)
+        if voided is not None:
+            self._forget(voided.manifest.key)
+        publication = Publication(author, holding, advanced=self.server.metrics.published.inc)
+        publication.open()
+        self.shelf.changed()
+        _log.info("publishing", version=version, attempt=key.attempt)
+        return publication
+
+    async def finish(self, publication: Publication) -> Published:
+        """Ends every file that is still open, seals the version, and lets go of what is too old."""
+        for file in publication.holding.manifest.files:
+            if not file.ended:
+                await publication.advance(file.path, kind=file.kind, ended=True)
+        await publication.seal()
+        self.shelf.changed()
+        for old in self.shelf.surplus(self._keep):
+            self.withdraw(old)
+        published = _published(publication.holding.manifest)
+        _log.info("published", version=published.version, attempt=published.attempt, digest=published.digest)
+        return published
+
+    def withdraw(self, holding: Holding) -> None:
+        """Gives a version to nobody any more. Files that the origin wrote go; those of a trainer stay."""
+        self.shelf.drop(holding)
+        self._forget(holding.manifest.key)
+        shutil.rmtree(self._state / "files" / str(holding.manifest.key.version), ignore_errors=True)
+
+    def delta_folder(self, key: VersionKey) -> Path:
+        """Where the deltas of a version lie, at the paths of what they make."""
+        return self._state / "deltas" / str(key)
+
+    def _locate(self, key: VersionKey, folder: Path) -> Locate:
+        deltas = self.delta_folder(key)
+        return lambda file: (deltas if file.kind == "delta" else folder) / file.path
+
+    def _path(self, key: VersionKey, what: str) -> Path:
+        return self._state / f"{key}.{what}"
+
+    def _forget(self, key: VersionKey) -> None:
+        for what in ("manifest", "folder"):
+            self._path(key, what).unlink(missing_ok=True)
+        shutil.rmtree(self.delta_folder(key), ignore_errors=True)
+
+    def _attempts(self, version: int) -> Path:
+        """Remembers how often a version was begun, also after it is withdrawn: no attempt is ever used twice."""
+        return self._state / f"{version}.attempts"
+
+    def _last_attempt(self, version: int) -> int:
+        try:
+            return int(self._attempts(version).read_text())
+        except FileNotFoundError:
+            return 0
+
+    async def _take_up(self) -> None:
+        """Puts back on the shelf what was complete before a restart; each block is given once it was read again."""
+        for log in sorted(self._state.glob("*.manifest")):
+            version, attempt, _ = log.name.split(".")
+            key = VersionKey(int(version), int(attempt))
+            try:
+                folder = Path(self._path(key, "folder").read_text())
+            except OSError:
+                continue
+            manifest = Manifest(run=self.run, key=key, signer=self._key.address)
+            holding = Holding(manifest, log=log, locate=self._locate(key, folder))
+            spans = holding.resume()
+            newer = self.shelf.get(key.version)
+            if manifest.sealed and (newer is None or newer.manifest.key < key):
+                self.shelf.put(holding)
+                self._checking.append(asyncio.create_task(self._check_again(holding, spans)))
+        for old in self.shelf.surplus(self._keep):
+            self.withdraw(old)
+
+    async def _check_again(self, holding: Holding, spans: list[BlockSpan]) -> None:
+        for span in spans:
+            for first in range(span.first, span.first + span.count, _CHECK_BLOCKS):
+                part = BlockSpan(span.file, first, min(_CHECK_BLOCKS, span.first + span.count - first))
+                good = await asyncio.to_thread(holding.check, part)
+                for block in good:
+                    holding.mark(span.file, block)
+                if len(good) != part.count:
+                    _log.warning(
+                        "files-changed", version=holding.manifest.key.version, path=str(holding.path(span.file))
+                    )
+                    self.withdraw(holding)
+                    return
+
+
+def file_sizes(folder: Path) -> dict[str, int]:
+    """The files of a complete folder, as a version names them, in the order of their names.
+
+    Raises:
+        InvalidInput: Something in it is no plain file, or has a name that no version may hold; or there is nothing.
+    """
+    sizes: dict[str, int] = {}
+    for path in sorted(folder.rglob("*")):
+        relative = path.relative_to(folder)
+        if any(part.startswith(".") for part in relative.parts) or (path.is_dir() and not path.is_symlink()):
+            continue
+        if path.is_symlink() or not path.is_file():
+            raise InvalidInput(f"{path} is no plain file", hint="a version holds plain files and folders only")
+        sizes[check_path(relative.as_posix())] = path.stat().st_size
+    if not sizes:
+        raise InvalidInput(f"there is nothing in {folder}", hint="a version has at least one file")
+    return sizes
+
+
+def _append(path: Path, data: bytes | bytearray | memoryview) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab", buffering=0) as file:
+        view = memoryview(data).cast("B")
+        while view:
+            view = view[file.write(view) :]
+
+
+def _published(manifest: Manifest) -> Published:
+    if manifest.digest is None:
+        raise Conflict(f"version {manifest.key} is not complete")
+    return Published(
+        version=manifest.key.version, attempt=manifest.key.attempt, digest=manifest.digest, size=manifest.size
+    )

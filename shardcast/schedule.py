@@ -1,0 +1,141 @@
+"""Which blocks to ask for next, who is on their way with which, and which of those to ask for a second time.
+
+Pure: no clock, no network; a Transfer acts on what it says.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from shardcast.manifest import BlockSpan
+
+
+@dataclass(eq=False, slots=True)
+class Claim:
+    """Blocks that one connection was sent for."""
+
+    span: BlockSpan
+    at: float
+    """When it was made, or last brought a block."""
+    hedge_of: Claim | None = None
+    peer: str = ""
+    left: set[int] = field(default_factory=set)
+    """Blocks that it has not brought yet."""
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to bring."""
+        return not self.left
+
+
+class Schedule:
+    """The blocks of one version that are still missing, in the order of their announcement.
+
+    Args:
+        span_blocks: Most blocks of one request.
+    """
+
+    def __init__(self, *, span_blocks: int) -> None:
+        self._span_blocks = span_blocks
+        self._waiting: deque[BlockSpan] = deque()
+        self._claims: list[Claim] = []
+        self.missing = 0
+        """Blocks that are not here yet, asked for or not."""
+
+    @property
+    def claims(self) -> list[Claim]:
+        """What is asked for now."""
+        return list(self._claims)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether there is something that nobody was sent for."""
+        return bool(self._waiting)
+
+    def announce(self, spans: Iterable[BlockSpan]) -> None:
+        """Adds missing blocks."""
+        for span in spans:
+            self._waiting.append(span)
+            self.missing += span.count
+
+    def claim(self, now: float, *, connections: int = 1) -> Claim | None:
+        """Takes the next blocks; None if somebody was sent for each.
+
+        Args:
+            now: Monotonic time in seconds.
+            connections: How many share the work: what is left is spread over them.
+        """
+        if not self._waiting:
+            return None
+        span = self._waiting.popleft()
+        # The end of a version is shared out, so that the connections end together.
+        ready = span.count + sum(each.count for each in self._waiting)
+        most = max(1, min(self._span_blocks, -(-ready // connections)))
+        if span.count > most:
+            self._waiting.appendleft(BlockSpan(span.file, span.first + most, span.count - most))
+            span = BlockSpan(span.file, span.first, most)
+        return self._start(Claim(span, now))
+
+    def hedge(self, now: float, *, after: float) -> Claim | None:
+        """A second claim on the blocks of the one that has brought nothing for longest; None if none is late.
+
+        Args:
+            now: Monotonic time in seconds.
+            after: Seconds without a block from which on a claim is late.
+        """
+        hedged = {id(each.hedge_of) for each in self._claims if each.hedge_of is not None}
+        late = [
+            each
+            for each in self._claims
+            if each.left and each.hedge_of is None and id(each) not in hedged and now - each.at >= after
+        ]
+        if not late:
+            return None
+        slowest = min(late, key=lambda each: each.at)
+        first = min(slowest.left)
+        count = 1
+        while first + count in slowest.left:
+            count += 1
+        return self._start(Claim(BlockSpan(slowest.span.file, first, count), now, hedge_of=slowest))
+
+    def next_hedge(self, *, after: float) -> float | None:
+        """When the next claim will be late; None if none can be."""
+        times = [each.at + after for each in self._claims if each.left and each.hedge_of is None]
+        return min(times, default=None)
+
+    def brought(self, claim: Claim, block: int, now: float) -> None:
+        """A block is here: all who were sent for it are free of it."""
+        file = claim.span.file
+        claim.at = now
+        counted = False
+        for each in self._claims:
+            if each.span.file == file and block in each.left:
+                each.left.discard(block)
+                counted = True
+        if counted:
+            self.missing -= 1
+
+    def give_up(self, claim: Claim) -> None:
+        """A connection comes back, with or without; what nobody else brings is to be asked for again, first of all."""
+        self._claims.remove(claim)
+        others = {block for each in self._claims if each.span.file == claim.span.file for block in each.left}
+        for first, count in reversed(_runs(sorted(claim.left - others))):
+            self._waiting.appendleft(BlockSpan(claim.span.file, first, count))
+
+    def _start(self, claim: Claim) -> Claim:
+        claim.left = set(range(claim.span.first, claim.span.first + claim.span.count))
+        self._claims.append(claim)
+        return claim
+
+
+def _runs(blocks: list[int]) -> list[tuple[int, int]]:
+    """Blocks as (first, count) of what hangs together."""
+    found: list[tuple[int, int]] = []
+    for block in blocks:
+        if found and sum(found[-1]) == block:
+            found[-1] = (found[-1][0], found[-1][1] + 1)
+        else:
+            found.append((block, 1))
+    return found

@@ -1,0 +1,149 @@
+"""The versions that an origin or a relay has to give, newest first, and who wants to know when that changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import datetime
+
+from pydantic import Field
+
+from protocol.clock import Clock, SystemClock
+from protocol.identifiers import Address, Digest, WireAddress, WireDigest
+from protocol.wire.base import WireModel
+from shardcast.errors import VersionGone
+from shardcast.extensions import MOST_ATTEMPT, MOST_VERSION
+from shardcast.holding import Holding
+from shardcast.manifest import VersionKey
+
+MOST_LISTED = 64
+
+
+class ListedVersion(WireModel):
+    """What a peer says that it has. Nothing of this is believed before the manifest is read."""
+
+    version: int = Field(ge=0, le=MOST_VERSION)
+    attempt: int = Field(ge=1, le=MOST_ATTEMPT)
+    sealed: bool
+    size: int = Field(ge=0)
+    """Bytes that are announced so far."""
+    digest: WireDigest | None = None
+    base: int | None = Field(None, ge=0, le=MOST_VERSION)
+
+    @property
+    def key(self) -> VersionKey:
+        """The version and its attempt."""
+        return VersionKey(self.version, self.attempt)
+
+
+class Listing(WireModel):
+    """All that a peer has, newest first."""
+
+    run: WireDigest
+    publisher: WireAddress
+    versions: tuple[ListedVersion, ...] = Field((), max_length=MOST_LISTED)
+
+
+class Shelf:
+    """Holdings by version, at most one attempt of each.
+
+    Args:
+        run: The run that all are of.
+        publisher: Who signs them.
+        clock: The system's by default.
+    """
+
+    def __init__(self, *, run: Digest, publisher: Address, clock: Clock | None = None) -> None:
+        self.run = run
+        self.publisher = publisher
+        self.revision = 0
+        """Grows with each change of the listing."""
+        self.newest_since: datetime | None = None
+        """When the newest version was first seen."""
+        self._clock = SystemClock() if clock is None else clock
+        self._holdings: dict[int, Holding] = {}
+        self._change = asyncio.Event()
+
+    def __iter__(self) -> Iterator[Holding]:
+        """Newest first."""
+        return iter(sorted(self._holdings.values(), key=lambda holding: holding.manifest.key, reverse=True))
+
+    def __len__(self) -> int:
+        return len(self._holdings)
+
+    def get(self, version: int) -> Holding | None:
+        """The version in its newest attempt; None if it is not here."""
+        return self._holdings.get(version)
+
+    def find(self, key: VersionKey) -> Holding:
+        """One attempt at a version.
+
+        Raises:
+            VersionGone: It is not here.
+        """
+        holding = self._holdings.get(key.version)
+        if holding is None or holding.manifest.key != key:
+            raise VersionGone(f"version {key} is not here")
+        return holding
+
+    def put(self, holding: Holding) -> Holding | None:
+        """Adds a version; returns the older attempt that it voids."""
+        key = holding.manifest.key
+        voided = self._holdings.get(key.version)
+        if not self._holdings or key.version > max(self._holdings):
+            self.newest_since = self._clock.now()
+        self._holdings[key.version] = holding
+        if voided is not None:
+            voided.leave()
+        self.changed()
+        return voided
+
+    def drop(self, holding: Holding) -> None:
+        """Takes a version away; those who wait for it are told."""
+        if self._holdings.get(holding.manifest.key.version) is holding:
+            del self._holdings[holding.manifest.key.version]
+        holding.leave()
+        self.changed()
+
+    def surplus(self, keep: int) -> list[Holding]:
+        """What may go: all but the newest `keep` versions and the bases that these need."""
+        newest = list(self)
+        kept = newest[:keep]
+        needed = {holding.manifest.key.version for holding in kept}
+        for holding in newest:  # newest first, so a base's base is found too
+            if holding.manifest.key.version in needed and (base := holding.manifest.base) is not None:
+                needed.add(base.version)
+        return [holding for holding in newest if holding.manifest.key.version not in needed]
+
+    def listing(self) -> Listing:
+        """What is here now. A version of which nothing is known yet is left out."""
+        listed = [
+            ListedVersion(
+                version=manifest.key.version,
+                attempt=manifest.key.attempt,
+                sealed=manifest.sealed,
+                size=manifest.size,
+                digest=manifest.digest,
+                base=None if manifest.base is None else manifest.base.version,
+            )
+            for manifest in (holding.manifest for holding in self)
+            if manifest.length
+        ]
+        return Listing(run=self.run, publisher=self.publisher, versions=tuple(listed[:MOST_LISTED]))
+
+    def changed(self) -> None:
+        """Says that the listing is another: a version came, went, or was sealed."""
+        self.revision += 1
+        self._change.set()
+        self._change = asyncio.Event()
+
+    def wake(self) -> None:
+        """Makes everybody who waits look again."""
+        self._change.set()
+        self._change = asyncio.Event()
+        for holding in self:
+            holding.wake()
+
+    async def next_change(self) -> None:
+        """Returns when the listing is another than now."""
+        await self._change.wait()

@@ -1,0 +1,81 @@
+"""A run's origin, clients of it, and content to send."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardcast.client import Client
+from shardcast.origin import Origin
+from shardcast.upstream import Patience
+from tests.shardcast.manifests import PUBLISHER
+
+RUN_NAME = "test"
+
+QUICK = Patience(
+    connect=timedelta(seconds=2),
+    answer=timedelta(seconds=2),
+    silence=timedelta(seconds=8),
+    stall=timedelta(seconds=1),
+    progress=timedelta(seconds=6),
+    hedge=timedelta(milliseconds=300),
+)
+
+Content = dict[str, bytes]
+
+
+def content(seed: int, *, size: int = 5 * (1 << 20) + 77) -> Content:
+    """A version: a large file, a small one in a folder, and an empty one."""
+    data = random.Random(seed).randbytes(size)
+    return {"model.safetensors": data, "tokenizer/config.json": b'{"seed": %d}' % seed, "empty": b""}
+
+
+def write_folder(folder: Path, files: Content) -> Path:
+    """The content as files."""
+    for path, data in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
+    return folder
+
+
+def read_folder(folder: Path) -> Content:
+    """What is in a folder, without what is hidden."""
+    found = {}
+    for root, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            if not name.startswith("."):
+                path = Path(root) / name
+                found[path.relative_to(folder).as_posix()] = path.read_bytes()
+    return found
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    """Whatever is entered here is left at the end of the test."""
+    async with AsyncExitStack() as entered:
+        yield entered
+
+
+@pytest.fixture
+async def origin(tmp_path: Path, stack: AsyncExitStack) -> Origin:
+    """An origin of the test run."""
+    return await stack.enter_async_context(Origin(tmp_path / "origin", run=RUN_NAME, key=PUBLISHER))
+
+
+@pytest.fixture
+def client_of() -> Callable[..., Client]:
+    """Makes clients of the test run that soon lose patience."""
+
+    def make(*urls: str, **other: Any) -> Client:
+        settings: dict[str, Any] = {"run": RUN_NAME, "signer": PUBLISHER.address, "patience": QUICK}
+        return Client(urls, **(settings | other))
+
+    return make

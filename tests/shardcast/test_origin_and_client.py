@@ -1,0 +1,141 @@
+"""From an origin straight to a client: what arrives is what was published, whole, while it is written and after."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from protocol.checkpoints import folder_files, version_digest
+from protocol.errors import InvalidInput
+from shardcast.client import Client
+from shardcast.errors import VersionGone
+from shardcast.extensions import BLOCK
+from shardcast.manifest import VersionKey
+from shardcast.origin import Origin
+from tests.shardcast.conftest import RUN_NAME, content, read_folder, write_folder
+from tests.shardcast.manifests import PUBLISHER, STRANGER
+
+Clients = Callable[..., Client]
+
+
+async def test_a_published_folder_arrives_whole(origin: Origin, client_of: Clients, tmp_path: Path) -> None:
+    files = content(1)
+    published = await origin.publish_folder(1, write_folder(tmp_path / "source", files))
+    async with client_of(origin.url) as client:
+        assert await client.latest() == VersionKey(1, 1)
+        fetched = await client.fetch(1, tmp_path / "to")
+    assert fetched.path == tmp_path / "to" / "1"
+    assert read_folder(fetched.path) == files
+    assert fetched.digest == published.digest == version_digest(folder_files(fetched.path))
+    assert fetched.received == fetched.size == sum(map(len, files.values()))
+    assert [path.name for path in (tmp_path / "to").iterdir()] == ["1"]
+
+
+async def test_a_client_has_blocks_before_the_trainer_has_written_the_next(
+    origin: Origin, client_of: Clients, tmp_path: Path
+) -> None:
+    data = content(2)["model.safetensors"]
+    heard: asyncio.Queue[int] = asyncio.Queue()
+    async with client_of(origin.url) as client, origin.publish(version=4) as writing:
+        await writing.write("model.safetensors", data[:BLOCK], expected=len(data))
+        fetching = asyncio.create_task(
+            client.fetch(4, tmp_path, on_progress=lambda progress: heard.put_nowait(progress.done))
+        )
+        for at in range(BLOCK, len(data), BLOCK):
+            while await heard.get() < at:
+                assert not fetching.done()
+            await writing.write("model.safetensors", data[at : at + BLOCK])
+        assert not (tmp_path / "4").exists()
+        await writing.end("model.safetensors")
+    fetched = await fetching
+    assert writing.published is not None
+    assert writing.published.digest == fetched.digest
+    assert read_folder(fetched.path) == {"model.safetensors": data}
+
+
+async def test_the_newer_attempt_at_a_version_takes_the_place_of_one_that_was_never_sealed(
+    origin: Origin, client_of: Clients, tmp_path: Path
+) -> None:
+    first, second = content(3), content(4)
+    async with client_of(origin.url) as client:
+        with suppress(ZeroDivisionError):
+            async with origin.publish(version=1) as writing:
+                await writing.write("model.safetensors", first["model.safetensors"])
+                fetching = asyncio.create_task(client.fetch(1, tmp_path / "to"))
+                await writing.write("model.safetensors", b"the trainer dies here")
+                raise ZeroDivisionError
+        await origin.publish_folder(1, write_folder(tmp_path / "source", second))
+        fetched = await fetching
+    assert fetched.attempt == 2
+    assert read_folder(fetched.path) == second
+
+
+async def test_a_client_follows_each_newest_version_and_keeps_two(
+    origin: Origin, client_of: Clients, tmp_path: Path
+) -> None:
+    async with client_of(origin.url) as client:
+        following = client.follow(tmp_path / "to", keep=2)
+        for version in (1, 2, 5):
+            files = content(version)
+            await origin.publish_folder(version, write_folder(tmp_path / f"source{version}", files))
+            fetched = await anext(following)
+            assert (fetched.version, read_folder(fetched.path)) == (version, files)
+        await following.aclose()
+    assert sorted(path.name for path in (tmp_path / "to").iterdir()) == ["2", "5"]
+
+
+async def test_an_origin_keeps_the_last_versions_and_a_client_is_told_that_an_older_one_is_gone(
+    stack: AsyncExitStack, client_of: Clients, tmp_path: Path
+) -> None:
+    origin = await stack.enter_async_context(Origin(tmp_path / "origin", run=RUN_NAME, key=PUBLISHER, keep=2))
+    for version in (1, 2, 3):
+        source = write_folder(tmp_path / str(version), {"a": b"%d" % version})
+        await origin.publish_folder(version, source)
+    assert [each.version for each in origin.shelf.listing().versions] == [3, 2]
+    assert (tmp_path / "1" / "a").exists()  # a trainer's files are the trainer's
+    async with client_of(origin.url) as client:
+        with pytest.raises(VersionGone, match="version 1"):
+            await client.fetch(1, tmp_path / "to")
+
+
+async def test_an_origin_goes_on_after_a_restart_with_what_was_complete(client_of: Clients, tmp_path: Path) -> None:
+    files = content(6)
+    async with Origin(tmp_path / "origin", run=RUN_NAME, key=PUBLISHER) as origin:
+        await origin.publish_folder(1, write_folder(tmp_path / "one", files))
+        published = await origin.publish_folder(2, write_folder(tmp_path / "two", content(7)))
+        origin.begin(3, folder=tmp_path / "three")
+    (tmp_path / "two" / "model.safetensors").write_bytes(b"changed behind the origin's back")
+    async with Origin(tmp_path / "origin", run=RUN_NAME, key=PUBLISHER) as origin, client_of(origin.url) as client:
+        fetched = await client.fetch(1, tmp_path / "to")
+        assert read_folder(fetched.path) == files
+        with pytest.raises(VersionGone):
+            await client.fetch(2, tmp_path / "to")
+        again = await origin.publish_folder(2, write_folder(tmp_path / "two", content(7)))
+        assert (again.digest, again.attempt) == (published.digest, 2)
+
+
+async def test_what_another_key_published_is_not_looked_at(origin: Origin, client_of: Clients, tmp_path: Path) -> None:
+    await origin.publish_folder(1, write_folder(tmp_path / "source", {"a": b"a"}))
+    async with client_of(origin.url, signer=STRANGER.address) as client:
+        with pytest.raises(Exception, match="another run"):
+            await client.fetch(1, tmp_path / "to")
+
+
+@pytest.mark.parametrize("name", [".hidden only", "a b", "-dash"])
+async def test_a_folder_that_can_be_no_version_is_refused(origin: Origin, tmp_path: Path, name: str) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / name).write_text("x")
+    with pytest.raises(InvalidInput):
+        await origin.publish_folder(1, tmp_path / "source")
+    assert not origin.shelf.listing().versions
+
+
+async def test_a_link_out_of_the_folder_is_not_published(origin: Origin, tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "passwd").symlink_to("/etc/passwd")
+    with pytest.raises(InvalidInput, match="plain file"):
+        await origin.publish_folder(1, tmp_path / "source")
