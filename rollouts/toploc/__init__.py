@@ -1,22 +1,45 @@
 """TOPLOC: proofs that a policy's own computation produced a rollout's tokens (arXiv 2501.16007; docs/toploc.md)."""
 
 from rollouts.toploc.builder import PendingProofs, ProofBuilder
+from rollouts.toploc.calibration import Arithmetic, BadCalibration, Calibration, CalibrationEntry
 from rollouts.toploc.codec import Codec, split, stretches_of
+from rollouts.toploc.judgement import (
+    Aggregate,
+    Excess,
+    Figures,
+    Judgement,
+    Outcome,
+    Thresholds,
+    aggregate,
+    judge,
+)
 from rollouts.toploc.polynomial import PolynomialCodec, Unprovable, encode
 from rollouts.toploc.proofs import TOPLOC, build, proofs_of, verify, verify_many, verify_rows
 from rollouts.toploc.results import Malformed, ProofResult
 
 __all__ = [
     "TOPLOC",
+    "Aggregate",
+    "Arithmetic",
+    "BadCalibration",
+    "Calibration",
+    "CalibrationEntry",
     "Codec",
+    "Excess",
+    "Figures",
+    "Judgement",
     "Malformed",
+    "Outcome",
     "PendingProofs",
     "PolynomialCodec",
     "ProofBuilder",
     "ProofResult",
+    "Thresholds",
     "Unprovable",
+    "aggregate",
     "build",
     "encode",
+    "judge",
     "proofs_of",
     "split",
     "stretches_of",

@@ -1,0 +1,83 @@
+"""A calibration is a file that a person can read, and that says nothing about what was not measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protocol.errors import NotFound
+from rollouts.engines.interface import Dtype, EngineName
+from rollouts.toploc import TOPLOC, Arithmetic, BadCalibration, Calibration, CalibrationEntry, Thresholds
+from rollouts.toploc.judgement import NAMES
+
+TORCH = Arithmetic(engine=EngineName.TORCH, dtype=Dtype.FLOAT32)
+VLLM = Arithmetic(engine=EngineName.VLLM, dtype=Dtype.BFLOAT16)
+ENTRY = CalibrationEntry(
+    model="tiny-llama",
+    codec=TOPLOC.name,
+    prover=VLLM,
+    verifier=TORCH,
+    sample=Thresholds(**dict.fromkeys(NAMES, 0.5)),
+    file=Thresholds(**dict.fromkeys(NAMES, 0.25)),
+    samples=2048,
+    files=32,
+)
+CALIBRATION = Calibration(entries=(ENTRY,))
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    (tmp_path / "calibration.json").write_bytes(CALIBRATION.to_json())
+    assert Calibration.read(tmp_path / "calibration.json") == CALIBRATION
+
+
+def test_an_entry_is_found_by_all_that_it_is_for() -> None:
+    assert CALIBRATION.find(model="tiny-llama", codec="toploc-32-128", prover=VLLM, verifier=TORCH) is ENTRY
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"model": "tiny-qwen"}, {"codec": "toploc-16-128"}, {"prover": TORCH}, {"verifier": VLLM}],
+    ids=lambda other: next(iter(other)),
+)
+def test_what_was_not_measured_is_not_found(other: dict[str, Any]) -> None:
+    with pytest.raises(NotFound, match="is not calibrated"):
+        CALIBRATION.find(**{"model": "tiny-llama", "codec": TOPLOC.name, "prover": VLLM, "verifier": TORCH, **other})
+
+
+def without(*path: str | int) -> bytes:
+    """The calibration's JSON, less one thing."""
+    whole = at = json.loads(CALIBRATION.to_json())
+    for part in path[:-1]:
+        at = at[part]
+    del at[path[-1]]
+    return json.dumps(whole).encode()
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b"", "JSON"),
+        (b"[]", "the file"),
+        (b'{"format": 2, "entries": []}', "format"),
+        (without("entries", 0, "file", "sign_mismatches"), r"entries\.0\.file\.sign_mismatches"),
+        (without("entries", 0, "verifier"), r"entries\.0\.verifier"),
+        (CALIBRATION.to_json().replace(b"0.25", b"NaN", 1), "finite"),
+        (CALIBRATION.to_json().replace(b"0.25", b"-1", 1), "greater than or equal to 0"),
+        (CALIBRATION.to_json().replace(b"bfloat16", b"int4"), "bfloat16"),
+        (b" " * (1 << 20) + CALIBRATION.to_json(), "bytes"),
+        (json.dumps({"entries": [ENTRY.model_dump(mode="json")] * 2}).encode(), "two entries"),
+    ],
+    ids=["empty", "a list", "another format", "a threshold less", "no verifier", "no number", "a negative one",
+         "another type", "too large", "an entry twice"],
+)  # fmt: skip
+def test_what_is_no_calibration_says_where(raw: bytes, message: str) -> None:
+    with pytest.raises(BadCalibration, match=message):
+        Calibration.from_json(raw)
+
+
+def test_a_calibration_that_is_not_there_says_so(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match=r"none\.json"):
+        Calibration.read(tmp_path / "none.json")

@@ -1,0 +1,143 @@
+"""What passes is what honest proofs show; what can't be a proof never passes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from protocol.errors import InvalidInput
+from rollouts.toploc import (
+    Aggregate,
+    Excess,
+    Figures,
+    Malformed,
+    Outcome,
+    ProofResult,
+    Thresholds,
+    aggregate,
+    build,
+    judge,
+    verify,
+)
+from rollouts.toploc.judgement import NAMES
+from tests.rollouts.toploc.states import normal_states
+
+NONE = Thresholds(**dict.fromkeys(NAMES, 0.0))
+
+
+@st.composite
+def measured(draw: st.DrawFn) -> ProofResult:
+    """A result such as a comparison gives."""
+    exponents = draw(st.integers(0, 128))
+    return ProofResult(
+        malformed=None,
+        points=128,
+        exponent_mismatches=exponents,
+        sign_mismatches=draw(st.integers(0, 128)),
+        mantissa_total=draw(st.integers(0, 127 * (128 - exponents))),
+        mantissa_median=draw(st.integers(0, 254)) / 2 if exponents < 128 else 128.0,
+        distance_total=draw(st.integers(0, 128 * 128)),
+    )
+
+
+def result(**changes: float) -> ProofResult:
+    """A proof without error, but for what is given."""
+    values = {"exponent_mismatches": 0, "sign_mismatches": 0, "mantissa_total": 0, "mantissa_median": 0.0}
+    return ProofResult(malformed=None, **{"points": 128, "distance_total": 0, **values, **changes})  # type: ignore[arg-type] # floats and integers by name
+
+
+def test_proofs_without_error_pass_even_where_nothing_is_allowed() -> None:
+    states = normal_states(70, 64)
+    together = aggregate(verify(states, build(states)))
+    assert together == Aggregate(3, 3 * 128, (), Figures(**dict.fromkeys(NAMES, 0.0)))
+    assert judge(together, NONE).outcome is Outcome.PASSED
+
+
+def test_figures_are_means_over_points_and_the_worst_proof() -> None:
+    figures = aggregate([
+        result(exponent_mismatches=28, sign_mismatches=2, mantissa_total=50, mantissa_median=0.5, distance_total=640),
+        result(exponent_mismatches=0, sign_mismatches=0, mantissa_total=64, mantissa_median=1.0, distance_total=64),
+        result(points=64, sign_mismatches=6, mantissa_total=0, mantissa_median=7.0, distance_total=0),
+    ]).figures  # fmt: skip
+    assert figures == Figures(
+        exponent_mismatches=28 / 320,
+        sign_mismatches=8 / 320,
+        mantissa_mean=114 / 292,
+        mantissa_median=1.0,
+        distance_mean=704 / 320,
+        distance_worst=5.0,
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_figure_fails_above_its_own_threshold_and_passes_at_it(name: str) -> None:
+    figures = Figures(**{**dict.fromkeys(NAMES, 0.0), name: 0.5})
+    together = Aggregate(1, 128, (), figures)
+    assert judge(together, NONE.model_copy(update={name: 0.5})).outcome is Outcome.PASSED
+    judgement = judge(together, NONE.model_copy(update={name: 0.25}))
+    assert (judgement.outcome, judgement.excesses) == (Outcome.STATISTICAL, (Excess(name, 0.5, 0.25),))
+
+
+@settings(max_examples=50, deadline=None)
+@given(sound=st.lists(measured(), max_size=4), reason=st.sampled_from(Malformed), place=st.integers(0, 4))
+def test_one_malformed_proof_is_an_exact_failure_whatever_is_allowed(
+    sound: list[ProofResult], reason: Malformed, place: int
+) -> None:
+    widest = Thresholds(**{name: 1.0 if name.endswith("mismatches") else 128.0 for name in NAMES})
+    judgement = judge(aggregate([*sound[:place], ProofResult.refused(reason), *sound[place:]]), widest)
+    assert (judgement.outcome, judgement.malformed) == (Outcome.EXACT, (reason,))
+
+
+def test_only_malformed_proofs_have_the_worst_figures() -> None:
+    figures = aggregate([ProofResult.refused(Malformed.LENGTH)] * 2).figures
+    assert [getattr(figures, name) for name in NAMES] == [1, 1, 128, 128, 128, 128]
+
+
+def test_no_equal_exponent_is_the_worst_mantissa_not_the_best() -> None:
+    together = aggregate([result(exponent_mismatches=128, mantissa_median=128.0, distance_total=128 * 128)])
+    assert together.figures.mantissa_mean == 128
+
+
+def test_nothing_verified_is_no_judgement() -> None:
+    with pytest.raises(InvalidInput, match="no proof results"):
+        aggregate([])
+
+
+@settings(max_examples=50, deadline=None)
+@given(honest=st.lists(st.lists(measured(), min_size=1, max_size=4).map(aggregate), min_size=1, max_size=5),
+       headroom=st.floats(1, 10))  # fmt: skip
+def test_what_was_calibrated_on_passes(honest: list[Aggregate], headroom: float) -> None:
+    thresholds = Thresholds.around(honest, headroom=headroom)
+    assert all(judge(each, thresholds).outcome is Outcome.PASSED for each in honest)
+
+
+@pytest.mark.parametrize(
+    ("honest", "headroom"),
+    [([], 1.5), ([aggregate([ProofResult.refused(Malformed.MISSING)])], 1.5), ([aggregate([result()])], 0.9),
+     ([aggregate([result()])], float("nan"))],
+    ids=["nothing", "a malformed one", "too little headroom", "no number"],
+)  # fmt: skip
+def test_no_thresholds_come_from_bad_measurements(honest: list[Aggregate], headroom: float) -> None:
+    with pytest.raises(InvalidInput, match="no thresholds"):
+        Thresholds.around(honest, headroom=headroom)
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), float("inf")])
+def test_a_threshold_is_a_number_that_a_figure_can_have(value: float) -> None:
+    with pytest.raises(ValidationError):
+        Thresholds(**{**dict.fromkeys(NAMES, 0.0), "sign_mismatches": value})
+
+
+def test_rounding_noise_passes_a_calibrated_threshold_and_another_model_does_not() -> None:
+    def noisy(seed: int) -> Aggregate:
+        states = normal_states(128, 256, seed=seed, dtype=torch.float32)
+        other = states * (1 + 2e-3 * normal_states(128, 256, seed=seed + 100, dtype=torch.float32))
+        return aggregate(verify(other, build(states)))
+
+    thresholds = Thresholds.around([noisy(seed) for seed in range(8)], headroom=1.5)
+    assert judge(noisy(9), thresholds).outcome is Outcome.PASSED
+    stranger = aggregate(verify(normal_states(128, 256, seed=1), build(normal_states(128, 256, seed=2))))
+    assert judge(stranger, thresholds).outcome is Outcome.STATISTICAL
