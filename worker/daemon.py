@@ -44,6 +44,7 @@ from worker.queue.store import QueueStore
 from worker.registration import Registrar
 from worker.runtime.interface import Runtime
 from worker.settings import WorkerSettings
+from worker.slots import TaskSlots
 from worker.state import StateDirectory
 from worker.status import Phase, Situation, WorkerStatus
 from worker.unix_server import UnixServer
@@ -110,6 +111,7 @@ class Daemon:
         self._pusher = LogPusher(self._log_of, clock=parts.clock)
         self._bridge: UnixServer | None = None
         self._bridged: RunningTask | None = None
+        self._slots: TaskSlots | None = None
         self._task_metrics: dict[str, float] = {}
         self._heart: Heart | None = None
         self._past_log: tuple[str, LogStore] | None = None
@@ -224,6 +226,7 @@ class Daemon:
             await self.converger.hand_over()
         except MusterError as error:
             _log.warning("not-handed-over", detail=error.detail, hint=error.hint)
+        await self._release_slots()
         await self._deliver_rest()
         await self._say_last_words()
         if self._leaving:
@@ -235,6 +238,13 @@ class Daemon:
         with contextlib.suppress(MusterError, TimeoutError):
             async with asyncio.timeout(_LAST_WORDS.total_seconds()):
                 await self._heart.beat()
+
+    async def _release_slots(self) -> None:
+        """Others may have what the task leased and did not do."""
+        if self._slots is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_WORDS.total_seconds()):
+                    await self._slots.release_rest()
 
     async def _deliver_rest(self) -> None:
         """As much of the queue as its grace allows; the rest is kept for the next start."""
@@ -288,6 +298,8 @@ class Daemon:
             return
         if self._bridge is not None:
             await self._bridge.stop()
+        if self._bridged is not None and self._bridged.assignment_id != task.assignment_id:
+            await self._release_slots()
         parts = self._parts
         self._task_metrics.clear()
         directory = parts.state.bridges / task.assignment_id
@@ -305,12 +317,26 @@ class Daemon:
                 clock=parts.clock,
                 most_file_bytes=parts.settings.most_file_bytes,
                 most_spooled_bytes=parts.settings.most_spooled_bytes,
+                slots=self._slots_of(task),
             )
         )
         # Anybody may connect who can see the socket, whatever user the image has: only this task's container can.
         self._bridge = UnixServer(bridge, directory / "bridge.sock", mode=0o666)
         await self._bridge.start()
         self._bridged = task
+
+    def _slots_of(self, task: RunningTask) -> TaskSlots:
+        parts = self._parts
+        self._slots = TaskSlots(
+            assignment_id=task.assignment_id,
+            node=parts.key.address,
+            pool_id=parts.settings.pool_id,
+            domain=parts.chain.work_domain,
+            state=parts.state,
+            service=lambda: self._pusher.orchestrator,
+            clock=parts.clock,
+        )
+        return self._slots
 
     def _file_added(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
         return lambda: _ignore(loop.call_soon_threadsafe(self._runner.wake))

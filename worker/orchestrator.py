@@ -11,6 +11,7 @@ from protocol.clients.node import NodeClient
 from protocol.clock import Clock
 from protocol.keys import Key
 from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer, LogBatch, LogReceipt
+from protocol.wire.runs import SlotGrant, SlotName, SlotRequest, StepAnswer
 from worker.membership import Membership
 from worker.server_time import ServerTime
 
@@ -38,6 +39,8 @@ class Orchestrator:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.time = ServerTime(clock)
+        self.address = membership.orchestrator
+        """Whose signature counts."""
         self._client = NodeClient(
             ServiceLocation(membership.url, membership.orchestrator),
             key=key,
@@ -58,6 +61,18 @@ class Orchestrator:
     async def push_logs(self, batch: LogBatch) -> LogReceipt:
         """Hands lines over; those that it has already are skipped there."""
         return await self._client.push_logs(batch)
+
+    async def step(self) -> StepAnswer:
+        """What to work on now."""
+        return await self._client.step()
+
+    async def slot(self, request: SlotRequest) -> SlotGrant:
+        """Leases a slot."""
+        return await self._client.slot(request)
+
+    async def release(self, slots: tuple[SlotName, ...]) -> None:
+        """Gives slots up."""
+        await self._client.release(slots)
 
     async def close(self) -> None:
         """Closes connections."""

@@ -12,12 +12,30 @@ import pytest
 
 from protocol.clock import SystemClock
 from protocol.identifiers import Address
+from protocol.typed_data import SigningDomain
 from worker.bridge.app import BridgeParts, create_bridge
 from worker.memory import RunningTask
 from worker.queue.store import QueueStore
+from worker.slots import TaskSlots
+from worker.state import StateDirectory
 from worker.unix_server import UnixServer, short_path
 
 TASK = RunningTask(assignment_id="a" * 32, task_id="b" * 32, task_name="task", generation=3, token="right")
+
+
+def idle_slots(home: Path, node: Address) -> TaskSlots:
+    """The slots of a task whose worker has no orchestrator."""
+    state = StateDirectory(home)
+    domain = SigningDomain(1, node)
+    return TaskSlots(
+        assignment_id=TASK.assignment_id,
+        node=node,
+        pool_id=7,
+        domain=domain,
+        state=state,
+        service=lambda: None,
+        clock=SystemClock(),
+    )
 
 
 @dataclass
@@ -57,6 +75,7 @@ async def bridged(tmp_path: Path, node: Address) -> AsyncIterator[Bridged]:
         clock=SystemClock(),
         most_file_bytes=5000,
         most_spooled_bytes=6000,
+        slots=idle_slots(tmp_path, node),
     )
     server = UnixServer(create_bridge(parts), deep, mode=0o666)
     await server.start()

@@ -4,6 +4,12 @@
     POST /v1/files      {"path": "step-3.parquet"}          a file of the data volume, to be delivered
     GET  /v1/files/ID                                       where it stands
     GET  /v1/identity                                       pool, node, task, group
+    GET  /v1/step                                           what to work on, and with which policy
+    POST /v1/slots      {"step": 3, "groups": 8}            leases a slot
+    POST /v1/slots/release  {"slots": [{"step": 3, "index": 0}]}    gives slots up
+
+A file of kind `rollout` names its slot and its work units (`"rollout": {"step": 3, "index": 0, "units": 812}`); the
+worker attaches the lease that it obtained for this task, and no other.
 
 Every request carries `Authorization: Bearer $MUSTER_BRIDGE_TOKEN`.
 """
@@ -19,76 +25,27 @@ from pathlib import Path
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Header, Request
-from pydantic import Field
 
 from protocol import __version__
 from protocol.clock import Clock
-from protocol.errors import NotFound, RateLimited, Unauthenticated
-from protocol.identifiers import Address, WireAddress
+from protocol.errors import InvalidInput, NotFound, RateLimited, Unauthenticated
+from protocol.identifiers import Address
 from protocol.rates import IpRates, Rate
 from protocol.service import create_service
 from protocol.signing import unix_ms
-from protocol.wire.base import Identifier, Name, PoolId, ShortText, WireModel
-from protocol.wire.tasks import GroupPlace
-from worker.bridge.paths import LONGEST_PATH, open_inside
+from protocol.wire.base import Identifier
+from protocol.wire.bridge import ROLLOUT_KIND, FileState, HandedOver, HandOver, Metrics, TaskIdentity
+from protocol.wire.runs import LEASED_WORK, ReleasedSlots, SlotGrant, SlotWish, StepAnswer
+from worker.bridge.paths import open_inside
 from worker.memory import RunningTask
 from worker.queue.store import QueueStore
+from worker.slots import TaskSlots
 
-MOST_METRICS = 32
 BODY_LIMIT = 64 * 1024
 RATE = Rate(count=100, per=timedelta(seconds=1), burst=400)
 """More would keep the worker from its own work."""
 
 _SOON = timedelta(seconds=2)
-
-MetricName = Annotated[Name, Field(max_length=48)]
-
-
-class Metrics(WireModel):
-    """Gauges that the task reports; the newest value of each counts."""
-
-    metrics: Annotated[dict[MetricName, float], Field(max_length=MOST_METRICS)]
-
-
-class HandOver(WireModel):
-    """A file to deliver."""
-
-    path: Annotated[str, Field(min_length=1, max_length=LONGEST_PATH)]
-    """Relative to MUSTER_DATA_DIR."""
-    kind: Name = "rollout"
-    key: Annotated[str, Field(max_length=200, pattern=r"^[\x21-\x7e]*$")] = ""
-    """The same key is the same file, however often it is handed over; by default the path."""
-    metadata: Annotated[dict[Name, ShortText], Field(max_length=32)] = {}
-
-
-class HandedOver(WireModel):
-    """The worker has its own copy now: the task may do with its file what it likes."""
-
-    id: Identifier
-    new: bool
-    """False if it was handed over before."""
-
-
-class FileState(WireModel):
-    """Where a file stands on its way."""
-
-    id: Identifier
-    stage: str
-    attempts: int
-    error: str
-    parked: bool
-
-
-class Identity(WireModel):
-    """Who the task runs for."""
-
-    node: WireAddress
-    pool_id: PoolId
-    task_id: Identifier
-    task_name: Name
-    assignment_id: Identifier
-    generation: int
-    group: GroupPlace | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +63,7 @@ class BridgeParts:
         clock: Whose time counts.
         most_file_bytes: The limit of one file.
         most_spooled_bytes: The limit of all files that wait.
+        slots: What the task leased.
     """
 
     task: RunningTask
@@ -118,6 +76,7 @@ class BridgeParts:
     clock: Clock
     most_file_bytes: int
     most_spooled_bytes: int
+    slots: TaskSlots
 
 
 def create_bridge(parts: BridgeParts) -> FastAPI:
@@ -157,9 +116,9 @@ def create_bridge(parts: BridgeParts) -> FastAPI:
         )
 
     @app.get("/v1/identity")
-    async def identity(_: Checked) -> Identity:
+    async def identity(_: Checked) -> TaskIdentity:
         """Says who the task runs for."""
-        return Identity(
+        return TaskIdentity(
             node=parts.node,
             pool_id=parts.pool_id,
             task_id=parts.task.task_id,
@@ -168,6 +127,21 @@ def create_bridge(parts: BridgeParts) -> FastAPI:
             generation=parts.task.generation,
             group=parts.task.group,
         )
+
+    @app.get("/v1/step")
+    async def step(_: Checked) -> StepAnswer:
+        """Says what to work on now."""
+        return await parts.slots.step()
+
+    @app.post("/v1/slots")
+    async def slots(body: SlotWish, _: Checked) -> SlotGrant:
+        """Leases a slot."""
+        return await parts.slots.lease(body)
+
+    @app.post("/v1/slots/release", status_code=204)
+    async def release(body: ReleasedSlots, _: Checked) -> None:
+        """Gives slots up that nothing was handed over for."""
+        await parts.slots.release(body.slots)
 
     return app
 
@@ -185,18 +159,26 @@ Checked = Annotated[None, Depends(_check_token)]
 
 
 def _take(parts: BridgeParts, body: HandOver) -> HandedOver:
-    key = f"{parts.task.assignment_id}:{body.key or body.path}"
+    file = body.key or body.path
+    if LEASED_WORK in body.metadata:
+        raise InvalidInput(f"a task may not give the metadata {LEASED_WORK!r}", hint="name a slot in `rollout`")
+    if body.rollout is not None and body.kind != ROLLOUT_KIND:
+        raise InvalidInput(f"a file of kind {body.kind} has no slot", hint="leave `rollout` out, or give kind rollout")
     metadata = {**body.metadata, "task_id": parts.task.task_id, "assignment_id": parts.task.assignment_id}
+    if body.rollout is not None:
+        metadata[LEASED_WORK] = parts.slots.work_of(body.rollout, file).model_dump_json()
     with open_inside(parts.volume, body.path, most_bytes=parts.most_file_bytes) as descriptor:
         item_id, new = parts.queue.add(
             descriptor,
             name=body.path,
             kind=body.kind,
-            key=key,
+            key=f"{parts.task.assignment_id}:{file}",
             metadata=metadata,
             now_ms=unix_ms(parts.clock.now()),
             most_bytes=parts.most_file_bytes,
             most_spooled=parts.most_spooled_bytes,
         )
+    if body.rollout is not None:
+        parts.slots.handed_over(body.rollout, file)
     parts.on_file()
     return HandedOver(id=item_id, new=new)

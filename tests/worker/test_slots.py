@@ -1,0 +1,264 @@
+"""A task's slots over the bridge: leased by the worker, named by the task, attached by the worker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from protocol.clock import TurnedClock
+from protocol.errors import Conflict, Unavailable
+from protocol.identifiers import ZERO_DIGEST, Address, run_id
+from protocol.keys import Key
+from protocol.leases import Lease
+from protocol.typed_data import SigningDomain
+from protocol.wire.leases import SignedLease
+from protocol.wire.runs import LEASED_WORK, LeasedWork, SlotGrant, SlotName, SlotRequest, StepAnswer
+from worker.bridge.app import BridgeParts, create_bridge
+from worker.memory import RunningTask
+from worker.queue.store import QueueStore
+from worker.slots import TaskSlots
+from worker.state import StateDirectory
+
+TASK = RunningTask(assignment_id="a" * 32, task_id="b" * 32, task_name="task", generation=1, token="right")
+DOMAIN = SigningDomain(1, Key.generate().address)
+POOL = 7
+
+
+@dataclass
+class Pool:
+    """The orchestrator's side: grants what it is asked for, with changes, or fails."""
+
+    node: Address
+    clock: TurnedClock
+    key: Key = field(default_factory=Key.generate)
+    asked: list[SlotRequest] = field(default_factory=list)
+    released: list[SlotName] = field(default_factory=list)
+    steps: int = 0
+    change: dict[str, Any] = field(default_factory=dict)
+    signer: Key | None = None
+    failing: Exception | None = None
+
+    @property
+    def address(self) -> Address:
+        return self.key.address
+
+    async def step(self) -> StepAnswer:
+        self.steps += 1
+        return StepAnswer(
+            run="main",
+            run_id=run_id("main"),
+            step=self.steps,
+            need=8,
+            groups_per_slot=8,
+            checkpoint=None,
+            retry_after_ms=0,
+        )
+
+    async def slot(self, request: SlotRequest) -> SlotGrant:
+        self.asked.append(request)
+        if self.failing is not None:
+            raise self.failing
+        lease = Lease(
+            pool_id=POOL,
+            run=run_id("main"),
+            step=request.step,
+            index=len(self.asked) - 1,
+            node=self.node,
+            version=0,
+            digest=ZERO_DIGEST,
+            groups=request.groups,
+            max_units=100,
+            expiry=int(self.clock.now().timestamp()) + 60,
+        )
+        lease = replace(lease, **self.change)
+        signature = lease.sign(self.signer or self.key, DOMAIN)
+        return SlotGrant(
+            lease=SignedLease.of(lease, domain=DOMAIN, signature=signature), beacon=ZERO_DIGEST, beacon_block=1
+        )
+
+    async def release(self, slots: tuple[SlotName, ...]) -> None:
+        self.released += slots
+
+
+@dataclass
+class Bridged:
+    """A bridge, its task's side, and the pool behind it."""
+
+    pool: Pool
+    home: Path
+    queue: QueueStore
+    clock: TurnedClock
+    reachable: bool = True
+    slots: TaskSlots = field(init=False)
+    http: httpx.AsyncClient = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.restart()
+
+    def restart(self, assignment: str = TASK.assignment_id) -> None:
+        """The worker begins anew over the same directory."""
+        task = replace(TASK, assignment_id=assignment)
+        self.slots = TaskSlots(
+            assignment_id=assignment,
+            node=self.pool.node,
+            pool_id=POOL,
+            domain=DOMAIN,
+            state=StateDirectory(self.home),
+            service=lambda: self.pool if self.reachable else None,
+            clock=self.clock,
+        )
+        parts = BridgeParts(
+            task=task,
+            node=self.pool.node,
+            pool_id=POOL,
+            volume=self.home / "data",
+            queue=self.queue,
+            on_metrics=lambda _: None,
+            on_file=lambda: None,
+            clock=self.clock,
+            most_file_bytes=5000,
+            most_spooled_bytes=50_000,
+            slots=self.slots,
+        )
+        transport = httpx.ASGITransport(app=create_bridge(parts))
+        headers = {"Authorization": "Bearer right"}
+        self.http = httpx.AsyncClient(transport=transport, base_url="http://bridge", headers=headers)
+
+    async def lease(self, step: int = 0, groups: int = 2) -> httpx.Response:
+        return await self.http.post("/v1/slots", json={"step": step, "groups": groups})
+
+    async def hand_over(self, *, index: int = 0, units: int = 10, path: str = "out", **more: Any) -> httpx.Response:
+        rollout = {"step": 0, "index": index, "units": units, "figures": {"reward": 0.5}}
+        return await self.http.post("/v1/files", json={"path": path, "rollout": rollout, **more})
+
+
+@pytest.fixture
+async def bridged(tmp_path: Path, node: Address, clock: TurnedClock) -> AsyncIterator[Bridged]:
+    (tmp_path / "data").mkdir()
+    for name in ("out", "other"):
+        (tmp_path / "data" / name).write_bytes(name.encode())
+    queue = QueueStore(tmp_path / "queue.sqlite", tmp_path / "spool")
+    bridged = Bridged(Pool(node, clock), tmp_path, queue, clock)
+    yield bridged
+    await bridged.http.aclose()
+    queue.close()
+
+
+async def test_a_task_hears_the_step_and_its_curiosity_is_bounded(bridged: Bridged) -> None:
+    first = (await bridged.http.get("/v1/step")).json()
+    assert (await bridged.http.get("/v1/step")).json() == first
+    assert bridged.pool.steps == 1
+    await bridged.clock.turn(timedelta(seconds=1))
+    assert (await bridged.http.get("/v1/step")).json()["step"] == 2
+
+
+async def test_the_worker_attaches_the_lease_that_it_obtained_for_the_task(bridged: Bridged) -> None:
+    granted = SlotGrant.model_validate((await bridged.lease()).json())
+    answer = await bridged.hand_over()
+    assert answer.status_code == 202
+    item = bridged.queue.get(answer.json()["id"])
+    work = LeasedWork.model_validate_json(item.metadata[LEASED_WORK])
+    assert work == LeasedWork(lease=granted.lease, units=10, figures={"reward": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "code"),
+    [
+        ({"index": 1}, 404, "no-lease"),
+        ({"units": 101}, 422, "unprocessable"),
+        ({"kind": "note"}, 400, "invalid-input"),
+        ({"metadata": {LEASED_WORK: json.dumps({"lease": "mine"})}}, 400, "invalid-input"),
+        ({"path": "absent"}, 404, "not-found"),
+    ],
+)
+async def test_a_task_can_not_invent_a_lease_or_stretch_it(
+    bridged: Bridged, more: dict[str, Any], status: int, code: str
+) -> None:
+    await bridged.lease()
+    answer = await bridged.hand_over(**more)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert bridged.queue.items() == []
+    assert (await bridged.hand_over()).status_code == 202, "a mistake costs nothing"
+
+
+async def test_a_slot_is_good_for_one_file_however_often_it_is_handed_over(bridged: Bridged) -> None:
+    await bridged.lease()
+    first = (await bridged.hand_over()).json()
+    assert (await bridged.hand_over()).json() == {"id": first["id"], "new": False}
+    answer = await bridged.hand_over(path="other")
+    assert (answer.status_code, answer.json()["code"]) == (409, "slot-used")
+
+
+async def test_an_expired_lease_takes_no_file(bridged: Bridged) -> None:
+    await bridged.lease()
+    await bridged.clock.turn(timedelta(seconds=62))
+    answer = await bridged.hand_over()
+    assert (answer.status_code, answer.json()["code"]) == (409, "lease-expired")
+
+
+async def test_leases_outlive_the_worker_but_not_their_assignment(bridged: Bridged) -> None:
+    await bridged.lease()
+    bridged.restart()
+    assert (await bridged.hand_over()).status_code == 202
+    bridged.restart("c" * 32)
+    assert (await bridged.hand_over(path="other")).json()["code"] == "no-lease"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"node": Key.generate().address}, {"pool_id": 8}, {"step": 5}, {"groups": 3}, {}],
+    ids=["another node", "another pool", "another step", "more than asked", "another signer"],
+)
+async def test_a_lease_that_was_not_asked_for_is_not_kept(bridged: Bridged, change: dict[str, Any]) -> None:
+    bridged.pool.change = change
+    bridged.pool.signer = None if change else Key.generate()
+    answer = await bridged.lease()
+    assert (answer.status_code, answer.json()["code"]) == (503, "bad-answer")
+    assert (await bridged.hand_over()).json()["code"] == "no-lease"
+
+
+async def test_a_request_whose_answer_was_lost_is_asked_again_under_its_own_name(bridged: Bridged) -> None:
+    bridged.pool.failing = Unavailable("no answer")
+    assert (await bridged.lease()).status_code == 503
+    bridged.pool.failing = None
+    assert (await bridged.lease()).status_code == 200
+    assert (await bridged.lease()).status_code == 200
+    first, second, third = (asked.request_id for asked in bridged.pool.asked)
+    assert first == second != third
+
+
+async def test_a_refusal_is_passed_on_and_not_repeated(bridged: Bridged) -> None:
+    bridged.pool.failing = Conflict("step 0 is closed", code="no-slot")
+    assert (await bridged.lease()).json()["detail"] == "step 0 is closed"
+    await bridged.lease()
+    assert bridged.pool.asked[0].request_id != bridged.pool.asked[1].request_id
+
+
+async def test_without_an_orchestrator_the_task_is_told_to_wait(bridged: Bridged) -> None:
+    bridged.reachable = False
+    for answer in (await bridged.http.get("/v1/step"), await bridged.lease()):
+        assert (answer.status_code, answer.json()["retryable"]) == (503, True)
+
+
+async def test_what_is_not_delivered_is_released_in_the_end(bridged: Bridged) -> None:
+    for _ in range(3):
+        await bridged.lease()
+    await bridged.hand_over(index=1)
+    answer = await bridged.http.post("/v1/slots/release", json={"slots": [{"step": 0, "index": i} for i in (0, 1, 9)]})
+    assert answer.status_code == 204
+    assert bridged.pool.released == [SlotName(step=0, index=0)]
+    await bridged.slots.release_rest()
+    assert bridged.pool.released == [SlotName(step=0, index=0), SlotName(step=0, index=2)]
+
+
+async def test_a_task_that_asks_for_slots_without_end_is_held_back(bridged: Bridged) -> None:
+    answers = [(await bridged.lease()).status_code for _ in range(40)]
+    assert set(answers) == {200, 429}
+    assert len(bridged.pool.asked) < 20

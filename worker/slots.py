@@ -1,0 +1,268 @@
+"""The slots of the present task: asked of the orchestrator with the node's key, remembered on disk, named by the task.
+
+A task can't make a lease: it names a slot, and the worker attaches the lease that it obtained for this very task.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Protocol, TypeVar
+
+import structlog
+from pydantic import ValidationError
+
+from protocol.client import BadAnswer
+from protocol.clock import Clock
+from protocol.errors import Conflict, MusterError, NotFound, Unavailable, Unprocessable
+from protocol.identifiers import Address
+from protocol.rates import IpRates, Rate
+from protocol.typed_data import SigningDomain
+from protocol.wire.leases import SignedLease
+from protocol.wire.runs import (
+    MOST_RELEASED,
+    LeasedWork,
+    RolloutOf,
+    SlotGrant,
+    SlotName,
+    SlotRequest,
+    SlotWish,
+    StepAnswer,
+)
+from worker.state import StateDirectory
+
+T = TypeVar("T")
+
+MOST_REMEMBERED = 256
+STEP_GOOD_FOR = timedelta(milliseconds=500)
+"""A task that asks more often hears the same again: the node's requests are counted, heartbeats among them."""
+SLOT_RATE = Rate(count=60, per=timedelta(minutes=1), burst=16)
+
+_FILE = "leases"
+_log = structlog.get_logger(__name__)
+
+
+class RunService(Protocol):
+    """What is asked of the orchestrator."""
+
+    @property
+    def address(self) -> Address:
+        """Whose signature counts."""
+        ...
+
+    async def step(self) -> StepAnswer:
+        """What to work on."""
+        ...
+
+    async def slot(self, request: SlotRequest) -> SlotGrant:
+        """Leases a slot."""
+        ...
+
+    async def release(self, slots: tuple[SlotName, ...]) -> None:
+        """Gives slots up."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """A lease of this task, and the file that was handed over under it."""
+
+    lease: SignedLease
+    file: str = ""
+
+
+class TaskSlots:
+    """What one task may work in.
+
+    Args:
+        assignment_id: Whose slots they are; those of an earlier assignment are forgotten.
+        node: This node.
+        pool_id: The pool.
+        domain: The contract that takes work.
+        state: Where leases are kept.
+        service: The orchestrator as it can be reached now; None while there is none.
+        clock: Whose time counts.
+    """
+
+    def __init__(
+        self,
+        *,
+        assignment_id: str,
+        node: Address,
+        pool_id: int,
+        domain: SigningDomain,
+        state: StateDirectory,
+        service: Callable[[], RunService | None],
+        clock: Clock,
+    ) -> None:
+        self._assignment_id = assignment_id
+        self._node = node
+        self._pool_id = pool_id
+        self._domain = domain
+        self._state = state
+        self._service = service
+        self._clock = clock
+        self._rates = IpRates(SLOT_RATE, clock=clock)
+        self._lock = threading.Lock()
+        self._held = self._restored()
+        self._step: tuple[float, StepAnswer] | None = None
+        self._unanswered: tuple[SlotWish, str] | None = None
+
+    async def step(self) -> StepAnswer:
+        """What to work on now.
+
+        Raises:
+            Unavailable: There is no orchestrator at the moment, or it does not answer.
+            NotFound: The pool works on no run.
+        """
+        now = self._clock.monotonic()
+        if self._step is not None and self._step[0] > now:
+            return self._step[1]
+        answer = await self._asked(lambda service: service.step())
+        self._step = (self._clock.monotonic() + STEP_GOOD_FOR.total_seconds(), answer)
+        return answer
+
+    async def lease(self, wish: SlotWish) -> SlotGrant:
+        """Leases a slot for this task.
+
+        Raises:
+            Conflict: There is none for this node now; the words say why.
+            RateLimited: The task asks too often.
+            BadAnswer: The orchestrator leased something else than was asked for.
+        """
+        self._rates.admit("task")
+        # A request whose answer was lost is asked again under its own name: its index is not burnt for nothing.
+        known = self._unanswered
+        request_id = known[1] if known is not None and known[0] == wish else secrets.token_hex(16)
+        self._unanswered = (wish, request_id)
+        request = SlotRequest(step=wish.step, groups=wish.groups, request_id=request_id)
+        try:
+            grant = await self._asked(lambda service: service.slot(request))
+        except Unavailable:
+            raise
+        except MusterError:
+            self._unanswered = None
+            raise
+        self._unanswered = self._step = None
+        self._check(grant.lease, wish)
+        with self._lock:
+            self._held[grant.lease.step, grant.lease.index] = _Held(lease=grant.lease)
+            self._save()
+        return grant
+
+    async def release(self, slots: tuple[SlotName, ...]) -> None:
+        """Gives up slots of this task under which nothing was handed over; others are passed over."""
+        mine = tuple(slot for slot in slots if self._is_open(slot))
+        if not mine:
+            return
+        await self._asked(lambda service: service.release(mine))
+        with self._lock:
+            for slot in mine:
+                self._held.pop((slot.step, slot.index), None)
+            self._save()
+
+    async def release_rest(self) -> None:
+        """Gives up whatever the task leased and will not deliver any more; what can't be said is left to expire."""
+        now = self._clock.now()
+        with self._lock:
+            open_ = [held.lease for held in self._held.values() if not held.file and not held.lease.lease.expired(now)]
+        names = tuple(SlotName(step=lease.step, index=lease.index) for lease in open_)
+        try:
+            for start in range(0, len(names), MOST_RELEASED):
+                await self.release(names[start : start + MOST_RELEASED])
+        except MusterError as error:
+            _log.info("slots-not-released", slots=len(names), detail=error.detail)
+
+    def work_of(self, rollout: RolloutOf, file: str) -> LeasedWork:
+        """What a file of this task is submitted under. Called before the file is taken; any thread may.
+
+        Args:
+            rollout: The slot that the task names, and its units.
+            file: The key under which it is handed over.
+
+        Raises:
+            NotFound: This task was leased no such slot.
+            Conflict: The lease has expired, or another file was handed over under it.
+            Unprocessable: There are more units than the lease allows.
+        """
+        with self._lock:
+            held = self._held.get((rollout.step, rollout.index))
+        if held is None:
+            raise NotFound(
+                f"this task has no lease of step {rollout.step}, index {rollout.index}",
+                hint="name a slot that POST /v1/slots gave",
+                code="no-lease",
+            )
+        if held.file not in {"", file}:
+            raise Conflict(
+                f"another file was handed over for step {rollout.step}, index {rollout.index}",
+                hint="a slot is good for one file",
+                code="slot-used",
+            )
+        if not held.file and held.lease.lease.expired(self._clock.now()):
+            raise Conflict(
+                f"the lease of step {rollout.step}, index {rollout.index} has expired",
+                hint="lease another slot, and hand its file over in time",
+                code="lease-expired",
+            )
+        if rollout.units > held.lease.max_units:
+            raise Unprocessable(
+                f"{rollout.units} units, where the lease allows {held.lease.max_units}", fields={"units": "too many"}
+            )
+        return LeasedWork(lease=held.lease, units=rollout.units, figures=rollout.figures)
+
+    def handed_over(self, rollout: RolloutOf, file: str) -> None:
+        """Remembers that the slot has its file; any thread may call."""
+        with self._lock:
+            held = self._held.get((rollout.step, rollout.index))
+            if held is not None and not held.file:
+                self._held[rollout.step, rollout.index] = replace(held, file=file)
+                self._save()
+
+    async def _asked(self, work: Callable[[RunService], Awaitable[T]]) -> T:
+        service = self._service()
+        if service is None:
+            raise Unavailable(
+                "this node has no orchestrator at the moment", hint="`muster worker status` says what it waits for"
+            )
+        return await work(service)
+
+    def _check(self, lease: SignedLease, wish: SlotWish) -> None:
+        """Whatever the orchestrator answers, the worker submits nothing under another's lease."""
+        service = self._service()
+        expected = (self._node, self._pool_id, self._domain, wish.step)
+        if (lease.node, lease.pool_id, lease.domain, lease.step) != expected or lease.groups > wish.groups:
+            raise BadAnswer(
+                "the lease is not what was asked for", hint="the orchestrator's settings and the worker's may differ"
+            )
+        if service is None or lease.lease.signer(lease.raw_signature, self._domain) != service.address:
+            raise BadAnswer("the lease is not signed by the pool's orchestrator", hint="tell the pool's owner")
+
+    def _is_open(self, slot: SlotName) -> bool:
+        with self._lock:
+            held = self._held.get((slot.step, slot.index))
+        return held is not None and not held.file
+
+    def _restored(self) -> dict[tuple[int, int], _Held]:
+        saved = self._state.read(_FILE)
+        if saved is None or saved.get("assignment_id") != self._assignment_id:
+            return {}
+        try:
+            held = [_read(each) for each in saved["held"]]
+        except (KeyError, TypeError, ValidationError):  # another release wrote it: those leases expire
+            return {}
+        return {(each.lease.step, each.lease.index): each for each in held}
+
+    def _save(self) -> None:
+        now = self._clock.now()
+        kept = [(name, held) for name, held in self._held.items() if not held.lease.lease.expired(now)]
+        self._held = dict(kept[-MOST_REMEMBERED:])
+        rows = [{"lease": held.lease.model_dump(mode="json"), "file": held.file} for held in self._held.values()]
+        self._state.write(_FILE, {"assignment_id": self._assignment_id, "held": rows})
+
+
+def _read(saved: dict[str, Any]) -> _Held:
+    return _Held(lease=SignedLease.model_validate(saved["lease"]), file=str(saved["file"]))
