@@ -1,0 +1,232 @@
+"""What a policy's folder says about itself, read and checked before any weight is loaded.
+
+A policy's folder has `config.json`, weights in safetensors (one file, or several with an index), and `tokenizer.json`;
+`generation_config.json` if its end tokens differ from the config's. No code from a folder is ever run, and pickles are
+never opened. Nothing here loads torch.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rollouts.errors import BadVersionFolder
+
+CONFIG_FILE = "config.json"
+GENERATION_FILE = "generation_config.json"
+TOKENIZER_FILE = "tokenizer.json"
+SINGLE_WEIGHTS = "model.safetensors"
+WEIGHTS_INDEX = "model.safetensors.index.json"
+
+_LARGEST_JSON = 64 * 1024 * 1024
+_LARGEST_HEADER = 100 * 1024 * 1024
+"""The limit of the safetensors format itself."""
+_FLOAT_TYPES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTensor:
+    """One tensor of a weights file: which file it is in, its type as safetensors names it, and its shape."""
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def values(self) -> int:
+        """How many numbers it has."""
+        count = 1
+        for side in self.shape:
+            count *= side
+        return count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What engines and verifiers need to know of a model.
+
+    Args:
+        folder: Where it lies.
+        config: All of `config.json`.
+        vocabulary: How many logits a row has. The tokenizer may know fewer tokens, never more.
+        context: The most tokens of prompt and answer together.
+        hidden: The width of the states that proofs are made of.
+        end_tokens: The tokens that end an answer: those of `generation_config.json` if it names any, else those of
+            `config.json`.
+        tensors: What the weights files hold, by name.
+    """
+
+    folder: Path
+    config: dict[str, Any]
+    vocabulary: int
+    context: int
+    hidden: int
+    end_tokens: frozenset[int]
+    tensors: dict[str, StoredTensor]
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers the weights have."""
+        return sum(tensor.values for tensor in self.tensors.values())
+
+    @property
+    def shape(self) -> object:
+        """Two versions of one shape can take each other's place in memory: all that matters of config and tensors."""
+        passing = {"dtype", "torch_dtype", "transformers_version", "_name_or_path", "eos_token_id", "use_cache"}
+        config = {key: value for key, value in self.config.items() if key not in passing}
+        return config, {name: tensor.shape for name, tensor in self.tensors.items()}
+
+
+def read_model(folder: Path) -> ModelFacts:
+    """Reads and checks everything about a folder but the weights' values.
+
+    Raises:
+        BadVersionFolder: Something is missing, malformed, or of a kind that can't be used; the message names it.
+    """
+    if not folder.is_dir():
+        raise BadVersionFolder(f"{folder} is no folder")
+    config = _json(folder / CONFIG_FILE, why="it says what the model is")
+    if config.get("quantization_config") is not None:
+        raise BadVersionFolder(
+            f"the weights in {folder} are quantised",
+            hint="publish versions in bfloat16 or float32, as they are trained",
+        )
+    _check_attention(config)
+    facts = ModelFacts(
+        folder=folder,
+        config=config,
+        vocabulary=_count(config, "vocab_size"),
+        context=_count(config, "max_position_embeddings"),
+        hidden=_count(config, "hidden_size"),
+        end_tokens=_end_tokens(folder, config),
+        tensors=_tensors(folder),
+    )
+    _check_tokenizer(facts)
+    return facts
+
+
+def fingerprint(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
+    """Returns what changes when somebody writes into a folder: name, size, time and inode of each of its files."""
+    found = ((path, path.stat()) for path in sorted(folder.iterdir()) if path.is_file())
+    return tuple((path.name, stat.st_size, stat.st_mtime_ns, stat.st_ino) for path, stat in found)
+
+
+def _json(path: Path, *, why: str) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > _LARGEST_JSON:
+            raise BadVersionFolder(f"{path} has more than {_LARGEST_JSON} bytes")
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        raise BadVersionFolder(f"{path} can't be read: {error.strerror}", hint=why) from error
+    except (ValueError, RecursionError) as error:
+        raise BadVersionFolder(f"{path} is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise BadVersionFolder(f"{path} holds no JSON object")
+    return value
+
+
+def _count(config: dict[str, Any], name: str) -> int:
+    value = config.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 1 << 31:
+        raise BadVersionFolder(f"{CONFIG_FILE} says {value!r} for {name}", hint="it must be a positive whole number")
+    return value
+
+
+def _check_attention(config: dict[str, Any]) -> None:
+    """Sliding windows and recurrent layers keep states that no cache by position can."""
+    kinds = set(config.get("layer_types") or ["full_attention"])
+    window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
+    if kinds == {"full_attention"} and (config.get("layer_types") is not None or window is None):
+        return
+    raise BadVersionFolder(
+        f"the model has other layers than full attention: {', '.join(sorted(map(str, kinds)))}, window {window}",
+        hint="the torch engine and the verifier know full attention only",
+    )
+
+
+def _end_tokens(folder: Path, config: dict[str, Any]) -> frozenset[int]:
+    named: object = None
+    if (folder / GENERATION_FILE).exists():
+        named = _json(folder / GENERATION_FILE, why="it names the end tokens").get("eos_token_id")
+    if named is None:
+        named = config.get("eos_token_id")
+    tokens = named if isinstance(named, list) else [named]
+    vocabulary = _count(config, "vocab_size")
+    if not tokens or not all(type(token) is int and 0 <= token < vocabulary for token in tokens):
+        raise BadVersionFolder(
+            f"the end tokens of {folder} are {named!r}",
+            hint=f"eos_token_id in {GENERATION_FILE} or {CONFIG_FILE} is a token under {vocabulary}, or a list of such",
+        )
+    return frozenset(tokens)
+
+
+def _tensors(folder: Path) -> dict[str, StoredTensor]:
+    if (folder / WEIGHTS_INDEX).exists():
+        index = _json(folder / WEIGHTS_INDEX, why="it lists the weights files").get("weight_map")
+        if not isinstance(index, dict) or not all(isinstance(name, str) for name in index.values()):
+            raise BadVersionFolder(f"{folder / WEIGHTS_INDEX} has no weight_map from tensors to files")
+        names = sorted(set(index.values()))
+    else:
+        index, names = None, [SINGLE_WEIGHTS]
+    tensors: dict[str, StoredTensor] = {}
+    for name in names:
+        if Path(name).name != name:
+            raise BadVersionFolder(f"{WEIGHTS_INDEX} names {name!r}, which is no file of this folder")
+        tensors |= _header(folder / name)
+    if index is not None and index.keys() != tensors.keys():
+        missing = min(index.keys() ^ tensors.keys())
+        raise BadVersionFolder(f"{WEIGHTS_INDEX} and the files that it lists do not agree about {missing}")
+    return tensors
+
+
+def _header(path: Path) -> dict[str, StoredTensor]:
+    """The tensors of one file. The format: 8 bytes of length, little-endian, then so many bytes of JSON, then data."""
+    try:
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))
+            if length > min(_LARGEST_HEADER, size - 8):
+                raise BadVersionFolder(f"{path} is no safetensors file, or it is cut off")
+            header = json.loads(file.read(length))
+            tensors = {
+                name: StoredTensor(file=path, dtype=str(entry["dtype"]), shape=tuple(map(int, entry["shape"])))
+                for name, entry in header.items()
+                if name != "__metadata__"
+            }
+            end = max((int(entry["data_offsets"][1]) for name, entry in header.items() if name in tensors), default=0)
+    except OSError as error:
+        raise BadVersionFolder(
+            f"{path} can't be read: {error.strerror}", hint="weights are in safetensors; pickles are not opened"
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        raise BadVersionFolder(f"{path} has a malformed header") from error
+    if size != 8 + length + end:
+        raise BadVersionFolder(f"{path} has {size} bytes where its header says {8 + length + end}")
+    for name, tensor in tensors.items():
+        if tensor.dtype not in _FLOAT_TYPES:
+            raise BadVersionFolder(
+                f"{name} in {path} has type {tensor.dtype}", hint=f"weights are of {', '.join(_FLOAT_TYPES)}"
+            )
+    return tensors
+
+
+def _check_tokenizer(facts: ModelFacts) -> None:
+    from tokenizers import Tokenizer  # noqa: PLC0415  # costs time that who reads facts of a bad folder need not pay
+
+    path = facts.folder / TOKENIZER_FILE
+    if not path.is_file():
+        raise BadVersionFolder(
+            f"{facts.folder} has no {TOKENIZER_FILE}", hint="publish the tokenizer with the weights: prompts need it"
+        )
+    try:
+        largest = max(Tokenizer.from_file(str(path)).get_vocab().values(), default=-1)
+    except Exception as error:  # the library raises bare Exception
+        raise BadVersionFolder(f"{path} is no tokenizer: {error}") from error
+    if largest >= facts.vocabulary:
+        raise BadVersionFolder(
+            f"the tokenizer has token {largest}, the model only {facts.vocabulary} tokens",
+            hint="tokenizer and weights are of different models",
+        )

@@ -1,0 +1,206 @@
+"""A policy in memory: its weights, and the one way in which tokens become states and logits.
+
+Engines and verifiers both go through here, so that "the final hidden state" means the same on both sides: what the
+model's output layer is given.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.cache_utils import Cache
+from transformers.utils import logging as transformers_logging
+
+from rollouts.engines.errors import OutOfMemory
+from rollouts.engines.interface import Dtype
+from rollouts.errors import BadVersionFolder
+from rollouts.memory import available_memory
+from rollouts.model import ModelFacts, fingerprint, read_model
+
+_SHARE_FOR_WEIGHTS = 0.9
+
+# transformers annotates its functions in parts only, and some of that is wrong.
+_auto: Any = AutoModelForCausalLM
+_logging: Any = transformers_logging
+_TORCH_TYPES = {Dtype.FLOAT32: torch.float32, Dtype.BFLOAT16: torch.bfloat16}
+
+
+class Policy:
+    """One version of one model, on one device. Made by `load_policy`."""
+
+    def __init__(self, model: PreTrainedModel, facts: ModelFacts) -> None:
+        self.facts = facts
+        self._model = cast("Any", model)  # transformers annotates its methods in parts only
+        self._states: list[torch.Tensor] = []
+        head = self._model.get_output_embeddings()
+        if head is None:
+            raise BadVersionFolder(f"{facts.folder} holds no model with an output layer", hint="use a causal model")
+        states = self._states
+        head.register_forward_pre_hook(lambda _, given: states.append(given[0]))
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return torch.device(self._model.device)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of its weights and states."""
+        dtype: torch.dtype = self._model.dtype
+        return dtype
+
+    def fill(self, tokens: torch.Tensor, *, cache: Cache) -> None:
+        """Puts the keys and values of tokens into a cache, without the output layer.
+
+        Args:
+            tokens: int64 [b, t], each row from where the cache ends. A shorter row is padded at its end, with anything.
+            cache: One of transformers' own, in which all rows are equally long.
+        """
+        self._model.base_model(input_ids=tokens, past_key_values=cache, use_cache=True)
+
+    def states_and_logits(
+        self,
+        tokens: torch.Tensor,
+        *,
+        keep: torch.Tensor | None = None,
+        positions: torch.Tensor | None = None,
+        mask: torch.Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the final hidden states [b, t, h] and the logits [b, t, v] of tokens, in the policy's own type.
+
+        Args:
+            tokens: int64 [b, t].
+            keep: The places in `t` whose states and logits are wanted; None for all.
+            positions: int64 [b, t], of each token in its sequence; None where each row begins at 0.
+            mask: bool [b, 1, t, s], which of the cache's `s` places each token sees; None for all before it.
+            cache: What to put keys and values into, and to see those of earlier tokens in.
+        """
+        try:
+            out = self._model(
+                input_ids=tokens,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=cache is not None,
+                logits_to_keep=0 if keep is None else keep,
+            )
+            return self._states[-1], out.logits
+        finally:
+            self._states.clear()
+
+    def update(self, facts: ModelFacts) -> bool:
+        """Copies another version's weights over these; False, and nothing changed, if they do not fit one to one."""
+        named = dict(self._model.named_parameters(remove_duplicate=False)) | dict(self._model.named_buffers())
+        wanted = {id(value) for _, value in self._model.named_parameters()}
+        fits = all(name in named and named[name].shape == stored.shape for name, stored in facts.tensors.items())
+        if not fits or not wanted <= {id(named[name]) for name in facts.tensors}:
+            return False
+        with torch.no_grad():
+            for path in sorted({stored.file for stored in facts.tensors.values()}):
+                with safe_open(path, framework="pt") as file:
+                    for name in file.keys():  # noqa: SIM118  # it is no mapping
+                        named[name].copy_(file.get_tensor(name))
+        self.facts = facts
+        return True
+
+    def drop(self) -> None:
+        """Frees the weights; nothing can be computed any more."""
+        self._model = None
+        gc.collect()  # a model is full of circles
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def load_policy(folder: Path, *, dtype: Dtype, device: torch.device, instead_of: Policy | None = None) -> Policy:
+    """Loads a version of the policy.
+
+    Args:
+        folder: A Hugging Face folder.
+        dtype: What it is to compute in.
+        device: Where.
+        instead_of: A policy on this device and of this type, which is not used any more: the new version takes its
+            place if it has its shape. After an error it holds nothing that may be used.
+
+    Raises:
+        BadVersionFolder: The folder can't be used, or it changed while it was read.
+        OutOfMemory: The weights do not fit.
+    """
+    before = fingerprint(folder) if folder.is_dir() else ()
+    facts = read_model(folder)
+    try:
+        if instead_of is not None and instead_of.facts.shape == facts.shape and instead_of.update(facts):
+            policy = instead_of
+        else:
+            if instead_of is not None:
+                instead_of.drop()
+            _check_memory(facts, dtype, device)
+            policy = Policy(_from_folder(facts, dtype, device), facts)
+    except (OSError, SafetensorError) as error:
+        raise BadVersionFolder(f"the weights in {folder} can't be read: {error}") from error
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemory(f"the weights in {folder} do not fit on {device}: {error}") from error
+    if fingerprint(folder) != before:
+        raise BadVersionFolder(
+            f"{folder} changed while it was being read", hint="a version's folder is written once, before it is used"
+        )
+    return policy
+
+
+def _check_memory(facts: ModelFacts, dtype: Dtype, device: torch.device) -> None:
+    needed = facts.parameters * _TORCH_TYPES[dtype].itemsize
+    available = available_memory(device)
+    if needed > _SHARE_FOR_WEIGHTS * available:
+        raise OutOfMemory(
+            f"{facts.parameters:,} parameters in {dtype.value} need {needed / 1e6:,.1f} MB, and {device} has "
+            f"{available / 1e6:,.1f} MB",
+            hint="use a machine with more memory, or bfloat16",
+        )
+
+
+def _from_folder(facts: ModelFacts, dtype: Dtype, device: torch.device) -> PreTrainedModel:
+    with _quiet():
+        try:
+            model, info = _auto.from_pretrained(
+                facts.folder,
+                dtype=_TORCH_TYPES[dtype],
+                local_files_only=True,
+                use_safetensors=True,
+                trust_remote_code=False,
+                disable_mmap=True,  # a mapped file that is cut off would kill the process
+                output_loading_info=True,
+            )
+        except (ValueError, RuntimeError, KeyError, TypeError, AttributeError, ImportError) as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            first_line = str(error).strip().split("\n")[0]
+            raise BadVersionFolder(f"no model can be made from {facts.folder}: {first_line}") from error
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if info[kind]:
+            raise BadVersionFolder(
+                f"the weights in {facts.folder} are not those of its config: {kind.replace('_', ' ')} "
+                f"{', '.join(sorted(map(str, info[kind]))[:3])}"
+            )
+    ready: PreTrainedModel = model.to(device).eval().requires_grad_(False)
+    return ready
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Loads without a progress bar and without advice for people at a prompt."""
+    bars, level = _logging.is_progress_bar_enabled(), _logging.get_verbosity()
+    _logging.disable_progress_bar()
+    _logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        _logging.set_verbosity(level)
+        if bars:
+            _logging.enable_progress_bar()

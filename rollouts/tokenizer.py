@@ -1,0 +1,56 @@
+"""Text to tokens and back, by the tokenizer of a policy's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerFast
+
+from rollouts.errors import BadVersionFolder
+from rollouts.model import TOKENIZER_FILE
+
+
+class FolderTokenizer:
+    """The tokenizer that a folder's `tokenizer.json` describes, whatever the model's type.
+
+    transformers' `AutoTokenizer` swaps in classes of its own for some types of model, and one of them drops spaces.
+
+    Raises:
+        BadVersionFolder: There is none, or it can't be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        if not (folder / TOKENIZER_FILE).is_file():
+            raise BadVersionFolder(
+                f"{folder} has no {TOKENIZER_FILE}", hint="publish the tokenizer with the weights: prompts need it"
+            )
+        try:
+            self._tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise BadVersionFolder(f"the tokenizer in {folder} can't be used: {error}") from error
+
+    def encode(self, text: str, *, chat: bool = False) -> list[int]:
+        """The tokens that the model reads; with `chat`, of the user's turn in the tokenizer's chat template.
+
+        Raises:
+            BadVersionFolder: A chat was asked for, and the tokenizer has no template, or a broken one.
+        """
+        if not chat:
+            return list(self._tokenizer.encode(text))
+        if not self._tokenizer.chat_template:
+            raise BadVersionFolder(
+                "the recipe wants a chat, and the tokenizer has no chat template",
+                hint="add chat_template to tokenizer_config.json, or set chat to false in the recipe",
+            )
+        turns = [{"role": "user", "content": text}]
+        try:
+            templated = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        except Exception as error:  # a template is a program, and may raise whatever it likes
+            raise BadVersionFolder(f"the tokenizer's chat template fails: {error}") from error
+        return list(self._tokenizer.encode(str(templated), add_special_tokens=False))
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of some tokens, special ones left out."""
+        text = self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return str(text)

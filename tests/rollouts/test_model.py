@@ -1,0 +1,175 @@
+"""A folder that no policy can be loaded from is refused before any weight is read, by the name of what is wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from rollouts.errors import BadVersionFolder
+from rollouts.model import read_model
+from rollouts.tokenizer import FolderTokenizer
+from tests.rollouts.tiny import CONTEXT, END, VOCABULARY, rewrite_json, tiny_folder, tokenizer
+
+Damage = Callable[[Path], object]
+
+
+@pytest.fixture
+def folder(qwen2: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(qwen2, tmp_path / "model")
+
+
+def test_a_folder_says_what_engines_need_to_know(qwen2: Path, llama: Path) -> None:
+    facts = read_model(qwen2)
+    assert (facts.vocabulary, facts.context, facts.hidden) == (VOCABULARY, CONTEXT, 96)
+    assert facts.end_tokens == {END}
+    assert facts.parameters < read_model(llama).parameters, "a Llama's output layer is its own"
+
+
+def test_the_generation_config_s_end_tokens_come_before_the_config_s(folder: Path) -> None:
+    rewrite_json(folder / "generation_config.json", eos_token_id=[5, 9])
+    assert read_model(folder).end_tokens == {5, 9}
+    (folder / "generation_config.json").unlink()
+    assert read_model(folder).end_tokens == {END}
+
+
+def test_two_versions_of_one_model_have_one_shape_whatever_type_they_are_stored_in(
+    folder: Path, tmp_path: Path
+) -> None:
+    other = tiny_folder(tmp_path / "other", seed=1, dtype=torch.bfloat16)
+    wider = tiny_folder(tmp_path / "wider", intermediate_size=200)
+    assert read_model(folder).shape == read_model(other).shape
+    assert read_model(folder).shape != read_model(wider).shape
+
+
+def cut(path: Path, size: int) -> None:
+    path.write_bytes(path.read_bytes()[:size])
+
+
+def as_int8(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["model.norm.weight"] = weights["model.norm.weight"].to(torch.int8)
+    save_file(weights, folder / "model.safetensors")
+
+
+def in_two_files(folder: Path, **index: str) -> None:
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    where = {name: "one.safetensors" if "layers.0" in name else "two.safetensors" for name in weights}
+    for file in set(where.values()):
+        save_file({name: weights[name] for name in weights if where[name] == file}, folder / file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where | index}))
+
+
+def without_end_token(folder: Path) -> None:
+    for name in ("config.json", "generation_config.json"):
+        rewrite_json(folder / name, eos_token_id=None)
+
+
+def larger_tokenizer(folder: Path) -> None:
+    larger = tokenizer()
+    larger.add_tokens([f"extra{number}" for number in range(40)])
+    larger.save_pretrained(folder)
+
+
+DAMAGES: dict[str, tuple[Damage, str]] = {
+    "no config": (lambda folder: (folder / "config.json").unlink(), "config.json can't be read: No such file"),
+    "a config that is cut off": (lambda folder: cut(folder / "config.json", 50), "is no JSON"),
+    "a config that is a list": (lambda folder: (folder / "config.json").write_text("[]"), "holds no JSON object"),
+    "no context": (
+        lambda folder: rewrite_json(folder / "config.json", max_position_embeddings=None),
+        "None for max_pos",
+    ),
+    "a vocabulary of true": (
+        lambda folder: rewrite_json(folder / "config.json", vocab_size=True),
+        "True for vocab_size",
+    ),
+    "quantised": (lambda folder: rewrite_json(folder / "config.json", quantization_config={}), "are quantised"),
+    "sliding windows": (
+        lambda folder: rewrite_json(folder / "config.json", layer_types=["sliding_attention", "full_attention"]),
+        "other layers than full attention: full_attention, sliding_attention",
+    ),
+    "a window for all layers": (
+        lambda folder: rewrite_json(
+            folder / "config.json", layer_types=None, sliding_window=8, use_sliding_window=None
+        ),
+        "window 8",
+    ),
+    "no end token": (
+        without_end_token,
+        "the end tokens of .* are None",
+    ),
+    "an end token outside the vocabulary": (
+        lambda folder: rewrite_json(folder / "generation_config.json", eos_token_id=[1, 64]),
+        r"the end tokens of .* are \[1, 64\]",
+    ),
+    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors can't be read"),
+    "weights that are cut off": (lambda folder: cut(folder / "model.safetensors", 5000), "where its header says"),
+    "weights without a header": (lambda folder: cut(folder / "model.safetensors", 7), "no safetensors file"),
+    "weights that are a pickle": (
+        lambda folder: torch.save({"a": torch.zeros(100)}, folder / "model.safetensors"),
+        "no safetensors file",
+    ),
+    "weights of whole numbers": (as_int8, "model.norm.weight in .* has type I8"),
+    "an index that leaves the folder": (
+        lambda folder: in_two_files(folder, other="../two.safetensors"),
+        "names '../two.safetensors', which is no file of this folder",
+    ),
+    "an index of a tensor that is not there": (
+        lambda folder: in_two_files(folder, other="two.safetensors"),
+        "do not agree about other",
+    ),
+    "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "has no tokenizer.json"),
+    "a broken tokenizer": (lambda folder: (folder / "tokenizer.json").write_text("{}"), "is no tokenizer"),
+    "a tokenizer of another model": (larger_tokenizer, "the tokenizer has token 9., the model only 64 tokens"),
+    "no folder": (shutil.rmtree, "is no folder"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_folder_is_refused_in_words(damage: str, folder: Path) -> None:
+    break_it, words = DAMAGES[damage]
+    break_it(folder)
+    with pytest.raises(BadVersionFolder, match=words):
+        read_model(folder)
+
+
+def test_weights_may_be_in_several_files(folder: Path, qwen2: Path) -> None:
+    in_two_files(folder)
+    assert read_model(folder).tensors.keys() == read_model(qwen2).tensors.keys()
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "llama"])
+def test_a_tokenizer_keeps_spaces_whatever_the_model_s_type(kind: str, request: pytest.FixtureRequest) -> None:
+    folder_tokenizer = FolderTokenizer(request.getfixturevalue(kind))
+    text = "sort: 9 1\n5 ="
+    tokens = folder_tokenizer.encode(text)
+    assert len(tokens) == len(text)
+    assert folder_tokenizer.decode([*tokens, END]) == text, "special tokens are no text"
+
+
+def test_a_chat_goes_through_the_folder_s_template_and_needs_one(folder: Path) -> None:
+    with pytest.raises(BadVersionFolder, match="no chat template"):
+        FolderTokenizer(folder).encode("hello", chat=True)
+    template = "{% for turn in messages %}{{ turn['role'] }}: {{ turn['content'] }}\n{% endfor %}> "
+    rewrite_json(folder / "tokenizer_config.json", chat_template=template)
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    chat = FolderTokenizer(folder)
+    assert chat.decode(chat.encode("hello", chat=True)) == "user: hello\n> "
+    rewrite_json(folder / "tokenizer_config.json", chat_template="{{ raise_exception('no') }}")
+    with pytest.raises(BadVersionFolder, match="chat template fails"):
+        FolderTokenizer(folder).encode("hello", chat=True)
+
+
+def test_a_folder_without_a_tokenizer_has_none(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{")
+    with pytest.raises(BadVersionFolder, match="can't be used"):
+        FolderTokenizer(folder)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(BadVersionFolder, match=r"has no tokenizer\.json"):
+        FolderTokenizer(folder)
