@@ -125,7 +125,7 @@ class Engine(Protocol):
 
         Raises:
             EngineBusy: `generate` is not exhausted; nothing changed.
-            ModelUnusable: The folder can't be used (see `rollouts.model`); the engine holds nothing now.
+            BadVersionFolder: The folder can't be used (see `rollouts.model`); the engine holds nothing now.
             OutOfMemory: The weights do not fit; the engine holds nothing now.
         """
 

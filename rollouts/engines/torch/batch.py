@@ -1,0 +1,163 @@
+"""Answers that grow together, one token each per step, in rows that are taken again as soon as they are free."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from transformers.cache_utils import DynamicCache
+
+from rollouts.engines.interface import FinishReason, SampleRequest
+from rollouts.engines.torch.cache import Layer, RowCache, layers_of
+from rollouts.policy import Policy
+from rollouts.sampling.drawing import draw
+from rollouts.sampling.noise import noise, row_keys, stream
+from rollouts.sampling.parameters import SamplingParameters
+
+_TOKENS_AT_ONCE = {"cpu": 1024}
+_TOKENS_AT_ONCE_ELSEWHERE = 16_384
+"""Tokens of prompts that one forward pass is given, so that somebody who says stop is heard between two."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """One answer as it grows."""
+
+    request: SampleRequest
+    stream: tuple[int, int, int, int]
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish: FinishReason | None = None
+
+    @property
+    def position(self) -> int:
+        """Where the token stands that the model reads next."""
+        return len(self.request.prompt_tokens) - 1 + len(self.tokens)
+
+    @property
+    def newest(self) -> int:
+        """The token that the model reads next: the prompt's last one, or the last that was drawn."""
+        return self.tokens[-1] if self.tokens else self.request.prompt_tokens[-1]
+
+
+class Batch:
+    """Up to `rows` answers of one version.
+
+    The prompt without its last token is computed once for all samples that share it; its last token is each answer's
+    first input, so every state that produces a token comes from the same kind of step.
+
+    Args:
+        policy: The version.
+        parameters: For all answers.
+        layers: As `RowCache` wants them.
+        rows: The most answers at once.
+        budget: The most bytes that keys and values may take.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        parameters: SamplingParameters,
+        *,
+        layers: Sequence[Layer],
+        rows: int,
+        budget: int,
+    ) -> None:
+        self.answers: list[Answer] = []
+        self._policy = policy
+        self._parameters = parameters
+        self._most = rows
+        self._cache = RowCache(layers, rows=rows, budget=budget)
+        self._prompts: dict[tuple[int, ...], list[Layer]] = {}
+
+    @torch.no_grad()
+    def admit(self, waiting: deque[SampleRequest], *, check: Callable[[], None]) -> None:
+        """Takes requests from the front while there are free rows; those of one prompt must stand together.
+
+        Args:
+            waiting: What is asked.
+            check: Called between two passes over prompts; what it raises is passed on.
+
+        Raises:
+            NoRoom: Keys and values do not fit.
+        """
+        taken = [waiting.popleft() for _ in range(min(self._most - len(self.answers), len(waiting)))]
+        if not taken:
+            return
+        self._prefill(taken, check)
+        for request in taken:
+            length = len(request.prompt_tokens) - 1
+            if length:
+                self._cache.put([len(self.answers)], self._prompts[request.prompt_tokens], length=length)
+            self.answers.append(Answer(request, stream(request.seed, request.sample)))
+        wanted = waiting[0].prompt_tokens if waiting else None
+        self._prompts = {prompt: layers for prompt, layers in self._prompts.items() if prompt == wanted}
+
+    @torch.no_grad()
+    def step(self) -> torch.Tensor:
+        """Draws the next token of every answer; returns the states that they were drawn from, [b, h], row by row.
+
+        Raises:
+            NoRoom: Keys and values do not fit.
+            NotANumber: The model gave logits that are none.
+        """
+        device = self._policy.device
+        positions = [answer.position for answer in self.answers]
+        at = torch.tensor(positions, device=device)
+        mask = self._cache.aim(at, furthest=max(positions))
+        newest = torch.tensor([[answer.newest] for answer in self.answers], device=device)
+        states, logits = self._policy.states_and_logits(newest, positions=at[:, None], mask=mask, cache=self._cache)
+        keys = row_keys([answer.stream for answer in self.answers], [len(answer.tokens) for answer in self.answers])
+        drawn = draw(logits[:, 0], noise(keys, logits.shape[2], device=device), self._parameters)
+        for answer, token, logprob in zip(self.answers, drawn.tokens.tolist(), drawn.logprobs.tolist(), strict=True):
+            answer.tokens.append(token)
+            answer.logprobs.append(logprob)
+            if token in self._policy.facts.end_tokens:
+                answer.finish = FinishReason.EOS
+            elif len(answer.tokens) == self._parameters.max_new_tokens:
+                answer.finish = FinishReason.LENGTH
+        return states[:, 0]
+
+    @torch.no_grad()
+    def take_finished(self) -> list[Answer]:
+        """Returns the answers that have ended; the last rows move into theirs."""
+        finished = [answer for answer in self.answers if answer.finish is not None]
+        for row in reversed(range(len(self.answers))):
+            if self.answers[row].finish is None:
+                continue
+            last = self.answers.pop()
+            if row < len(self.answers):
+                self._cache.move(len(self.answers), row, length=last.position)
+                self.answers[row] = last
+        return finished
+
+    def _prefill(self, requests: Sequence[SampleRequest], check: Callable[[], None]) -> None:
+        """Computes the prompts that are not at hand, the shortest together."""
+        limit = _TOKENS_AT_ONCE.get(self._policy.device.type, _TOKENS_AT_ONCE_ELSEWHERE)
+        new = {request.prompt_tokens for request in requests if len(request.prompt_tokens) > 1} - self._prompts.keys()
+        together: list[tuple[int, ...]] = []
+        for prompt in sorted(new, key=len):
+            if together and len(prompt) * (len(together) + 1) > limit:
+                self._fill(together, limit, check)
+                together = []
+            together.append(prompt)
+        if together:
+            self._fill(together, limit, check)
+
+    def _fill(self, prompts: Sequence[tuple[int, ...]], limit: int, check: Callable[[], None]) -> None:
+        longest = max(map(len, prompts)) - 1
+        padded = [[*prompt[:-1], *[0] * (longest + 1 - len(prompt))] for prompt in prompts]
+        tokens = torch.tensor(padded, device=self._policy.device)
+        cache = DynamicCache()
+        width = max(1, limit // len(prompts))
+        for start in range(0, longest, width):
+            check()
+            self._policy.fill(tokens[:, start : start + width], cache=cache)
+        filled = layers_of(cache)
+        for row, prompt in enumerate(prompts):
+            length = len(prompt) - 1
+            self._prompts[prompt] = [
+                (keys[row, :, :length].clone(), values[row, :, :length].clone()) for keys, values in filled
+            ]
