@@ -81,3 +81,9 @@ def test_what_is_no_calibration_says_where(raw: bytes, message: str) -> None:
 def test_a_calibration_that_is_not_there_says_so(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"none\.json"):
         Calibration.read(tmp_path / "none.json")
+
+
+def test_the_example_of_the_page_is_a_calibration() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "toploc.md").read_bytes()
+    example = page.split(b"```json\n")[1].split(b"```")[0]
+    assert Calibration.from_json(example).find(model="tiny-llama", codec=TOPLOC.name, prover=TORCH, verifier=TORCH)
