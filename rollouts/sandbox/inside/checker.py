@@ -1,0 +1,119 @@
+"""A job: the unit tests of a task. The functions that they call live in another process, in another sandbox.
+
+So a solution can't reach the tests, their expected values, or the word that says whether they passed. Only plain data
+comes back from it, compared here by Python's own types. The verdict, `passed` or what failed, goes to descriptor 3;
+calls go to descriptor 4, and their answers come from descriptor 0.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import json
+import sys
+import types
+import unittest
+from collections.abc import Callable
+from typing import TextIO
+
+from . import values
+from .program import OUT_OF_MEMORY
+
+_ANSWERS_FROM, _VERDICT, _CALLS_TO = 0, 3, 4
+_LONGEST_ANSWER = 1 << 20
+_CAN_BE_RAISED = {
+    name: kind for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, Exception)
+}
+
+
+class SolutionFailed(Exception):
+    """The solution raised something of its own, or ended, or sent what is no value."""
+
+
+class _Solution(types.ModuleType):
+    """What `import solution` gives to the tests: any name is a function, which is called elsewhere."""
+
+    def __init__(self, calls: TextIO, answers: TextIO) -> None:
+        super().__init__("solution")
+        self._calls: TextIO = calls
+        self._answers: TextIO = answers
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def call(*args: object, **kwargs: object) -> object:
+            line = json.dumps({"name": name, "args": values.encode(list(args)), "kwargs": values.encode(kwargs)})
+            self._calls.write(line + "\n")
+            self._calls.flush()
+            return _result(self._answers.readline(_LONGEST_ANSWER))
+
+        call.__name__ = name
+        return call
+
+
+def run(payload: dict[str, str]) -> int:
+    """Runs the tests in `tests`; returns 0 and says `passed` only if every one of them passed."""
+    with (
+        open(_CALLS_TO, "w", encoding="utf-8") as calls,
+        open(_ANSWERS_FROM, encoding="utf-8", errors="replace") as answers,
+        open(_VERDICT, "w", encoding="utf-8") as verdict,
+    ):
+        solution = _Solution(calls, answers)
+        try:
+            _run_all(payload["tests"], solution)
+        except MemoryError:
+            return OUT_OF_MEMORY
+        except BaseException as error:  # noqa: BLE001 - whatever ends a test fails it
+            verdict.write(f"failed: {type(error).__name__}")
+            return 1
+        verdict.write("passed")
+    return 0
+
+
+def _run_all(tests: str, solution: _Solution) -> None:
+    sys.modules["solution"] = solution
+    module = types.ModuleType("tests")
+    sys.modules["tests"] = module
+    for name in _free_names(tests):
+        setattr(module, name, getattr(solution, name))
+    exec(compile(tests, "tests.py", "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - this process's purpose
+    for name, found in list(vars(module).items()):
+        if name.startswith("test") and inspect.isfunction(found) and found.__module__ == "tests":
+            found()
+    suite = unittest.defaultTestLoader.loadTestsFromModule(module)
+    if suite.countTestCases():
+        result = unittest.TestResult()
+        suite.run(result)
+        if not result.wasSuccessful():
+            raise AssertionError
+
+
+def _free_names(tests: str) -> list[str]:
+    """Names that the tests use and nobody defines: those of the solution."""
+    tree = ast.parse(tests)
+    bound = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    bound |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    bound |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    bound |= {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+    used = {node.id for node in names if isinstance(node.ctx, ast.Load)}
+    return sorted(name for name in used - bound if not hasattr(builtins, name) and not name.startswith("__"))
+
+
+def _result(line: str) -> object:
+    """What a call returned; raises what it raised, if that is an exception of Python's own."""
+    try:
+        answer = json.loads(line)
+        if "error" not in answer:
+            return values.decode(answer["value"])
+        raised = _CAN_BE_RAISED[answer["error"]]()
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise SolutionFailed from error
+    raise raised

@@ -1,0 +1,175 @@
+"""The first process of a sandbox: imports what jobs need once, then forks a fresh process for each.
+
+It is told what to do over the socket that is its standard input, one packet each, and it handles no data of any job:
+sources, inputs and outputs travel in descriptors that only the job's process opens. So one job leaves nothing behind in
+memory that the next could find. It ends when the socket does.
+
+    → {"job": 7, "module": "program", "cpu_seconds": 5, "memory_bytes": …}  with the job's descriptors
+    → {"kill": 7}
+    ← {"job": 7, "confined": true, "signal": 0, "exit": 0, "cpu_seconds": 0.02}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from typing import Any, NoReturn
+
+from . import confine
+
+_MOST_PACKET = 64 * 1024
+_MOST_DESCRIPTORS = 8
+_MOST_OPEN_FILES = 1024
+
+
+def main() -> None:
+    """Reads its orders (the first packet), gives up its privileges, and serves until the socket ends."""
+    orders_socket = socket.socket(fileno=os.dup(0))
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    os.close(nothing)
+    orders = json.loads(orders_socket.recv(_MOST_PACKET))
+    sys.path.extend(orders["import_from"])
+    for name in orders["imports"]:
+        importlib.import_module(name)
+    if orders["user"] is not None:
+        _become_user(orders["user"])
+    confine.hide_process()
+    gc.collect()
+    gc.freeze()
+    server = _Server(orders_socket, may_read_files=orders["may_read_files"])
+    server.send({"ready": True, "pid": os.getpid(), "root": os.geteuid() == 0})
+    server.serve()
+
+
+def _become_user(user: int) -> None:
+    """Becomes this user for good, where root may; whoever waits for us hears whether we are root still."""
+    with contextlib.suppress(PermissionError):
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+
+
+class _Server:
+    def __init__(self, orders: socket.socket, *, may_read_files: bool) -> None:
+        self._socket = orders
+        self._may_read_files = may_read_files
+        self._ended, wakeup = os.pipe()
+        os.set_blocking(self._ended, False)
+        os.set_blocking(wakeup, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wakeup)
+
+    def send(self, message: dict[str, Any]) -> None:
+        self._socket.send(json.dumps(message).encode())
+
+    def serve(self) -> None:
+        while True:
+            packet, descriptors, _, _ = socket.recv_fds(self._socket, _MOST_PACKET, _MOST_DESCRIPTORS)
+            if not packet:
+                return
+            order = json.loads(packet)
+            if "module" in order:  # else a late kill of a job that has ended
+                self._run(order, descriptors)
+
+    def _run(self, order: dict[str, Any], descriptors: list[int]) -> None:
+        server = os.getpid()
+        word, say_confined = os.pipe()
+        child = os.fork()
+        if child == 0:
+            self._become_job(order, [*descriptors, say_confined], server)
+        for descriptor in (*descriptors, say_confined):
+            os.close(descriptor)
+        confined = os.read(word, 1) != b""
+        os.close(word)
+        self._wait_or_kill(order["job"], child)
+        _, status, usage = os.wait4(child, 0)
+        _end_strays()
+        self.send(
+            {
+                "job": order["job"],
+                "confined": confined,
+                "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0,
+                "exit": os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0,
+                "cpu_seconds": usage.ru_utime + usage.ru_stime,
+            }
+        )
+
+    def _wait_or_kill(self, job: int, child: int) -> None:
+        """Returns when the child has ended; kills it if told to, and everything if nobody is there to tell."""
+        while True:
+            readable, _, _ = select.select([self._socket.fileno(), self._ended], [], [])
+            if self._ended in readable:
+                os.read(self._ended, 4096)
+            if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                return
+            if self._socket.fileno() in readable:
+                packet = self._socket.recv(_MOST_PACKET)
+                if not packet:
+                    os.kill(child, signal.SIGKILL)
+                    os._exit(0)
+                if json.loads(packet).get("kill") == job:
+                    os.kill(child, signal.SIGKILL)
+
+    def _become_job(self, order: dict[str, Any], descriptors: list[int], server: int) -> NoReturn:
+        """Gives up every right, says so on the last descriptor, and runs the job on the others."""
+        code = 1
+        try:
+            confine.die_with_parent(server)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _place(descriptors)
+            say_confined = len(descriptors) - 1
+            run = importlib.import_module(order["module"]).run
+            confine.set_limits(cpu_seconds=order["cpu_seconds"], memory_bytes=order["memory_bytes"])
+            payload = _read_payload(say_confined - 1)
+            confine.filter_system_calls(may_read_files=self._may_read_files)
+            os.write(say_confined, b"1")
+            os.close(say_confined)
+            code = run(payload)
+        except BaseException:  # noqa: BLE001 - nothing may return to the server's loop
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+
+def _place(descriptors: list[int]) -> None:
+    """Makes the given descriptors 0, 1, 2, …, and closes every other one."""
+    first_free = max(descriptors) + 1
+    high = [os.dup2(each, first_free + position, inheritable=False) for position, each in enumerate(descriptors)]
+    for position, each in enumerate(high):
+        os.dup2(each, position, inheritable=False)
+    os.closerange(len(descriptors), _MOST_OPEN_FILES)
+
+
+def _read_payload(descriptor: int) -> dict[str, Any]:
+    """What the job is about: the last descriptor, read to its end and closed."""
+    with os.fdopen(descriptor, "rb") as file:
+        payload: dict[str, Any] = json.load(file)
+    return payload
+
+
+def _end_strays() -> None:
+    """Ends whatever a job may have left, where this process rules a namespace; a filtered job can leave nothing."""
+    if os.getpid() != 1:
+        return
+    while True:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+if __name__ == "__main__":
+    main()

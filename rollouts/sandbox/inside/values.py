@@ -1,0 +1,69 @@
+"""Python values as JSON and back, so that two processes that don't trust each other can talk: plain data, never code.
+
+JSON's own values stand for themselves; `{"tuple": […]}`, `{"set": […]}`, `{"frozenset": […]}`, `{"bytes": "hex"}` and
+`{"dict": [[key, value], …]}` for the others. What is read back has exactly these types, with their own comparison.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+
+_PLAIN: tuple[type, ...] = (type(None), bool, int, float, str)
+_SEQUENCES: dict[str, Callable[[Iterable[object]], object]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
+
+
+def encode(value: object) -> str:
+    """One line of ASCII.
+
+    Raises:
+        TypeError: Something in it is no plain value.
+        RecursionError: It is nested too deeply, or contains itself.
+    """
+    return json.dumps(_tagged(value))
+
+
+def decode(text: str) -> object:
+    """The value that a line stands for.
+
+    Raises:
+        ValueError: It is no such line.
+        TypeError: A key or a set's member can't be one.
+        RecursionError: It is nested too deeply.
+    """
+    return _plain(json.loads(text))
+
+
+def _tagged(value: object) -> object:
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, bytes):
+        return {"bytes": bytes(value).hex()}
+    if isinstance(value, dict):  # defaultdict and Counter too
+        return {"dict": [[_tagged(key), _tagged(each)] for key, each in value.items()]}
+    if isinstance(value, list):
+        return [_tagged(each) for each in value]
+    if isinstance(value, tuple | set | frozenset):
+        name = next(name for name in _SEQUENCES if any(kind.__name__ == name for kind in type(value).__mro__))
+        return {name: [_tagged(each) for each in value]}
+    for kind in (bool, int, float, str):  # an enum's member of one of these, say
+        if isinstance(value, kind):
+            return kind(value)
+    raise TypeError(f"a value of type {type(value).__name__} can't leave its process: only plain data can")
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) != 1:
+        raise ValueError("a tagged value has one tag")
+    tag, content = next(iter(value.items()))
+    if tag == "bytes" and isinstance(content, str):
+        return bytes.fromhex(content)
+    if tag == "dict" and isinstance(content, list):
+        return {_plain(key): _plain(each) for key, each in content}
+    if tag in _SEQUENCES and isinstance(content, list):
+        return _SEQUENCES[tag](_plain(each) for each in content)
+    raise ValueError(f"no value has the tag {str(tag)[:20]!r}")

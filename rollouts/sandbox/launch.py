@@ -1,0 +1,149 @@
+"""How a sandbox's first process is started: under bubblewrap, or plainly where that does not work."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from rollouts.sandbox import inside
+from rollouts.sandbox.errors import SandboxUnavailable
+from rollouts.sandbox.jobs import Kind
+from rollouts.sandbox.settings import Isolation
+
+_INSIDE = "/muster"
+"""Where the package `inside` stands in a sandbox with a file system of its own."""
+
+_FIRST_USER = 2_000_000_000
+_USERS = 100_000
+"""A range of user ids that no system gives out; each sandbox takes one, so that none can reach another."""
+
+_STANDARD_LIBRARY = (
+    "array", "base64", "bisect", "calendar", "cmath", "collections", "copy", "csv", "ctypes", "dataclasses",
+    "datetime", "decimal", "encodings.ascii", "encodings.latin_1", "enum", "fractions", "functools", "hashlib",
+    "heapq", "io", "itertools", "json", "math", "numbers", "operator", "pprint", "queue", "random", "re",
+    "statistics", "string", "struct", "sys", "textwrap", "threading", "time", "timeit", "traceback", "types",
+    "typing", "unicodedata", "unittest", "uuid", "zlib",
+)  # fmt: skip
+"""Imported before the first job, so that jobs start at once, and can import these where they may open no file."""
+
+_OF_MATHEMATICS = ("math_verify", "latex2sympy2_extended", "sympy", "mpmath", "antlr4")
+
+_MODULES = {
+    Kind.SOLUTION: ("inside.probe", "inside.program", "inside.functions"),
+    Kind.CHECKER: ("inside.probe", "inside.checker"),
+    Kind.MATHEMATICS: ("inside.probe", "inside.mathematics"),
+}
+
+_ENVIRONMENT = {
+    "PATH": "/usr/bin:/bin",
+    "HOME": "/",
+    "LC_ALL": "C.UTF-8",
+    "TZ": "UTC",
+    "PYTHONUTF8": "1",
+    "PYTHONHASHSEED": "0",  # or the order of a set, and with it a score, would be a matter of luck
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+
+_SYSTEM = ("/usr", "/etc/ld.so.cache")
+_LINKS = ("/bin", "/lib", "/lib32", "/lib64")
+_DEVICES = ("/dev/null", "/dev/urandom")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What starts a sandbox, and what its first process is told."""
+
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    directory: Path
+    orders: Mapping[str, object]
+
+
+def prepare(kind: Kind, isolation: Isolation) -> Launch:
+    """Returns how to start a sandbox of this kind.
+
+    Raises:
+        SandboxUnavailable: There is no bubblewrap, or a package that the kind needs is not installed.
+    """
+    namespaces = isolation is Isolation.NAMESPACES
+    packages = _package_directories(kind)
+    user = _FIRST_USER + secrets.randbelow(_USERS) if os.geteuid() == 0 else None
+    modules = Path(inside.__file__).parent
+    python = [str(Path(sys.executable).resolve()), "-s", "-S", "-B", "-m", "inside.server"]
+    command = [*(_bubblewrap(modules, packages) if namespaces else ()), *python]
+    orders = {
+        "user": user,
+        "import_from": [str(path) for path in packages],
+        "imports": [*_STANDARD_LIBRARY, *_MODULES[kind]],
+        "may_read_files": namespaces,
+    }
+    return Launch(command=tuple(command), environment=_ENVIRONMENT, directory=modules.parent, orders=orders)
+
+
+def _package_directories(kind: Kind) -> list[Path]:
+    if kind is not Kind.MATHEMATICS:
+        return []
+    found = []
+    for name in _OF_MATHEMATICS:
+        spec = find_spec(name)
+        if spec is None or spec.origin is None:
+            raise SandboxUnavailable(
+                f"the package {name} is not installed, and mathematical answers can't be compared without it",
+                hint="install muster with its extra: pip install 'muster[rollouts]'",
+            )
+        found.append(Path(spec.origin).parent.parent)
+    return sorted(set(found))
+
+
+def _bubblewrap(modules: Path, packages: list[Path]) -> list[str]:
+    program = shutil.which("bwrap")
+    if program is None:
+        raise SandboxUnavailable("there is no bubblewrap (bwrap) on this machine")
+    command = [program, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try"]
+    command += ["--as-pid-1", "--new-session", "--hostname", "sandbox", "--chdir", _INSIDE]
+    if os.geteuid() == 0:  # just enough for the server to become a user that is nobody else's
+        command += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    else:
+        command.append("--unshare-user")
+    for path in _SYSTEM:
+        command += [*_parents(Path(path)), "--ro-bind-try", path, path]
+    for path in _LINKS:
+        if Path(path).is_symlink():
+            command += ["--symlink", str(Path(path).readlink()), path]
+        else:
+            command += ["--ro-bind-try", path, path]
+    for device in _DEVICES:
+        command += [*_parents(Path(device)), "--dev-bind", device, device]
+    for directory in _outermost([Path(sys.base_prefix).resolve(), *packages]):
+        command += [*_parents(directory), "--ro-bind", str(directory), str(directory)]
+    return [
+        *command,
+        *_parents(Path(_INSIDE) / "x"),
+        "--ro-bind",
+        str(modules),
+        f"{_INSIDE}/inside",
+        "--remount-ro",
+        "/",
+        "--",
+    ]
+
+
+def _outermost(paths: list[Path]) -> list[Path]:
+    """Those that are neither shown already nor inside another one."""
+    kept: list[Path] = []
+    for path in sorted(set(paths), key=lambda each: len(each.parts)):
+        if not any(path.is_relative_to(outer) for outer in (Path("/usr"), *kept)):
+            kept.append(path)
+    return kept
+
+
+def _parents(path: Path) -> list[str]:
+    """The directories on the way to a mount, open to every user; bubblewrap would close them to all but root."""
+    return [flag for parent in list(path.parents)[-2::-1] for flag in ("--perms", "0755", "--dir", str(parent))]

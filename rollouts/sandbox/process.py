@@ -1,0 +1,123 @@
+"""One sandbox: a process that forks jobs, and what this side knows of it. Not for two threads at a time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+from rollouts.sandbox.control import Control
+from rollouts.sandbox.errors import SandboxUnavailable
+from rollouts.sandbox.jobs import Job, Kind, Limits, Outcome
+from rollouts.sandbox.launch import prepare
+from rollouts.sandbox.running import RunningJob
+from rollouts.sandbox.settings import Isolation
+
+START_WITHIN = timedelta(seconds=60)
+"""The libraries of the mathematics kind take a third of a second on an idle machine."""
+
+_HIDDEN = ("/etc/passwd", "/etc/hostname", "/proc/self/environ", "/sys/kernel", "/var/lib", "/run")
+"""Files that every machine has and no job may see."""
+
+
+class Sandbox:
+    """A started sandbox, which has proved that it holds.
+
+    Args:
+        kind: What it has imported.
+        isolation: How it is kept apart.
+
+    Raises:
+        SandboxUnavailable: It can't be started, or lets something through that it must not.
+    """
+
+    def __init__(self, kind: Kind, isolation: Isolation) -> None:
+        launch = prepare(kind, isolation)
+        self.kind = kind
+        self.isolation = isolation
+        self._jobs = 0
+        self._control = Control()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the sandbox
+        self._process = subprocess.Popen(
+            launch.command,
+            stdin=self._control.theirs.fileno(),
+            stdout=subprocess.DEVNULL,
+            stderr=self._said,
+            env=launch.environment,
+            cwd=launch.directory,
+            start_new_session=True,
+        )
+        self._control.theirs.close()
+        try:
+            self._control.send(dict(launch.orders))
+            self._prove_namespaces()
+            self._prove_confinement()
+        except SandboxUnavailable as error:
+            reason = self._last_words()
+            self.close()
+            raise SandboxUnavailable(f"{error.detail}{reason}", hint=error.hint) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        """Of the process that this side started."""
+        return self._process.pid
+
+    def run(self, job: Job) -> Outcome:
+        """Runs a job to its end.
+
+        Raises:
+            SandboxUnavailable: The sandbox itself broke; nothing is known about the job.
+        """
+        return self.start(job).finish()
+
+    def start(self, job: Job) -> RunningJob:
+        """Starts a job; `finish` or `end` it before the next one.
+
+        Raises:
+            SandboxUnavailable: The sandbox itself broke.
+        """
+        self._jobs += 1
+        return RunningJob(self._control, self._jobs, job)
+
+    def close(self) -> None:
+        """Ends the sandbox and everything in it."""
+        self._control.close()
+        self._process.kill()  # its process namespace, or its death signal, takes the rest along
+        self._process.wait()
+        self._said.close()
+
+    def _prove_namespaces(self) -> None:
+        ready = self._control.await_ready(START_WITHIN)
+        if self.isolation is Isolation.NAMESPACES and (ready.pid != 1 or ready.root):
+            raise SandboxUnavailable(f"a sandbox came up without its namespaces: {ready}")
+
+    def _prove_confinement(self) -> None:
+        hidden = [path for path in _HIDDEN if os.path.exists(path)]  # noqa: PTH110 - as the job will spell it
+        outcome = self.run(
+            Job(module="inside.probe", payload={"hidden": [*hidden]}, limits=Limits(memory_bytes=4 << 30))
+        )
+        leaks = outcome.answer.decode(errors="replace")
+        if not outcome.succeeded or leaks:
+            raise SandboxUnavailable(
+                f"a sandbox does not hold here: {outcome.ending.value}, a job could {leaks.replace(chr(10), ', ')}",
+                hint="don't run untrusted code on this machine; report this with the kernel's version",
+            )
+
+    def _last_words(self) -> str:
+        self._said.seek(0)
+        said = self._said.read(2000).decode(errors="replace").strip()
+        return f": {said[-500:]}" if said else ""

@@ -1,0 +1,195 @@
+"""A job while it runs: what goes in, what comes out within its bounds, and the moment when it is enough."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import selectors
+import signal
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+
+from rollouts.sandbox.control import Control, Report
+from rollouts.sandbox.errors import SandboxUnavailable
+from rollouts.sandbox.jobs import Ending, Job, Outcome
+
+_ANSWER_KILL_WITHIN = 10.0
+"""Seconds; far beyond what a kill takes on the busiest machine."""
+
+_SAID_OUT_OF_MEMORY = 77
+"""As in inside/program.py."""
+
+_READ_BYTES = 64 * 1024
+_ALL_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+
+
+class RunningJob:
+    """A job that was started; made by `Sandbox.start`."""
+
+    def __init__(self, control: Control, number: int, job: Job) -> None:
+        self._control = control
+        self._number = number
+        self._limits = job.limits
+        self._deadline = time.monotonic() + job.limits.wall.total_seconds()
+        self._cut_short: Ending | None = None
+        self._streams: dict[str, _Stream] = {}
+        order = {
+            "job": number,
+            "module": job.module,
+            "cpu_seconds": job.limits.cpu_seconds,
+            "memory_bytes": job.limits.memory_bytes,
+        }
+        try:
+            with contextlib.ExitStack() as theirs:
+                control.send(order, list(self._descriptors(job, theirs)))
+        except BaseException:
+            self._close()
+            raise
+
+    def finish(self) -> Outcome:
+        """Reads what the job writes until it has ended or a limit is passed.
+
+        Raises:
+            SandboxUnavailable: The sandbox itself broke; nothing is known about the job.
+        """
+        try:
+            report = self._read_until_reported()
+            for stream in self._streams.values():
+                self._drain(stream)
+            return self._outcome(report)
+        finally:
+            self._close()
+
+    def end(self, *, within: timedelta) -> Outcome | None:
+        """Gives the job a moment to end by itself; None if it had to be killed.
+
+        Raises:
+            SandboxUnavailable: The sandbox itself broke.
+        """
+        self._deadline = min(self._deadline, time.monotonic() + within.total_seconds())
+        outcome = self.finish()
+        return None if self._cut_short is Ending.OUT_OF_TIME else outcome
+
+    def _descriptors(self, job: Job, theirs: contextlib.ExitStack) -> Iterator[int]:
+        """What the job finds as 0 to 5: input, output, errors, answers, calls, payload."""
+        yield _readable(job.standard_input, theirs)
+        for name in ("output", "errors"):
+            yield self._pipe(name, theirs) if job.keep_output else _nowhere(theirs)
+        yield self._pipe("answer", theirs) if job.answers is None else job.answers
+        yield _readable(job.calls, theirs)
+        yield _readable(json.dumps(dict(job.payload)).encode(), theirs)
+
+    def _pipe(self, name: str, theirs: contextlib.ExitStack) -> int:
+        ours, end = os.pipe()
+        theirs.callback(os.close, end)
+        self._streams[name] = _Stream(ours, self._limits.output_bytes)
+        return end
+
+    def _read_until_reported(self) -> Report:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._control, selectors.EVENT_READ)
+            for stream in self._streams.values():
+                selector.register(stream, selectors.EVENT_READ)
+            while True:
+                if time.monotonic() >= self._deadline:
+                    self._cut(Ending.OUT_OF_TIME)
+                for key, _ in selector.select(max(0.0, self._deadline - time.monotonic())):
+                    if not isinstance(key.fileobj, _Stream):
+                        return self._control.report()
+                    self._drain(key.fileobj)
+                    if key.fileobj.ended:
+                        selector.unregister(key.fileobj)
+
+    def _drain(self, stream: _Stream) -> None:
+        stream.read()
+        if stream.overflowed:
+            self._cut(Ending.TOO_MUCH_OUTPUT)
+
+    def _cut(self, why: Ending) -> None:
+        """Has the job killed, and waits a moment more for the word that it is."""
+        if self._cut_short is None:
+            self._cut_short = why
+            self._deadline = time.monotonic() + _ANSWER_KILL_WITHIN
+            self._control.send({"kill": self._number})
+        elif why is Ending.OUT_OF_TIME:
+            raise SandboxUnavailable("a sandbox does not answer")
+
+    def _outcome(self, report: Report) -> Outcome:
+        if not report.confined and self._cut_short is None:
+            raise SandboxUnavailable("a job could not be confined, and was not run")
+        read = {name: bytes(stream.taken) for name, stream in self._streams.items()}
+        return Outcome(
+            ending=self._cut_short or self._ending(report),
+            exit_code=report.exit,
+            output=read.get("output", b""),
+            errors=read.get("errors", b""),
+            answer=read.get("answer", b""),
+            cpu=timedelta(seconds=report.cpu_seconds),
+        )
+
+    def _ending(self, report: Report) -> Ending:
+        if report.signal == signal.SIGXCPU or (
+            report.signal == signal.SIGKILL and report.cpu_seconds >= self._limits.cpu_seconds
+        ):
+            return Ending.OUT_OF_TIME
+        if report.signal == signal.SIGKILL or report.exit == _SAID_OUT_OF_MEMORY:
+            return Ending.OUT_OF_MEMORY  # nobody here sent that signal: the kernel did, for want of memory
+        return Ending.KILLED if report.signal else Ending.EXITED
+
+    def _close(self) -> None:
+        for stream in self._streams.values():
+            stream.close()
+
+
+class _Stream:
+    """This side's end of a pipe that a job writes to: never blocks, never takes more than its bound."""
+
+    def __init__(self, descriptor: int, most: int) -> None:
+        self._descriptor = descriptor
+        self._most = most
+        self.taken = bytearray()
+        self.overflowed = False
+        self.ended = False
+        os.set_blocking(descriptor, False)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def read(self) -> None:
+        """Takes what there is now."""
+        while not self.ended:
+            try:
+                data = os.read(self._descriptor, _READ_BYTES)
+            except BlockingIOError:
+                return
+            room = self._most - len(self.taken)
+            self.taken += data[:room]
+            self.overflowed = len(data) > room
+            self.ended = self.overflowed or not data
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def _readable(source: bytes | int, theirs: contextlib.ExitStack) -> int:
+    """A descriptor to read these bytes from, which nobody can write to; or the one that was given."""
+    if isinstance(source, int):
+        return source
+    if not source:
+        return _nowhere(theirs)
+    descriptor = os.memfd_create("job", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    theirs.callback(os.close, descriptor)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(source)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _ALL_SEALS)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _nowhere(theirs: contextlib.ExitStack) -> int:
+    descriptor = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    theirs.callback(os.close, descriptor)
+    return descriptor

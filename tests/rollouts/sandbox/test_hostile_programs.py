@@ -1,0 +1,138 @@
+"""Programs that mean harm end quickly, with a word for how, and touch nothing. One row per idea, in both isolations."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rollouts.sandbox import Ending, Job, Kind, Limits, Outcome, Sandboxes
+
+LIMITS = Limits(cpu=timedelta(seconds=5), wall=timedelta(seconds=60), memory_bytes=256 << 20, output_bytes=64 * 1024)
+SOON = replace(LIMITS, wall=timedelta(seconds=0.3))
+"""For what certainly does not end; the others are to show what ends them, however busy the machine is."""
+
+REFUSED = {
+    "fork": "import os; os.fork()",
+    "fork by a library": "import multiprocessing as m; m.get_context('fork').Process(target=print).start()",
+    "spawn a program": "import subprocess; subprocess.run(['/bin/true'])",
+    "run a shell": "import os; assert os.system('true') == 0",
+    "become a program": "import os; os.execv('/bin/true', ['true'])",
+    "open a socket": "import socket; socket.socket()",
+    "open a local socket": "import socket; socket.socketpair()",
+    "look up a name": "import socket; socket.create_connection(('example.org', 80), timeout=1)",
+    "read the accounts": "open('/etc/passwd').read()",
+    "read the environment of others": "open('/proc/1/environ', 'rb').read()",
+    "read its own memory map": "open('/proc/self/maps').read()",
+    "write a file": "open('/tmp/muster-was-here', 'w').write('x')",
+    "write in its directory": "open('x', 'w')",
+    "make a directory": "import os; os.mkdir('/tmp/muster-was-here')",
+    "remove a file": "import os; os.remove('/muster/inside/server.py')",
+    "change a mode": "import os; os.chmod('/', 0o777)",
+    "kill its parent": "import os; os.kill(os.getppid(), 9)",
+    "kill everybody": "import os; os.kill(-1, 9)",
+    "kill its group": "import os; os.killpg(0, 9)",
+    "trace its parent": "import ctypes, os; raise SystemExit(ctypes.CDLL(None).ptrace(16, os.getppid(), 0, 0) != 0)",
+    "change its parent's limits": "import os, resource; resource.prlimit(os.getppid(), resource.RLIMIT_CPU, (1, 1))",
+    "slow its parent down": "import os; os.setpriority(os.PRIO_PROCESS, os.getppid(), 19)",
+    "raise a limit": "import resource; resource.setrlimit(resource.RLIMIT_AS, (-1, -1))",
+    "become root": "import os; os.setuid(0); os.setresuid(0, 0, 0) or exit(os.getuid() != 0 or 1)",
+    "keep memory": "import os; os.memfd_create('x')",
+    "share memory": "from multiprocessing import shared_memory as s; s.SharedMemory(create=True, size=10)",
+    "enter a namespace": "import ctypes; raise SystemExit(ctypes.CDLL(None).unshare(0x10000000) != 0)",
+    "take the filter off": "import ctypes; raise SystemExit(ctypes.CDLL(None).prctl(22, 0, 0, 0, 0) != 0)",
+    "mount": "import ctypes; raise SystemExit(ctypes.CDLL(None).mount(b'x', b'/', b'tmpfs', 0, 0) != 0)",
+    "set the clock": "import time; time.clock_settime(time.CLOCK_REALTIME, 0)",
+}
+"""What fails with an exception in the program itself."""
+
+ENDED = {
+    "loop": ("while True: pass", {Ending.OUT_OF_TIME}),
+    "sleep": ("import time; time.sleep(60)", {Ending.OUT_OF_TIME}),
+    "sleep and ignore": (
+        "import signal, time\nfor s in {1, 2, 3, 13, 14, 15, 24}: signal.signal(s, signal.SIG_IGN)\ntime.sleep(99)",
+        {Ending.OUT_OF_TIME},
+    ),
+    "loop and ignore": (
+        "import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass",
+        {Ending.OUT_OF_TIME},
+    ),
+    "wait for nobody": ("import threading; threading.Event().wait()", {Ending.OUT_OF_TIME}),
+    "fork for ever": ("import os\nwhile True:\n  try: os.fork()\n  except OSError: pass", {Ending.OUT_OF_TIME}),
+    "thread for ever": (
+        "import threading, time\nfor _ in iter(int, 1): threading.Thread(target=time.sleep, args=(60,)).start()",
+        {Ending.OUT_OF_TIME, Ending.OUT_OF_MEMORY, Ending.EXITED},
+    ),
+    "allocate": ("x = bytearray(1 << 40)", {Ending.OUT_OF_MEMORY}),
+    "allocate in steps": ("x = []\nwhile True: x.append(bytearray(1 << 24))", {Ending.OUT_OF_MEMORY}),
+    "print for ever": ("while True: print('x' * 1000)", {Ending.TOO_MUCH_OUTPUT}),
+    "print to the error stream": ("import sys\nwhile True: sys.stderr.write('x' * 1000)", {Ending.TOO_MUCH_OUTPUT}),
+    "count high": ("print(9 ** 9 ** 9)", {Ending.OUT_OF_TIME, Ending.OUT_OF_MEMORY}),
+    "match a slow pattern": ("import re; re.match(r'(a+)+b', 'a' * 64)", {Ending.OUT_OF_TIME}),
+    "crash the interpreter": ("import ctypes; ctypes.string_at(0)", {Ending.KILLED}),
+    "abort": ("import os; os.abort()", {Ending.KILLED}),
+    "call the other set of system calls": (
+        "import ctypes; ctypes.CDLL(None).syscall(0x40000000 + 39)",
+        {Ending.KILLED},
+    ),
+    "recurse without end": ("import sys; sys.setrecursionlimit(1 << 30)\ndef f(): f()\nf()", set(Ending)),
+    "nest brackets": ("(" * 100_000, set(Ending)),
+    "unpickle itself to death": (
+        "import pickle; pickle.loads(b'cos\\nsystem\\n(S\"touch /tmp/muster-was-here\"\\ntR.')",
+        {Ending.EXITED},
+    ),
+    "end without a word": ("import os; os._exit(0)", {Ending.EXITED}),
+    "end in good order": ("raise SystemExit", {Ending.EXITED}),
+    "be no text": ("\ud800", {Ending.EXITED}),
+    "hold a zero": ("\0", {Ending.EXITED}),
+}
+"""What is ended, or ends itself, without an effect; and how the outcome may call it."""
+
+
+def run(sandboxes: Sandboxes, source: str, standard_input: bytes = b"", limits: Limits = LIMITS) -> Outcome:
+    """Runs a program."""
+    job = Job(module="inside.program", payload={"source": source}, standard_input=standard_input, limits=limits)
+    return sandboxes.run(Kind.SOLUTION, job)
+
+
+def is_well(sandboxes: Sandboxes) -> bool:
+    """Whether the next program is served as if nothing had happened, and by the same sandbox."""
+    outcome = run(sandboxes, "print(sum(map(int, input().split())))", b"1 2 3\n")
+    return outcome.succeeded and outcome.output == b"6\n"
+
+
+@pytest.mark.parametrize("source", REFUSED.values(), ids=REFUSED.keys())
+def test_what_a_program_may_not_do_fails_in_it(sandboxes: Sandboxes, source: str) -> None:
+    outcome = run(sandboxes, source)
+    assert (outcome.ending, outcome.succeeded) == (Ending.EXITED, False)
+    assert is_well(sandboxes)
+
+
+@pytest.mark.parametrize(("source", "endings"), ENDED.values(), ids=ENDED.keys())
+def test_what_would_not_end_is_ended(sandboxes: Sandboxes, source: str, endings: set[Ending]) -> None:
+    began = time.monotonic()
+    limits = SOON if Ending.OUT_OF_TIME in endings else LIMITS
+    assert run(sandboxes, source, limits=limits).ending in endings
+    assert time.monotonic() - began < 30  # idle, no row takes half a second
+    assert is_well(sandboxes)
+
+
+def test_processor_time_is_limited_apart_from_time_that_passes(sandboxes: Sandboxes) -> None:
+    outcome = run(sandboxes, "while True: pass", limits=replace(LIMITS, cpu=timedelta(seconds=1)))
+    assert (outcome.ending, outcome.undecided) == (Ending.OUT_OF_TIME, True)
+    assert timedelta(seconds=0.7) < outcome.cpu < timedelta(seconds=3)
+
+
+def test_nothing_is_left_on_this_machine(sandboxes: Sandboxes) -> None:
+    assert is_well(sandboxes)  # so that the sandbox stands
+    here = psutil.Process()
+    before = {each.pid for each in here.children(recursive=True)}, here.nice(), here.rlimit(psutil.RLIMIT_CPU)
+    for source in REFUSED.values():
+        run(sandboxes, source)
+    after = {each.pid for each in here.children(recursive=True)}, here.nice(), here.rlimit(psutil.RLIMIT_CPU)
+    assert after == before
+    assert not Path("/tmp/muster-was-here").exists()

@@ -1,0 +1,144 @@
+"""Sandboxes come up, are replaced, end with their owner, and are refused where they don't hold."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rollouts.sandbox import Isolation, Job, Kind, Sandboxes, SandboxSettings, SandboxUnavailable, process
+from rollouts.sandbox.inside import syscalls
+
+HELLO = Job(module="inside.program", payload={"source": "print('hello')"})
+needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+
+OWNER = """
+import os, sys, time
+from rollouts.sandbox import *
+sandboxes = Sandboxes(SandboxSettings(isolation=Isolation(sys.argv[1])))
+source = "import os, time; os.write(3, b'x'); time.sleep(999)"
+running, says_so = os.pipe()
+with sandboxes.borrow(Kind.SOLUTION) as sandbox:
+    sandbox.start(Job(module="inside.program", payload={"source": source}, answers=says_so))
+    os.read(running, 1)
+    print(sandbox.pid, flush=True)
+    time.sleep(999)
+"""
+
+
+def end_all(pid: int) -> None:
+    """Kills a process and its children."""
+    processes = [*psutil.Process(pid).children(recursive=True), psutil.Process(pid)]
+    for each in processes:
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
+    psutil.wait_procs(processes, timeout=20)
+
+
+def test_a_sandbox_that_was_killed_is_replaced(sandboxes: Sandboxes) -> None:
+    with sandboxes.borrow(Kind.SOLUTION) as sandbox:
+        end_all(sandbox.pid)
+    assert sandboxes.run(Kind.SOLUTION, HELLO).output == b"hello\n"
+
+
+def test_a_sandbox_that_breaks_under_a_job_is_no_outcome_of_the_job(sandboxes: Sandboxes) -> None:
+    with sandboxes.borrow(Kind.SOLUTION) as sandbox:
+        running = sandbox.start(Job(module="inside.program", payload={"source": "import time; time.sleep(99)"}))
+        end_all(sandbox.pid)
+        with pytest.raises(SandboxUnavailable):
+            running.finish()
+    assert sandboxes.run(Kind.SOLUTION, HELLO).succeeded
+
+
+@pytest.mark.parametrize("isolation", [pytest.param(Isolation.NAMESPACES, marks=needs_bubblewrap), Isolation.PROCESS])
+def test_a_sandbox_and_its_job_end_when_their_owner_is_killed(isolation: Isolation) -> None:
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, isolation.value], stdout=subprocess.PIPE, text=True)
+    with owner:
+        assert owner.stdout is not None
+        first = psutil.Process(int(owner.stdout.readline()))
+        of_sandbox = [first, *first.children(recursive=True)]
+        owner.kill()
+    _, alive = psutil.wait_procs(of_sandbox, timeout=20)
+    assert alive == []
+    assert len(of_sandbox) >= 2
+
+
+def test_threads_share_a_bounded_number(sandboxes: Sandboxes) -> None:
+    outputs: list[bytes] = []
+    threads = [
+        threading.Thread(target=lambda: outputs.append(sandboxes.run(Kind.SOLUTION, HELLO).output)) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outputs == [b"hello\n"] * 8
+
+
+def test_without_bubblewrap_the_weaker_line_is_taken_unless_the_settings_forbid_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    left_open = Sandboxes(SandboxSettings())
+    assert left_open.isolation is Isolation.PROCESS
+    assert left_open.run(Kind.SOLUTION, HELLO).succeeded
+    left_open.close()
+    strict = Sandboxes(SandboxSettings(isolation=Isolation.NAMESPACES))
+    with pytest.raises(SandboxUnavailable, match="no bubblewrap") as refused:
+        strict.run(Kind.SOLUTION, HELLO)
+    assert "apt install bubblewrap" in refused.value.hint
+
+
+@needs_bubblewrap
+def test_namespaces_are_taken_where_they_work() -> None:
+    found = Sandboxes(SandboxSettings())
+    assert found.isolation is Isolation.NAMESPACES
+    found.close()
+
+
+@needs_bubblewrap
+def test_a_sandbox_that_shows_what_it_must_hide_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_HIDDEN", ("/usr/bin",))  # which it does show
+    with pytest.raises(SandboxUnavailable, match=r"does not hold here.*read /usr/bin"):
+        process.Sandbox(Kind.SOLUTION, Isolation.NAMESPACES)
+
+
+def test_the_setting_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_SANDBOX_ISOLATION", "namespaces")
+    assert SandboxSettings.load().isolation is Isolation.NAMESPACES
+
+
+@pytest.mark.parametrize(
+    ("header", "machine"),
+    [("x86_64-linux-gnu/asm/unistd_64.h", "x86_64"), ("asm-generic/unistd.h", "aarch64")],
+)
+def test_system_calls_have_the_kernels_own_numbers(header: str, machine: str) -> None:
+    path = Path("/usr/include") / header
+    if not path.exists():
+        pytest.skip(f"no kernel header {path}")
+    defined = {
+        name: int(number) for name, number in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", path.read_text())
+    }
+    defined.setdefault("newfstatat", defined.get("fstatat", -1))
+    table = syscalls.MACHINES[machine]
+    ours = {**table.plain, **table.paths, **table.checked}
+    assert ours == {name: defined[name] for name in ours}
+
+
+def test_no_process_is_left_when_sandboxes_are_closed() -> None:
+    before = {each.pid for each in psutil.Process().children(recursive=True)}
+    found = Sandboxes(SandboxSettings())
+    found.run(Kind.SOLUTION, HELLO)
+    found.close()
+    until = time.monotonic() + 20
+    while {each.pid for each in psutil.Process().children(recursive=True)} - before and time.monotonic() < until:
+        time.sleep(0.01)
+    assert {each.pid for each in psutil.Process().children(recursive=True)} <= before

@@ -1,0 +1,100 @@
+"""Plain data between processes that don't trust each other."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, defaultdict
+from contextlib import suppress
+from enum import IntEnum
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollouts.sandbox.inside.values import decode, encode
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+class Colour(IntEnum):
+    RED = 1
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
+KEYS = st.integers() | st.text() | st.tuples(st.integers(), st.text())
+PLAIN = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner)
+        | st.lists(inner).map(tuple)
+        | st.sets(KEYS)
+        | st.frozensets(KEYS)
+        | st.dictionaries(KEYS, inner)
+    ),
+    max_leaves=20,
+)
+
+
+@given(PLAIN)
+def test_plain_values_come_back_equal_and_of_the_same_type(value: object) -> None:
+    returned = decode(encode(value))
+    assert returned == value
+    assert type(returned) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (Counter("aab"), {"a": 2, "b": 1}),
+        (OrderedDict(a=1), {"a": 1}),
+        (defaultdict(list, {1: [2]}), {1: [2]}),
+        (Point(1, 2), (1, 2)),
+        (Colour.RED, 1),
+        (type("Liar", (int,), {"__eq__": lambda *_: True})(7), 7),
+    ],
+)
+def test_what_is_derived_from_a_plain_type_becomes_plain(value: object, plain: object) -> None:
+    returned = decode(encode(value))
+    assert (type(returned), returned) == (type(plain), plain)
+
+
+@pytest.mark.parametrize("value", [object(), print, int, iter([]), range(3), [[object()]]])
+def test_anything_else_does_not_leave(value: object) -> None:
+    with pytest.raises(TypeError, match="only plain data can"):
+        encode(value)
+
+
+def test_what_contains_itself_does_not_leave() -> None:
+    ring: list[object] = []
+    ring.append(ring)
+    with pytest.raises(RecursionError):
+        encode(ring)
+
+
+@given(
+    st.text() | st.recursive(st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)).map(str)
+)
+def test_any_text_is_a_value_or_is_refused(text: str) -> None:
+    with suppress(ValueError, TypeError, RecursionError):
+        decode(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"tuple": 1}',
+        '{"set": [[1]]}',
+        '{"what": []}',
+        '{"dict": [[1]]}',
+        '{"bytes": "x"}',
+        "{}",
+        '{"a":1,"b":2}',
+        "[" * 9999,
+    ],
+)
+def test_what_is_no_value_is_refused(text: str) -> None:
+    with pytest.raises((ValueError, TypeError, RecursionError)):
+        decode(text)
