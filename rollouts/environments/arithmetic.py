@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rollouts.environments.draws import Draws
-from rollouts.environments.family import Family, Options
+from rollouts.environments.family import Family, Options, SandboxSource
 from rollouts.environments.indices import check_index
 from rollouts.environments.interface import Environment, Prompt, Score
 
@@ -59,7 +59,7 @@ class Arithmetic:
         return draws.below(10 ** draws.between(1, self._options.digits))
 
 
-def _build(version: str, options: ArithmeticOptions) -> Environment:
+def _build(version: str, options: ArithmeticOptions, _: SandboxSource) -> Environment:
     return Arithmetic(version, options)
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from rollouts.environments.errors import BadOptions, UnknownEnvironmentVersion
 from rollouts.environments.interface import Environment
+from rollouts.sandbox import Sandboxes
 
 _DIGEST_DIGITS = 16
 
@@ -27,6 +28,9 @@ class Options(BaseModel):
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 
+SandboxSource = Callable[[], Sandboxes]
+"""Gives the sandboxes when they are needed: most environments need none."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family(Generic[OptionsT]):
@@ -37,21 +41,24 @@ class Family(Generic[OptionsT]):
         version: Changes whenever an equal index gives another prompt, or an equal answer another score.
         summary: One line for people.
         options: What can be set.
-        build: Makes the environment from the version to report and the options.
+        build: Makes the environment from the version to report, the options, and what gives it sandboxes.
+        depends_on: Names what else its scores depend on on this machine, such as `py3.11`; becomes part of the version.
     """
 
     name: str
     version: str
     summary: str
     options: type[OptionsT]
-    build: Callable[[str, OptionsT], Environment]
+    build: Callable[[str, OptionsT, SandboxSource], Environment]
+    depends_on: Callable[[], str] = str
 
-    def load(self, *, version: str | None, options: Mapping[str, JsonValue]) -> Environment:
+    def load(self, *, version: str | None, options: Mapping[str, JsonValue], sandboxes: SandboxSource) -> Environment:
         """Makes the environment.
 
         Args:
-            version: The family's version, alone or with the digest of the options; None for whatever is here.
+            version: The family's version, alone or with all that stands after the `+`; None for whatever is here.
             options: Values by name.
+            sandboxes: Called when something untrusted is to be run.
 
         Raises:
             BadOptions: An option is unknown or has an impossible value.
@@ -66,16 +73,17 @@ class Family(Generic[OptionsT]):
             raise BadOptions(
                 f"environment {self.name}: {place}: {first['msg']}", hint=f"its options are: {known}"
             ) from error
-        full = self.version + _options_suffix(chosen)
+        details = [detail for detail in (self.depends_on(), _options_digest(chosen)) if detail]
+        full = "+".join([self.version, ".".join(details)]) if details else self.version
         if version is not None and version not in {self.version, full}:
             self._refuse(version, full)
-        return self.build(full, chosen)
+        return self.build(full, chosen, sandboxes)
 
     def _refuse(self, wanted: str, full: str) -> None:
         if wanted.partition("+")[0] == self.version:
             raise UnknownEnvironmentVersion(
-                f"environment {self.name}: version {wanted[:80]} was asked for, and these options give {full}",
-                hint="the digest after the + names the options, a data set's hash among them: use the same ones",
+                f"environment {self.name}: version {wanted[:80]} was asked for, and what is here is {full}",
+                hint="after the + stand what it depends on here, and a digest of the options, a data set's among them",
             )
         raise UnknownEnvironmentVersion(
             f"environment {self.name} has no version {wanted[:80]!r} here, but {self.version}",
@@ -83,10 +91,10 @@ class Family(Generic[OptionsT]):
         )
 
 
-def _options_suffix(options: Options) -> str:
-    """`+` and a digest of what differs from the defaults; nothing if nothing does."""
+def _options_digest(options: Options) -> str:
+    """A digest of what differs from the defaults; nothing if nothing does."""
     changed = options.model_dump(mode="json", exclude_defaults=True, exclude=set(options.local))
     if not changed:
         return ""
     canonical = json.dumps(changed, sort_keys=True, separators=(",", ":"))
-    return "+" + hashlib.sha256(canonical.encode()).hexdigest()[:_DIGEST_DIGITS]
+    return hashlib.sha256(canonical.encode()).hexdigest()[:_DIGEST_DIGITS]

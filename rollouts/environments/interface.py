@@ -49,7 +49,10 @@ class Environment(Protocol):
 
     @property
     def version(self) -> str:
-        """The family's version and, after a `+`, a digest of the options where they are not the defaults."""
+        """The family's version and, after a `+`, what else decides a score: such as `1+py3.11.0ada8d61b27fe9d9`.
+
+        That is the interpreter or library that judges, where one does, and a digest of the options that were changed.
+        """
         ...
 
     def size(self) -> int | None:

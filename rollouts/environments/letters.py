@@ -12,7 +12,7 @@ family then needs `targets` such as 1, 3, 5, 7 and a template such as `{target}{
 from __future__ import annotations
 
 from rollouts.environments.draws import Draws
-from rollouts.environments.family import Family, Options
+from rollouts.environments.family import Family, Options, SandboxSource
 from rollouts.environments.indices import check_index
 from rollouts.environments.interface import Environment, Prompt, Score
 
@@ -95,7 +95,7 @@ def _sorted(text: str) -> str:
     return "".join(sorted(text))
 
 
-def _build(version: str, options: LettersOptions) -> Environment:
+def _build(version: str, options: LettersOptions, _: SandboxSource) -> Environment:
     return Letters(version, options)
 
 

@@ -11,6 +11,7 @@ The built-in families are looked up directly: they work from a checkout too, and
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -21,26 +22,35 @@ from pydantic import JsonValue
 from rollouts.environments.errors import UnknownEnvironment
 from rollouts.environments.family import Family
 from rollouts.environments.interface import Environment
+from rollouts.sandbox import Sandboxes
 
 GROUP = "muster.environments"
 """The entry point group."""
 
 BUILT_IN = {
     "arithmetic": "rollouts.environments.arithmetic",
+    "code": "rollouts.environments.code",
     "letters": "rollouts.environments.letters",
+    "math": "rollouts.environments.mathematics",
 }
 """Families of our own, by the module whose `family` they are; imported when asked for."""
 
 
 def load_environment(
-    name: str, *, version: str | None = None, options: Mapping[str, JsonValue] | None = None
+    name: str,
+    *,
+    version: str | None = None,
+    options: Mapping[str, JsonValue] | None = None,
+    sandboxes: Sandboxes | None = None,
 ) -> Environment:
     """Makes the environment that a recipe names.
 
     Args:
         name: A family's name.
-        version: As in `Environment.version`, or without the digest of the options; None takes what is installed.
+        version: As in `Environment.version`, or without what stands after the `+`; None takes what is installed.
         options: What the family can be told.
+        sandboxes: Where untrusted code runs, closed by whoever made them; by default those that all environments of
+            this process share. A validator gives its own, which accept no weaker isolation than namespaces.
 
     Raises:
         UnknownEnvironment: No family has the name, or the package that registers it can't be imported.
@@ -48,7 +58,8 @@ def load_environment(
         BadOptions: An option is unknown or has an impossible value.
         BadDataset: The file that the options name is not there, or is another one.
     """
-    return find_family(name).load(version=version, options=options or {})
+    source = _shared_sandboxes if sandboxes is None else lambda: sandboxes
+    return find_family(name).load(version=version, options=options or {}, sandboxes=source)
 
 
 def families() -> list[Family[Any]]:
@@ -72,6 +83,11 @@ def find_family(name: str) -> Family[Any]:
         f"there is no environment called {name[:80]!r}",
         hint=f"did you mean {close[0]}?" if close else f"known are: {', '.join(_names())}; others come as packages",
     )
+
+
+@functools.cache
+def _shared_sandboxes() -> Sandboxes:
+    return Sandboxes()
 
 
 def _names() -> list[str]:

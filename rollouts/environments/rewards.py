@@ -19,6 +19,8 @@ class Reward:
     """What was taken off, never negative; 0.0 without a target."""
     length: int
     target: int | None
+    undecided: bool = False
+    """Whether a limit ended the check, so that another machine might find otherwise: no sign of forgery."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,14 @@ class LengthReward:
             raise InvalidInput(f"a target of {target} tokens", hint=f"this length reward has {self.targets}")
         length = measured_length(score, output_tokens=output_tokens)
         penalty = self.alpha * abs(target - length)
-        return Reward(total=score.task - penalty, task=score.task, length_penalty=penalty, length=length, target=target)
+        return Reward(
+            total=score.task - penalty,
+            task=score.task,
+            length_penalty=penalty,
+            length=length,
+            target=target,
+            undecided=is_undecided(score),
+        )
 
 
 def reward_of(score: Score, *, rule: LengthReward | None, target: int | None, output_tokens: int) -> Reward:
@@ -68,9 +77,21 @@ def reward_of(score: Score, *, rule: LengthReward | None, target: int | None, ou
     if rule is not None or target is not None:
         raise InvalidInput(f"target {target} with length reward {rule}", hint="a length reward needs both or neither")
     length = measured_length(score, output_tokens=output_tokens)
-    return Reward(total=score.task, task=score.task, length_penalty=0.0, length=length, target=None)
+    return Reward(
+        total=score.task,
+        task=score.task,
+        length_penalty=0.0,
+        length=length,
+        target=None,
+        undecided=is_undecided(score),
+    )
 
 
 def measured_length(score: Score, *, output_tokens: int) -> int:
     """What counts as the answer's length: what the environment says, else its tokens."""
     return int(score.parts.get("length", output_tokens))
+
+
+def is_undecided(score: Score) -> bool:
+    """Whether a limit of this machine ended the check."""
+    return score.parts.get("undecided", 0.0) != 0.0

@@ -14,8 +14,10 @@ from rollouts.environments.errors import BadOptions, UnknownEnvironment, Unknown
 PACKAGE = """
 from rollouts.environments.arithmetic import Arithmetic, ArithmeticOptions
 from rollouts.environments.family import Family
-family = Family(name="sums", version="3", summary="", options=ArithmeticOptions, build=Arithmetic)
-broken = Family(name="another", version="1", summary="", options=ArithmeticOptions, build=Arithmetic)
+def build(version, options, sandboxes):
+    return Arithmetic(version, options)
+family = Family(name="sums", version="3", summary="", options=ArithmeticOptions, build=build)
+broken = Family(name="another", version="1", summary="", options=ArithmeticOptions, build=build)
 nothing = 7
 """
 
@@ -66,7 +68,7 @@ def test_a_package_that_registers_something_else_is_named(name: str, said: str) 
         ("leters", None, {}, UnknownEnvironment, "did you mean letters"),
         ("zzz", None, {}, UnknownEnvironment, "known are: arithmetic"),
         ("letters", "2", {}, UnknownEnvironmentVersion, "has no version '2' here, but 1"),
-        ("letters", "1+0000000000000000", {}, UnknownEnvironmentVersion, "these options give 1"),
+        ("letters", "1+0000000000000000", {}, UnknownEnvironmentVersion, "what is here is 1"),
         ("arithmetic", None, {"digit": 3}, BadOptions, "its options are: operations, digits"),
         ("arithmetic", None, {"digits": 0}, BadOptions, "digits"),
         ("arithmetic", None, {"operations": ["/"]}, BadOptions, "operations"),

@@ -1,0 +1,232 @@
+"""The tests of a programming problem: what a row says, and what a completion must do to pass one.
+
+What is expected never enters the process that runs a completion. A program's output and a function's result are
+compared on this side; unit tests run in a sandbox of their own and reach the completion's functions by messages of
+plain data. So a completion can't read the expected values, change the test, or write the verdict.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Protocol, Self
+
+from rollouts.sandbox import Job, Kind, Limits, Sandboxes
+from rollouts.sandbox.inside import values
+
+_TO_LEAVE = timedelta(seconds=1)
+"""What a solution gets to end by itself when its tests are over."""
+
+_FLOATS_AGREE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one test found."""
+
+    passed: bool
+    undecided: bool = False
+    """Whether a limit ended it."""
+
+
+class Test(Protocol):
+    """One test."""
+
+    def run(self, source: str, sandboxes: Sandboxes, limits: Limits) -> Verdict:
+        """Tries a completion's source.
+
+        Raises:
+            SandboxUnavailable: It can't be run on this machine.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramTest:
+    """A program that reads its standard input and writes its standard output."""
+
+    standard_input: str
+    expected: str
+
+    def run(self, source: str, sandboxes: Sandboxes, limits: Limits) -> Verdict:
+        """Passes if it exits with 0 and every line is right, blanks at the ends of lines and of the whole forgiven."""
+        stdin = self.standard_input.encode(errors="replace")
+        job = Job(module="inside.program", payload={"source": source}, standard_input=stdin, limits=limits)
+        outcome = sandboxes.run(Kind.SOLUTION, job)
+        right = _lines(outcome.output.decode(errors="replace")) == _lines(self.expected)
+        return Verdict(outcome.succeeded and right, outcome.undecided)
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTest:
+    """A function, or a method of a class `Solution`, that is called once."""
+
+    function: str
+    arguments: tuple[object, ...]
+    expected: object
+
+    def run(self, source: str, sandboxes: Sandboxes, limits: Limits) -> Verdict:
+        """Passes if it returns the expected value; a tuple counts as a list, as JSON knows no other."""
+        call = {"name": self.function, "args": values.encode(list(self.arguments)), "kwargs": values.encode({})}
+        job = Job(
+            module="inside.functions",
+            payload={"source": source},
+            calls=json.dumps(call).encode() + b"\n",
+            keep_output=False,
+            limits=limits,
+        )
+        outcome = sandboxes.run(Kind.SOLUTION, job)
+        return Verdict(outcome.succeeded and self._is_expected(outcome.answer), outcome.undecided)
+
+    def _is_expected(self, answer: bytes) -> bool:
+        try:
+            returned = values.decode(json.loads(answer.split(b"\n", 1)[0])["value"])
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return False
+        return same(_as_json(returned), self.expected)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitTests:
+    """Python source with assertions, functions `test_…` or `unittest` cases, about functions defined elsewhere."""
+
+    source: str
+
+    def run(self, source: str, sandboxes: Sandboxes, limits: Limits) -> Verdict:
+        """Passes if all of it runs through."""
+        return sandboxes.twice(lambda: self._run(source, sandboxes, limits))
+
+    def _run(self, source: str, sandboxes: Sandboxes, limits: Limits) -> Verdict:
+        with (
+            sandboxes.borrow(Kind.SOLUTION) as of_solution,
+            sandboxes.borrow(Kind.CHECKER) as of_checker,
+            _Pipe() as calls,
+            _Pipe() as answers,
+        ):
+            solution = of_solution.start(
+                Job(
+                    module="inside.functions",
+                    payload={"source": source},
+                    calls=calls.read_end,
+                    answers=answers.write_end,
+                    keep_output=False,
+                    limits=limits,
+                )
+            )
+            checker = of_checker.start(
+                Job(
+                    module="inside.checker",
+                    payload={"tests": self.source},
+                    standard_input=answers.read_end,
+                    calls=calls.write_end,
+                    limits=replace(limits, output_bytes=4096),
+                )
+            )
+            calls.close()
+            answers.close()
+            found = checker.finish()
+            left = solution.end(within=_TO_LEAVE)
+        undecided = found.undecided or (left is not None and left.undecided)
+        return Verdict(found.succeeded and found.answer == b"passed", undecided)
+
+
+def parse_tests(info: Mapping[str, object], *, most: int) -> tuple[Test, ...]:
+    """Reads a row's `verification_info`.
+
+    Understood are `{"language": "python", "test_cases": [...]}` with cases of type `stdin_stdout`, `function_call` and
+    `unit_tests`; `{"fn_name": …, "inputs": [...], "outputs": [...]}`; and `{"tests": "Python source"}`.
+
+    Args:
+        info: The row's.
+        most: Tests after this many are left out.
+
+    Raises:
+        ValueError: There are no tests, or some that are none of these.
+    """
+    if info.get("language", "python") != "python":
+        raise ValueError("the language is not Python")
+    if isinstance(source := info.get("tests"), str):
+        return (UnitTests(source),)
+    cases = info.get("test_cases")
+    if isinstance(cases, str):
+        cases = json.loads(cases)
+    if isinstance(cases, list) and cases:
+        return tuple(_case(case) for case in cases[:most])
+    inputs, outputs = info.get("inputs"), info.get("outputs")
+    if not isinstance(inputs, list) or not isinstance(outputs, list) or not 0 < len(inputs) == len(outputs):
+        raise ValueError("there are no tests")
+    kind = "function_call" if info.get("fn_name") else "stdin_stdout"
+    pairs = [
+        {"type": kind, "fn_name": info.get("fn_name"), "input": given, "output": expected}
+        for given, expected in zip(inputs, outputs, strict=True)
+    ]
+    return tuple(_case(pair) for pair in pairs[:most])
+
+
+def same(one: object, other: object) -> bool:
+    """Whether two plain values are equal: true is not 1, and floats may differ in the tenth digit."""
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, float) or isinstance(other, float):
+        if not isinstance(one, int | float) or not isinstance(other, int | float):
+            return False
+        return math.isclose(one, other, rel_tol=_FLOATS_AGREE, abs_tol=_FLOATS_AGREE)
+    return type(one) is type(other) and one == other
+
+
+def _case(case: object) -> Test:
+    if not isinstance(case, dict):
+        raise ValueError("a test case is not an object")  # noqa: TRY004 - the one kind of refusal of this parser
+    match case.get("type", "stdin_stdout"), case:
+        case "stdin_stdout", {"input": given, "output": expected}:
+            return ProgramTest(_text(given), _text(expected))
+        case "function_call", {"fn_name": str(name), "input": list(arguments), "output": expected}:
+            return FunctionTest(name, tuple(arguments), expected)
+        case "unit_tests", {"code": str(source)}:
+            return UnitTests(source)
+    raise ValueError(f"a test case of type {str(case.get('type'))[:40]!r} is none that is known, or lacks a field")
+
+
+def _text(value: object) -> str:
+    return "\n".join(str(line) for line in value) if isinstance(value, list) else str(value)
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.strip().split("\n")]
+
+
+def _as_json(value: object) -> object:
+    """The value as JSON would bring it back."""
+    if isinstance(value, list | tuple):
+        return [_as_json(each) for each in value]
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else json.dumps(key): _as_json(each) for key, each in value.items()}
+    return value
+
+
+class _Pipe:
+    """A pipe between two jobs; this side only holds it until both have it."""
+
+    def __init__(self) -> None:
+        self.read_end, self.write_end = os.pipe()
+        self._open = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            os.close(self.read_end)
+            os.close(self.write_end)

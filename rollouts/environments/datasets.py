@@ -1,0 +1,194 @@
+"""Prompts from a file, in the form of GENESYS and INTELLECT-2: one row per problem, Parquet or JSON lines.
+
+    {"problem_id": "…", "task_type": "verifiable_math", "prompt": "…", "verification_info": {…} or the same as a string}
+
+Other columns are left alone. The options name the file by its SHA-256, so that everybody who loads an environment of
+one version has the same problems; the path may differ from machine to machine.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rollouts.environments.errors import BadDataset
+from rollouts.environments.family import Options
+from rollouts.environments.indices import check_index
+
+DIRECTORY_VARIABLE = "MUSTER_DATASETS"
+"""Names the directory that relative paths start from; without it, the working directory."""
+
+_WHERE = f"put the file there, or name its directory in {DIRECTORY_VARIABLE}"
+_LONGEST_ROW = 64 * 1024 * 1024
+_COLUMNS = ("problem_id", "task_type", "prompt", "verification_info")
+
+
+class DatasetOptions(Options):
+    """Which file, and which of its rows."""
+
+    local: ClassVar[frozenset[str]] = frozenset({"path"})
+
+    path: Annotated[str, Field(min_length=1, max_length=4096)]
+    """Where the file lies on this machine."""
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    """Which file it is."""
+    task_types: tuple[str, ...] = ()
+    """Rows of these types are taken; the family's own types if none are given."""
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    problem_id: str
+    task_type: str
+    prompt: str
+    verification_info: dict[str, object] | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One row."""
+
+    problem_id: str
+    task_type: str
+    prompt: str
+    info: Mapping[str, object]
+    """What the answer is checked against, as the row's type has it."""
+
+
+class Dataset:
+    """The rows of one file that an environment can use, in the file's order.
+
+    Args:
+        options: Which file.
+        task_types: The family's types of rows, unless the options name others.
+        usable: Whether a problem is one that the family can check; others are left out.
+
+    Raises:
+        BadDataset: The file is not there, is another one, has rows that are none, or has none that can be used.
+    """
+
+    def __init__(
+        self, options: DatasetOptions, *, task_types: tuple[str, ...], usable: Callable[[Problem], bool]
+    ) -> None:
+        path = Path(os.environ.get(DIRECTORY_VARIABLE, "")) / options.path
+        _check_digest(path, options.sha256)
+        self._rows: _Rows = _ParquetRows(path) if path.suffix == ".parquet" else _JsonRows(path)
+        wanted = options.task_types or task_types
+        self._chosen: list[int] = []
+        for number in range(len(self._rows)):
+            problem = self._problem(number)
+            if problem.task_type in wanted and usable(problem):
+                self._chosen.append(number)
+        if not self._chosen:
+            raise BadDataset(
+                f"{path} has no problem that can be used", hint=f"rows need one of the task types {', '.join(wanted)}"
+            )
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    def __getitem__(self, index: int) -> Problem:
+        return self._problem(self._chosen[check_index(index, size=len(self._chosen))])
+
+    def _problem(self, number: int) -> Problem:
+        try:
+            row = _Row.model_validate(self._rows.row(number))
+            info = row.verification_info if isinstance(row.verification_info, dict) else _info(row.verification_info)
+        except (ValidationError, ValueError, SyntaxError, RecursionError, MemoryError) as error:
+            reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+            raise BadDataset(
+                f"{self._rows.path}: row {number}: {reason[:200]}",
+                hint=f"every row has the columns {', '.join(_COLUMNS)}",
+            ) from error
+        return Problem(problem_id=row.problem_id, task_type=row.task_type, prompt=row.prompt, info=info)
+
+
+class _Rows(Protocol):
+    """A file of rows."""
+
+    path: Path
+
+    def __len__(self) -> int: ...
+
+    def row(self, number: int) -> object: ...
+
+
+class _JsonRows:
+    """JSON lines; only where each begins is kept in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._starts = [0]
+        with path.open("rb") as file:
+            for line in _lines(file.readline):
+                self._starts.append(self._starts[-1] + len(line))
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def row(self, number: int) -> object:
+        start, end = self._starts[number], self._starts[number + 1]
+        with self.path.open("rb") as file:
+            file.seek(start)
+            return json.loads(file.read(end - start))
+
+
+class _ParquetRows:
+    """A Parquet file's four columns, in Arrow's memory."""
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow as pa  # noqa: PLC0415 - only who reads such a file waits for it
+        import pyarrow.parquet as pq  # noqa: PLC0415
+
+        self.path = path
+        try:
+            self._table = pq.read_table(path, columns=list(_COLUMNS))
+        except (pa.ArrowException, OSError) as error:
+            raise BadDataset(f"{path} is no Parquet file: {str(error)[:200]}") from error
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def row(self, number: int) -> object:
+        return self._table.slice(number, 1).to_pylist()[0]
+
+
+def _lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
+    while line := read(_LONGEST_ROW + 1):
+        if len(line) > _LONGEST_ROW:
+            raise BadDataset(f"a row has more than {_LONGEST_ROW} bytes")
+        yield line
+
+
+def _info(text: str) -> dict[str, object]:
+    """JSON, or what Python writes for a dictionary: both are found in published data sets."""
+    try:
+        info = json.loads(text)
+    except ValueError:
+        info = ast.literal_eval(text)
+    if not isinstance(info, dict):
+        raise ValueError("verification_info is not an object")  # noqa: TRY004 - the caller's one kind of refusal
+    return info
+
+
+def _check_digest(path: Path, sha256: str) -> None:
+    try:
+        if not path.is_file():
+            raise BadDataset(f"there is no data set {path}", hint=_WHERE)
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise BadDataset(f"the data set {path} can't be read: {error.strerror}", hint=_WHERE) from error
+    if found != sha256:
+        raise BadDataset(
+            f"{path} has the SHA-256 {found}, and the options name {sha256}", hint="fetch the file that is meant"
+        )

@@ -1,0 +1,88 @@
+r"""`math`: problems with one right answer, compared as mathematics: `0.5` is `\frac{1}{2}`.
+
+The answer is what stands in the last `\boxed{…}`. The math-verify library compares it with the problem's; it runs in a
+sandbox with limits, since some answers keep it busy for ever.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from importlib.metadata import PackageNotFoundError, version
+
+from rollouts.environments.completions import boxed_answer
+from rollouts.environments.datasets import Dataset, DatasetOptions, Problem
+from rollouts.environments.family import Family, SandboxSource
+from rollouts.environments.interface import Environment, Prompt, Score
+from rollouts.sandbox import Job, Kind, Limits
+
+LIMITS = Limits(cpu=timedelta(seconds=5), wall=timedelta(seconds=30), memory_bytes=2 << 30, output_bytes=64 * 1024)
+"""A comparison of real answers takes a few hundredths of a second."""
+
+_LONGEST_EXPECTED = 1000
+
+
+class Mathematics:
+    """The environment; see the head of this file."""
+
+    name = "math"
+
+    def __init__(self, version: str, options: DatasetOptions, sandboxes: SandboxSource) -> None:
+        self.version = version
+        self._sandboxes = sandboxes
+        self._problems = Dataset(options, task_types=("verifiable_math",), usable=_usable)
+
+    def size(self) -> int | None:
+        """The usable rows of the file."""
+        return len(self._problems)
+
+    def prompt(self, index: int) -> Prompt:
+        """A row's problem."""
+        problem = self._problems[index]
+        data = {"problem_id": problem.problem_id, "answer": str(problem.info["ground_truth"])}
+        return Prompt(index=index, text=problem.prompt, data=data)
+
+    def score(self, prompt: Prompt, completion: str, *, finished: bool) -> Score:
+        """Right if the boxed answer equals the problem's and the model ended by itself."""
+        given = boxed_answer(completion)
+        parts = {"finished": float(finished), "answered": float(given is not None), "undecided": 0.0}
+        if given is None or not finished:
+            return Score(task=0.0, parts=parts)
+        equal, undecided = self._equal(str(prompt.data["answer"]), given)
+        return Score(task=float(equal), parts={**parts, "undecided": float(undecided)})
+
+    def demonstration(self, prompt: Prompt) -> str:
+        """The answer alone, boxed."""
+        return f"\\boxed{{{prompt.data['answer']}}}"
+
+    def _equal(self, expected: str, given: str) -> tuple[bool, bool]:
+        if expected.strip() == given:
+            return True, False
+        job = Job(module="inside.mathematics", payload={"expected": expected, "given": given}, limits=LIMITS)
+        outcome = self._sandboxes().run(Kind.MATHEMATICS, job)
+        return outcome.succeeded and outcome.answer == b"equal", outcome.undecided
+
+
+def _usable(problem: Problem) -> bool:
+    truth = problem.info.get("ground_truth")
+    return isinstance(truth, str | int | float) and 0 < len(str(truth).strip()) <= _LONGEST_EXPECTED
+
+
+def _library() -> str:
+    try:
+        return f"mv{version('math-verify')}"
+    except PackageNotFoundError:
+        return "mv0"
+
+
+def _build(version: str, options: DatasetOptions, sandboxes: SandboxSource) -> Environment:
+    return Mathematics(version, options, sandboxes)
+
+
+family = Family(
+    name="math",
+    version="1",
+    summary="problems from a file, the boxed answer compared symbolically",
+    options=DatasetOptions,
+    build=_build,
+    depends_on=_library,
+)

@@ -1,0 +1,122 @@
+"""Files of problems: both formats, the digest that pins them, and words for whatever is wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import JsonValue
+
+from rollouts.environments import load_environment
+from rollouts.environments.errors import BadDataset, BadOptions, NoSuchPrompt, UnknownEnvironmentVersion
+from tests.rollouts.environments.conftest import WriteRows, row
+
+ROWS = [
+    row({"ground_truth": "1"}, prompt="one?", problem_id="a"),
+    row({"test_cases": []}, task_type="verifiable_code"),
+    row('{"ground_truth": "2"}', prompt="two?", problem_id="b"),
+    row("{'ground_truth': '3'}", prompt="three?", problem_id="c"),
+    row({"ground_truth": ""}, prompt="no answer"),
+    row({}, prompt="nothing to check"),
+]
+
+
+def as_text(info: object) -> str:
+    """As a column of strings holds it."""
+    return info if isinstance(info, str) else json.dumps(info)
+
+
+def test_rows_of_the_right_type_with_an_answer_become_prompts_in_the_files_order(write_rows: WriteRows) -> None:
+    environment = load_environment("math", options=write_rows(ROWS))
+    assert environment.size() == 3
+    prompts = [environment.prompt(index) for index in range(3)]
+    assert [prompt.text for prompt in prompts] == ["one?", "two?", "three?"]
+    assert [prompt.data for prompt in prompts] == [
+        {"problem_id": "a", "answer": "1"},
+        {"problem_id": "b", "answer": "2"},
+        {"problem_id": "c", "answer": "3"},
+    ]
+    with pytest.raises(NoSuchPrompt, match="from 0 to 2"):
+        environment.prompt(3)
+
+
+def test_parquet_and_json_lines_give_the_same_prompts(write_rows: WriteRows, tmp_path: Path) -> None:
+    texts = [{**each, "verification_info": as_text(each["verification_info"])} for each in ROWS]
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.Table.from_pylist(texts), path)
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    of_parquet = load_environment("math", options={"path": str(path), "sha256": sha256})
+    of_lines = load_environment("math", options=write_rows(texts))
+    assert of_parquet.size() == of_lines.size() == 3
+    assert [of_parquet.prompt(index) for index in range(3)] == [of_lines.prompt(index) for index in range(3)]
+
+
+def test_the_version_names_the_file_and_not_where_it_lies(write_rows: WriteRows, tmp_path: Path) -> None:
+    options = write_rows(ROWS)
+    one = load_environment("math", options=options)
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    (moved / "rows.jsonl").write_bytes(Path(str(options["path"])).read_bytes())
+    other = load_environment("math", version=one.version, options={**options, "path": str(moved / "rows.jsonl")})
+    assert other.version == one.version
+    with pytest.raises(UnknownEnvironmentVersion):
+        load_environment("math", version=one.version, options=write_rows(ROWS[:1]))
+
+
+def test_a_relative_path_starts_in_the_directory_of_data_sets(
+    write_rows: WriteRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = write_rows(ROWS)
+    path = Path(str(options["path"]))
+    monkeypatch.setenv("MUSTER_DATASETS", str(path.parent))
+    assert load_environment("math", options={**options, "path": path.name}).size() == 3
+
+
+def test_other_types_of_rows_are_taken_when_the_options_say_so(write_rows: WriteRows) -> None:
+    options = write_rows([row({"ground_truth": "1"}, task_type="my_math"), *ROWS])
+    assert load_environment("math", options={**options, "task_types": ["my_math"]}).size() == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([], "no problem that can be used"),
+        ([row({"ground_truth": "1"}, task_type="other")], "no problem that can be used"),
+        ([{"prompt": "?"}], "row 0"),
+        ([*ROWS, "text"], "row 6"),
+        ([row("no JSON {")], "row 0"),
+        ([row("[1]")], "verification_info is not an object"),
+        ([row("__import__('os').system('true')")], "row 0"),
+    ],
+)
+def test_a_file_that_is_no_data_set_is_named_with_its_row(
+    rows: list[object], words: str, write_rows: WriteRows
+) -> None:
+    with pytest.raises(BadDataset, match=words):
+        load_environment("math", options=write_rows(rows))
+
+
+def test_another_file_than_the_options_name_is_refused(write_rows: WriteRows, tmp_path: Path) -> None:
+    options = write_rows(ROWS)
+    with pytest.raises(BadDataset, match="the options name ffff"):
+        load_environment("math", options={**options, "sha256": "f" * 64})
+    with pytest.raises(BadDataset, match="there is no data set"):
+        load_environment("math", options={**options, "path": str(tmp_path / "absent")})
+    with pytest.raises(BadDataset, match="there is no data set"):
+        load_environment("math", options={**options, "path": "/dev/zero"})
+    broken = tmp_path / "broken.parquet"
+    broken.write_bytes(b"PAR1 no")
+    with pytest.raises(BadDataset, match="no Parquet file"):
+        load_environment("math", options={"path": str(broken), "sha256": hashlib.sha256(b"PAR1 no").hexdigest()})
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"path": "x"}, {"path": "x", "sha256": "abc"}, {"path": "x", "sha256": "0" * 64, "split": "train"}]
+)
+def test_options_that_name_no_file_are_refused(options: dict[str, JsonValue]) -> None:
+    with pytest.raises(BadOptions):
+        load_environment("math", options=options)
