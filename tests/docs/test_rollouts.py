@@ -1,0 +1,40 @@
+"""The page about rollouts gives vectors that the code reproduces."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from protocol.identifiers import address, digest, run_id
+from rollouts.sampling.noise import row_keys, stream, words
+from rollouts.seeds import draw_prompts, draw_targets, slot_seed
+
+PAGE = (Path(__file__).parents[2] / "docs" / "rollouts.md").read_text()
+
+
+def listed(name: str) -> list[int]:
+    found = re.search(rf"\| {name} \| ([\d, ]+) \|", PAGE)
+    assert found is not None
+    return [int(number) for number in found[1].split(",")]
+
+
+def test_the_page_s_seed_draws_the_page_s_prompts_and_targets() -> None:
+    seed = slot_seed(
+        run_id=run_id("vectors"),
+        step=7,
+        node=address("0x" + "a1" * 20),
+        index=3,
+        digest=digest("0x" + "b2" * 32),
+        beacon=digest("0x" + "c3" * 32),
+    )
+    assert f"`{seed.hex()}`" in PAGE
+    assert listed("prompts of 8 groups, 1000 eligible") == draw_prompts(seed, 1000, 8)
+    assert listed("targets of 8 groups, from 1, 3, 5, 7") == draw_targets(seed, (1, 3, 5, 7), 8)
+
+
+def test_the_page_s_words_are_drawn() -> None:
+    rows = re.findall(r"\| (\d+) \| (\d+) \| (\d+) \| `([0-9A-F]{8})` \|", PAGE)
+    assert len(rows) == 7
+    for sample, position, token, word in rows:
+        keys = row_keys([stream(bytes(range(32)), int(sample))], [int(position)])
+        assert words(keys, int(token) + 1)[0, int(token)] == int(word, 16)
