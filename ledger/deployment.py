@@ -6,6 +6,7 @@ known before anything is deployed: a contract's address follows from its deploye
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -110,8 +111,12 @@ async def deploy(web3: AsyncWeb3[Any], sender: Sender, *, governor: Address, unb
         "workLedger_": places[Contract.WORK_LEDGER],
     }
     block = await web3.eth.block_number + 1
-    for name in Contract:
-        receipt = await sender.send(Call(to=None, data=_creation(artifact(name), arguments)), deadline=_DEADLINE)
+    codes = [_creation(artifact(name), arguments) for name in Contract]
+    costs = await asyncio.gather(*(sender.estimate(Call(to=None, data=code)) for code in codes))
+    # With the gas known, nonces are given out in this order, and all of them may share a block.
+    creations = [Call(to=None, data=code, gas=gas) for code, gas in zip(codes, costs, strict=True)]
+    receipts = await asyncio.gather(*(sender.send(creation, deadline=_DEADLINE) for creation in creations))
+    for name, receipt in zip(Contract, receipts, strict=True):
         if receipt.created != places[name]:
             raise DeploymentDiffers(
                 f"{name} came to {receipt.created} instead of {places[name]}",

@@ -151,9 +151,20 @@ class Sender:
         finally:
             intent.abandoned = True
 
+    async def estimate(self, call: Call) -> int:
+        """The gas that a call takes now, with the policy's margin; what `send` asks for unless the call says it.
+
+        Raises:
+            TransactionReverted: A contract refuses it.
+            ChainUnavailable: The chain could not be asked.
+        """
+        fields = {**_fields(call), "from": self.address}
+        estimate = await self._web3.eth.estimate_gas(cast("TxParams", fields))
+        return estimate * (100 + self._policy.gas_margin_percent) // 100
+
     async def _deliver(self, intent: Intent) -> Receipt:
         call = intent.call
-        intent.gas = call.gas if call.gas is not None else await self._estimate(call)
+        intent.gas = call.gas if call.gas is not None else await self.estimate(call)
         placing = asyncio.ensure_future(self._place(intent))
         placing.add_done_callback(_seen)
         await asyncio.shield(placing)  # half a placing would leave a nonce that nobody watches
@@ -264,11 +275,6 @@ class Sender:
         }
         signed = self._account.sign_transaction(transaction)
         return Broadcast(nonce=nonce, transaction=digest(bytes(signed.hash)), raw=bytes(signed.raw_transaction))
-
-    async def _estimate(self, call: Call) -> int:
-        fields = {**_fields(call), "from": self.address}
-        estimate = await self._web3.eth.estimate_gas(cast("TxParams", fields))
-        return estimate * (100 + self._policy.gas_margin_percent) // 100
 
     async def _market(self) -> Fees:
         now = self._clock.monotonic()

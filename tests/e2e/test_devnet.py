@@ -26,33 +26,42 @@ def members(directory: Path) -> list[psutil.Process]:
     return found
 
 
-@pytest.mark.parametrize("with_signal", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_all_of_it_cleanly(tmp_path: Path, with_signal: int) -> None:
-    process = start_devnet(tmp_path / "net", "--ledger-only")
-    assert members(tmp_path)
-    assert stop_devnet(process, with_signal) == 0
+def test_a_devnet_has_its_folder_alone_stops_cleanly_and_what_was_kept_goes_on(tmp_path: Path) -> None:
+    """One devnet's days in one test, because each start takes seconds."""
+    directory, configuration = tmp_path / "net", str(tmp_path / "net" / "muster.toml")
+    process = start_devnet(directory, "--ledger-only")
+    try:
+        assert members(tmp_path)
+        second = run_muster("devnet", "--plain", "--directory", str(directory))
+        assert second.code == 1
+        assert "a devnet is running in" in second.err
+        added = run_muster("--config", configuration, "stake", "add", "7")
+        assert added.code == 0, added.err
+    finally:
+        assert stop_devnet(process, signal.SIGTERM) == 0
+    assert not members(tmp_path)
+
+    down = run_muster("--config", configuration, "pool", "show")
+    assert down.code == 75
+    assert "can't be reached" in down.err
+    assert "hint:" in down.err
+
+    process = start_devnet(directory, "--ledger-only", "--keep")
+    try:
+        assert "active                7" in run_muster("--config", configuration, "stake", "status").out
+    finally:
+        assert stop_devnet(process, signal.SIGINT) == 0
     assert not members(tmp_path)
 
 
-@pytest.mark.parametrize("options", [["--ledger-only"], ["--workers", "1", "--runtime", "process"]])
-def test_kill_9_leaves_nothing_running_and_the_next_devnet_starts(tmp_path: Path, options: list[str]) -> None:
-    process = start_devnet(tmp_path / "net", *options)
+def test_kill_9_leaves_nothing_running_and_the_next_devnet_starts(tmp_path: Path) -> None:
+    process = start_devnet(tmp_path / "net", "--workers", "1", "--runtime", "process")
     process.kill()
     process.wait()
     assert process.stdout is not None
     process.stdout.close()
     wait_until(lambda: not members(tmp_path))
     assert stop_devnet(start_devnet(tmp_path / "net", "--ledger-only")) == 0
-
-
-def test_two_devnets_do_not_share_a_folder(tmp_path: Path) -> None:
-    process = start_devnet(tmp_path / "net", "--ledger-only")
-    try:
-        said = run_muster("devnet", "--plain", "--directory", str(tmp_path / "net"))
-        assert said.code == 1
-        assert "a devnet is running in" in said.err
-    finally:
-        assert stop_devnet(process) == 0
 
 
 def test_a_folder_with_other_files_is_not_touched(tmp_path: Path) -> None:
@@ -64,19 +73,6 @@ def test_a_folder_with_other_files_is_not_touched(tmp_path: Path) -> None:
     assert precious.read_text() == "mine"
 
 
-def test_what_was_kept_goes_on(tmp_path: Path) -> None:
-    directory, configuration = tmp_path / "net", str(tmp_path / "net" / "muster.toml")
-    process = start_devnet(directory, "--ledger-only")
-    said = run_muster("--config", configuration, "stake", "add", "7")
-    assert said.code == 0, said.err
-    assert stop_devnet(process) == 0
-    process = start_devnet(directory, "--ledger-only", "--keep")
-    try:
-        assert "active                7" in run_muster("--config", configuration, "stake", "status").out
-    finally:
-        assert stop_devnet(process) == 0
-
-
 @pytest.mark.needs_anvil
 def test_anvil_serves_as_well(tmp_path: Path) -> None:
     try:
@@ -86,12 +82,3 @@ def test_anvil_serves_as_well(tmp_path: Path) -> None:
     said = run_muster("devnet", "--check", "--chain", "anvil", "--ledger-only", "--directory", str(tmp_path / "net"))
     assert said.code == 0, said.err
     assert "pool 1 is active" in said.out
-
-
-def test_a_chain_that_is_down_is_told_with_what_to_do(tmp_path: Path) -> None:
-    process = start_devnet(tmp_path / "net", "--ledger-only")
-    assert stop_devnet(process) == 0
-    said = run_muster("--config", str(tmp_path / "net" / "muster.toml"), "pool", "show")
-    assert said.code == 75
-    assert "can't be reached" in said.err
-    assert "hint:" in said.err

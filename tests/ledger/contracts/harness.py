@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import http.client
 import itertools
 import json
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -68,42 +69,93 @@ class RpcError(Exception):
     """The node answered with an error that carries no revert data."""
 
 
+class Line:
+    """One kept connection that posts JSON, each request in one write.
+
+    A history is thousands of small requests, and their time is that of the connection: the standard library's client
+    writes head and body one after the other, which wakes the chain twice.
+    """
+
+    def __init__(self, url: str) -> None:
+        where = urlsplit(url)
+        self._to = (str(where.hostname), int(where.port or 80))
+        self._head = f"POST / HTTP/1.1\r\nHost: {where.netloc}\r\nContent-Type: application/json\r\nContent-Length: "
+        self._open()
+
+    def _open(self) -> None:
+        self._socket = socket.create_connection(self._to, timeout=60)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def post(self, body: Any) -> Any:
+        """Posts and returns what was answered; once more if the chain had hung up because the line was idle."""
+        content = json.dumps(body).encode()
+        request = f"{self._head}{len(content)}\r\n\r\n".encode() + content
+        answer = self._exchange(request)
+        if not answer:
+            self.close()
+            self._open()
+            answer = self._exchange(request)
+        return json.loads(answer)
+
+    def _exchange(self, request: bytes) -> bytes:
+        try:
+            self._socket.sendall(request)
+            data = b""
+            while b"\r\n\r\n" not in data:
+                piece = self._socket.recv(1 << 18)
+                if not piece:
+                    assert not data, "the chain hung up in mid answer"
+                    return b""
+                data += piece
+        except ConnectionError:
+            return b""
+        head, _, body = data.partition(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n", 1)[0])
+        pieces = [body]
+        missing = length - len(body)
+        while missing > 0:
+            pieces.append(self._socket.recv(1 << 18))
+            assert pieces[-1], "the chain hung up in mid answer"
+            missing -= len(pieces[-1])
+        return b"".join(pieces)
+
+    def close(self) -> None:
+        """Hangs up."""
+        self._socket.close()
+
+
 @dataclass(slots=True)
 class Chain:
     """One development chain with, after `deploy`, the eight contracts on it."""
 
     url: str
     contracts: dict[Contract, str] = field(default_factory=dict)
-    _connection: http.client.HTTPConnection | None = None
+    _line: Line | None = None
     _ids: Iterator[int] = field(default_factory=itertools.count)
     _nonces: dict[str, int] = field(default_factory=dict)
     _chain_id: int = 0
 
     def rpc(self, method: str, *params: Any) -> Any:
         """Calls a JSON-RPC method."""
-        request = {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": list(params)}
-        answer = self._post(request)
-        if "error" not in answer:
-            return answer["result"]
-        data = answer["error"].get("data")
-        if isinstance(data, dict):
-            data = data.get("data")
-        if isinstance(data, str) and data.startswith("0x") and len(data) >= 10:
-            raise RevertedCall(*_decode_error(bytes.fromhex(data[2:])))
-        raise RpcError(answer["error"])
+        return _result(self._post(self._request(method, *params)))
+
+    def rpc_many(self, *requests: tuple[Any, ...]) -> list[Any]:
+        """Calls methods in their order, in one round trip."""
+        answers: list[dict[str, Any]] = self._post([self._request(*request) for request in requests])
+        return [_result(answer) for answer in sorted(answers, key=lambda answer: int(answer["id"]))]
+
+    def _request(self, method: str, *params: Any) -> dict[str, Any]:
+        return {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": list(params)}
 
     def close(self) -> None:
         """Ends the connection."""
-        if self._connection is not None:
-            self._connection.close()
+        if self._line is not None:
+            self._line.close()
 
     def _post(self, body: Any) -> Any:
-        # The standard library's client: a history is thousands of small requests, and others take twice the time.
-        if self._connection is None:
-            where = urlsplit(self.url)
-            self._connection = http.client.HTTPConnection(str(where.hostname), where.port, timeout=60)
-        self._connection.request("POST", "/", json.dumps(body), {"Content-Type": "application/json"})
-        return json.loads(self._connection.getresponse().read())
+        if self._line is None:
+            self._line = Line(self.url)
+        return self._line.post(body)
 
     @property
     def chain_id(self) -> int:
@@ -198,25 +250,18 @@ class Chain:
         """Calls many functions in one round trip; each must go through."""
         entries = [_function(contract, function, len(arguments)) for contract, function, arguments in calls]
         requests = [
-            {
-                "jsonrpc": "2.0",
-                "id": place,
-                "method": "eth_call",
-                "params": [self._call(contract, entry, arguments, ZERO), "latest"],
-            }
-            for place, (entry, (contract, _, arguments)) in enumerate(zip(entries, calls, strict=True))
+            ("eth_call", self._call(contract, entry, arguments, ZERO), "latest")
+            for entry, (contract, _, arguments) in zip(entries, calls, strict=True)
         ]
-        answers = sorted(self._post(requests), key=lambda answer: int(answer["id"]))
-        return [_outputs(entry, answer["result"]) for entry, answer in zip(entries, answers, strict=True)]
+        return [_outputs(entry, raw) for entry, raw in zip(entries, self.rpc_many(*requests), strict=True)]
 
     def attempt(
         self, contract: Contract, function: str, *arguments: Any, sender: LocalAccount, at: int
     ) -> Receipt | RevertedCall:
         """Sends a transaction in a block of its own at a time of one's choice; says what became of it."""
         entry = _function(contract, function, len(arguments))
-        data = _selector(entry) + _encode(entry["inputs"], arguments)
-        self.at(at)
-        raw = self._mine(sender, {"to": self.contracts[contract], "value": 0, "data": data})
+        data = entry.selector + _encode(entry["inputs"], arguments)
+        raw = self._mine(sender, {"to": self.contracts[contract], "value": 0, "data": data}, at=at)
         if int(raw["status"], 16) == 1:
             return _read(raw)
         try:
@@ -228,7 +273,7 @@ class Chain:
     def send(self, contract: Contract, function: str, *arguments: Any, sender: LocalAccount) -> Receipt:
         """Sends a transaction that must go through."""
         entry = _function(contract, function, len(arguments))
-        data = _selector(entry) + _encode(entry["inputs"], arguments)
+        data = entry.selector + _encode(entry["inputs"], arguments)
         raw = self._transact(sender, {"to": self.contracts[contract], "value": 0, "data": data})
         return _read(raw)
 
@@ -277,7 +322,8 @@ class Chain:
             self._nonces[sender] = int(self.rpc("eth_getTransactionCount", sender, "latest"), 16)
         return self._nonces[sender]
 
-    def _mine(self, sender: LocalAccount, transaction: dict[str, Any]) -> dict[str, Any]:
+    def _mine(self, sender: LocalAccount, transaction: dict[str, Any], *, at: int | None = None) -> dict[str, Any]:
+        """Sends a transaction and returns its receipt; `at` is the time of its block."""
         signed = sender.sign_transaction(
             {
                 **transaction,
@@ -289,7 +335,8 @@ class Chain:
                 "maxPriorityFeePerGas": 0,
             }
         )
-        sent = self.rpc("eth_sendRawTransaction", "0x" + signed.raw_transaction.hex().removeprefix("0x"))
+        turning = [] if at is None else [("evm_setNextBlockTimestamp", at)]
+        *_, sent = self.rpc_many(*turning, ("eth_sendRawTransaction", "0x" + bytes(signed.raw_transaction).hex()))
         self._nonces[sender.address] += 1
         return self._receipt(sent)
 
@@ -303,11 +350,22 @@ class Chain:
         return receipt
 
     def _call(
-        self, contract: Contract, entry: Mapping[str, Any], arguments: tuple[Any, ...], sender: str | LocalAccount
+        self, contract: Contract, entry: Entry, arguments: tuple[Any, ...], sender: str | LocalAccount
     ) -> dict[str, str]:
-        data = _selector(entry) + _encode(entry["inputs"], arguments)
+        data = entry.selector + _encode(entry["inputs"], arguments)
         origin = sender if isinstance(sender, str) else sender.address
         return {"from": origin, "to": self.contracts[contract], "data": "0x" + data.hex(), "gas": hex(GAS)}
+
+
+def _result(answer: dict[str, Any]) -> Any:
+    if "error" not in answer:
+        return answer["result"]
+    data = answer["error"].get("data")
+    if isinstance(data, dict):
+        data = data.get("data")
+    if isinstance(data, str) and data.startswith("0x") and len(data) >= 10:
+        raise RevertedCall(*_decode_error(bytes.fromhex(data[2:])))
+    raise RpcError(answer["error"])
 
 
 def malleable(signature: bytes) -> bytes:
@@ -352,13 +410,23 @@ def _event(log: dict[str, Any]) -> Event:
     return Event(name=abi["name"], args={name: _plain(value) for name, value in args.items()})
 
 
-def _function(contract: Contract, name: str, count: int) -> Mapping[str, Any]:
+@cache
+def _function(contract: Contract, name: str, count: int) -> Entry:
     (found,) = [
         entry
         for entry in artifact(contract).abi
         if entry["type"] == "function" and entry["name"] == name and len(entry["inputs"]) == count
     ]
-    return found
+    return Entry(found)
+
+
+class Entry(dict[str, Any]):
+    """A function of an ABI, with its selector worked out once."""
+
+    @cached_property
+    def selector(self) -> bytes:
+        """The first four bytes of a call's data."""
+        return _signature(self)[:4]
 
 
 def _signature(entry: Mapping[str, Any]) -> bytes:
