@@ -60,6 +60,7 @@ _SALT_WEI = 1_000
 """Up to so many wei per gas are added at random, so that two senders' equal transactions are not one and the same."""
 
 _SHORTEST_PAUSE = timedelta(milliseconds=20)
+"""The first pause after something was sent; each that follows is twice as long, up to the policy's `poll`."""
 
 _FILLER_GAS = 21_000
 
@@ -94,6 +95,7 @@ class Sender:
         self._slots: dict[int, Intent] = {}
         self._watcher: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
+        self._nap = _SHORTEST_PAUSE
         self._quote: tuple[float, Fees] | None = None
         self._stuck: tuple[int, float] | None = None
 
@@ -293,6 +295,7 @@ class Sender:
 
     def _watch(self) -> None:
         self._wake.set()
+        self._nap = _SHORTEST_PAUSE
         if self._watcher is None or self._watcher.done():
             self._watcher = asyncio.create_task(self._watch_all(), name=f"transactions of {self.address}")
 
@@ -307,16 +310,17 @@ class Sender:
                 await self._pause()
 
     async def _pause(self) -> None:
-        """Until the next look: soon if something was sent meanwhile, which a chain that mines on arrival has mined."""
-        await self._clock.sleep(min(_SHORTEST_PAUSE, self._policy.poll))
-        nap = asyncio.ensure_future(self._clock.sleep(self._policy.poll))
+        """Until the next look: soon after something was sent, which a quick chain has mined, then less and less."""
+        nap, self._nap = min(self._nap, self._policy.poll), min(2 * self._nap, self._policy.poll)
+        await self._clock.sleep(min(_SHORTEST_PAUSE, nap))
+        napping = asyncio.ensure_future(self._clock.sleep(nap - _SHORTEST_PAUSE))
         woken = asyncio.ensure_future(self._wake.wait())
         try:
-            await asyncio.wait({nap, woken}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({napping, woken}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (nap, woken):
+            for task in (napping, woken):
                 task.cancel()
-            await asyncio.gather(nap, woken, return_exceptions=True)
+            await asyncio.gather(napping, woken, return_exceptions=True)
 
     async def _tick(self) -> None:
         mined, settled, head = await self._progress()

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -11,6 +17,33 @@ import pytest_asyncio
 from ledger.chain import ChainControls, ChainKind, ChainProcess, DevelopmentAccount, start_chain
 from ledger.chain.anvil import find_anvil
 from ledger.errors import AnvilMissing
+
+COMPILING = pytest.StashKey[subprocess.Popen[str]]()
+"""`python -m ledger.build --check`, which takes a core a quarter of a minute, while other tests wait for processes."""
+
+ROOT = Path(__file__).parents[2]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Begins to compile the contracts, if a test asks whether they are what was committed."""
+    if any("compiling_again" in item.name for item in session.items) and not session.config.option.collectonly:
+        session.config.stash[COMPILING] = subprocess.Popen(
+            ["nice", "-n", "10", sys.executable, "-m", "ledger.build", "--check"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=ROOT,
+            start_new_session=True,
+        )
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Ends the compiler, if nobody waited for it."""
+    compiling = config.stash.get(COMPILING, None)
+    if compiling is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(compiling.pid, signal.SIGKILL)
+        compiling.communicate()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
