@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from datetime import timedelta
 
 from redis.asyncio import Redis
@@ -16,7 +16,7 @@ from ledger.client.pools import PoolStatus, Role, Terms
 from ledger.cursor import Batch, EventCursor, Web3Events
 from ledger.cursor_stores import RedisCursorStore
 from ledger.deployment import Deployment
-from ledger.errors import CursorTooOld
+from ledger.errors import CursorTooOld, TransactionReverted
 from ledger.events import Departure, EventDecoder, LedgerEvent, topic_of
 from ledger.receipts import Log
 from orchestrator.chain import Changes, MemberEvent, MembershipChange, NodeStanding, PoolStanding
@@ -159,22 +159,24 @@ class LedgerPool:
         await ledger.pools.remove(self._pool_id, list(nodes), reason[:MOST_REASON])
 
     async def ban(self, node: Address, *, reason: str) -> None:
-        """Bans a node.
+        """Bans a node; one that is banned already stays so, and nothing is wrong with that.
 
         Raises:
             Forbidden: This orchestrator does not have the manager's key.
         """
         ledger = await self._connected(self._manager_key())
-        await ledger.pools.ban(self._pool_id, node, reason[:MOST_REASON])
+        with _unchanged_is_done():
+            await ledger.pools.ban(self._pool_id, node, reason[:MOST_REASON])
 
     async def unban(self, node: Address) -> None:
-        """Lifts a ban.
+        """Lifts a ban; where there is none, nothing is wrong with that.
 
         Raises:
             Forbidden: This orchestrator does not have the manager's key.
         """
         ledger = await self._connected(self._manager_key())
-        await ledger.pools.unban(self._pool_id, node)
+        with _unchanged_is_done():
+            await ledger.pools.unban(self._pool_id, node)
 
     async def changes(self) -> Changes:
         """What happened to memberships since the last commit."""
@@ -253,6 +255,16 @@ class LedgerPool:
         if change is not None and reverted:
             return MembershipChange(event=MemberEvent.LOOK, node=change.node, provider=change.provider)
         return change
+
+
+@contextmanager
+def _unchanged_is_done() -> Iterator[None]:
+    """Somebody may ask again because the first answer was lost, here or on the way to Redis."""
+    try:
+        yield
+    except TransactionReverted as error:
+        if error.name != "BanUnchanged":
+            raise
 
 
 def _change(event: LedgerEvent) -> MembershipChange | None:

@@ -7,6 +7,7 @@ A hot path does this and its own work in one round trip: its script begins with 
 from __future__ import annotations
 
 import math
+import secrets
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -31,22 +32,24 @@ NONCE_KEPT = 2 * CLOCK_WINDOW + timedelta(seconds=60)
 ADMISSION_LUA = """
 -- Answers {0, 0} admitted, {1, 0} replayed, {2, wait in microseconds} too many. Times in microseconds.
 -- A replay costs its victim nothing: the nonce is looked at before the rate is charged.
-local function muster_admit(nonce_key, rate_key, now, kept_ms, interval, tolerance)
+-- `attempt` is optional: who asks once more with the same one, because the answer was lost, is told it again.
+local function muster_admit(nonce_key, rate_key, now, kept_ms, interval, tolerance, attempt)
   now, interval, tolerance = tonumber(now), tonumber(interval), tonumber(tolerance)
-  if redis.call('EXISTS', nonce_key) == 1 then return {1, 0} end
+  local admitted = redis.call('GET', nonce_key)
+  if admitted then return {(attempt and admitted == attempt) and 0 or 1, 0} end
   local due = tonumber(redis.call('GET', rate_key) or '0')
   -- Before now: idle. Further ahead than can be: somebody's clock was wrong.
   if due < now or due > now + tolerance + 2 * interval then due = now end
   if due - now > tolerance then return {2, math.ceil(due - now - tolerance)} end
   due = due + interval
   redis.call('SET', rate_key, string.format('%.0f', due), 'PX', math.ceil((due - now) / 1000) + 1000)
-  redis.call('SET', nonce_key, '1', 'PX', kept_ms)
+  redis.call('SET', nonce_key, attempt or '1', 'PX', kept_ms)
   return {0, 0}
 end
 """
-"""The Lua function `muster_admit(nonce_key, rate_key, now, kept_ms, interval, tolerance)`; Redis 6.2 commands only."""
+"""The Lua function `muster_admit(nonce_key, rate_key, now, kept_ms, interval, tolerance, attempt)`; Redis 6.2 only."""
 
-_SCRIPT = ADMISSION_LUA + "return muster_admit(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4])"
+_SCRIPT = ADMISSION_LUA + "return muster_admit(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,7 @@ class Admission:
             StoreUnavailable: Redis can't say, so nothing is accepted.
         """
         terms = self.terms(address, nonce)
+        attempt = secrets.token_hex(8)  # the client of Redis asks again when an answer was lost; a caller can't know it
         with store_errors():
-            answer = await self._script(keys=terms.keys, args=terms.arguments)
+            answer = await self._script(keys=terms.keys, args=(*terms.arguments, attempt))
         self.check(answer)

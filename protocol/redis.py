@@ -16,7 +16,7 @@ from protocol.errors import InvalidInput, Unavailable
 
 
 class StoreUnavailable(Unavailable):
-    """Redis is down, slow, or refuses; nothing was accepted."""
+    """Redis is down, slow, or refuses. What was asked of it was not done, or was done and its answer was lost."""
 
     code = "store-unavailable"
 
@@ -93,7 +93,7 @@ def store_unavailable(error: Exception) -> StoreUnavailable:
     """The same as an error of ours."""
     return StoreUnavailable(
         f"Redis did not do it: {type(error).__name__}",
-        hint="nothing was accepted; try again in a moment",
+        hint="try again in a moment; if its answer was lost, it may have been done",
     )
 
 

@@ -4,26 +4,36 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 
 from orchestrator.parts import parts_of
 from orchestrator.routes.access import IdentifierPath, Operator, Reader, body
 from orchestrator.variables import check_variables
 from orchestrator.views import group_views
 from protocol.wire.pool import GroupList
-from protocol.wire.tasks import NewTask, Task, TaskPage, TaskPatch
+from protocol.wire.tasks import IDEMPOTENCY_HEADER, NewTask, Task, TaskPage, TaskPatch
 
 router = APIRouter(prefix="/v1", tags=["tasks"])
 
 Cursor = Annotated[str | None, Query(max_length=32, pattern="^[0-9]{1,20}$", description="`next_cursor` of before")]
 
 
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias=IDEMPOTENCY_HEADER,
+        pattern="^[0-9a-f]{32}$",
+        description="32 random hex digits. The same again is the same task, so that a post may be repeated",
+    ),
+]
+
+
 @router.post("/tasks", status_code=201, openapi_extra=body(NewTask))
-async def create(owner: Operator, request: Request) -> Task:
+async def create(owner: Operator, request: Request, idempotency_key: IdempotencyKey = None) -> Task:
     """Posts a task. Its secrets and registry password are kept sealed and never returned."""
     new = owner.read(NewTask)
     check_variables(new.spec)
-    return await parts_of(request).tasks.create(new, actor=owner.name)
+    return await parts_of(request).tasks.create(new, actor=owner.name, key=idempotency_key)
 
 
 @router.get("/tasks")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -55,17 +56,22 @@ class TaskStore:
         self._seal = seal
         self._clock = clock
 
-    async def create(self, new: NewTask, *, actor: str) -> Task:
+    async def create(self, new: NewTask, *, actor: str, key: str | None = None) -> Task:
         """Keeps a new task.
 
+        Args:
+            new: What was posted.
+            actor: Who posted it.
+            key: Drawn by who posts: the same key of the same actor names the same task, which is made once.
+
         Raises:
-            Conflict: There are too many.
+            Conflict: There are too many; or another task was posted under this key.
             InvalidInput: It has secrets, and there is no key to seal them with.
         """
         if int(await self._database.ask("ZCARD", self._database.key("tasks"))) >= MOST_TASKS:
             raise Conflict(f"the pool has {MOST_TASKS} tasks", hint="delete finished ones", code="too-many-tasks")
         now = unix_ms(self._clock.now())
-        identifier = new_id()
+        identifier = new_id() if key is None else _id_of(actor, key)
         secret = new.model_dump_json(include={"secrets", "registry"})
         sealed = self._seal.close(secret.encode()) if new.secrets or new.registry is not None else ""
         fields = {
@@ -79,8 +85,19 @@ class TaskStore:
             "sealed": sealed,
             "secret_names": json.dumps(sorted(new.secrets)),
         }
-        await self._write(identifier, "", fields, is_open=True, kind="task.created", actor=actor, created=now)
-        return (await self.get(identifier)).task
+        try:
+            await self._write(identifier, "", fields, is_open=True, kind="task.created", actor=actor, created=now)
+        except Conflict:
+            if key is None:
+                raise
+        task = (await self.get(identifier)).task
+        if task.spec != new.spec or task.secret_names != tuple(sorted(new.secrets)):
+            raise Conflict(
+                f"task {identifier} was posted under this key, and it is another",
+                hint="draw a new key for each task",
+                code="idempotency-key-reused",
+            )
+        return task
 
     async def patch(self, identifier: str, patch: TaskPatch, *, actor: str) -> Task:
         """Changes a task; a new spec, number of replicas or priority is a new generation of it.
@@ -256,6 +273,10 @@ def encode_outcome(outcome: Outcome) -> str:
 def _told(spec: TaskSpec) -> TaskSpec:
     """What a node is told of a spec: changes beside it concern only the scheduler."""
     return spec.model_copy(update={"replicas": 1, "priority": 0, "deadline_ms": None})
+
+
+def _id_of(actor: str, key: str) -> str:
+    return hashlib.sha256(f"muster-task-v1\n{actor}\n{key}".encode()).hexdigest()[:32]
 
 
 def _in_order(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from typing import TypeVar
@@ -43,7 +44,7 @@ from protocol.wire.runs import (
     RunView,
     StepView,
 )
-from protocol.wire.tasks import NewTask, Task, TaskPage, TaskPatch
+from protocol.wire.tasks import IDEMPOTENCY_HEADER, NewTask, Task, TaskPage, TaskPatch
 from protocol.wire.uploads import ObjectKey, ObjectLink
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -155,8 +156,9 @@ class OrchestratorClient(TypedClient):
     # Tasks
 
     async def create_task(self, task: NewTask) -> Task:
-        """Posts a task. It is not sent twice when the answer is lost: look at `tasks` then."""
-        return (await self.call("POST", "/v1/tasks", body=task)).read(Task)
+        """Posts a task. It is made once, however often it has to be sent until an answer comes."""
+        once = {IDEMPOTENCY_HEADER: secrets.token_hex(16)}
+        return (await self.call("POST", "/v1/tasks", body=task, headers=once, repeatable=True)).read(Task)
 
     async def tasks(self) -> AsyncIterator[Task]:
         """All tasks, oldest first, page by page."""

@@ -9,6 +9,9 @@ from pydantic import Field, SecretStr, StringConstraints, field_serializer, mode
 
 from protocol.wire.base import Bytes, Identifier, Labels, Milliseconds, Name, ShortText, WireModel
 
+IDEMPOTENCY_HEADER = "Idempotency-Key"
+"""Of a post that may be repeated: 32 random hex digits, the same each time."""
+
 MEBIBYTE = 1 << 20
 
 ImageReference = Annotated[

@@ -20,14 +20,17 @@ import httpx
 import pytest
 import pytest_asyncio
 import redis as sync_redis
+from redis.asyncio import Redis
 
 from ledger.chain import ChainKind, free_port, start_chain
 from ledger.inflight import Call
 from ledger.rpc import connect
 from ledger.sender import Sender
+from orchestrator.ledger_pool import LedgerPool
 from protocol.clients.discovery import DiscoveryClient
 from protocol.clients.node import NodeClient
 from protocol.clients.orchestrator import OrchestratorClient
+from protocol.clock import SystemClock
 from protocol.errors import MusterError
 from protocol.keys import Key
 from protocol.tokens import hash_token, new_token
@@ -377,3 +380,24 @@ async def test_a_chain_that_is_down_stops_no_heartbeat_and_is_read_on_when_it_is
                 return False
 
         await soon(has_left)
+
+
+async def test_a_ban_that_is_asked_for_again_is_a_ban_and_no_error(chain_pool: PoolOnChain, redis: Redis) -> None:
+    node = Key.generate().address
+    ledger = LedgerPool(
+        chain_pool.chain.url,
+        chain_pool.deployment,
+        pool_id=POOL,
+        key=chain_pool.orchestrator,
+        manager=chain_pool.manager,
+        redis=redis,
+        confirmations=0,
+        clock=SystemClock(),
+    )
+    for _ in range(2):
+        await ledger.ban(node, reason="forged")
+        assert (await ledger.standing(node)).banned
+    for _ in range(2):
+        await ledger.unban(node)
+        assert not (await ledger.standing(node)).banned
+    await ledger.aclose()
