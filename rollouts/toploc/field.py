@@ -1,8 +1,8 @@
 """Polynomials over GF(65497), for many proofs at once.
 
-Everything is float64 and exact: an element is an integer in [0, 65497), a product of two is below 2³², and a sum of as
-many products as a proof may have points (`MOST_POINTS`) stays below 2⁴⁵. An array of shape (B, k) holds one polynomial,
-or one set of points, per row; coefficients stand in ascending powers.
+Everything is float64 and exact. Inside, an element is the residue nearest to 0, of at most 2¹⁵ in magnitude; a product
+of two stays below 2³⁰, and a sum of as many products as a proof may have points (`MOST_POINTS`) below 2⁴². An array of
+shape (B, k) holds one polynomial, or one set of points, per row; coefficients stand in ascending powers.
 
 Divided differences take k dependent steps. Here interpolation is Lagrange's formula instead,
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 PRIME = 65497
@@ -26,108 +27,124 @@ MOST_POINTS = 4096
 
 Elements = NDArray[np.float64]
 
-_SHORTEST_FFT = 8
+_LONGEST_DIRECT = 8
 _RECIPROCAL = 1.0 / PRIME
-
-
-def reduce(values: Elements) -> Elements:
-    """The residues of integers in [0, 2⁴⁶): the half keeps a multiple of the prime from being rounded below itself."""
-    quotients = np.floor((values + 0.5) * _RECIPROCAL)
-    quotients *= PRIME
-    return np.subtract(values, quotients, out=quotients)
 
 
 def interpolate(x: Elements, y: Elements) -> Elements:
     """The coefficients of the polynomials of degree below k through k points each.
 
     Args:
-        x: (B, k) elements, distinct within a row; k ≤ `MOST_POINTS`.
-        y: (B, k) elements.
+        x: (B, k) integers in [0, 65497), distinct within a row; k ≤ `MOST_POINTS`.
+        y: (B, k) integers in [0, 65497).
 
     Returns:
-        (B, k) elements.
+        (B, k) integers in [0, 65497).
     """
-    k = x.shape[1]
+    count, k = x.shape
     baby, giant = _powers(x, k)
     master = _master(x)
-    slope = np.concatenate([master[:, 1:], np.ones_like(master[:, :1])], axis=1) * np.arange(1, k + 1)
-    weights = reduce(y * _inverses()[_at(reduce(slope), baby, giant).astype(np.intp)])
-    sums = reduce(reduce(weights[:, None] * giant) @ baby.transpose(0, 2, 1)).reshape(len(x), -1)[:, :k]
-    descending = np.concatenate([np.ones_like(master[:, :1]), master[:, :0:-1]], axis=1)
-    return reduce(_product(descending, sums)[:, :k])[:, ::-1]
+    slope = _reduced(np.concatenate([master[:, 1:], np.ones((count, 1))], axis=1) * np.arange(1, k + 1))
+    weights = _reduced(y * _inverses()[_at(slope, baby, giant).astype(np.intp)])
+    sums = _reduced(_reduced(weights * giant).transpose(1, 0, 2) @ baby.transpose(1, 2, 0)).reshape(count, -1)[:, :k]
+    descending = np.concatenate([np.ones((count, 1)), master[:, :0:-1]], axis=1)
+    return _least(_reduced(_convolved(np.stack([descending, sums]))[:, :k]))[:, ::-1]
 
 
 def evaluate(coefficients: Elements, x: Elements) -> Elements:
-    """The polynomials' values at points of their own: (B, k) coefficients and (B, n) elements give (B, n) elements."""
-    return _at(coefficients, *_powers(x, coefficients.shape[1]))
+    """The polynomials' values at points of their own: (B, k) coefficients and (B, n) points give (B, n) values.
+
+    All are integers in [0, 65497).
+    """
+    return _least(_at(coefficients, *_powers(x, coefficients.shape[1])))
 
 
-def _at(coefficients: Elements, baby: Elements, giant: Elements) -> Elements:
-    """Evaluates from powers: Σᵤ x^(u·b) · Σᵥ c[u·b + v]·xᵛ."""
-    count, k = coefficients.shape
-    steps, strides = baby.shape[1], giant.shape[1]
-    padded = np.zeros((count, strides * steps))
-    padded[:, :k] = coefficients
-    inner = reduce(padded.reshape(count, strides, steps) @ baby)
-    inner *= giant
-    return reduce(inner.sum(axis=1))
+def _reduced(values: Elements) -> Elements:
+    """The residues nearest to 0 of integers below 2⁵¹ in magnitude, in their place. Exact wherever rounding falls."""
+    quotients = values * _RECIPROCAL
+    np.rint(quotients, out=quotients)
+    quotients *= PRIME
+    values -= quotients
+    return values
+
+
+def _least(residues: Elements) -> Elements:
+    """The same residues in [0, 65497)."""
+    return np.where(residues < 0, residues + PRIME, residues)
 
 
 def _powers(x: Elements, k: int) -> tuple[Elements, Elements]:
-    """Baby steps x⁰ … x^(b-1) and giant steps x⁰, xᵇ, x²ᵇ, … up to x^(k-1); (B, b, n) and (B, ⌈k/b⌉, n)."""
+    """Baby steps x⁰ … x^(b-1) and giant steps x⁰, xᵇ, x²ᵇ, … up to x^(k-1); (b, B, n) and (⌈k/b⌉, B, n)."""
     steps = 1 << ((k - 1).bit_length() + 1) // 2
     baby = _ladder(x, steps + 1)
-    return baby[:, :steps], _ladder(baby[:, steps], -(-k // steps))
+    return baby[:steps], _ladder(baby[steps], -(-k // steps))
 
 
 def _ladder(x: Elements, count: int) -> Elements:
-    """x⁰ … x^(count-1) by doubling, as (B, count, n)."""
-    powers = np.empty((len(x), count, x.shape[1]))
-    powers[:, 0] = 1.0
-    powers[:, 1:2] = x[:, None]
+    """x⁰ … x^(count-1) by doubling; (count, B, n)."""
+    powers = np.empty((max(2, count), *x.shape))
+    powers[0], powers[1] = 1.0, x
     done = 2
     while done < count:
         more = min(done - 1, count - done)
-        powers[:, done : done + more] = reduce(powers[:, 1 : more + 1] * powers[:, done - 1 : done])
+        _reduced(np.multiply(powers[1 : more + 1], powers[done - 1], out=powers[done : done + more]))
         done += more
-    return powers
+    return powers[:count]
+
+
+def _at(coefficients: Elements, baby: Elements, giant: Elements) -> Elements:
+    """Evaluates from powers: Σᵤ x^(u·b) · Σᵥ c[u·b + v]·xᵛ; residues, (B, n)."""
+    count, k = coefficients.shape
+    steps, strides = len(baby), len(giant)
+    padded = np.zeros((count, strides * steps))
+    padded[:, :k] = coefficients
+    inner = _reduced(padded.reshape(count, strides, steps) @ baby.transpose(1, 0, 2))
+    inner *= giant.transpose(1, 0, 2)
+    return _reduced(inner.sum(axis=1))
 
 
 def _master(x: Elements) -> Elements:
-    """The coefficients of Π (X - xᵢ) below its leading one, which is 1; (B, k)."""
+    """The residues of the coefficients of Π (X - xᵢ) below its leading one, which is 1; (B, k).
+
+    A product tree, whose factors' leading ones are left out: (Xᵈ + l)(Xᵈ + r) = X²ᵈ + Xᵈ·(l + r) + l·r.
+    """
     count, k = x.shape
     width = 1 << (k - 1).bit_length()
-    factors = np.zeros((count, width, 1))  # roots at 0 fill up the tree, and are shifted out at its end
-    factors[:, :k, 0] = reduce(PRIME - x)
-    while factors.shape[1] > 1:
-        left, right = factors[:, 0::2], factors[:, 1::2]
-        degree = left.shape[2]
-        product = _product(left, right)
-        product[:, :, degree:] += left + right
-        factors = reduce(product)
-    return factors[:, 0, width - k :]
+    factors = np.zeros((1, width, count))  # roots at 0 fill up the tree, and are shifted out at its end
+    np.negative(x.T, out=factors[0, :k])
+    degree = 1
+    while degree < min(width, 2 * _LONGEST_DIRECT):  # (degree, factors, B)
+        left, right = factors[:, : width // 2 // degree], factors[:, width // 2 // degree :]
+        factors = np.zeros((2 * degree, *left.shape[1:]))
+        for power in range(degree):
+            factors[power : power + degree] += left[power] * right
+        factors[degree:] += left
+        factors[degree:] += right
+        factors, degree = _reduced(factors), 2 * degree
+    factors = np.ascontiguousarray(factors.transpose(1, 2, 0))
+    while degree < width:  # (factors, B, degree)
+        pairs = factors.reshape(2, -1, count, degree)
+        factors = _convolved(pairs)
+        factors[..., degree:] += pairs[0]
+        factors[..., degree:] += pairs[1]
+        factors, degree = _reduced(factors), 2 * degree
+    return factors[0, :, width - k :]
 
 
-def _product(left: Elements, right: Elements) -> Elements:
-    """The products of polynomials of k coefficients each, not reduced; 2k coefficients, the last of them 0."""
-    k = left.shape[-1]
-    if k >= _SHORTEST_FFT:
-        spectrum = np.fft.rfft(left, 2 * k)
-        spectrum *= np.fft.rfft(right, 2 * k)
-        exact = np.fft.irfft(spectrum, 2 * k)
-        return np.maximum(np.rint(exact, out=exact), 0.0, out=exact)
-    product = np.zeros((*left.shape[:-1], 2 * k))
-    for power in range(k):
-        product[..., power : power + k] += left[..., power : power + 1] * right
-    return product
+def _convolved(pairs: Elements) -> Elements:
+    """The products of polynomials, (2, …, k), as (…, 2k) integers that are not reduced; the last of them is 0."""
+    size = 2 * pairs.shape[-1]
+    spectrum = torch.fft.rfft(torch.from_numpy(pairs), size)
+    product: Elements = torch.fft.irfft(spectrum[0] * spectrum[1], size).numpy()
+    return np.rint(product, out=product)
 
 
 @cache
 def _inverses() -> Elements:
-    """The inverse of each element at its own place, by Fermat: a^(p-2). The inverse of 0 is given as 0."""
+    """The inverse of each residue (0 for 0's), negative ones counted from the end; by Fermat, a^(p-2)."""
     base, result = np.arange(PRIME, dtype=np.float64), np.ones(PRIME)
     for bit in f"{PRIME - 2:b}":
-        result = reduce(result * result)
+        result = _reduced(result * result)
         if bit == "1":
-            result = reduce(result * base)
+            result = _reduced(result * base)
     return result

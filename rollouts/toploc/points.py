@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rollouts.toploc.selection import Bits, Indices, select
 
-_BATCH = 32
+_BATCH = 64
 """Chunks that are computed together: enough to hide what a call costs, few enough to stay in the second cache."""
 
 _SMALLEST_ROOM = 4096
