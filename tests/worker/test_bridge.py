@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from protocol.clock import SystemClock
+from protocol.clock import TurnedClock
 from protocol.identifiers import Address
 from protocol.typed_data import SigningDomain
 from worker.bridge.app import BridgeParts, create_bridge
@@ -34,7 +34,7 @@ def idle_slots(home: Path, node: Address) -> TaskSlots:
         domain=domain,
         state=state,
         service=lambda: None,
-        clock=SystemClock(),
+        clock=TurnedClock(),
     )
 
 
@@ -72,7 +72,7 @@ async def bridged(tmp_path: Path, node: Address) -> AsyncIterator[Bridged]:
         queue=queue,
         on_metrics=bridged.metrics.update,
         on_file=lambda: bridged.woken.append(None),
-        clock=SystemClock(),
+        clock=TurnedClock(),
         most_file_bytes=5000,
         most_spooled_bytes=6000,
         slots=idle_slots(tmp_path, node),

@@ -1,0 +1,248 @@
+"""The run's pure decisions: which step, what a slot counts for, who rests; as tables and over any history."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from orchestrator.runs.deliveries import DeliveryTerms, PastLease, judge_deliveries
+from orchestrator.runs.slots import LEASED, Counted, Happening, Slot, SlotState, after, as_on_ledger
+from orchestrator.runs.steps import Asked, Choice, StepCount, Window, ask, choose_step
+from protocol.verdicts import Outcome
+
+S, H, C = SlotState, Happening, Counted
+
+
+# Steps
+
+
+@pytest.mark.parametrize(
+    ("counts", "choice"),
+    [
+        ({}, Choice(3, 8)),
+        ({3: StepCount(demand=8, accepted=8)}, Choice(4, 8)),
+        ({3: StepCount(demand=8, accepted=2, pending=3, leased=2)}, Choice(3, 1)),
+        ({3: StepCount(demand=8, pending=8), 4: StepCount(demand=8, leased=9)}, Choice(5, 8)),
+        ({3: StepCount(demand=8, rejected=8), 4: StepCount(demand=0)}, Choice(3, 8)),
+        ({step: StepCount(demand=0) for step in (3, 4, 5)}, Choice(5, 0)),
+    ],
+    ids=["nothing yet", "has enough", "lacks one", "on its way", "rejected is nothing", "nothing is wanted"],
+)
+def test_the_smallest_step_with_too_few_rollouts_is_chosen(counts: dict[int, StepCount], choice: Choice) -> None:
+    window = Window.of(floor=3, version=3, async_level=2)
+    assert choose_step(window, counts, default_demand=8) == choice
+
+
+@pytest.mark.parametrize(
+    ("floor", "version", "level", "steps"),
+    [(0, 0, 2, [0, 1, 2]), (2, 1, 2, [2, 3]), (0, 4, 0, [4]), (5, 2, 2, []), (0, 3, 1, [3, 4])],
+)
+def test_the_window_ends_so_far_ahead_of_the_newest_version(
+    floor: int, version: int, level: int, steps: list[int]
+) -> None:
+    assert list(Window.of(floor=floor, version=version, async_level=level).steps) == steps
+
+
+def test_an_empty_window_wants_nothing() -> None:
+    assert choose_step(Window(5, 4), {}, default_demand=8) == Choice(5, 0)
+
+
+@pytest.mark.parametrize(
+    ("now", "groups", "closed", "stated", "asked"),
+    [
+        ((8, 0), 12, False, False, Asked(12, 0, 2)),
+        ((8, 0), 3, False, False, Asked(3, 0, 2)),
+        ((8, 0), 8, False, True, None),
+        ((8, 0), 7, False, True, None),
+        ((8, 1), 9, False, True, Asked(9, 2, 2)),
+        ((8, 3), 9, False, True, Asked(8, 3, 3)),
+        ((8, 0), 0, True, True, Asked(8, 0, 3)),
+    ],
+    ids=["first", "first, lower", "again", "lower", "raised", "once too often", "closed"],
+)
+def test_what_the_trainer_may_ask(
+    now: tuple[int, int], groups: int, asked: Asked | None, *, closed: bool, stated: bool
+) -> None:
+    count = StepCount(demand=now[0], rounds=now[1])
+    assert ask(count, step=2, floor=2, groups=groups, closed=closed, stated=stated, max_rounds=3) == asked
+    assert ask(count, step=2, floor=3, groups=groups, closed=closed, stated=stated, max_rounds=3) is None
+
+
+# Slots
+
+SUBMITTED = Slot(S.SUBMITTED, C.PENDING)
+STALE = Slot(S.SUBMITTED, C.NOTHING)
+ACCEPTED = Slot(S.PROVISIONAL, C.ACCEPTED, Outcome.ACCEPTED)
+FORGED = Slot(S.PROVISIONAL, C.REJECTED, Outcome.FORGED)
+
+
+@pytest.mark.parametrize(
+    ("before", "event", "outcome", "then"),
+    [
+        (LEASED, H.LEASE_OVER, None, Slot(S.UNDELIVERED, C.NOTHING)),
+        (LEASED, H.RELEASED, None, Slot(S.RELEASED, C.NOTHING)),
+        (LEASED, H.LAPSED, None, Slot(S.LAPSED, C.NOTHING)),
+        (LEASED, H.SUBMITTED, None, SUBMITTED),
+        (Slot(S.UNDELIVERED, C.NOTHING), H.SUBMITTED, None, SUBMITTED),
+        (SUBMITTED, H.LEASE_OVER, None, SUBMITTED),
+        (SUBMITTED, H.RELEASED, None, SUBMITTED),
+        (SUBMITTED, H.PENDING_OVER, None, STALE),
+        (STALE, H.JUDGED, Outcome.ACCEPTED, ACCEPTED),
+        (SUBMITTED, H.JUDGED, Outcome.FORGED, FORGED),
+        (SUBMITTED, H.DISPUTED, None, SUBMITTED),
+        (FORGED, H.JUDGED, Outcome.ACCEPTED, FORGED),
+        (FORGED, H.DISPUTED, None, Slot(S.DISPUTED, C.REJECTED, Outcome.FORGED)),
+        (ACCEPTED, H.PENDING_OVER, None, ACCEPTED),
+        (
+            Slot(S.DISPUTED, C.REJECTED, Outcome.FORGED),
+            H.DECIDED,
+            Outcome.ACCEPTED,
+            Slot(S.DISPUTED, C.ACCEPTED, Outcome.ACCEPTED),
+        ),
+        (FORGED, H.FINAL, Outcome.REJECTED, Slot(S.FINAL, C.REJECTED, Outcome.REJECTED)),
+        (SUBMITTED, H.EXPIRED, None, Slot(S.EXPIRED, C.NOTHING)),
+        (Slot(S.FINAL, C.ACCEPTED, Outcome.ACCEPTED), H.SUBMITTED, None, Slot(S.FINAL, C.ACCEPTED, Outcome.ACCEPTED)),
+        (LEASED, H.JUDGED, Outcome.ACCEPTED, LEASED),
+    ],
+)
+def test_the_life_of_a_slot(before: Slot, event: Happening, outcome: Outcome | None, then: Slot) -> None:
+    assert after(before, event, outcome) == then
+
+
+def test_what_the_ledger_shows_after_a_reorg_is_what_counts() -> None:
+    assert as_on_ledger(S.SUBMITTED, None) == SUBMITTED
+    assert as_on_ledger(S.PROVISIONAL, Outcome.FORGED) == FORGED
+    assert as_on_ledger(S.EXPIRED, None) == Slot(S.EXPIRED, C.NOTHING)
+
+
+VERDICTS = st.sampled_from([Outcome.ACCEPTED, Outcome.REJECTED, Outcome.FORGED])
+NEWS = st.lists(st.tuples(st.sampled_from(Happening), VERDICTS), max_size=12)
+
+
+@given(history=NEWS, again=st.integers(1, 3))
+def test_events_that_come_again_in_order_change_nothing(history: list[tuple[Happening, Outcome]], again: int) -> None:
+    """At least once, in order, from anywhere before: that is what a cursor promises."""
+    ledger = [news for news in history if news[0] not in {H.LEASE_OVER, H.RELEASED, H.LAPSED, H.PENDING_OVER}]
+    valid, slot = [], LEASED
+    for what, outcome in ledger:
+        if after(slot, what, outcome) != slot:
+            valid.append((what, outcome))
+            slot = after(slot, what, outcome)
+    replayed = slot
+    if slot.state in {S.FINAL, S.EXPIRED}:
+        for what, outcome in valid * again:
+            replayed = after(replayed, what, outcome)
+        assert replayed == slot
+    assert (slot.counted is C.ACCEPTED) <= (slot.outcome is Outcome.ACCEPTED)
+
+
+class RunMachine(RuleBasedStateMachine):
+    """Slots of a few steps that are leased, submitted, judged and lost in any order, as a trainer closes steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slots: list[tuple[int, int, Slot]] = []
+        self.version = self.floor = 0
+        self.demand: dict[int, int] = {}
+
+    def counts(self) -> dict[int, StepCount]:
+        found = {}
+        for step in {*self.demand, *(step for step, _, _ in self.slots)}:
+            sums = dict.fromkeys(C, 0)
+            for at, groups, slot in self.slots:
+                if at == step:
+                    sums[slot.counted] += groups
+            told = {counted.value: total for counted, total in sums.items() if counted.value}
+            found[step] = StepCount(demand=self.demand.get(step, 4), **told)
+        return found
+
+    @property
+    def window(self) -> Window:
+        return Window.of(floor=self.floor, version=self.version, async_level=2)
+
+    @rule(groups=st.integers(1, 4))
+    def lease(self, groups: int) -> None:
+        choice = choose_step(self.window, self.counts(), default_demand=4)
+        if choice.need:
+            self.slots.append((choice.step, min(groups, choice.need), LEASED))
+
+    @rule(which=st.integers(0, 30), event=st.sampled_from(Happening), outcome=VERDICTS)
+    def happen(self, which: int, event: Happening, outcome: Outcome) -> None:
+        if self.slots:
+            step, groups, slot = self.slots[which % len(self.slots)]
+            then = after(slot, event, outcome)
+            assert slot.state not in {S.FINAL, S.EXPIRED} or then == slot, "what is final stays"
+            assert not slot.state.on_ledger or then.state.on_ledger, "what is on the ledger stays there"
+            self.slots[which % len(self.slots)] = (step, groups, then)
+
+    @rule(groups=st.integers(0, 8))
+    def raise_demand(self, groups: int) -> None:
+        step = self.window.first
+        now = self.counts().get(step, StepCount(demand=4))
+        asked = ask(
+            now, step=step, floor=self.floor, groups=groups, closed=False, stated=step in self.demand, max_rounds=99
+        )
+        if asked is not None:
+            self.demand[step], self.floor = asked.demand, asked.floor
+
+    @rule()
+    def close(self) -> None:
+        if self.window.first <= self.version + 2:
+            self.floor = self.window.first + 1
+
+    @rule()
+    def publish(self) -> None:
+        self.version += 1
+
+    @invariant()
+    def the_chosen_step_is_the_first_that_lacks_something(self) -> None:
+        counts, window = self.counts(), self.window
+        choice = choose_step(window, counts, default_demand=4)
+        lacking = [step for step in window.steps if counts.get(step, StepCount(demand=4)).need]
+        assert (choice.step, choice.need > 0) == (lacking[0], True) if lacking else choice.need == 0
+        assert not choice.need or choice.step >= max(self.floor, self.version)
+
+    @invariant()
+    def nothing_is_leased_twice_over(self) -> None:
+        """Leases never go beyond the demand; late submissions and new verdicts may."""
+        for count in self.counts().values():
+            assert count.need == max(0, count.demand - count.accepted - count.pending - count.leased)
+
+
+TestRun = RunMachine.TestCase
+TestRun.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+
+
+# Deliveries
+
+TERMS = DeliveryTerms(newest=4, least=2, threshold=0.5, rest=timedelta(seconds=10))
+
+
+@pytest.mark.parametrize(
+    ("past", "delivered", "undelivered", "rests"),
+    [
+        ("", 0, 0, False),
+        ("u", 0, 1, False),
+        ("uu", 0, 2, True),
+        ("ur", 0, 2, True),
+        ("us", 1, 1, False),
+        ("uus", 1, 2, True),
+        ("ssuuuu", 2, 2, False),
+        ("ulll", 0, 1, False),
+        ("uxx", 0, 1, False),
+        ("uus ", 1, 2, True),
+    ],
+)
+def test_who_delivers_less_than_the_pools_share_rests(
+    past: str, delivered: int, undelivered: int, *, rests: bool
+) -> None:
+    states = {"u": S.UNDELIVERED, "r": S.RELEASED, "s": S.FINAL, "l": S.LAPSED, "x": S.EXPIRED, " ": S.LEASED}
+    leases = [PastLease(states[letter], 5_000) for letter in past]
+    judged = judge_deliveries(leases, terms=TERMS, now_ms=6_000)
+    assert (judged.delivered, judged.undelivered) == (delivered, undelivered)
+    assert judged.resting_until_ms == (15_000 if rests else None)
+    assert judge_deliveries(leases, terms=TERMS, now_ms=15_000).resting_until_ms is None

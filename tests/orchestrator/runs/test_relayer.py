@@ -1,0 +1,308 @@
+"""Work and joins that the orchestrator carries to the ledger: checked before they cost gas, carried once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from orchestrator.loops.relayer import AGAIN
+from protocol.errors import Unavailable
+from protocol.invites import Invite, Join
+from protocol.keys import Key
+from protocol.leases import Work
+from protocol.typed_data import SigningDomain
+from protocol.wire.invites import SignedInvite
+from protocol.wire.leases import SignedLease, SignedWork
+from protocol.wire.runs import Joining, SlotGrant
+from tests.orchestrator.edge import POOL
+from tests.orchestrator.runs.conftest import MakeRun
+from tests.orchestrator.runs.edge import RunUnderTest, sha
+
+
+async def leased(run: RunUnderTest) -> tuple[Key, SlotGrant]:
+    key = await run.member()
+    return key, await run.lease(key)
+
+
+def receipt(answer: Any) -> tuple[str, str]:
+    assert answer.status_code == 200, answer.text
+    body = answer.json()
+    return body["state"], body["reason"]
+
+
+async def test_handed_in_work_is_carried_and_counted(run: RunUnderTest) -> None:
+    key, grant = await leased(run)
+    work = run.signed(key, grant)
+    assert receipt(await run.hand_in(key, work, reward=0.5)) == ("queued", "")
+    assert (await run.pool.owner("GET", "/v1/run"))["queued_submissions"] == 1
+    await run.relayer.round()
+    assert receipt(await run.hand_in(key, work)) == ("carried", "")
+    await run.sync.round()
+    view = await run.view()
+    assert (view["leased"], view["pending"], view["need"]) == (0, 4, 4)
+    answer = await run.pool.send(key, f"/v1/submissions/{work.lease.lease.key.hash}", None, method="GET")
+    assert answer.json()["state"] == "carried"
+    assert answer.json()["transaction"] is not None
+    [item] = await run.rollouts(status="all")
+    assert (item["units"], item["groups"], item["figures"]) == (7, 4, {"reward": 0.5})
+
+
+async def test_many_go_in_one_transaction(run: RunUnderTest) -> None:
+    await run.demand(0, 100)
+    keys = [await run.member() for _ in range(3)]
+    for key in keys:
+        for file in (1, 2):
+            await run.hand_in(key, run.signed(key, await run.lease(key, groups=1), file=file))
+    assert await run.relayer.round() == 6
+    assert run.chain.batches == [6]
+    assert await run.relayer.round() == 0
+
+
+def _signed_by(world: RunUnderTest, key: Key, grant: SlotGrant, /, **change: Any) -> SignedWork:
+    """Work under a lease that was changed after it was signed, or signed by somebody else."""
+    lease = grant.lease.model_copy(update=change)
+    words = Work(lease_hash=lease.lease.hash, sha256=sha(1), units=7)
+    return SignedWork(lease=lease, sha256=sha(1), units=7, signature="0x" + words.sign(key, world.chain.domain).hex())
+
+
+STRANGER = Key.generate()
+
+
+def _resigned(run: RunUnderTest, key: Key, grant: SlotGrant) -> SignedWork:
+    lease = replace(grant.lease.lease, max_units=10**6)
+    signed = SignedLease.of(lease, domain=run.chain.domain, signature=lease.sign(key, run.chain.domain))
+    return _signed_by(run, key, SlotGrant(lease=signed, beacon=grant.beacon, beacon_block=grant.beacon_block))
+
+
+@pytest.mark.parametrize(
+    ("make", "status", "code"),
+    [
+        (lambda run, key, grant: run.signed(key, grant, units=401), 422, "unprocessable"),
+        (lambda run, key, grant: run.signed(STRANGER, grant), 422, "unprocessable"),
+        (lambda run, key, grant: _signed_by(run, key, grant, max_units=10**6), 403, "foreign-lease"),
+        (lambda run, key, grant: _signed_by(run, key, grant, index=9), 403, "foreign-lease"),
+        (lambda run, key, grant: _signed_by(run, key, grant, pool_id=POOL + 1), 403, "foreign-lease"),
+        (lambda run, key, grant: _signed_by(run, key, grant, run=sha(1)), 403, "foreign-lease"),
+        (lambda run, key, grant: _signed_by(run, key, grant, chain_id=1), 403, "foreign-lease"),
+        (lambda run, key, grant: _signed_by(run, key, grant, node=STRANGER.address), 403, "foreign-lease"),
+        (lambda run, key, grant: _signed_by(run, key, grant, signature="0x" + "00" * 65), 422, "unprocessable"),
+        (_resigned, 403, "foreign-lease"),
+    ],
+    ids=[
+        "more units than leased",
+        "signed by another node",
+        "units raised in the lease",
+        "another index",
+        "another pool",
+        "another run",
+        "another chain",
+        "the lease of another node",
+        "no signature of the lease",
+        "a lease of its own making",
+    ],
+)
+async def test_what_the_ledger_would_not_take_is_refused_before_it_costs_gas(
+    run: RunUnderTest, make: Callable[..., SignedWork], status: int, code: str
+) -> None:
+    key, grant = await leased(run)
+    answer = await run.hand_in(key, make(run, key, grant))
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert await run.relayer.round() == 0
+    assert run.chain.batches == []
+
+
+async def test_nobody_hands_in_for_another(run: RunUnderTest) -> None:
+    key, grant = await leased(run)
+    other = await run.member()
+    assert (await run.hand_in(other, run.signed(key, grant))).status_code == 403
+    await run.hand_in(key, run.signed(key, grant))
+    path = f"/v1/submissions/{grant.lease.lease.key.hash}"
+    assert (await run.pool.send(other, path, None, method="GET")).status_code == 404
+    assert (await run.pool.send(key, path, None, method="GET")).json()["state"] == "queued"
+
+
+async def test_an_expired_lease_takes_no_work(run: RunUnderTest) -> None:
+    key, grant = await leased(run)
+    await run.pool.clock.turn(timedelta(seconds=102))
+    answer = await run.hand_in(key, run.signed(key, grant))
+    assert (answer.status_code, answer.json()["code"]) == (409, "lease-expired")
+
+
+async def test_the_first_file_under_a_lease_counts(run: RunUnderTest) -> None:
+    key, grant = await leased(run)
+    await run.hand_in(key, run.signed(key, grant, file=1))
+    answer = await run.hand_in(key, run.signed(key, grant, file=2))
+    assert (answer.status_code, answer.json()["code"]) == (409, "other-work")
+    await run.relayer.round()
+    await run.sync.round()
+    assert receipt(await run.hand_in(key, run.signed(key, grant, file=2)))[0] == "refused"
+    assert receipt(await run.hand_in(key, run.signed(key, grant, file=1)))[0] == "carried"
+
+
+async def test_work_that_the_node_carried_itself_is_not_carried_again(run: RunUnderTest) -> None:
+    key, grant = await leased(run)
+    run.chain.submit(grant.lease.lease, sha(1), 7)
+    await run.sync.round()
+    assert receipt(await run.hand_in(key, run.signed(key, grant))) == ("carried", "")
+    assert await run.relayer.round() == 0
+
+
+async def test_killed_between_carrying_and_writing_it_down_nothing_is_doubled(run: RunUnderTest) -> None:
+    key, grant = await leased(run)
+    work = run.signed(key, grant)
+    await run.hand_in(key, work)
+    run.chain.die_after_carrying = True
+    with pytest.raises(Unavailable):
+        await run.relayer.round()
+    assert receipt(await run.hand_in(key, work))[0] == "queued"
+    run.chain.die_after_carrying = False
+    await run.pool.clock.turn(AGAIN + timedelta(seconds=1))
+    await run.relayer.round()
+    assert run.chain.batches == [1], "it was looked up, and not carried again"
+    assert receipt(await run.hand_in(key, work)) == ("carried", "")
+
+
+async def test_the_word_of_the_ledger_counts_when_somebody_else_was_faster(run: RunUnderTest) -> None:
+    key, grant = await leased(run)
+    await run.hand_in(key, run.signed(key, grant))
+    run.chain.submit(grant.lease.lease, sha(1), 7)  # by the node itself; nobody has read it yet
+    await run.relayer.round()
+    await run.relayer.round()
+    assert receipt(await run.hand_in(key, run.signed(key, grant))) == ("carried", "")
+
+
+async def test_while_the_chain_is_down_work_waits_and_nobody_is_blamed(run: RunUnderTest) -> None:
+    key, grant = await leased(run)
+    await run.hand_in(key, run.signed(key, grant))
+    run.chain.down = True
+    for _ in range(10):
+        with pytest.raises(Unavailable):
+            await run.relayer.round()
+        await run.pool.clock.turn(AGAIN + timedelta(seconds=1))
+    run.chain.down = False
+    await run.relayer.round()
+    await run.sync.round()
+    assert receipt(await run.hand_in(key, run.signed(key, grant)))[0] == "refused"
+    await run.pool.clock.turn(timedelta(seconds=20))
+    await run.sync.round()
+    mine = await run.pool.owner("GET", f"/v1/nodes/{key.address}/leases")
+    assert [each["state"] for each in mine["leases"]] == ["lapsed"]
+    assert (mine["delivered"], mine["undelivered"]) == (0, 0)
+
+
+async def test_a_chain_that_comes_back_in_time_takes_what_waited(run: RunUnderTest) -> None:
+    key, grant = await leased(run)
+    await run.hand_in(key, run.signed(key, grant))
+    run.chain.down = True
+    with pytest.raises(Unavailable):
+        await run.relayer.round()
+    run.chain.down = False
+    await run.pool.clock.turn(AGAIN + timedelta(seconds=1))
+    assert await run.relayer.round() == 1
+
+
+async def test_money_that_is_missing_may_come_and_then_the_work_is_carried(run: RunUnderTest) -> None:
+    key, grant = await leased(run)
+    work = run.signed(key, grant)
+    run.chain.refuse[work.lease.lease.key.hash] = "EscrowTooLow"
+    await run.hand_in(key, work)
+    await run.relayer.round()
+    state, reason = receipt(await run.hand_in(key, work))
+    assert state == "queued"
+    assert "EscrowTooLow" in reason
+    run.chain.refuse.clear()
+    await run.pool.clock.turn(AGAIN + timedelta(seconds=1))
+    assert await run.relayer.round() == 1
+
+
+async def test_what_the_ledger_refuses_for_good_is_told_in_words(run: RunUnderTest) -> None:
+    key, grant = await leased(run)
+    work = run.signed(key, grant)
+    run.chain.refuse[work.lease.lease.key.hash] = "NotMember"
+    await run.hand_in(key, work)
+    await run.relayer.round()
+    assert receipt(await run.hand_in(key, work)) == ("refused", "NotMember(…)")
+    await run.pool.clock.turn(timedelta(seconds=50))
+    assert await run.relayer.round() == 0
+    assert run.chain.batches == [1]
+
+
+async def test_of_two_orchestrators_one_carries(make_run: MakeRun) -> None:
+    first, second = make_run(), make_run()
+    await first.sync.round()
+    await first.publish(0)
+    key, grant = await leased(first)
+    await second.hand_in(key, second.signed(key, grant))
+    assert await first.relayer.round() == 1
+    assert await second.relayer.round() == 0
+
+
+# Joins
+
+
+def joining(run: RunUnderTest, key: Key, *, signer: Key | None = None, nonce: int = 1, **change: Any) -> Joining:
+    parts = run.pool.parts
+    expiry = int(run.pool.clock.now().timestamp()) + 60
+    invite = Invite(pool_id=POOL, domain_id=1, node=key.address, nonce=nonce, expiry=expiry, url="http://pool")
+    invite = replace(invite, **change)
+    domain = run.pool.ledger.domain
+    signed = SignedInvite.of(invite, domain=domain, signature=invite.sign(parts.key, domain))
+    return Joining(invite=signed, signature="0x" + Join(invite_hash=invite.hash).sign(signer or key, domain).hex())
+
+
+async def test_a_node_without_gas_joins_by_the_orchestrators_hand(run: RunUnderTest) -> None:
+    key = Key.generate()
+    body = joining(run, key).model_dump(mode="json")
+    assert receipt(await run.pool.send(key, "/v1/joins", body))[0] == "queued"
+    await run.relayer.round()
+    assert key.address in run.chain.seats
+    assert receipt(await run.pool.send(key, "/v1/joins", body))[0] == "carried"
+
+
+async def test_a_join_that_was_carried_before_a_crash_is_not_carried_again(run: RunUnderTest) -> None:
+    key = Key.generate()
+    body = joining(run, key).model_dump(mode="json")
+    await run.pool.send(key, "/v1/joins", body)
+    run.chain.seat_node(key.address)
+    await run.relayer.round()
+    await run.relayer.round()
+    assert receipt(await run.pool.send(key, "/v1/joins", body))[0] == "carried"
+
+
+def _of_another(run: RunUnderTest, key: Key) -> Joining:
+    made = joining(run, key)
+    signature = "0x" + made.invite.invite.sign(STRANGER, made.invite.domain).hex()
+    return made.model_copy(update={"invite": made.invite.model_copy(update={"signature": signature})})
+
+
+def _for_another_contract(run: RunUnderTest, key: Key) -> Joining:
+    made = joining(run, key)
+    domain = SigningDomain(1, STRANGER.address)
+    invite = SignedInvite.of(made.invite.invite, domain=domain, signature=made.invite.raw_signature)
+    return made.model_copy(update={"invite": invite})
+
+
+@pytest.mark.parametrize(
+    ("make", "status"),
+    [
+        (lambda run, key: joining(run, STRANGER), 403),
+        (lambda run, key: joining(run, key, pool_id=POOL + 1), 403),
+        (lambda run, key: joining(run, key, signer=STRANGER), 422),
+        (lambda run, key: joining(run, key, expiry=1), 409),
+        (_of_another, 403),
+        (_for_another_contract, 403),
+    ],
+    ids=["another node", "another pool", "another's signature", "expired", "not our invite", "another contract"],
+)
+async def test_only_an_invite_of_this_pool_is_carried_for_its_own_node(
+    run: RunUnderTest, make: Callable[..., Joining], status: int
+) -> None:
+    key = Key.generate()
+    answer = await run.pool.send(key, "/v1/joins", make(run, key).model_dump(mode="json"))
+    assert answer.status_code == status
+    await run.relayer.round()
+    assert run.chain.batches == []

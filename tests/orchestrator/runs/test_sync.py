@@ -1,0 +1,265 @@
+"""What the ledger's events do to a run, over verdicts, reorgs and the loss of Redis."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from orchestrator.runs.slots import Happening
+from protocol.auth import RequestSigner
+from protocol.keys import Key
+from protocol.verdicts import Outcome
+from tests.orchestrator.runs.conftest import MakeRun
+from tests.orchestrator.runs.edge import PUBLISHER, VALIDATOR, RunUnderTest, sha
+
+
+async def delivered(run: RunUnderTest, *, step: int = 0, groups: int = 4, file: int = 1) -> tuple[Key, str]:
+    key = await run.member()
+    grant = await run.lease(key, step=step, groups=groups)
+    return key, await run.delivered(key, grant, file=file)
+
+
+async def test_verdicts_move_a_slots_groups_to_accepted_and_rejected(run: RunUnderTest) -> None:
+    (first, good), (second, bad) = await delivered(run), await delivered(run)
+    run.chain.happen(good, first.address, Happening.JUDGED, Outcome.ACCEPTED)
+    run.chain.happen(bad, second.address, Happening.JUDGED, Outcome.FORGED)
+    await run.sync.round()
+    view = await run.view()
+    assert (view["accepted"], view["rejected"], view["pending"], view["need"]) == (4, 4, 0, 4)
+    [accepted], [rejected] = await run.rollouts(), await run.rollouts(status="rejected")
+    assert (accepted["node"], accepted["status"], accepted["outcome"]) == (first.address, "provisional", 1)
+    assert (rejected["node"], rejected["outcome"]) == (second.address, 3)
+
+
+async def test_the_step_moves_on_when_it_has_enough_and_back_when_work_is_rejected(run: RunUnderTest) -> None:
+    key, work = await delivered(run, groups=8)
+    other = await run.member()
+    assert (await run.step(other)).step == 1
+    run.chain.happen(work, key.address, Happening.JUDGED, Outcome.REJECTED)
+    await run.sync.round()
+    assert ((await run.step(other)).step, (await run.step(other)).need) == (0, 8)
+
+
+async def test_a_verdict_that_is_turned_over_counts_as_it_ends(run: RunUnderTest) -> None:
+    key, work = await delivered(run)
+    for what, outcome in (
+        (Happening.JUDGED, Outcome.FORGED),
+        (Happening.DISPUTED, None),
+        (Happening.DECIDED, Outcome.ACCEPTED),
+        (Happening.FINAL, Outcome.ACCEPTED),
+    ):
+        run.chain.happen(work, key.address, what, outcome)
+    await run.sync.round()
+    view = await run.view()
+    assert (view["accepted"], view["rejected"]) == (4, 0)
+    assert (await run.rollouts())[0]["status"] == "final"
+
+
+async def test_work_without_a_verdict_stops_counting_and_counts_again_when_it_comes(run: RunUnderTest) -> None:
+    key, work = await delivered(run)
+    await run.pool.clock.turn(timedelta(seconds=901))
+    await run.sync.round()
+    assert ((await run.view())["pending"], (await run.view())["need"]) == (0, 8)
+    run.chain.happen(work, key.address, Happening.JUDGED, Outcome.ACCEPTED)
+    await run.sync.round()
+    assert (await run.view())["accepted"] == 4
+
+
+async def test_a_late_submission_is_no_longer_undelivered(run: RunUnderTest) -> None:
+    key = await run.member()
+    grant = await run.lease(key)
+    await run.pool.clock.turn(timedelta(seconds=120))
+    await run.sync.round()
+    run.chain.submit(grant.lease.lease, sha(1), 7)  # mined before the lease's end, seen late
+    await run.sync.round()
+    assert (await run.view())["pending"] == 4
+    assert (await run.pool.owner("GET", f"/v1/nodes/{key.address}/leases"))["delivered"] == 1
+
+
+async def test_a_submission_that_the_chain_takes_back_is_a_lease_again(run: RunUnderTest) -> None:
+    key = await run.member()
+    grant = await run.lease(key)
+    work = await run.delivered(key, grant)
+    run.chain.take_back(work)
+    await run.sync.round()
+    view = await run.view()
+    assert (view["leased"], view["pending"]) == (4, 0)
+    run.chain.submit(grant.lease.lease, sha(2), 9)
+    await run.sync.round()
+    [item] = await run.rollouts(status="pending")
+    assert (item["sha256"], item["units"]) == (sha(2), 9)
+
+
+@pytest.mark.parametrize("hidden", [False, True], ids=["from the transaction", "a carrier's contract hides the lease"])
+async def test_after_the_loss_of_redis_everything_is_read_from_the_ledger_again(
+    make_run: MakeRun, *, hidden: bool
+) -> None:
+    run = make_run(run_units_per_group=100, run_groups_per_slot=4)
+    await run.sync.round()
+    await run.publish(0)
+    (first, good), (second, bad) = await delivered(run), await delivered(run, groups=3)
+    run.chain.happen(good, first.address, Happening.JUDGED, Outcome.ACCEPTED)
+    await run.sync.round()
+    before, listed = await run.view(), await run.rollouts(status="all")
+
+    await run.pool.parts.redis.flushall()
+    run.chain.read, run.chain.hidden_leases = 0, hidden
+    assert "has not read the ledger" in (await run.step(first)).reason
+    await run.sync.round()
+
+    after = await run.view()
+    assert after["accepted"] == before["accepted"] == 4
+    assert after["pending"] == (4 if hidden else 3)
+    assert [item["key"] for item in await run.rollouts(status="all")] == [item["key"] for item in listed]
+    run.chain.happen(bad, second.address, Happening.JUDGED, Outcome.ACCEPTED)
+    await run.sync.round()
+    assert (await run.view())["pending"] == 0
+    assert (await run.step(first)).checkpoint is not None, "taken up again from the ledger"
+    key = await run.member()
+    assert (await run.lease(key, step=1, groups=1)).lease.index >= 1024, "what was leased before is not leased again"
+
+
+async def test_events_that_come_twice_change_nothing(run: RunUnderTest) -> None:
+    key, work = await delivered(run)
+    run.chain.happen(work, key.address, Happening.JUDGED, Outcome.ACCEPTED)
+    run.chain.happen(work, key.address, Happening.FINAL, Outcome.ACCEPTED)
+    await run.sync.round()
+    before = await run.view()
+    run.chain.read = 0
+    await run.sync.round()
+    assert await run.view() == before
+
+
+async def test_another_run_reads_on_where_one_stopped_and_nothing_is_written_twice(make_run: MakeRun) -> None:
+    first, second = make_run(), make_run()
+    await first.sync.round()
+    await first.publish(0)
+    key, work = await delivered(first)
+    first.chain.happen(work, key.address, Happening.JUDGED, Outcome.ACCEPTED)
+    assert await second.sync.round() == 0, "the first has the loop's lease"
+    await first.pool.parts.redis.delete(first.pool.parts.database.key("lease", "run"))  # it hung for too long
+    await second.sync.round()
+    assert (await second.view())["accepted"] == 4
+    assert await first.sync.round() == 0
+
+
+async def test_old_steps_are_forgotten_with_everything_in_them(make_run: MakeRun) -> None:
+    run = make_run(run_kept_steps=1)
+    await run.sync.round()
+    await run.publish(0)
+    await delivered(run)
+    await run.demand(0, 8, closed=True)
+    await run.sync.round()
+    assert await run.rollouts(status="all") != []
+    await run.demand(5, 8, closed=True)
+    await run.sync.round()
+    assert await run.rollouts(status="all") == []
+    assert await run.pool.parts.redis.keys("*run:slot*") == []
+
+
+# Versions and demand
+
+
+async def test_a_version_must_stand_on_the_ledger_with_its_digest(run: RunUnderTest) -> None:
+    announced = run.chain.announce(1)
+    right = {"version": 1, "digest": announced.digest, "units_per_group": 5, "relays": ["http://relay:1"]}
+    for wrong in ({"digest": sha(9)}, {"attempt": 1}, {"version": 2}):
+        async with run.pool.http() as http:
+            answer = await http.put(
+                "/v1/run/checkpoint", json={**right, **wrong}, headers={"Authorization": f"Bearer {run.pool.token}"}
+            )
+        assert (answer.status_code, answer.json()["code"]) == (409, "not-announced")
+    adopted = await run.pool.owner("PUT", "/v1/run/checkpoint", right)
+    assert adopted["relays"] == ["http://relay:1"]
+    assert adopted["publisher"] == PUBLISHER.address
+
+
+async def test_versions_never_go_back(run: RunUnderTest) -> None:
+    await run.publish(2)
+    old = run.chain.versions[0]
+    async with run.pool.http() as http:
+        answer = await http.put(
+            "/v1/run/checkpoint",
+            json={"version": 0, "digest": old.digest, "units_per_group": 5},
+            headers={"Authorization": f"Bearer {run.pool.token}"},
+        )
+    assert (answer.status_code, answer.json()["code"]) == (409, "checkpoint-goes-back")
+    key = await run.member()
+    assert (await run.step(key)).step == 2, "a version closes the steps below it"
+
+
+async def test_a_version_that_is_announced_anew_is_not_leased_until_the_trainer_says_so(run: RunUnderTest) -> None:
+    key = await run.member()
+    run.chain.announce(0, attempt=1)
+    await run.sync.round()
+    assert "announced anew" in (await run.step(key)).reason
+    assert (await run.ask(key)).json()["code"] == "no-slot"
+    await run.publish(0, attempt=2)
+    assert (await run.lease(key)).lease.digest == run.chain.versions[0].digest
+
+
+async def test_demand_may_be_raised_so_often_and_then_the_step_closes_with_what_it_has(make_run: MakeRun) -> None:
+    run = make_run(run_max_rounds=2)
+    await run.sync.round()
+    await run.publish(0)
+    answers = [await run.demand(0, groups) for groups in (4, 4, 3, 6, 8, 10)]
+    told = [(each["demand"], each["rounds"], each["closed"]) for each in answers]
+    assert told == [(4, 0, False), (4, 0, False), (4, 0, False), (6, 1, False), (8, 2, False), (8, 2, True)]
+    assert (await run.step(await run.member())).step == 1
+    assert (await run.demand(0, 99))["demand"] == 8, "closed is closed"
+
+
+async def test_a_step_that_closes_early_still_takes_what_was_leased(run: RunUnderTest) -> None:
+    key = await run.member()
+    grant = await run.lease(key)
+    await run.demand(0, 0, closed=True)
+    work = await run.delivered(key, grant)
+    run.chain.happen(work, key.address, Happening.JUDGED, Outcome.ACCEPTED)
+    await run.sync.round()
+    assert [item["key"] for item in await run.rollouts(step="0")] == [work]
+
+
+async def test_generation_waits_when_it_is_too_far_ahead(run: RunUnderTest) -> None:
+    key = await run.member()
+    await run.demand(2, 0, closed=True)
+    step = await run.step(key)
+    assert (step.need, step.step) == (0, 3)
+    assert "version 1 is waited for" in step.reason
+    await run.publish(1)
+    assert (await run.step(key)).need == 8
+
+
+@pytest.mark.parametrize(
+    ("who", "reads", "steers"),
+    [(PUBLISHER, 200, 200), (VALIDATOR, 200, 403), (Key.generate(), 403, 403)],
+    ids=["publisher", "validator", "stranger"],
+)
+async def test_who_may_read_and_who_may_steer(run: RunUnderTest, who: Key, reads: int, steers: int) -> None:
+    signer = RequestSigner(who, audience=run.pool.parts.key.address, clock=run.pool.clock)
+    async with run.pool.http(signer) as http:
+        assert (await http.get("/v1/run/rollouts")).status_code == reads
+        assert (await http.put("/v1/run/demand", json={"step": 0, "groups": 9})).status_code == steers
+
+
+async def test_rollouts_come_in_lease_order_page_by_page(make_run: MakeRun) -> None:
+    run = make_run(run_slots_per_node=8)
+    await run.sync.round()
+    await run.publish(0)
+    key = await run.member()
+    for step in (0, 1):
+        grants = []
+        for _ in range(3):
+            grants.append(await run.lease(key, step=step, groups=1))
+            await run.pool.clock.turn(timedelta(seconds=2))
+        for number, grant in enumerate(reversed(grants)):
+            await run.delivered(key, grant, file=number + 1)
+    found, cursor, pages = [], "", 0
+    while pages < 20:
+        page = await run.pool.owner("GET", f"/v1/run/rollouts?status=all&limit=2{cursor}")
+        found += [(item["step"], item["index"]) for item in page["items"]]
+        pages += 1
+        if page["next_cursor"] is None:
+            break
+        cursor = f"&cursor={page['next_cursor']}"
+    assert found == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
