@@ -136,7 +136,6 @@ class Assembly:
 
     async def _fetch(self, expected: Digest | None) -> None:
         holding = Holding(self.manifest, log=self.partial / MANIFEST_NAME, locate=lambda file: self.partial / file.path)
-        lying = any(path.is_file() and path.name not in {_LOCK, MANIFEST_NAME} for path in self.partial.rglob("*"))
         known: list[BlockSpan] = []
         if (self.partial / MANIFEST_NAME).exists():
             known = await asyncio.to_thread(holding.resume)
@@ -145,7 +144,7 @@ class Assembly:
         sums = Sums(holding, wanted=_wanted)
         hashing = asyncio.create_task(sums.wrong())
         try:
-            await self._transfer(holding, known, check_disk=lying)
+            await self._transfer(holding, known)
             wrong = await hashing
         finally:
             hashing.cancel()
@@ -168,7 +167,7 @@ class Assembly:
             )
         await asyncio.to_thread(self._finish_files, holding)
 
-    async def _transfer(self, holding: Holding, spans: list[BlockSpan], *, check_disk: bool) -> None:
+    async def _transfer(self, holding: Holding, spans: list[BlockSpan]) -> None:
         transfer = Transfer(
             holding,
             peers=self._peers,
@@ -177,7 +176,6 @@ class Assembly:
             clock=self._clock,
             pace=self._pace,
             wanted=_wanted,
-            check_disk=check_disk,
             advanced=lambda: self._tell(holding),
         )
         try:
@@ -190,15 +188,15 @@ class Assembly:
         bad: list[BlockSpan] = []
         for index in wrong:
             span = BlockSpan(index, 0, self.manifest.files[index].blocks)
-            good = set(await asyncio.to_thread(holding.check, span))
-            bad += [BlockSpan(index, block, 1) for block in range(span.count) if block not in good]
+            bad += span.without(await asyncio.to_thread(holding.check, span))
         if not bad:
             paths = ", ".join(self.manifest.files[index].path for index in wrong)
             raise VersionDropped(f"every block of version {self.key} is as signed, and {paths} is not")
-        _log.warning("repairing", version=str(self.key), blocks=len(bad))
+        _log.warning("repairing", version=str(self.key), blocks=sum(span.count for span in bad))
         for span in bad:
-            holding.unmark(span.file, span.first)
-        await self._transfer(holding, bad, check_disk=False)
+            for block in range(span.first, span.first + span.count):
+                holding.unmark(span.file, block)
+        await self._transfer(holding, bad)
 
     def _finish_files(self, holding: Holding) -> None:
         for file in self.manifest.files:

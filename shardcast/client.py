@@ -29,7 +29,7 @@ from prometheus_client import CollectorRegistry
 from protocol.clock import Clock, SystemClock
 from protocol.errors import MusterError, Unavailable
 from protocol.identifiers import Address, Digest, run_id
-from protocol.retry import Deadline
+from protocol.retry import Deadline, DeadlinePassed
 from shardcast.assembly import Assembly, OnProgress
 from shardcast.directory import Directory
 from shardcast.errors import NoProgress, StaleRelays, VersionDropped, VersionGone
@@ -141,12 +141,14 @@ class Client:
                 raise self._nothing()
             return newest
         deadline = Deadline.after(self._upstream.patience.progress, clock=self._clock)
-        while not await self._shown(announced):
+        while True:
+            seen = self._directory.revision
+            if await self._shown(announced):
+                return announced.key
             try:
-                await deadline.bound(self._directory.next_change(), what="the wait for the announced version")
-            except MusterError:
+                await deadline.bound(self._directory.next_change(seen), what="the wait for the announced version")
+            except DeadlinePassed:
                 raise StaleRelays(f"the ledger names version {announced.key}, and no relay shows it") from None
-        return announced.key
 
     async def fetch(self, version: int, to: Path, *, on_progress: OnProgress | None = None) -> Fetched:
         """Returns when the version stands whole and verified in the folder `to/VERSION`.
@@ -169,7 +171,7 @@ class Client:
         refused: set[VersionKey] = set()
         while True:
             announced = await self._announced()
-            key = await self._directory.newest(version=version, but=refused)
+            key = await self._appeared(version, refused)
             if key is None:
                 raise self._nothing(version)
             if announced is not None and announced.version == version and key.attempt < announced.attempt:
@@ -195,9 +197,10 @@ class Client:
         last: VersionKey | None = None
         refused: set[VersionKey] = set()
         while True:
+            seen = self._directory.revision
             key = await self._directory.newest(but=refused)
             if key is None or (last is not None and key <= last):
-                await self._directory.next_change()
+                await self._directory.next_change(seen)
                 continue
             try:
                 fetched = await self._fetch_unless_voided(key, to, on_progress, overtaken=True)
@@ -273,17 +276,31 @@ class Client:
         """Returns when a newer attempt is real; with `overtaken`, also a newer version while this one is unsealed."""
         key = assembly.key
         while True:
+            seen = self._directory.revision
             newer = await self._directory.newest()
             again = await self._directory.newest(version=key.version)
             if again is not None and again > key:
                 return
             if overtaken and newer is not None and newer > key and not assembly.manifest.sealed:
                 return
-            await self._directory.next_change()
+            await self._directory.next_change(seen)
 
     async def _shown(self, announced: Announced) -> bool:
         found = await self._directory.newest(version=announced.version)
         return found is not None and found.attempt >= announced.attempt
+
+    async def _appeared(self, version: int, refused: set[VersionKey]) -> VersionKey | None:
+        """The newest attempt at a version; waits a moment for it to show up."""
+        deadline = Deadline.after(self._upstream.patience.appear, clock=self._clock)
+        while True:
+            seen = self._directory.revision
+            key = await self._directory.newest(version=version, but=refused)
+            if key is not None:
+                return key
+            try:
+                await deadline.bound(self._directory.next_change(seen), what="the wait for a version")
+            except DeadlinePassed:
+                return None
 
     async def _announced(self) -> Announced | None:
         return None if self._announcements is None else await self._announcements.latest()

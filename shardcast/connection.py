@@ -88,6 +88,11 @@ class BlockConnection:
                 raise self._failure(error) from error
             raise
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether it was cut, and is of no use any more."""
+        return self._cut.is_set()
+
     def cut(self) -> None:
         """Ends what the connection is at, from another thread."""
         self._cut.set()

@@ -51,6 +51,8 @@ class Directory:
         metrics: FetchingMetrics,
         clock: Clock,
     ) -> None:
+        self.revision = 0
+        """Grows with each listing that comes or goes."""
         self._run = run
         self._signer = signer
         self._peers = peers
@@ -102,9 +104,11 @@ class Directory:
             waiting.cancel()
             alarm.cancel()
 
-    async def next_change(self) -> None:
-        """Returns when a peer has something else than before."""
-        await self._change.wait()
+    async def next_change(self, seen: int | None = None) -> None:
+        """Returns when a peer has something else than now, or than at revision `seen`."""
+        seen = self.revision if seen is None else seen
+        while self.revision == seen:
+            await self._change.wait()
 
     def listed(self) -> list[VersionKey]:
         """What any peer says that it has, newest first; only the newest attempt at each version."""
@@ -188,6 +192,7 @@ class Directory:
 
     def _heard(self, url: str) -> None:
         self._asked.add(url)
+        self.revision += 1
         self._change.set()
         self._change = asyncio.Event()
 

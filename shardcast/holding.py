@@ -116,6 +116,13 @@ class Holding:
         stop = window.find(0)
         return len(window) if stop < 0 else stop
 
+    def missing(self) -> list[BlockSpan]:
+        """What is announced and not here."""
+        found: list[BlockSpan] = []
+        for span in self.manifest.spans():
+            found += span.without(block for block, here in enumerate(self._have[span.file]) if here)
+        return found
+
     def mark(self, file: int, block: int) -> None:
         """Says that a block is here, verified."""
         if not self._have[file][block]:

@@ -47,6 +47,21 @@ class BlockSpan:
     first: int
     count: int
 
+    def parts(self, most: int) -> Iterator[BlockSpan]:
+        """The same blocks in spans of at most `most`."""
+        for first in range(self.first, self.first + self.count, most):
+            yield BlockSpan(self.file, first, min(most, self.first + self.count - first))
+
+    def without(self, blocks: Iterable[int]) -> list[BlockSpan]:
+        """What is left of it without some blocks, in as few spans as that takes."""
+        left: list[BlockSpan] = []
+        start, end = self.first, self.first + self.count
+        for block in [*sorted(block for block in blocks if start <= block < end), end]:
+            if block > start:
+                left.append(BlockSpan(self.file, start, block - start))
+            start = block + 1
+        return left
+
 
 @dataclass(slots=True)
 class FileState:

@@ -272,8 +272,7 @@ class Origin:
 
     async def _check_again(self, holding: Holding, spans: list[BlockSpan]) -> None:
         for span in spans:
-            for first in range(span.first, span.first + span.count, _CHECK_BLOCKS):
-                part = BlockSpan(span.file, first, min(_CHECK_BLOCKS, span.first + span.count - first))
+            for part in span.parts(_CHECK_BLOCKS):
                 good = await asyncio.to_thread(holding.check, part)
                 for block in good:
                     holding.mark(span.file, block)

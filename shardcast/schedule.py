@@ -105,37 +105,32 @@ class Schedule:
         times = [each.at + after for each in self._claims if each.left and each.hedge_of is None]
         return min(times, default=None)
 
-    def brought(self, claim: Claim, block: int, now: float) -> None:
-        """A block is here: all who were sent for it are free of it."""
-        file = claim.span.file
+    def brought(self, claim: Claim, block: int, now: float) -> list[Claim]:
+        """A block is here: all who were sent for it are free of it.
+
+        Returns:
+            Those, besides the bringer, who have nothing left to bring now.
+        """
         claim.at = now
-        counted = False
-        for each in self._claims:
-            if each.span.file == file and block in each.left:
-                each.left.discard(block)
-                counted = True
-        if counted:
+        had = [each for each in self._claims if each.span.file == claim.span.file and block in each.left]
+        for each in had:
+            each.left.discard(block)
+        if had:
             self.missing -= 1
+        return [each for each in had if each.done and each is not claim]
 
     def give_up(self, claim: Claim) -> None:
         """A connection comes back, with or without; what nobody else brings is to be asked for again, first of all."""
         self._claims.remove(claim)
         others = {block for each in self._claims if each.span.file == claim.span.file for block in each.left}
-        for first, count in reversed(_runs(sorted(claim.left - others))):
-            self._waiting.appendleft(BlockSpan(claim.span.file, first, count))
+        for span in reversed(claim.span.without(set(_all(claim.span)) - claim.left | others)):
+            self._waiting.appendleft(span)
 
     def _start(self, claim: Claim) -> Claim:
-        claim.left = set(range(claim.span.first, claim.span.first + claim.span.count))
+        claim.left = set(_all(claim.span))
         self._claims.append(claim)
         return claim
 
 
-def _runs(blocks: list[int]) -> list[tuple[int, int]]:
-    """Blocks as (first, count) of what hangs together."""
-    found: list[tuple[int, int]] = []
-    for block in blocks:
-        if found and sum(found[-1]) == block:
-            found[-1] = (found[-1][0], found[-1][1] + 1)
-        else:
-            found.append((block, 1))
-    return found
+def _all(span: BlockSpan) -> range:
+    return range(span.first, span.first + span.count)

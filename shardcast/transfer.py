@@ -18,6 +18,7 @@ import structlog
 from protocol.clock import Clock
 from shardcast.connection import BlockConnection, Failed
 from shardcast.errors import BadBlock, BadManifest, NoProgress, VersionGone
+from shardcast.extensions import BLOCK
 from shardcast.holding import Holding, verify
 from shardcast.manifest import BlockSpan, FileState
 from shardcast.metrics import FetchingMetrics
@@ -61,7 +62,6 @@ class Transfer:
         clock: Of deadlines.
         pace: How much at a time.
         wanted: Which files; all by default.
-        check_disk: Whether blocks may lie on the disk already, from before.
         advanced: Told after each block and each new extension.
     """
 
@@ -75,7 +75,6 @@ class Transfer:
         clock: Clock,
         pace: Pace | None = None,
         wanted: Callable[[FileState], bool] = lambda _: True,
-        check_disk: bool = False,
         advanced: Callable[[], None] = lambda: None,
     ) -> None:
         self.holding = holding
@@ -87,7 +86,8 @@ class Transfer:
         self._clock = clock
         self._pace = pace or Pace()
         self._wanted = wanted
-        self._check_disk = check_disk
+        self._lying: dict[int, int] = {}
+        """Bytes of each file that lay here before anything of it was announced."""
         self._advanced = advanced
         self._schedule = Schedule(span_blocks=self._pace.span_blocks)
         self._to_check: asyncio.Queue[BlockSpan] = asyncio.Queue()
@@ -177,28 +177,35 @@ class Transfer:
 
     def _announce(self, spans: Iterable[BlockSpan]) -> None:
         for span in spans:
-            if not self._wanted(self.holding.manifest.files[span.file]):
+            state = self.holding.manifest.files[span.file]
+            if not self._wanted(state):
                 continue
-            if self._check_disk:
+            if span.first * BLOCK < self._lies_here(state):
                 self._unchecked += 1
                 self._to_check.put_nowait(span)
             else:
                 self._schedule.announce([span])
         self._wake()
 
+    def _lies_here(self, state: FileState) -> int:
+        if state.index not in self._lying:
+            try:
+                self._lying[state.index] = self.holding.path(state.index).stat().st_size
+            except OSError:
+                self._lying[state.index] = 0
+        return self._lying[state.index]
+
     async def _check_what_lies_here(self) -> None:
-        """Looks on the disk for each block that was announced, before it is asked for."""
+        """Looks for blocks on the disk, before they are asked for, in files that were there at the start."""
         while True:
             span = await self._to_check.get()
-            for first in range(span.first, span.first + span.count, _CHECK_BLOCKS):
-                part = BlockSpan(span.file, first, min(_CHECK_BLOCKS, span.first + span.count - first))
-                good = set(await asyncio.to_thread(self.holding.check, part))
-                for block in range(part.first, part.first + part.count):
-                    if block in good:
-                        self.holding.mark(part.file, block)
-                    else:
-                        self._schedule.announce([BlockSpan(part.file, block, 1)])
+            for part in span.parts(_CHECK_BLOCKS):
+                good = await asyncio.to_thread(self.holding.check, part)
+                for block in good:
+                    self.holding.mark(part.file, block)
+                self._schedule.announce(part.without(good))
                 self._note_progress()
+                self._wake()
             self._unchecked -= 1
             self._wake()
 
@@ -207,26 +214,33 @@ class Transfer:
     async def _lane(self, threads: ThreadPoolExecutor) -> None:
         """One connection's worth of work, until all is here."""
         while not self.finished:
-            now = self._clock.monotonic()
-            claim = self._schedule.claim(now, connections=self._pace.connections) or self._hedge(now)
+            claim = self._next_claim()
             if claim is None:
                 await self._pause()
                 continue
             try:
-                without = {claim.hedge_of.peer} if claim.hedge_of is not None else set()
-                claim.peer = self._draw(without=without) or ""
-                if claim.peer:
-                    await self._bring(claim, threads)
+                await self._bring(claim, threads)
             finally:
                 self._schedule.give_up(claim)
                 self._wake()
-            if not claim.peer:
-                await self._pause()
 
-    def _hedge(self, now: float) -> Claim | None:
-        if len(self._peers.urls) < 2:
+    def _next_claim(self) -> Claim | None:
+        """What to ask for next, and whom; None if there is nothing to ask for, or nobody who may be asked now."""
+        now = self._clock.monotonic()
+        peer = self._draw(without=set())
+        if peer is None:
             return None
-        return self._schedule.hedge(now, after=self._upstream.patience.hedge.total_seconds())
+        claim = self._schedule.claim(now, connections=self._pace.connections)
+        if claim is None and len(self._peers.urls) > 1:
+            claim = self._schedule.hedge(now, after=self._upstream.patience.hedge.total_seconds())
+            if claim is not None and claim.hedge_of is not None:
+                peer = self._draw(without={claim.hedge_of.peer})
+                if peer is None:
+                    self._schedule.give_up(claim)
+                    return None
+        if claim is not None:
+            claim.peer = peer
+        return claim
 
     async def _bring(self, claim: Claim, threads: ThreadPoolExecutor) -> None:
         url, began = claim.peer, self._clock.monotonic()
@@ -256,7 +270,8 @@ class Transfer:
             if not claim.done:  # or it was cut because another had brought the rest
                 self._note_fault(url, Fault.BAD_BLOCK if isinstance(error, BadBlock) else error.fault)
         else:
-            idle.append(connection)
+            if not connection.is_cut:
+                idle.append(connection)
             now = self._clock.monotonic()
             self._peers[url].note_good(now)
             self._peers[url].note_bandwidth((connection.received - received) / max(now - began, 1e-6))
@@ -269,11 +284,11 @@ class Transfer:
         counter = self._metrics.wasted if self.holding.has(state.index, block) else self._metrics.received
         counter.labels(claim.peer).inc(size)
         self.received += size
-        self._schedule.brought(claim, block, self._clock.monotonic())
+        freed = self._schedule.brought(claim, block, self._clock.monotonic())
         self.holding.mark(state.index, block)
-        for other, connection in self._busy.items():
-            if other.done and other is not claim:
-                connection.cut()  # all that it was sent for is here
+        for other in freed:
+            if other in self._busy:
+                self._busy[other].cut()  # all that it was sent for is here
         self._note_progress()
         if self.finished:
             self._wake()

@@ -38,6 +38,8 @@ class Patience:
     connect: timedelta = timedelta(seconds=5)
     answer: timedelta = timedelta(seconds=10)
     """For a listing, a probe, or the first line of a stream."""
+    appear: timedelta = timedelta(seconds=5)
+    """For a version that was asked for to show up at any relay: news takes its time to travel down."""
     silence: timedelta = timedelta(seconds=20)
     """Between two lines of a stream; peers say an empty line every five seconds."""
     stall: timedelta = timedelta(seconds=10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 from collections.abc import AsyncIterator, Callable
@@ -10,7 +11,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
+from prometheus_client import Counter
 
 from shardcast.client import Client
 from shardcast.origin import Origin
@@ -22,6 +25,7 @@ RUN_NAME = "test"
 QUICK = Patience(
     connect=timedelta(seconds=2),
     answer=timedelta(seconds=2),
+    appear=timedelta(milliseconds=300),
     silence=timedelta(seconds=8),
     stall=timedelta(seconds=1),
     progress=timedelta(seconds=6),
@@ -55,6 +59,27 @@ def read_folder(folder: Path) -> Content:
                 path = Path(root) / name
                 found[path.relative_to(folder).as_posix()] = path.read_bytes()
     return found
+
+
+async def eventually(true: Callable[[], bool], *, within: float = 10.0) -> None:
+    """Returns as soon as something is true; fails if it does not become so."""
+    async with asyncio.timeout(within):
+        while not true():  # noqa: ASYNC110 - what is waited for is inside of parts that tell nobody
+            await asyncio.sleep(0.005)
+
+
+def total(counter: Counter) -> float:
+    """A counter's value over all its labels."""
+    return sum(
+        sample.value for metric in counter.collect() for sample in metric.samples if sample.name.endswith("_total")
+    )
+
+
+async def status_of(url: str, **headers: str) -> int:
+    """The status of an answer."""
+    async with aiohttp.ClientSession() as session, session.get(url, headers=headers, allow_redirects=False) as answer:
+        await answer.read()
+        return answer.status
 
 
 @pytest.fixture

@@ -1,0 +1,114 @@
+"""A relay passes on what verified, as soon as it did, holds the newest versions, and goes on after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from shardcast.client import Client
+from shardcast.extensions import BLOCK
+from shardcast.origin import Origin
+from shardcast.relay import Relay
+from tests.shardcast.conftest import QUICK, RUN_NAME, content, eventually, read_folder, status_of, total, write_folder
+from tests.shardcast.manifests import PUBLISHER
+
+Clients = Callable[..., Client]
+
+
+def relay_of(store: Path, *upstreams: str, **other: Any) -> Relay:
+    settings: dict[str, Any] = {"run": RUN_NAME, "signer": PUBLISHER.address, "patience": QUICK}
+    return Relay(store, upstreams=upstreams, **(settings | other))
+
+
+def complete(relay: Relay, version: int) -> bool:
+    held = relay.shelf.get(version)
+    return held is not None and held.manifest.sealed and not held.missing()
+
+
+async def test_a_version_goes_through_a_chain_of_relays(
+    origin: Origin, stack: AsyncExitStack, client_of: Clients, tmp_path: Path
+) -> None:
+    upper = await stack.enter_async_context(relay_of(tmp_path / "upper", origin.url))
+    lower = await stack.enter_async_context(relay_of(tmp_path / "lower", upper.url))
+    client = await stack.enter_async_context(client_of(lower.url))
+    following = client.follow(tmp_path / "to")
+    files = content(1)
+    published = await origin.publish_folder(1, write_folder(tmp_path / "source", files))
+    fetched = await anext(following)
+    assert fetched.digest == published.digest
+    assert read_folder(fetched.path) == files
+
+
+async def test_a_block_is_at_the_client_before_the_next_one_is_written(
+    origin: Origin, stack: AsyncExitStack, client_of: Clients, tmp_path: Path
+) -> None:
+    relays = [await stack.enter_async_context(relay_of(tmp_path / name, origin.url)) for name in ("one", "two")]
+    client = await stack.enter_async_context(client_of(*(relay.url for relay in relays)))
+    heard: asyncio.Queue[int] = asyncio.Queue()
+    following = client.follow(tmp_path / "to", on_progress=lambda progress: heard.put_nowait(progress.done))
+    data = content(2)["model.safetensors"]
+    async with origin.publish(version=1) as writing:
+        fetching = asyncio.ensure_future(anext(following))
+        for at in range(0, len(data), BLOCK):
+            await writing.write("model.safetensors", data[at : at + BLOCK])
+            while at + BLOCK <= len(data) and await heard.get() < at + BLOCK:
+                pass
+    assert read_folder((await fetching).path) == {"model.safetensors": data}
+
+
+async def test_a_new_relay_takes_the_newest_versions_and_lets_go_of_the_oldest(
+    origin: Origin, stack: AsyncExitStack, tmp_path: Path
+) -> None:
+    for version in (1, 2, 3, 4):
+        await origin.publish_folder(version, write_folder(tmp_path / str(version), {"a": b"%d" % version}))
+    relay = await stack.enter_async_context(relay_of(tmp_path / "relay", origin.url, keep=2))
+    await eventually(lambda: complete(relay, 4) and complete(relay, 3))
+    assert [each.version for each in relay.shelf.listing().versions] == [4, 3]
+    await origin.publish_folder(5, write_folder(tmp_path / "5", {"a": b"5"}))
+    await eventually(lambda: complete(relay, 5) and relay.shelf.get(3) is None)
+    assert sorted(path.name for path in (tmp_path / "relay").iterdir()) == ["4.1", "5.1"]
+
+
+async def test_after_a_restart_nothing_that_is_right_is_fetched_again(
+    origin: Origin, client_of: Clients, tmp_path: Path
+) -> None:
+    files = content(3)
+    await origin.publish_folder(1, write_folder(tmp_path / "source", files))
+    async with relay_of(tmp_path / "relay", origin.url) as relay:
+        await eventually(lambda: complete(relay, 1))
+    broken = tmp_path / "relay" / "1.1" / "files" / "model.safetensors"
+    with broken.open("r+b") as file:
+        file.seek(2 * BLOCK + 5)
+        file.write(b"flipped")
+    (tmp_path / "relay" / "1.1" / "files" / "tokenizer" / "config.json").unlink()
+    async with relay_of(tmp_path / "relay", origin.url) as relay, client_of(relay.url) as client:
+        fetched = await client.fetch(1, tmp_path / "to")
+        assert read_folder(fetched.path) == files
+        assert total(relay.metrics.received) == BLOCK + len(files["tokenizer/config.json"])
+
+
+async def test_a_newer_attempt_reuses_the_blocks_that_are_the_same(
+    origin: Origin, stack: AsyncExitStack, client_of: Clients, tmp_path: Path
+) -> None:
+    relay = await stack.enter_async_context(relay_of(tmp_path / "relay", origin.url))
+    client = await stack.enter_async_context(client_of(relay.url))
+    files = content(4)
+    publication = origin.begin(1, folder=write_folder(tmp_path / "source", files))
+    await publication.advance("model.safetensors")
+    await eventually(lambda: (held := relay.shelf.get(1)) is not None and held.held == 5 * BLOCK)
+    before = total(relay.metrics.received)
+    await origin.publish_folder(1, tmp_path / "source")
+    fetched = await client.fetch(1, tmp_path / "to")
+    assert fetched.attempt == 2
+    assert read_folder(fetched.path) == files
+    after = total(relay.metrics.received)
+    assert after - before == sum(map(len, files.values())) - 5 * BLOCK
+
+
+async def test_a_relay_without_any_upstream_says_that_it_is_not_ready(stack: AsyncExitStack, tmp_path: Path) -> None:
+    relay = await stack.enter_async_context(relay_of(tmp_path / "relay", "http://127.0.0.1:9"))
+    assert await status_of(f"{relay.url}/readyz") == 503
+    assert await status_of(f"{relay.url}/healthz") == 200
