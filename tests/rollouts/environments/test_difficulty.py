@@ -1,0 +1,187 @@
+"""The difficulty filter: what it keeps, how it goes on where it was killed, and that it never mixes measurements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import Conflict, InvalidInput
+from protocol.identifiers import digest
+from rollouts.engines.errors import GenerationStopped
+from rollouts.engines.interface import Dtype, Engine
+from rollouts.engines.torch.engine import TorchEngine
+from rollouts.environments import load_environment
+from rollouts.environments.difficulty import Bounds, DifficultyFilter, write_eligible
+from rollouts.environments.passes import PassJournal, PromptPasses
+from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice, eligible_prompts, read_recipe
+from rollouts.tokenizer import FolderTokenizer
+
+RECIPE = Recipe(
+    environment=EnvironmentChoice(name="arithmetic", version="1", options={"digits": 1, "operations": ["+"]}),
+    sampling=SamplingChoice(max_new_tokens=2),
+    group_size=2,
+    max_prompt_tokens=16,
+    prompts=PromptRange(count=50),
+)
+CANDIDATES = range(10)
+
+
+@pytest.fixture(scope="module")
+def engine(qwen2: Path) -> Engine:
+    """A tiny model, loaded once."""
+    found = TorchEngine(dtype=Dtype.FLOAT32)
+    found.load(qwen2, version=digest(bytes(32)))
+    return found
+
+
+@pytest.fixture
+def of_letters(engine: Engine, qwen2: Path) -> DifficultyFilter:
+    """Two answers to each sum, four prompts at a time."""
+    choice = RECIPE.environment
+    environment = load_environment(choice.name, version=choice.version, options=choice.options)
+    return DifficultyFilter(
+        environment=environment, engine=engine, tokenizer=FolderTokenizer(qwen2), recipe=RECIPE, samples=2, block=4
+    )
+
+
+def test_a_run_that_was_stopped_and_went_on_finds_what_one_in_a_piece_finds(
+    of_letters: DifficultyFilter, tmp_path: Path
+) -> None:
+    whole = PassJournal(tmp_path / "whole", of_letters.measured(CANDIDATES))
+    list(of_letters.run(CANDIDATES, whole))
+    assert [each.prompt for each in whole.passes] == list(CANDIDATES)
+
+    path = tmp_path / "parts"
+    first = PassJournal(path, of_letters.measured(CANDIDATES))
+    next(of_letters.run(CANDIDATES, first))
+    first.close()
+    with path.open("ab") as file:
+        file.write(b'{"block":1,"passes":[{"prompt":4,')  # killed in the middle of a line
+    second = PassJournal(path, of_letters.measured(CANDIDATES))
+    assert [each.prompt for each in second.passes] == [0, 1, 2, 3]
+    list(of_letters.run(CANDIDATES, second))
+    assert second.passes == whole.passes
+    assert path.read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+def test_a_prompt_that_is_too_long_is_noted_and_the_others_are_asked(
+    engine: Engine, qwen2: Path, tmp_path: Path
+) -> None:
+    recipe = RECIPE.model_copy(update={"max_prompt_tokens": 4})
+    environment = load_environment("arithmetic", options={"digits": 2})
+    short = DifficultyFilter(
+        environment=environment, engine=engine, tokenizer=FolderTokenizer(qwen2), recipe=recipe, samples=1, block=8
+    )
+    journal = PassJournal(tmp_path / "journal", short.measured(range(8)))
+    list(short.run(range(8), journal))
+    lengths = [len(environment.prompt(index).text) for index in range(8)]
+    assert [each.samples for each in journal.passes] == [int(length <= 4) for length in lengths]
+    assert len(set(lengths)) > 1
+    assert all(each.rate is None for each in journal.passes if each.samples == 0)
+
+
+def test_a_prompt_beyond_the_models_context_does_not_stop_the_block(
+    engine: Engine, qwen2: Path, tmp_path: Path
+) -> None:
+    recipe = RECIPE.model_copy(update={"sampling": SamplingChoice(max_new_tokens=251), "max_prompt_tokens": 64})
+    environment = load_environment("arithmetic", options={"digits": 2})
+    near = DifficultyFilter(
+        environment=environment, engine=engine, tokenizer=FolderTokenizer(qwen2), recipe=recipe, samples=1, block=3
+    )
+    lengths = [len(environment.prompt(index).text) for index in range(3)]
+    journal = PassJournal(tmp_path / "journal", near.measured(range(3)))
+    list(near.run(range(3), journal))
+    assert [each.samples for each in journal.passes] == [int(length + 251 <= 256) for length in lengths]
+
+
+def test_a_filter_that_is_told_to_stop_leaves_whole_blocks(
+    engine: Engine, qwen2: Path, tmp_path: Path, of_letters: DifficultyFilter
+) -> None:
+    stopping = DifficultyFilter(
+        environment=of_letters.environment,
+        engine=engine,
+        tokenizer=FolderTokenizer(qwen2),
+        recipe=RECIPE,
+        should_stop=lambda: True,
+    )
+    journal = PassJournal(tmp_path / "journal", stopping.measured(CANDIDATES))
+    with pytest.raises(GenerationStopped):
+        list(stopping.run(CANDIDATES, journal))
+    assert journal.passes == []
+
+
+def test_another_measurement_never_goes_on_with_a_journal(of_letters: DifficultyFilter, tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    measured = of_letters.measured(CANDIDATES)
+    PassJournal(path, measured).close()
+    with pytest.raises(Conflict, match="another candidates"):
+        PassJournal(path, of_letters.measured(range(11)))
+    with pytest.raises(Conflict, match="another model, samples"):
+        PassJournal(path, measured.model_copy(update={"model": "0x01", "samples": 3}))
+    PassJournal(path, measured).close()
+
+
+@pytest.mark.parametrize(
+    "content", [b"text\n", b"{}\n", b'{"block":0,"passes":[]}\n', b"MEASURED{\n", b'MEASURED{"block":1,"passes":[]}\n']
+)
+def test_a_file_that_is_no_journal_is_refused_and_left_alone(
+    content: bytes, of_letters: DifficultyFilter, tmp_path: Path
+) -> None:
+    path = tmp_path / "journal"
+    measured = of_letters.measured(CANDIDATES)
+    content = content.replace(b"MEASURED", measured.model_dump_json().encode() + b"\n")
+    path.write_bytes(content)
+    with pytest.raises(InvalidInput):
+        PassJournal(path, measured)
+    assert path.read_bytes() == content
+
+
+def test_a_journal_that_was_cut_anywhere_keeps_its_whole_blocks(of_letters: DifficultyFilter, tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    measured = of_letters.measured(CANDIDATES)
+    journal = PassJournal(path, measured)
+    blocks = [
+        [PromptPasses(prompt=2 * number, samples=2), PromptPasses(prompt=2 * number + 1, samples=2)]
+        for number in range(3)
+    ]
+    sizes = [path.stat().st_size]
+    for block in blocks:
+        journal.add(block)
+        sizes.append(path.stat().st_size)
+    content = path.read_bytes()
+    for cut in range(len(content)):
+        path.write_bytes(content[:cut])
+        left = PassJournal(path, measured)
+        assert left.blocks == max(sum(size <= cut for size in sizes) - 1, 0)
+        left.close()
+        assert path.stat().st_size == max([size for size in sizes if size <= cut], default=sizes[0])
+
+
+@pytest.mark.parametrize(
+    ("solved", "samples", "kept"),
+    [(0, 8, False), (1, 8, True), (4, 8, True), (5, 8, False), (8, 8, False), (0, 0, False)],
+)
+def test_prompts_between_the_bounds_are_kept_both_ends_included(solved: int, samples: int, kept: bool) -> None:
+    assert Bounds().keep(PromptPasses(prompt=0, solved=solved, samples=samples)) is kept
+
+
+@pytest.mark.parametrize(("least", "most"), [(0.5, 0.1), (-0.1, 0.5), (0.1, 1.1)])
+def test_impossible_bounds_are_refused(least: float, most: float) -> None:
+    with pytest.raises(InvalidInput):
+        Bounds(least=least, most=most)
+
+
+def test_what_was_kept_is_a_table_that_a_version_can_carry(tmp_path: Path) -> None:
+    passes = [
+        PromptPasses(prompt=index, solved=solved, samples=4) for index, solved in ((9, 1), (3, 2), (5, 4), (7, 0))
+    ]
+    assert write_eligible(tmp_path, RECIPE, passes, Bounds(least=0.25, most=0.5)) == 2
+    recipe = read_recipe(tmp_path)
+    assert list(eligible_prompts(tmp_path, recipe)) == [3, 9]
+    assert recipe.environment == RECIPE.environment
+
+
+def test_an_empty_table_is_refused_in_words(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="none of 1 prompts was solved in 12% to 50%"):
+        write_eligible(tmp_path, RECIPE, [PromptPasses(prompt=0, solved=4, samples=4)], Bounds())
