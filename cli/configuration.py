@@ -34,7 +34,7 @@ from protocol.errors import InvalidInput, NotFound
 
 _MOST_BYTES = 64 * 1024
 
-SERVICES = frozenset({"discovery", "orchestrator", "worker", "validator", "trainer", "shardcast"})
+SERVICES = frozenset({"discovery", "orchestrator", "worker", "validator", "trainer", "shardcast", "sandbox"})
 """Tables of the same file that services read for themselves."""
 
 

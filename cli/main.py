@@ -56,6 +56,7 @@ PARTS = {
     "pool": "cli.pool_commands",
     "work": "cli.work",
     "worker": "cli.worker",
+    "env": "cli.env",
     "ledger": "cli.ledger",
     "token": "cli.token",
     "settings": "cli.settings",

@@ -64,7 +64,7 @@ def load_environment(
 
 def families() -> list[Family[Any]]:
     """Every family that can be loaded here, by name."""
-    return [find_family(name) for name in _names()]
+    return [find_family(name) for name in environment_names()]
 
 
 def find_family(name: str) -> Family[Any]:
@@ -78,10 +78,12 @@ def find_family(name: str) -> Family[Any]:
     for entry in _registered():
         if entry.name == name:
             return _checked(name, _load(entry))
-    close = difflib.get_close_matches(name, _names(), n=1)
+    close = difflib.get_close_matches(name, environment_names(), n=1)
     raise UnknownEnvironment(
         f"there is no environment called {name[:80]!r}",
-        hint=f"did you mean {close[0]}?" if close else f"known are: {', '.join(_names())}; others come as packages",
+        hint=f"did you mean {close[0]}?"
+        if close
+        else f"known are: {', '.join(environment_names())}; others come as packages",
     )
 
 
@@ -90,7 +92,8 @@ def _shared_sandboxes() -> Sandboxes:
     return Sandboxes()
 
 
-def _names() -> list[str]:
+def environment_names() -> list[str]:
+    """Every name that is registered here; what it names may still fail to load."""
     return sorted({*BUILT_IN, *(entry.name for entry in _registered())})
 
 

@@ -11,7 +11,7 @@ from protocol.identifiers import digest
 from rollouts.engines.errors import GenerationStopped
 from rollouts.engines.interface import Dtype, Engine
 from rollouts.engines.torch.engine import TorchEngine
-from rollouts.environments import load_environment
+from rollouts.environments import Prompt, Score, load_environment
 from rollouts.environments.difficulty import Bounds, DifficultyFilter, write_eligible
 from rollouts.environments.passes import PassJournal, PromptPasses
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice, eligible_prompts, read_recipe
@@ -63,6 +63,36 @@ def test_a_run_that_was_stopped_and_went_on_finds_what_one_in_a_piece_finds(
     list(of_letters.run(CANDIDATES, second))
     assert second.passes == whole.passes
     assert path.read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+class EvenLengths:
+    """Solved by any answer of an even number of characters: something that random weights do now and then."""
+
+    name, version = "even-lengths", "1"
+
+    def size(self) -> int | None:
+        return None
+
+    def prompt(self, index: int) -> Prompt:
+        return Prompt(index=index, text=f"{index}=")
+
+    def score(self, prompt: Prompt, completion: str, *, finished: bool) -> Score:
+        return Score(task=float(len(completion) % 2 == 0), parts={"undecided": float(len(completion) == 1)})
+
+    def demonstration(self, prompt: Prompt) -> str | None:
+        return None
+
+
+def test_what_is_counted_are_the_answers_that_solve_the_prompt(engine: Engine, qwen2: Path, tmp_path: Path) -> None:
+    recipe = RECIPE.model_copy(update={"sampling": SamplingChoice(max_new_tokens=3)})
+    counting = DifficultyFilter(
+        environment=EvenLengths(), engine=engine, tokenizer=FolderTokenizer(qwen2), recipe=recipe, samples=16, block=2
+    )
+    journal = PassJournal(tmp_path / "journal", counting.measured([5, 90]))
+    list(counting.run([5, 90], journal))
+    assert [each.prompt for each in journal.passes] == [5, 90]
+    assert all(0 < each.solved < each.samples == 16 for each in journal.passes)
+    assert all(0 < each.undecided <= each.samples - each.solved for each in journal.passes)
 
 
 def test_a_prompt_that_is_too_long_is_noted_and_the_others_are_asked(
@@ -150,7 +180,8 @@ def test_a_journal_that_was_cut_anywhere_keeps_its_whole_blocks(of_letters: Diff
         journal.add(block)
         sizes.append(path.stat().st_size)
     content = path.read_bytes()
-    for cut in range(len(content)):
+    near = {size + offset for size in sizes for offset in (-1, 0, 1)} & {*range(len(content))}
+    for cut in sorted({*range(0, len(content), 61), *near}):
         path.write_bytes(content[:cut])
         left = PassJournal(path, measured)
         assert left.blocks == max(sum(size <= cut for size in sizes) - 1, 0)

@@ -1,0 +1,119 @@
+"""`muster env`: what a person sees of environments, and a filter that survives being killed."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice, read_recipe, write_recipe
+from tests.e2e.conftest import run_muster
+from tests.rollouts.tiny import tiny_folder
+
+torch.set_num_threads(1)
+
+
+def test_the_list_names_every_family_with_its_options() -> None:
+    listed = {each["name"]: each for each in run_muster("env", "list", "--json").json()}
+    assert listed["letters"]["version"] == "1"
+    assert listed["arithmetic"]["options"] == "operations digits"
+    assert {"math", "code"} <= listed.keys()
+
+
+def test_prompts_are_shown_with_the_full_version() -> None:
+    shown = run_muster("env", "show", "letters", "-o", "filler=true", "--first", "1", "--count", "2", "--json").json()
+    assert shown["version"].startswith("1+")
+    assert shown["size"] is None
+    assert [each["index"] for each in shown["prompts"]] == [1, 2]
+    assert shown["prompts"][0]["text"] == "rev:znauvt="
+    assert "rev:znauvt=" in run_muster("env", "show", "letters").out
+
+
+@pytest.mark.parametrize(
+    ("answer", "flags", "task"),
+    [("4699", [], 1.0), ("4699", ["--unfinished"], 0.0), ("4699\n", [], 0.0), ("", [], 0.0)],
+)
+def test_an_answer_on_standard_input_is_scored(
+    answer: str, flags: list[str], task: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
+    assert run_muster("env", "score", "letters", "0", "--json", *flags).json()["task"] == task
+
+
+def test_an_answer_in_a_file_is_scored_as_it_stands(tmp_path: Path) -> None:
+    file = tmp_path / "answer"
+    file.write_bytes(b"4699")
+    assert run_muster("env", "score", "letters", "0", "--file", str(file), "--json").json()["task"] == 1.0
+    file.write_bytes(b"\xff\xfe")
+    assert run_muster("env", "score", "letters", "0", "--file", str(file), "--json").json()["task"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["show", "leters"], "did you mean letters"),
+        (["show", "letters", "-o", "filler"], "write key=value"),
+        (["show", "letters", "-o", "colour=red"], "its options are: filler"),
+        (["show", "letters", "--version", "9"], "no version '9'"),
+        (["show", "math"], "path"),
+        (["show", "math", "-o", "path=/nowhere", "-o", "sha256=" + "0" * 64], "there is no data set /nowhere"),
+    ],
+)
+def test_a_mistake_is_told_in_words(arguments: list[str], said: str) -> None:
+    found = run_muster("env", *arguments)
+    assert found.code == 1
+    assert said in found.err
+
+
+@pytest.fixture(scope="module")
+def version(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with a recipe."""
+    folder = tiny_folder(tmp_path_factory.mktemp("version") / "weights")
+    recipe = Recipe(
+        environment=EnvironmentChoice(name="letters", version="1"),
+        sampling=SamplingChoice(max_new_tokens=8),
+        group_size=4,
+        prompts=PromptRange(count=24),
+    )
+    write_recipe(folder, recipe)
+    return folder
+
+
+FLAGS = ["--samples", "4", "--least", "0", "--most", "1", "--block", "1", "--held-out", "0.3", "--dtype", "float32"]
+
+
+def test_a_filter_that_is_killed_goes_on_and_finds_the_same(version: Path, tmp_path: Path) -> None:
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "cli", "env", "filter", str(version), "--out", str(tmp_path / "killed"), *FLAGS]
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=one_thread
+    ) as process:
+        assert process.stderr is not None
+        told = next(line for line in process.stderr if "prompts asked" in line)
+        process.kill()
+    asked = int(told.split()[2])
+    assert 8 < asked < 24  # some are held out
+    assert not (tmp_path / "killed" / "prompts.u64").exists()
+    resumed = run_muster("env", "filter", str(version), "--out", str(tmp_path / "killed"), *FLAGS, "--json")
+    whole = run_muster("env", "filter", str(version), "--out", str(tmp_path / "whole"), *FLAGS, "--json")
+    assert resumed.json() == whole.json()
+    assert whole.json()["kept"] == whole.json()["asked"] == asked
+    for name in ("passes.jsonl", "recipe.json", "prompts.u64"):
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert read_recipe(tmp_path / "whole").environment.name == "letters"
+    other = run_muster("env", "filter", str(version), "--out", str(tmp_path / "whole"), *FLAGS, "--samples", "2")
+    assert other.code == 1
+    assert "measured something else: another samples" in other.err
+
+
+def test_a_filter_that_keeps_nothing_says_so_and_keeps_its_figures(version: Path, tmp_path: Path) -> None:
+    arguments = ["--out", str(tmp_path), "--count", "2", "--samples", "1", "--least", "1", "--most", "1"]
+    said = run_muster("env", "filter", str(version), *arguments)
+    assert said.code == 1
+    assert "widen the bounds" in said.err
+    assert (tmp_path / "passes.jsonl").exists()
