@@ -1,0 +1,81 @@
+"""Fetches the version that a step names from the run's relays, whom nobody has to trust."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from protocol.clock import Clock
+from protocol.identifiers import Digest
+from protocol.wire.runs import CheckpointRef
+from rollouts.errors import BadVersionFolder
+from rollouts.task.policies import NoPolicy
+from shardcast.client import Client
+from shardcast.freshness import Announced
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _TheOne:
+    """Only what the step names is wanted, whatever else relays may have."""
+
+    announced: Announced
+
+    async def latest(self) -> Announced:
+        return self.announced
+
+
+class RelayFetch:
+    """Brings versions by SHARDCAST.
+
+    Args:
+        allow_plain_http: Lets `http` go beyond this machine; content is verified either way.
+        clock: Whose time is waited.
+    """
+
+    def __init__(self, *, clock: Clock, allow_plain_http: bool = False) -> None:
+        self._clock = clock
+        self._allow_plain_http = allow_plain_http
+
+    async def __call__(self, run: Digest, checkpoint: CheckpointRef, to: Path) -> None:
+        """Makes the folder `to`, whole and verified; what a broken fetch leaves, the next one goes on with.
+
+        Raises:
+            NoPolicy: The run has no relays.
+            BadVersionFolder: The publisher's version is not the announced one.
+            MusterError: No relay gives it now.
+        """
+        if not checkpoint.relays:
+            raise NoPolicy(
+                f"version {checkpoint.version} is not here, and the run names no relays",
+                hint="the pool's owner names them in the orchestrator's settings, or the trainer with the version",
+            )
+        incoming = to.with_name(f".incoming-{to.name}")
+        wanted = Announced(checkpoint.version, checkpoint.attempt, checkpoint.digest)
+        async with Client(
+            checkpoint.relays,
+            run=run,
+            signer=checkpoint.publisher,
+            announcements=_TheOne(wanted),
+            allow_plain_http=self._allow_plain_http,
+            clock=self._clock,
+        ) as client:
+            await asyncio.to_thread(incoming.mkdir, parents=True, exist_ok=True)
+            fetched = await client.fetch(checkpoint.version, incoming)
+        if fetched.digest != checkpoint.digest:
+            await asyncio.to_thread(shutil.rmtree, incoming, ignore_errors=True)
+            raise BadVersionFolder(f"version {checkpoint.version} came as {fetched.digest}, not {checkpoint.digest}")
+        await asyncio.to_thread(fetched.path.rename, to)
+        await asyncio.to_thread(shutil.rmtree, incoming, ignore_errors=True)
+        _log.info(
+            "version-fetched",
+            version=checkpoint.version,
+            bytes=fetched.size,
+            received=fetched.received,
+            seconds=round(fetched.took.total_seconds(), 2),
+        )

@@ -1,0 +1,134 @@
+"""From a leased slot to its file: plan, generate, score. Runs in a thread; the loop around it stays awake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from datetime import timedelta
+
+import numpy as np
+
+from protocol.clock import Clock
+from protocol.identifiers import Digest
+from protocol.wire.runs import SlotGrant
+from rollouts.engines.interface import Completion, Engine
+from rollouts.environments import Environment, Reward, load_environment
+from rollouts.plan import PlannedGroup, SlotPlan, SlotPlanner
+from rollouts.recipe import Recipe, eligible_prompts, read_recipe
+from rollouts.samples import RolloutFile, Sample, SlotHeader
+from rollouts.seeds import slot_seed
+from rollouts.task.policies import HeldPolicy
+from rollouts.tokenizer import FolderTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """A slot's file and what it took."""
+
+    file: RolloutFile
+    took: timedelta
+
+
+class SlotGenerator:
+    """Makes files with one version of the policy.
+
+    Args:
+        engine: Holds the version.
+        policy: The version's folder.
+        scorer: Where answers are scored while further ones are drawn.
+        clock: Whose time is measured.
+
+    Raises:
+        BadVersionFolder: The folder has no usable recipe or prompts.
+        ModelUnusable: It has no usable tokenizer.
+        UnknownEnvironment: The recipe's environment is not installed here.
+    """
+
+    def __init__(self, engine: Engine, policy: HeldPolicy, *, scorer: Executor, clock: Clock) -> None:
+        self._engine = engine
+        self._policy = policy
+        self._scorer = scorer
+        self._clock = clock
+        self._recipe: Recipe = read_recipe(policy.folder)
+        choice = self._recipe.environment
+        self._environment: Environment = load_environment(choice.name, version=choice.version, options=choice.options)
+        self._planner = SlotPlanner(
+            recipe=self._recipe,
+            eligible=eligible_prompts(policy.folder, self._recipe),
+            environment=self._environment,
+            tokenizer=FolderTokenizer(policy.folder),
+        )
+
+    @property
+    def version(self) -> Digest:
+        """The version that files are made with."""
+        return self._policy.digest
+
+    def produce(self, grant: SlotGrant, *, should_stop: Callable[[], bool]) -> Produced:
+        """Returns the slot's file.
+
+        Raises:
+            GenerationStopped: `should_stop` said so.
+            EngineFailed: The engine failed.
+            SandboxUnavailable: Answers can't be checked on this machine.
+        """
+        began = self._clock.monotonic()
+        lease = grant.lease.lease
+        seed = slot_seed(
+            run_id=lease.run,
+            step=lease.step,
+            node=lease.node,
+            index=lease.index,
+            digest=lease.digest,
+            beacon=grant.beacon,
+        )
+        plan = self._planner.plan(seed, groups=lease.groups)
+        header = SlotHeader(
+            run=lease.run,
+            step=lease.step,
+            index=lease.index,
+            node=lease.node,
+            checkpoint=lease.digest,
+            environment=self._recipe.environment.name,
+            environment_version=self._environment.version,
+            engine=self._engine.name,
+            dtype=self._engine.dtype,
+        )
+        file = RolloutFile(header, tuple(self._samples(plan, should_stop)))
+        return Produced(file, timedelta(seconds=self._clock.monotonic() - began))
+
+    def _samples(self, plan: SlotPlan, should_stop: Callable[[], bool]) -> Sequence[Sample]:
+        drawn: dict[int, Completion] = {}
+        rewards: dict[int, Future[Reward]] = {}
+        groups = {sample: group for group in plan.groups for sample in group.samples}
+        try:
+            for completion in self._engine.generate(
+                plan.requests(), self._recipe.sampling.parameters, should_stop=should_stop
+            ):
+                drawn[completion.sample] = completion
+                rewards[completion.sample] = self._scorer.submit(self._reward, groups[completion.sample], completion)
+            return [_sample(groups[number], drawn[number], rewards[number].result()) for number in sorted(drawn)]
+        finally:
+            for waiting in rewards.values():
+                waiting.cancel()
+
+    def _reward(self, group: PlannedGroup, completion: Completion) -> Reward:
+        return self._planner.reward(group.prompt, completion.tokens, completion.finish)
+
+
+def _sample(group: PlannedGroup, completion: Completion, reward: Reward) -> Sample:
+    return Sample(
+        group=group.group,
+        sample=completion.sample,
+        prompt_index=group.prompt.index,
+        prompt_tokens=np.array(group.tokens, np.int32),
+        output_tokens=np.array(completion.tokens, np.int32),
+        logprobs=completion.logprobs,
+        finish=completion.finish,
+        task_reward=reward.task,
+        length_penalty=reward.length_penalty,
+        reward=reward.total,
+        target_length=reward.target,
+        proofs=completion.proofs,
+    )

@@ -1,0 +1,291 @@
+"""The loop of the inference worker (INTELLECT-2, 2.1): step, policy, slot, generate, prove, score, hand over; again.
+
+Three things overlap: while one slot is generated, answers that are done are scored in a thread, and a newer version is
+fetched as soon as the step names one. Weights change between slots only, so a file is of one version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from protocol.clock import Clock
+from protocol.errors import Conflict, InvalidInput, MusterError, RateLimited
+from protocol.identifiers import Digest
+from protocol.wire.runs import CheckpointRef, SlotGrant, SlotName, SlotWish, StepAnswer
+from rollouts.engines.errors import EngineFailed, GenerationStopped
+from rollouts.engines.interface import Engine
+from rollouts.task.bridge import Bridge
+from rollouts.task.generator import Produced, SlotGenerator
+from rollouts.task.outbox import Outbox, figures
+from rollouts.task.policies import HeldPolicy, PolicyStore
+
+MOST_ENGINE_FAILURES = 3
+"""In a row; then the task ends with the reason, and its worker starts it again with a pause."""
+
+_PAUSE = timedelta(seconds=2)
+_LONGEST_PAUSE = timedelta(seconds=60)
+_LOOK_AHEAD = timedelta(seconds=2)
+_LAST_PATIENCE = timedelta(milliseconds=700)
+_log = structlog.get_logger(__name__)
+
+
+class VersionWentBack(Conflict):
+    """The run names an older version than it did."""
+
+    code = "version-went-back"
+    default_hint = "versions only grow; ask the pool's owner what happened"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """What the task has done so far; reported through the bridge."""
+
+    slots: int = 0
+    samples: int = 0
+    tokens: int = 0
+    abandoned: int = 0
+    """Slots whose lease ended, or that were stopped, before they were finished."""
+
+
+class RolloutTask:
+    """Generates until it is told to stop.
+
+    Args:
+        bridge: To the worker.
+        engine: Whatever generates.
+        policies: The shared volume's versions.
+        outbox: Where finished files wait for the worker.
+        groups: How many groups it asks for at a time.
+        clock: Whose time is waited.
+    """
+
+    def __init__(
+        self, *, bridge: Bridge, engine: Engine, policies: PolicyStore, outbox: Outbox, groups: int, clock: Clock
+    ) -> None:
+        self._bridge = bridge
+        self._engine = engine
+        self._policies = policies
+        self._outbox = outbox
+        self._groups = groups
+        self._clock = clock
+        self._stop = asyncio.Event()
+        self._halt = threading.Event()
+        self._scorer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="score")
+        self._policy: HeldPolicy | None = None
+        self._generator: SlotGenerator | None = None
+        self._newest = -1
+        self._unusable: dict[Digest, InvalidInput] = {}
+        self._failures = 0
+        self._pause = _PAUSE
+        self.totals = Totals()
+
+    def stop(self) -> None:
+        """Ends the loop: within a second, and without the slot that is under way."""
+        self._halt.set()
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Works until `stop`.
+
+        Raises:
+            EngineFailed: The engine failed too often in a row.
+        """
+        left = await self._outbox.hand_over_left()
+        if left:
+            _log.info("left-files-handed-over", files=left)
+        while not self._stop.is_set():
+            try:
+                pause = await self._until_stopped(self._turn())
+            except asyncio.CancelledError:
+                if not self._stop.is_set():
+                    raise
+                return
+            except GenerationStopped:
+                self.totals = replace(self.totals, abandoned=self.totals.abandoned + 1)
+                _log.info("slot-abandoned", why="stopped" if self._stop.is_set() else "its lease ended")
+                pause = timedelta()
+            except EngineFailed as error:
+                pause = self._failed(error)
+            except MusterError as error:
+                pause = self._put_off(error)
+            else:
+                self._pause = _PAUSE
+            await self._wait(pause)
+
+    async def _until_stopped(self, turn: Coroutine[None, None, timedelta]) -> timedelta:
+        """Waits for the turn; once the task is told to stop, only as long as handing a file over takes."""
+        running = asyncio.ensure_future(turn)
+        stopped = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait({running, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                await asyncio.wait({running}, timeout=_LAST_PATIENCE.total_seconds())
+        finally:
+            for task in (running, stopped):
+                task.cancel()
+        return await running
+
+    async def _turn(self) -> timedelta:
+        """One slot, or nothing to do; returns how long to wait before the next."""
+        answer = await self._bridge.step()
+        if answer.checkpoint is None or answer.need == 0:
+            _log.info("nothing-to-do", why=answer.reason, step=answer.step)
+            return timedelta(milliseconds=max(answer.retry_after_ms, 100))
+        generator = await self._ready(answer.run_id, answer.checkpoint)
+        groups = min(self._groups, answer.need, answer.groups_per_slot)
+        grant = await self._bridge.slot(SlotWish(step=answer.step, groups=groups))
+        if grant.lease.digest != generator.version:
+            # A newer version came between the two questions. The slot is of that one: fetch it and do it.
+            newer = await self._bridge.step()
+            if newer.checkpoint is None or newer.checkpoint.digest != grant.lease.digest:
+                raise GenerationStopped("the lease names a version that the run does not")
+            generator = await self._ready(newer.run_id, newer.checkpoint)
+        produced = await self._generate(generator, grant)
+        self._failures = 0
+        handed = await asyncio.to_thread(self._outbox.put, produced.file)
+        await self._outbox.hand_over(handed)
+        await self._done(answer, produced)
+        return timedelta()
+
+    async def _ready(self, run: Digest, checkpoint: CheckpointRef) -> SlotGenerator:
+        """The generator of this version; loads it if another one is loaded."""
+        if checkpoint.version < self._newest:
+            raise VersionWentBack(f"the run went back from version {self._newest} to {checkpoint.version}")
+        if checkpoint.digest in self._unusable:
+            raise self._unusable[checkpoint.digest]
+        if self._generator is not None and self._generator.version == checkpoint.digest:
+            return self._generator
+        try:
+            policy = await self._policies.hold(run, checkpoint)
+        except InvalidInput as error:
+            raise self._give_up_on(checkpoint.digest, error) from error
+        try:
+            generator = await asyncio.to_thread(self._load, policy)
+        except BaseException as error:
+            policy.release()
+            self._generator = None
+            if isinstance(error, InvalidInput):
+                raise self._give_up_on(checkpoint.digest, error) from error
+            raise
+        if self._policy is not None:
+            self._policy.release()
+        self._policy, self._generator, self._newest = policy, generator, checkpoint.version
+        await self._policies.tidy()
+        _log.info("version-loaded", version=checkpoint.version, digest=checkpoint.digest)
+        return generator
+
+    def _load(self, policy: HeldPolicy) -> SlotGenerator:
+        self._engine.load(policy.folder, version=policy.digest)
+        policy.check_unchanged()
+        return SlotGenerator(self._engine, policy, scorer=self._scorer, clock=self._clock)
+
+    async def _generate(self, generator: SlotGenerator, grant: SlotGrant) -> Produced:
+        expiry = float(grant.lease.expiry)
+
+        def should_stop() -> bool:
+            return self._halt.is_set() or self._clock.now().timestamp() >= expiry
+
+        looking = asyncio.create_task(self._look_ahead(generator))
+        try:
+            return await asyncio.to_thread(generator.produce, grant, should_stop=should_stop)
+        except GenerationStopped:
+            with suppress(MusterError):
+                await self._bridge.release(SlotName(step=grant.lease.step, index=grant.lease.index))
+            raise
+        except InvalidInput as error:
+            raise self._give_up_on(generator.version, error) from error
+        finally:
+            looking.cancel()
+            with suppress(asyncio.CancelledError):
+                await looking
+
+    def _give_up_on(self, digest: Digest, error: InvalidInput) -> InvalidInput:
+        """A version that can't be generated with is not leased again: its slots would only go undelivered."""
+        self._unusable[digest] = error
+        return error
+
+    async def _look_ahead(self, generator: SlotGenerator) -> None:
+        """Fetches the next version while this one is generated with; any trouble shows again when it is wanted."""
+        while True:
+            await self._clock.sleep(_LOOK_AHEAD)
+            try:
+                answer = await self._bridge.step()
+                newest = answer.checkpoint
+                if newest is not None and newest.digest != generator.version and newest.version > self._newest:
+                    (await self._policies.hold(answer.run_id, newest)).release()
+                    return
+            except MusterError as error:
+                _log.info("look-ahead-failed", why=error.detail)
+
+    async def _done(self, answer: StepAnswer, produced: Produced) -> None:
+        samples, units = produced.file.samples, produced.file.units
+        self.totals = replace(
+            self.totals,
+            slots=self.totals.slots + 1,
+            samples=self.totals.samples + len(samples),
+            tokens=self.totals.tokens + units,
+        )
+        seconds = max(produced.took.total_seconds(), 1e-9)
+        shown = {**figures(samples), "tokens-per-second": units / seconds}
+        _log.info(
+            "slot-done", step=answer.step, seconds=round(seconds, 2), **{k: round(v, 3) for k, v in shown.items()}
+        )
+        with suppress(MusterError):  # figures for people: the next slot reports again
+            await self._bridge.report(
+                {
+                    **shown,
+                    "step": answer.step,
+                    "version": self._newest,
+                    "slots": self.totals.slots,
+                    "samples-total": self.totals.samples,
+                    "tokens-total": self.totals.tokens,
+                    "abandoned": self.totals.abandoned,
+                }
+            )
+
+    def _failed(self, error: EngineFailed) -> timedelta:
+        self._failures += 1
+        self._generator = None  # its weights may be half there
+        if self._failures >= MOST_ENGINE_FAILURES:
+            raise error
+        _log.error("engine-failed", why=error.detail, hint=error.hint, failures=self._failures)
+        return _PAUSE
+
+    def _put_off(self, error: MusterError) -> timedelta:
+        """Whatever else stands in the way: say it, and look again, less and less often."""
+        _log.warning("put-off", why=error.detail, hint=error.hint, code=error.code)
+        pause, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)
+        return max(pause, error.retry_after) if isinstance(error, RateLimited) else pause
+
+    async def _wait(self, pause: timedelta) -> None:
+        if pause <= timedelta() or self._stop.is_set():
+            return
+        waiting = [asyncio.ensure_future(self._stop.wait()), asyncio.ensure_future(self._clock.sleep(pause))]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+
+    async def aclose(self) -> None:
+        """Lets go of the policy, the engine and the scorer."""
+        self._scorer.shutdown(wait=False, cancel_futures=True)
+        self._engine.close()
+        if self._policy is not None:
+            self._policy.release()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()

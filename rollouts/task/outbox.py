@@ -1,0 +1,111 @@
+"""Finished files on the task's own volume until the worker has its copy: a crash between the two loses nothing.
+
+<data>/outbox/<run>-<step>-<index>.parquet    the file
+<data>/outbox/<run>-<step>-<index>.json       what is handed over with it; written last, so it stands for a whole file
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+from pydantic import ValidationError
+
+from protocol.errors import MusterError
+from protocol.wire.bridge import ROLLOUT_KIND, HandOver
+from protocol.wire.runs import RolloutOf
+from rollouts.samples import RolloutFile, Sample
+from rollouts.schema import write_rollouts
+from rollouts.task.bridge import Bridge
+
+_log = structlog.get_logger(__name__)
+
+
+class Outbox:
+    """Files that wait for the worker.
+
+    Args:
+        data: The task's data volume.
+        bridge: Where they are handed over.
+    """
+
+    def __init__(self, data: Path, *, bridge: Bridge) -> None:
+        self._data = data
+        self._home = data / "outbox"
+        self._bridge = bridge
+
+    def put(self, file: RolloutFile) -> HandOver:
+        """Writes a file and what goes with it; both survive the task.
+
+        Raises:
+            OSError: The volume is full, or can't be written.
+        """
+        self._home.mkdir(parents=True, exist_ok=True)
+        header = file.header
+        name = f"{header.run[2:18]}-{header.step}-{header.index}"
+        path = self._home / f"{name}.parquet"
+        write_rollouts(path, file)
+        rollout = RolloutOf(step=header.step, index=header.index, units=file.units, figures=figures(file.samples))
+        handed = HandOver(path=path.relative_to(self._data).as_posix(), kind=ROLLOUT_KIND, key=name, rollout=rollout)
+        _write_whole(path.with_suffix(".json"), handed.model_dump_json().encode())
+        return handed
+
+    async def hand_over(self, file: HandOver) -> None:
+        """Gives one file to the worker and forgets it.
+
+        Raises:
+            MusterError: The worker does not take it; it is kept if another try may help, else removed.
+        """
+        try:
+            await self._bridge.hand_over(file)
+        except MusterError as error:
+            if not error.retryable:
+                self._forget(file)
+            raise
+        self._forget(file)
+
+    async def hand_over_left(self) -> int:
+        """Gives what an earlier life of the task left, and returns how many files that was."""
+        if not self._home.is_dir():
+            return 0
+        given = 0
+        for note in sorted(self._home.glob("*.json")):
+            try:
+                await self.hand_over(HandOver.model_validate_json(note.read_bytes()))
+                given += 1
+            except ValidationError:
+                note.unlink()
+            except MusterError as error:
+                _log.warning("left-file-not-taken", file=note.stem, why=error.detail)
+        for path in self._home.iterdir():  # whatever was not finished; the slot's lease expires without guilt
+            if path.suffix != ".json" and not path.with_suffix(".json").exists():
+                path.unlink()
+        return given
+
+    def _forget(self, file: HandOver) -> None:
+        path = self._data / file.path
+        for part in (path.with_suffix(".json"), path):
+            with suppress(FileNotFoundError):
+                part.unlink()
+
+
+def figures(samples: tuple[Sample, ...]) -> dict[str, float]:
+    """What people see of a file before anybody checked it."""
+    count = len(samples)
+    return {
+        "samples": float(count),
+        "reward": sum(sample.reward for sample in samples) / count,
+        "task-reward": sum(sample.task_reward for sample in samples) / count,
+        "length": sum(len(sample.output_tokens) for sample in samples) / count,
+    }
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)

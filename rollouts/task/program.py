@@ -1,0 +1,92 @@
+"""`python -m rollouts`: what a container runs. Arguments say what to run with, `MUSTER_…` variables where it is."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+import torch
+
+from protocol.clock import SystemClock
+from protocol.errors import InvalidInput, MusterError
+from protocol.logs import configure_logs
+from rollouts.engines.interface import Dtype, EngineName
+from rollouts.engines.opening import open_engine
+from rollouts.task.bridge import Bridge
+from rollouts.task.fetching import RelayFetch
+from rollouts.task.loop import RolloutTask
+from rollouts.task.outbox import Outbox
+from rollouts.task.policies import PolicyStore
+
+_log = structlog.get_logger(__name__)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the task until SIGTERM or SIGINT; returns the exit status: 0 when told to stop, 1 when it can't go on."""
+    options = _parser().parse_args(arguments)
+    configure_logs(level=options.log_level)
+    try:
+        asyncio.run(_run(options))
+    except MusterError as error:
+        _log.error("task-ended", why=error.detail, hint=error.hint, code=error.code)
+        return 1
+    return 0
+
+
+async def _run(options: argparse.Namespace) -> None:
+    clock = SystemClock()
+    if options.threads > 0:
+        torch.set_num_threads(options.threads)
+    data, shared = (Path(_told(name)) for name in ("MUSTER_DATA_DIR", "MUSTER_SHARED_DIR"))
+    async with Bridge(_told("MUSTER_BRIDGE_SOCKET"), token=_told("MUSTER_BRIDGE_TOKEN"), clock=clock) as bridge:
+        fetch = RelayFetch(clock=clock, allow_plain_http=options.allow_plain_http)
+        task = RolloutTask(
+            bridge=bridge,
+            engine=open_engine(options.engine, dtype=options.dtype, device=options.device),
+            policies=PolicyStore(shared, fetch=fetch, clock=clock, keep=options.keep_versions),
+            outbox=Outbox(data, bridge=bridge),
+            groups=options.groups,
+            clock=clock,
+        )
+        loop = asyncio.get_running_loop()
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signum, task.stop)
+        async with task:
+            await task.run()
+
+
+def _told(name: str) -> str:
+    """A variable that every task has.
+
+    Raises:
+        InvalidInput: It is not set: this is no task's container.
+    """
+    value = os.environ.get(name, "")
+    if not value:
+        raise InvalidInput(
+            f"{name} is not set", hint="a Muster worker starts this program; see docs/contributors.md for how"
+        )
+    return value
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m rollouts", description="Generates rollouts for the pool's run.")
+    parser.add_argument("--engine", type=EngineName, default=EngineName.TORCH, choices=list(EngineName))
+    parser.add_argument("--dtype", type=Dtype, default=Dtype.BFLOAT16, choices=list(Dtype))
+    parser.add_argument("--device", default=None, help="cpu, cuda, cuda:N; default: a GPU if there is one")
+    parser.add_argument("--threads", type=int, default=0, help="threads of torch on a CPU; 0 leaves it to torch")
+    parser.add_argument("--groups", type=int, default=8, help="groups that are asked for at a time")
+    parser.add_argument("--keep-versions", type=int, default=2, help="versions kept beside those in use")
+    parser.add_argument("--allow-plain-http", action="store_true", help="let http go to relays on other machines")
+    parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

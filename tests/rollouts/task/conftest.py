@@ -1,0 +1,185 @@
+"""A task's surroundings, real but for the orchestrator: the worker's bridge on a unix socket, its queue, a model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from protocol.checkpoints import folder_files, version_digest
+from protocol.clock import SystemClock
+from protocol.errors import Conflict
+from protocol.identifiers import Address, Digest, digest, run_id
+from protocol.keys import Key
+from protocol.leases import Lease
+from protocol.retry import Backoff
+from protocol.typed_data import SigningDomain
+from protocol.wire.leases import SignedLease
+from protocol.wire.runs import CheckpointRef, SlotGrant, SlotName, SlotRequest, StepAnswer
+from rollouts.engines.interface import Dtype
+from rollouts.engines.torch.engine import TorchEngine
+from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice, write_recipe
+from rollouts.task.bridge import Bridge
+from rollouts.task.loop import RolloutTask
+from rollouts.task.outbox import Outbox
+from rollouts.task.policies import PolicyStore
+from tests.rollouts.tiny import tiny_folder
+from worker.bridge.app import BridgeParts, create_bridge
+from worker.memory import RunningTask
+from worker.queue.store import QueueStore
+from worker.slots import TaskSlots
+from worker.state import StateDirectory
+from worker.unix_server import UnixServer
+
+TASK = RunningTask(assignment_id="a" * 32, task_id="b" * 32, task_name="rollouts", generation=1, token="right")
+DOMAIN = SigningDomain(1, Key.generate().address)
+POOL = 7
+RUN = "devnet"
+BEACON = digest(b"\7" * 32)
+NODE = Key.generate().address
+
+
+@dataclass
+class Orchestrator:
+    """Grants what it is asked for, until the slots that it was given to lease are used up."""
+
+    key: Key = field(default_factory=Key.generate)
+    checkpoint: CheckpointRef | None = None
+    slots: int = 1
+    lease_s: int = 60
+    asked: int = 0
+    granted: list[Lease] = field(default_factory=list)
+    released: list[SlotName] = field(default_factory=list)
+
+    @property
+    def address(self) -> Address:
+        return self.key.address
+
+    async def step(self) -> StepAnswer:
+        self.asked += 1
+        need = 4 if len(self.granted) < self.slots else 0
+        return StepAnswer(
+            run=RUN,
+            run_id=run_id(RUN),
+            step=3,
+            need=need,
+            groups_per_slot=2,
+            checkpoint=self.checkpoint,
+            retry_after_ms=100,
+            reason="" if need else "all leased",
+        )
+
+    async def slot(self, request: SlotRequest) -> SlotGrant:
+        if self.checkpoint is None or len(self.granted) >= self.slots:
+            raise Conflict("no slot now")
+        lease = Lease(
+            pool_id=POOL,
+            run=run_id(RUN),
+            step=request.step,
+            index=len(self.granted),
+            node=NODE,
+            version=self.checkpoint.version,
+            digest=self.checkpoint.digest,
+            groups=request.groups,
+            max_units=100_000,
+            expiry=int(SystemClock().now().timestamp()) + self.lease_s,
+        )
+        self.granted.append(lease)
+        signed = SignedLease.of(lease, domain=DOMAIN, signature=lease.sign(self.key, DOMAIN))
+        return SlotGrant(lease=signed, beacon=BEACON, beacon_block=1)
+
+    async def release(self, slots: tuple[SlotName, ...]) -> None:
+        self.released += slots
+
+
+@dataclass
+class Surroundings:
+    """What a task runs in, and ways to look at what it did."""
+
+    home: Path
+    orchestrator: Orchestrator
+    queue: QueueStore
+    server: UnixServer
+    stack: AsyncExitStack
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def data(self) -> Path:
+        return self.home / "data"
+
+    @property
+    def shared(self) -> Path:
+        return self.home / "shared"
+
+    def publish(self, number: int, *, version: str = "1", new_tokens: int = 8, seed: int | None = None) -> Digest:
+        """Puts a version on the shared volume and names it as the newest."""
+        folder = tiny_folder(self.home / f"v{number}", seed=number if seed is None else seed)
+        recipe = Recipe(
+            environment=EnvironmentChoice(name="letters", version=version),
+            sampling=SamplingChoice(max_new_tokens=new_tokens),
+            group_size=2,
+            prompts=PromptRange(count=1000),
+        )
+        write_recipe(folder, recipe)
+        found = version_digest(folder_files(folder))
+        (self.shared / "checkpoints").mkdir(parents=True, exist_ok=True)
+        folder.rename(self.shared / "checkpoints" / found)
+        self.orchestrator.checkpoint = CheckpointRef(
+            version=number, attempt=0, digest=found, block=1, publisher=self.orchestrator.address
+        )
+        return found
+
+    async def task(self) -> RolloutTask:
+        """A task as its container starts it."""
+        clock = SystemClock()
+        bridge = await self.stack.enter_async_context(
+            Bridge(str(self.home / "s"), token=TASK.token, clock=clock, backoff=Backoff(attempts=2))
+        )
+        task = RolloutTask(
+            bridge=bridge,
+            engine=TorchEngine(dtype=Dtype.FLOAT32),
+            policies=PolicyStore(self.shared, fetch=None, clock=clock),
+            outbox=Outbox(self.data, bridge=bridge),
+            groups=2,
+            clock=clock,
+        )
+        return await self.stack.enter_async_context(task)
+
+
+@pytest.fixture
+async def around(tmp_path: Path) -> AsyncIterator[Surroundings]:
+    home = tmp_path
+    for name in ("data", "state"):
+        (home / name).mkdir()
+    queue = QueueStore(home / "queue.sqlite", home / "spool")
+    orchestrator = Orchestrator()
+    metrics: dict[str, float] = {}
+    parts = BridgeParts(
+        task=TASK,
+        node=NODE,
+        pool_id=POOL,
+        volume=home / "data",
+        queue=queue,
+        on_metrics=metrics.update,
+        on_file=lambda: None,
+        clock=SystemClock(),
+        most_file_bytes=1 << 24,
+        most_spooled_bytes=1 << 26,
+        slots=TaskSlots(
+            assignment_id=TASK.assignment_id,
+            node=NODE,
+            pool_id=POOL,
+            domain=DOMAIN,
+            state=StateDirectory(home / "state"),
+            service=lambda: orchestrator,
+            clock=SystemClock(),
+        ),
+    )
+    server = UnixServer(create_bridge(parts), home / "s", mode=0o600)
+    await server.start()
+    async with AsyncExitStack() as stack:
+        yield Surroundings(home, orchestrator, queue, server, stack, metrics)
+    await server.stop()

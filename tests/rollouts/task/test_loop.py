@@ -1,0 +1,173 @@
+"""The task from a step to a file in the worker's queue, with a real model, bridge and queue."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+
+import pytest
+
+from protocol.identifiers import run_id
+from protocol.wire.runs import LEASED_WORK, LeasedWork
+from rollouts.environments import load_environment
+from rollouts.plan import SlotPlanner
+from rollouts.recipe import eligible_prompts, read_recipe
+from rollouts.samples import RolloutFile
+from rollouts.schema import read_rollouts
+from rollouts.seeds import slot_seed
+from rollouts.task.loop import RolloutTask
+from rollouts.tokenizer import FolderTokenizer
+from tests.rollouts.task.conftest import BEACON, NODE, RUN, Surroundings
+
+PATIENCE_S = 30
+
+
+class Killed(Exception):
+    """Stands for `kill -9`."""
+
+
+async def run_until(task: RolloutTask, done: Callable[[], bool]) -> None:
+    """Runs the task until something is so, then stops it."""
+    running = asyncio.create_task(task.run())
+    until = time.monotonic() + PATIENCE_S
+    while not done() and not running.done():
+        assert time.monotonic() < until, "the task did not come so far"
+        await asyncio.sleep(0.02)
+    task.stop()
+    await running
+
+
+def handed_over(around: Surroundings) -> list[RolloutFile]:
+    return [read_rollouts(item.path) for item in sorted(around.queue.items(), key=lambda item: item.created_ms)]
+
+
+async def test_a_slot_becomes_a_file_in_the_workers_queue(around: Surroundings) -> None:
+    digest = around.publish(0)
+    task = await around.task()
+    await run_until(task, lambda: task.totals.slots == 1)
+    (file,) = handed_over(around)
+    assert (file.header.run, file.header.step, file.header.index) == (run_id(RUN), 3, 0)
+    assert (file.header.node, file.header.checkpoint) == (NODE, digest)
+
+    folder = around.shared / "checkpoints" / digest
+    recipe = read_recipe(folder)
+    planner = SlotPlanner(
+        recipe=recipe,
+        eligible=eligible_prompts(folder, recipe),
+        environment=load_environment("letters"),
+        tokenizer=FolderTokenizer(folder),
+    )
+    seed = slot_seed(run_id=run_id(RUN), step=3, node=NODE, index=0, digest=digest, beacon=BEACON)
+    plan = planner.plan(seed, groups=2)
+    expected = [(group.group, sample, group.prompt.index) for group in plan.groups for sample in group.samples]
+    assert [(row.group, row.sample, row.prompt_index) for row in file.samples] == expected
+    for row in file.samples:
+        asked = plan.groups[row.group]
+        assert tuple(row.prompt_tokens) == asked.tokens
+        assert len(row.proofs) == 258
+        assert row.reward == planner.reward(asked.prompt, row.output_tokens.tolist(), row.finish).total
+
+    (item,) = around.queue.items()
+    work = LeasedWork.model_validate(json.loads(item.metadata[LEASED_WORK]))
+    assert work.units == file.units
+    assert work.figures["samples"] == 4
+    assert around.metrics["tokens-total"] == file.units
+    assert not list((around.data / "outbox").iterdir())
+
+
+async def test_a_new_version_is_loaded_between_slots_and_an_older_one_never(around: Surroundings) -> None:
+    around.orchestrator.slots = 1
+    first = around.publish(0)
+    task = await around.task()
+    running = asyncio.create_task(task.run())
+    await _until(lambda: task.totals.slots == 1)
+    old = around.orchestrator.checkpoint
+    second = around.publish(5)
+    around.orchestrator.slots = 2
+    await _until(lambda: task.totals.slots == 2)
+    around.orchestrator.checkpoint = old
+    around.orchestrator.slots = 3
+    asked = around.orchestrator.asked
+    await _until(lambda: around.orchestrator.asked > asked)  # it is asked again, and leases nothing of the old one
+    task.stop()
+    await running
+    assert [file.header.checkpoint for file in handed_over(around)] == [first, second]
+    assert len(around.orchestrator.granted) == 2
+
+
+async def test_it_stops_within_a_second_and_gives_the_slot_back(around: Surroundings) -> None:
+    around.publish(0, new_tokens=240)
+    task = await around.task()
+    running = asyncio.create_task(task.run())
+    await _until(lambda: bool(around.orchestrator.granted))
+    told = time.monotonic()
+    task.stop()
+    await running
+    assert time.monotonic() - told < 2  # one second, and what a busy machine adds
+    assert not handed_over(around)
+    assert [(slot.step, slot.index) for slot in around.orchestrator.released] == [(3, 0)]
+
+
+async def test_a_lease_that_ends_while_it_generates_is_let_go_and_the_next_one_is_done(around: Surroundings) -> None:
+    around.publish(0, new_tokens=8)
+    around.orchestrator.slots = 2
+    around.orchestrator.lease_s = -1
+    task = await around.task()
+    running = asyncio.create_task(task.run())
+    await _until(lambda: task.totals.abandoned == 1)
+    around.orchestrator.lease_s = 60
+    await _until(lambda: task.totals.slots == 1)
+    task.stop()
+    await running
+    assert [file.header.index for file in handed_over(around)] == [1]
+
+
+async def test_what_a_killed_task_had_finished_is_handed_over_by_the_next(around: Surroundings) -> None:
+    around.publish(0)
+    await around.server.stop()
+    task = await around.task()
+    await around.server.start()
+    file = await _finished_but_not_handed_over(task, around)
+    (around.data / "outbox" / "half.parquet").write_bytes(b"PAR1")
+    again = await around.task()
+    around.orchestrator.slots = 0
+    await run_until(again, lambda: bool(around.queue.items()))
+    assert [handed.units for handed in handed_over(around)] == [file.units]
+    assert not list((around.data / "outbox").iterdir())
+
+
+async def test_a_version_that_can_not_be_used_leases_nothing(around: Surroundings) -> None:
+    around.publish(0, version="99")  # of an environment that is not installed here
+    task = await around.task()
+    running = asyncio.create_task(task.run())
+    await _until(lambda: around.orchestrator.asked > 0)
+    around.publish(1)
+    await _until(lambda: task.totals.slots == 1)
+    task.stop()
+    await running
+    assert [lease.version for lease in around.orchestrator.granted] == [1]
+
+
+async def _until(done: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < until, "it did not happen"
+        await asyncio.sleep(0.01)
+
+
+async def _finished_but_not_handed_over(task: RolloutTask, around: Surroundings) -> RolloutFile:
+    """What `kill -9` between writing and handing over leaves behind."""
+    kept: list[RolloutFile] = []
+    put = task._outbox.put
+
+    def die_after(file: RolloutFile) -> None:
+        put(file)
+        kept.append(file)
+        raise Killed
+
+    task._outbox.put = die_after  # type: ignore[method-assign,assignment]  # stands for the kill
+    with pytest.raises(Killed):
+        await task._turn()
+    return kept[0]

@@ -1,0 +1,125 @@
+"""Versions on the shared volume: what is used is what the digest says, and what is used is not removed."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from protocol.checkpoints import VersionFile, folder_files, version_digest
+from protocol.clock import SystemClock
+from protocol.identifiers import Digest, address, run_id
+from protocol.wire.runs import CheckpointRef
+from rollouts.errors import BadVersionFolder
+from rollouts.task.policies import NoPolicy, PolicyStore
+
+RUN = run_id("test")
+
+
+def version(number: int) -> tuple[CheckpointRef, bytes]:
+    """A version whose only file holds its number."""
+    content = b"weights %d" % number
+    return reference(content, number), content
+
+
+def reference(content: bytes, number: int) -> CheckpointRef:
+    digest = version_digest([VersionFile("w", len(content), hashlib.sha256(content).hexdigest())])
+    return CheckpointRef(version=number, attempt=0, digest=digest, block=1, publisher=address("0x" + "ab" * 20))
+
+
+class Source:
+    """Fetches from memory, as slowly as it is told, and counts."""
+
+    def __init__(self, content: Callable[[CheckpointRef], bytes]) -> None:
+        self.content = content
+        self.fetched: list[int] = []
+        self.asked = asyncio.Event()
+        self.go = asyncio.Event()
+        self.go.set()
+
+    async def __call__(self, run: Digest, checkpoint: CheckpointRef, to: Path) -> None:
+        self.fetched.append(checkpoint.version)
+        self.asked.set()
+        await self.go.wait()
+        partial = to.with_name(f".{to.name}.partial")
+        partial.mkdir()
+        (partial / "w").write_bytes(self.content(checkpoint))
+        partial.rename(to)
+
+
+def honest(checkpoint: CheckpointRef) -> bytes:
+    return b"weights %d" % checkpoint.version
+
+
+def store(shared: Path, fetch: Source | None, *, keep: int = 2) -> PolicyStore:
+    return PolicyStore(shared, fetch=fetch, clock=SystemClock(), keep=keep)
+
+
+async def test_a_version_is_fetched_once_and_is_what_its_digest_says(tmp_path: Path) -> None:
+    source = Source(honest)
+    wanted, content = version(1)
+    for _ in range(2):
+        held = await store(tmp_path, source).hold(RUN, wanted)
+        assert (held.folder / "w").read_bytes() == content
+        held.release()
+    assert source.fetched == [1]
+
+
+async def test_two_tasks_on_one_volume_fetch_once(tmp_path: Path) -> None:
+    source = Source(honest)
+    source.go.clear()
+    wanted, _ = version(1)
+    holding = [asyncio.create_task(store(tmp_path, source).hold(RUN, wanted)) for _ in range(2)]
+    await source.asked.wait()
+    source.go.set()
+    first, second = await asyncio.gather(*holding)
+    assert first.folder == second.folder
+    assert source.fetched == [1]
+
+
+async def test_a_folder_that_somebody_put_there_is_checked(tmp_path: Path) -> None:
+    wanted, content = version(1)
+    folder = tmp_path / "checkpoints" / wanted.digest
+    folder.mkdir(parents=True)
+    (folder / "w").write_bytes(content)
+    (await store(tmp_path, None).hold(RUN, wanted)).release()
+    (folder / "w").write_bytes(content + b"!")
+    with pytest.raises(BadVersionFolder, match="has the digest"):
+        await store(tmp_path, None).hold(RUN, wanted)
+    (folder / "x").symlink_to("/etc/passwd")
+    with pytest.raises(BadVersionFolder, match="is no version"):
+        await store(tmp_path, None).hold(RUN, wanted)
+
+
+async def test_without_relays_a_missing_version_says_where_it_is_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(NoPolicy, match="checkpoints"):
+        await store(tmp_path, None).hold(RUN, version(1)[0])
+
+
+async def test_a_change_after_the_check_is_noticed(tmp_path: Path) -> None:
+    held = await store(tmp_path, Source(honest)).hold(RUN, version(1)[0])
+    held.check_unchanged()
+    (held.folder / "w").write_bytes(b"other!")
+    with pytest.raises(BadVersionFolder, match="changed"):
+        held.check_unchanged()
+    held.release()
+
+
+async def test_old_versions_go_and_those_in_use_stay(tmp_path: Path) -> None:
+    policies = store(tmp_path, Source(honest), keep=1)
+    held = [await policies.hold(RUN, version(number)[0]) for number in range(4)]
+    for age, policy in enumerate(reversed(held)):
+        os.utime(policy.folder, (1_000_000 - age, 1_000_000 - age))
+    for policy in held[1:]:
+        policy.release()
+    await policies.tidy()
+    there = {path.name for path in (tmp_path / "checkpoints").iterdir() if path.is_dir()}
+    assert there == {held[0].digest, held[3].digest}  # the one in use, and the newest
+    assert version_digest(folder_files(held[0].folder)) == held[0].digest
+    held[0].release()
+    await policies.tidy()
+    assert not held[0].folder.exists()
