@@ -33,6 +33,7 @@ from worker.control import create_control
 from worker.converger import Converger
 from worker.hardware import read_load
 from worker.heart import Ending, Heart
+from worker.join_relay import JoinRelay
 from worker.launch import InstalledGpu
 from worker.log_pusher import LogPusher
 from worker.logs import LogStore, open_kept
@@ -290,6 +291,12 @@ class Daemon:
             situation=self.situation,
             allow_plain_http=parts.settings.allow_plain_http,
             longest_pause=self._longest_pause,
+            relay=JoinRelay(
+                parts.key,
+                clock=parts.clock,
+                allow_plain_http=parts.settings.allow_plain_http,
+                transport=parts.transport,
+            ),
         )
 
     async def _open_bridge(self, task: RunningTask) -> None:

@@ -16,6 +16,7 @@ from protocol.identifiers import Address, address
 from protocol.typed_data import SigningDomain
 from protocol.wire.invites import SignedInvite
 from worker.chain import Chain, Standing, why
+from worker.join_relay import JoinRelay
 from worker.pacing import GrowingPause
 from worker.registration import Registrar
 from worker.state import StateDirectory
@@ -86,6 +87,7 @@ class Joiner:
         situation: Where it shows what it waits for.
         allow_plain_http: Whether the orchestrator may be spoken to without TLS.
         longest_pause: Between attempts while the chain is down.
+        relay: Has the orchestrator carry the join; without one, and where it does not, the node pays for itself.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class Joiner:
         situation: Situation,
         allow_plain_http: bool,
         longest_pause: timedelta,
+        relay: JoinRelay | None = None,
     ) -> None:
         self._node = node
         self._pool_id = pool_id
@@ -108,6 +111,7 @@ class Joiner:
         self._situation = situation
         self._allow_plain_http = allow_plain_http
         self._longest_pause = longest_pause
+        self._relay = relay
 
     async def join(self) -> Membership:
         """Returns when the node is a member and knows its orchestrator. Never gives up, and says what it waits for."""
@@ -158,8 +162,19 @@ class Joiner:
             self._situation.phase = Phase.JOINING
             self._situation.detail = "redeeming the invite on the ledger"
             _log.info("joining", pool=self._pool_id, orchestrator=invite.url)
-            await self._chain.join(invite)
+            if not await self._carried(invite, signer):
+                await self._chain.join(invite)
         return await self._chain.orchestrator()
+
+    async def _carried(self, invite: SignedInvite, orchestrator: Address) -> bool:
+        """Whether the orchestrator carried the join, so that the node needs no gas."""
+
+        async def is_member() -> bool:
+            return (await self._chain.standing()).member
+
+        if self._relay is None:
+            return False
+        return await self._relay.carry(invite, orchestrator=orchestrator, is_member=is_member)
 
     async def _drop(self, service: DiscoveryClient, invite: SignedInvite) -> None:
         try:
