@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import ipaddress
-import socket
 from urllib.parse import urlsplit
 
-from protocol.errors import InvalidInput, Unavailable
-
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-"""RFC 6052: a gateway on the way makes IPv4 of these."""
+from protocol.destinations import addresses_of, is_public
+from protocol.errors import InvalidInput
 
 
 async def check_destination(url: str, *, allow_private: bool) -> list[str]:
@@ -31,11 +26,7 @@ async def check_destination(url: str, *, allow_private: bool) -> list[str]:
         raise InvalidInput("a webhook's URL is https://host/path, without user and password", code="bad-webhook-url")
     if parts.scheme == "http" and not allow_private:
         raise InvalidInput("webhooks go over https", hint="use an https receiver", code="bad-webhook-url")
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise Unavailable(f"the webhook's host {host[:100]} can't be found", hint="check its name") from error
-    addresses = sorted({str(entry[4][0]) for entry in found})
+    addresses = await addresses_of(host, port)
     for one in addresses:
         if not allow_private and not is_public(one):
             raise InvalidInput(
@@ -44,14 +35,3 @@ async def check_destination(url: str, *, allow_private: bool) -> list[str]:
                 code="private-webhook-url",
             )
     return addresses
-
-
-def is_public(address: str) -> bool:
-    """Whether an address belongs to the public internet, also when it is IPv4 dressed as IPv6."""
-    parsed = ipaddress.ip_address(address.split("%", 1)[0])
-    inner = getattr(parsed, "ipv4_mapped", None) or getattr(parsed, "sixtofour", None)
-    if inner is None and isinstance(parsed, ipaddress.IPv6Address) and parsed in _NAT64:
-        inner = ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF)
-    if inner is not None:
-        parsed = inner
-    return parsed.is_global and not parsed.is_multicast

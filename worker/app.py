@@ -19,7 +19,6 @@ from protocol.keystores import find_key
 from protocol.wire.nodes import Registration, RuntimeKind
 from worker.chain import open_chain
 from worker.daemon import Daemon, DaemonParts
-from worker.delivery import NoDelivery
 from worker.gpus import GpuInventory, read_gpus
 from worker.hardware import read_hardware, read_software
 from worker.runtime.docker import DockerRuntime, engine_socket
@@ -140,7 +139,6 @@ async def run_worker(settings: WorkerSettings) -> None:
                     for url in settings.discovery
                 ],
                 describe=describe,
-                delivery=NoDelivery(),
                 clock=clock,
                 task_user=runtime.user if isinstance(runtime, ProcessRuntime) else None,
                 warnings=[WARNING] if runtime.kind is RuntimeKind.PROCESS else [],

@@ -6,17 +6,22 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol, TypeVar
 
 from ledger.artifacts import Contract
 from ledger.client import Ledger
 from ledger.client.pools import PoolStatus, Role
+from ledger.client.work import Submission
 from ledger.deployment import Deployment
+from ledger.inflight import SendPolicy
 from protocol.errors import MusterError
-from protocol.identifiers import Address
+from protocol.identifiers import Address, Digest
 from protocol.keys import Key
+from protocol.leases import WorkKey
 from protocol.typed_data import SigningDomain
 from protocol.wire.invites import SignedInvite
+from protocol.wire.leases import SignedWork
 
 T = TypeVar("T")
 
@@ -81,6 +86,14 @@ class Standing:
         return next(((what, hint) for is_so, what, hint in checks if is_so), None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmittedWork:
+    """What the ledger has under a work key."""
+
+    sha256: Digest
+    units: int
+
+
 class Chain(Protocol):
     """The ledger, as far as a worker needs it. Everything raises `Unavailable` errors while the chain is down."""
 
@@ -118,6 +131,23 @@ class Chain(Protocol):
         """Ends the membership; nothing happens if there is none."""
         ...
 
+    async def now(self) -> datetime:
+        """The time of the newest block, which is what leases end by."""
+        ...
+
+    async def work(self, key: WorkKey) -> SubmittedWork | None:
+        """What was submitted under this key; None if nothing was."""
+        ...
+
+    async def submit(self, work: SignedWork) -> None:
+        """Submits work, at this node's own cost.
+
+        Raises:
+            TransactionReverted: The ledger does not take it, with the reason.
+            InsufficientFunds: The node can't pay for gas.
+        """
+        ...
+
 
 class LedgerChain:
     """The real one. It connects when it is first needed and again after a failure: a worker starts without a chain.
@@ -127,13 +157,17 @@ class LedgerChain:
         deployment: Where the contracts are.
         key: The node's.
         pool_id: The pool.
+        policy: How transactions are offered and watched.
     """
 
-    def __init__(self, *, rpc: str, deployment: Deployment, key: Key, pool_id: int) -> None:
+    def __init__(
+        self, *, rpc: str, deployment: Deployment, key: Key, pool_id: int, policy: SendPolicy | None = None
+    ) -> None:
         self._rpc = rpc
         self._deployment = deployment
         self._key = key
         self._pool_id = pool_id
+        self._policy = policy
         self._stack: AsyncExitStack | None = None
         self._ledger: Ledger | None = None
         self._opening = asyncio.Lock()
@@ -181,6 +215,26 @@ class LedgerChain:
 
         await self._with(send)
 
+    async def now(self) -> datetime:
+        """By the newest block."""
+        return await self._with(lambda ledger: ledger.now())
+
+    async def work(self, key: WorkKey) -> SubmittedWork | None:
+        """Asks `WorkLedger`."""
+        found = await self._with(lambda ledger: ledger.work.get(key.hash))
+        return None if found is None else SubmittedWork(sha256=found.sha256, units=found.units)
+
+    async def submit(self, work: SignedWork) -> None:
+        """The node itself sends the transaction."""
+        submission = Submission(
+            lease=work.lease.lease,
+            lease_signature=work.lease.raw_signature,
+            sha256=work.sha256,
+            units=work.units,
+            node_signature=b"",  # the sender is the node
+        )
+        await self._with(lambda ledger: ledger.work.submit(submission))
+
     async def close(self) -> None:
         """Closes the connection."""
         stack, self._stack, self._ledger = self._stack, None, None
@@ -191,7 +245,7 @@ class LedgerChain:
         async with self._opening:
             if self._ledger is None:
                 stack = AsyncExitStack()
-                opened = Ledger.connect(self._rpc, self._deployment, key=self._key)
+                opened = Ledger.connect(self._rpc, self._deployment, key=self._key, policy=self._policy)
                 self._ledger = await stack.enter_async_context(opened)
                 self._stack = stack
         return await work(self._ledger)

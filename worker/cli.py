@@ -185,6 +185,7 @@ def _lines(found: WorkerStatus) -> list[tuple[str, str]]:
     lines.append(("runtime", found.runtime + (f": {found.runtime_trouble}" if found.runtime_trouble else "")))
     lines.append(("queue", ", ".join(f"{count} {stage}" for stage, count in found.queue.items() if count) or "empty"))
     lines += [("parked", text) for text in found.parked]
+    lines += [("given up", text) for text in found.given_up]
     lines += [("notice", _printable(text)) for text in found.notices]
     lines += [("warning", text) for text in found.warnings]
     if abs(found.clock_skew_s) >= 1:

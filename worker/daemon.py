@@ -26,11 +26,13 @@ from protocol.clock import Clock
 from protocol.errors import MusterError
 from protocol.keys import Key
 from protocol.loops import BackgroundLoops
+from protocol.objects import ObjectTransfer
 from protocol.wire.nodes import Registration
 from worker.bridge.app import BridgeParts, create_bridge
 from worker.chain import Chain, why
 from worker.control import create_control
 from worker.converger import Converger
+from worker.delivery import PoolDelivery
 from worker.hardware import read_load
 from worker.heart import Ending, Heart
 from worker.join_relay import JoinRelay
@@ -40,7 +42,7 @@ from worker.logs import LogStore, open_kept
 from worker.membership import Joiner, Membership, load_membership, save_membership
 from worker.memory import RunningTask
 from worker.orchestrator import Orchestrator
-from worker.queue.runner import Delivery, QueueRunner
+from worker.queue.runner import QueueRunner
 from worker.queue.store import QueueStore
 from worker.registration import Registrar
 from worker.runtime.interface import Runtime
@@ -51,6 +53,8 @@ from worker.status import Phase, Situation, WorkerStatus
 from worker.unix_server import UnixServer
 
 MOST_TASK_METRICS = 32
+OVER = frozenset({"delivered", "given_up", "parked"})
+"""What the queue counts and does not work on."""
 _LAST_WORDS = timedelta(seconds=5)
 _log = structlog.get_logger(__name__)
 
@@ -67,7 +71,6 @@ class DaemonParts:
     chain: Chain
     discovery: Sequence[DiscoveryClient]
     describe: Callable[[], Registration]
-    delivery: Delivery
     clock: Clock
     task_user: int | None = None
     warnings: Sequence[str] = ()
@@ -91,7 +94,8 @@ class Daemon:
         self._stopping = asyncio.Event()
         self._leaving = False
         self._queue = QueueStore(state.queue, state.spool)
-        self._runner = QueueRunner(self._queue, parts.delivery, clock=parts.clock)
+        self._delivery = PoolDelivery(key=parts.key, pool_id=settings.pool_id, chain=parts.chain, clock=parts.clock)
+        self._runner = QueueRunner(self._queue, self._delivery, clock=parts.clock)
         self.converger = Converger(
             runtime=parts.runtime,
             state=state,
@@ -187,6 +191,8 @@ class Daemon:
         )
         self.situation.orchestrator = membership.url
         self._pusher.orchestrator = orchestrator
+        self._delivery.connect(orchestrator, self._transfer(membership))
+        self._runner.wake()
         self._heart = Heart(
             orchestrator=orchestrator,
             known_key=membership.orchestrator,
@@ -205,6 +211,7 @@ class Daemon:
         finally:
             if not self._stopping.is_set():
                 self._pusher.orchestrator = self._heart = None
+                await self._delivery.disconnect()
                 await orchestrator.close()
 
     async def _rotated(self, membership: Membership) -> Membership:
@@ -252,7 +259,7 @@ class Daemon:
         left = None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._parts.settings.stop_grace_s):
-                left = await self._runner.deliver_now()
+                left = await self._runner.deliver_now(linger=timedelta(seconds=self._parts.settings.stop_grace_s))
         if left != 0:
             _log.warning("not-all-delivered", left=left, hint="what is left is delivered after the next start")
 
@@ -273,12 +280,22 @@ class Daemon:
             await self._bridge.stop()
         if self._pusher.orchestrator is not None:
             await self._pusher.orchestrator.close()
+        await self._delivery.disconnect()
         if self._past_log is not None:
             self._past_log[1].close()
         for service in self._parts.discovery:
             await service.aclose()
         await self._parts.runtime.close()
         self._queue.close()
+
+    def _transfer(self, membership: Membership) -> ObjectTransfer:
+        parts = self._parts
+        return ObjectTransfer(
+            membership.url,
+            clock=parts.clock,
+            allow_plain_http=parts.settings.allow_plain_http,
+            transport=parts.transport,
+        )
 
     def _joiner(self) -> Joiner:
         parts = self._parts
@@ -355,7 +372,7 @@ class Daemon:
 
     def _gauges(self) -> Mapping[str, float]:
         counts = self._queue.counts()
-        waiting = sum(count for stage, count in counts.items() if stage not in {"delivered", "parked"})
+        waiting = sum(count for stage, count in counts.items() if stage not in OVER)
         queue = {"queue.waiting": float(waiting), "queue.parked": float(counts["parked"])}
         task = {f"task.{name}": value for name, value in self._task_metrics.items()}
         return {**read_load(self._parts.state.root), **queue, **task}
@@ -405,6 +422,7 @@ class Daemon:
             assignment=self.converger.report(),
             metrics=dict(self._gauges()),
             queue=self._queue.counts(),
+            given_up=[f"{item.name}: {item.given_up}" for item in self._queue.given_up()],
             parked=[f"{item.id} {item.name}: {item.parked}" for item in self._queue.items() if item.parked],
         )
 

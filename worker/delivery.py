@@ -1,34 +1,312 @@
-"""What happens to files on their way while the pool has no object store: they wait, and say so."""
+"""What happens to files on their way: to the pool's store, and, if they are work, to the ledger.
+
+    request       asks the orchestrator where to put the file
+    put           sends it there, and asks again: the answer must be that it is there
+    submit        signs the work and hands it to the orchestrator's relayer
+    acknowledge   looks at the ledger until the work is there
+
+A relayer that refuses, or does not carry it in time, is passed by: the node submits its work itself, if it has gas. The
+ledger has the last word: work that is there with our hash is delivered, however it came there; work that can't come
+there any more is given up. Everything else is tried again for as long as the lease lasts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
 
-from protocol.errors import Unavailable
-from worker.queue.item import QueueItem
+import structlog
+from pydantic import ValidationError
+
+from ledger.errors import TransactionReverted
+from protocol.clock import Clock
+from protocol.errors import MusterError, NotFound, Unavailable
+from protocol.identifiers import Digest, digest
+from protocol.keys import Key
+from protocol.leases import Work
+from protocol.objects import BytesRefused, ObjectTransfer, UrlStale
+from protocol.signing import unix_ms
+from protocol.wire.leases import SignedWork
+from protocol.wire.runs import LEASED_WORK, LeasedWork, ReceiptState, SubmissionReceipt
+from protocol.wire.uploads import UploadKind, UploadRequest, UploadTicket
+from worker.chain import Chain, why
+from worker.queue.item import QueueItem, Stage
+from worker.queue.runner import GivenUp, NotYet, StepBack
+
+RELAY_PATIENCE = timedelta(seconds=60)
+"""How long the relayer may take, and how long before a lease ends the node does without it."""
+
+NEARLY_OVER = timedelta(seconds=20)
+"""A URL that ends so soon is not begun with."""
+
+HOPELESS = frozenset({"LeaseExpired", "UnitsOutOfRange", "NodeNotWilling", "NotOrchestrator"})
+"""The ledger's reasons that no waiting changes; others (a ban, an empty escrow) may pass while the lease lasts."""
+
+_TICKET, _STORED, _HANDED_OVER = "ticket", "stored_ms", "handed_over_ms"
+_log = structlog.get_logger(__name__)
 
 
 class Undeliverable(Unavailable):
     """There is nowhere to deliver to at the moment."""
 
     code = "undeliverable"
+    default_hint = "the file is kept, and tried again"
 
 
-class NoDelivery:
-    """Keeps everything: the queue's stages begin when the pool offers a store."""
+class PoolSide(Protocol):
+    """The pool's orchestrator, as far as delivering needs it; `worker.orchestrator.Orchestrator` is one."""
+
+    @property
+    def time(self) -> Clock:
+        """The orchestrator's time, as well as it is known."""
+        ...
+
+    async def request_upload(self, request: UploadRequest) -> UploadTicket:
+        """Asks where to put a file."""
+        ...
+
+    async def submit_work(self, work: SignedWork, *, figures: Mapping[str, float]) -> SubmissionReceipt:
+        """Hands work to the relayer."""
+        ...
+
+    async def submission(self, key: Digest) -> SubmissionReceipt:
+        """How far the relayer is."""
+        ...
+
+
+class PoolDelivery:
+    """Delivers to whatever pool the worker is a member of.
+
+    Args:
+        key: The node's: signs its work.
+        pool_id: Only leases of this pool are worked under.
+        chain: The ledger.
+        clock: The machine's; while there is an orchestrator, its time counts.
+        relay_patience: How long the relayer may take.
+    """
+
+    def __init__(
+        self, *, key: Key, pool_id: int, chain: Chain, clock: Clock, relay_patience: timedelta = RELAY_PATIENCE
+    ) -> None:
+        self._key = key
+        self._pool_id = pool_id
+        self._chain = chain
+        self._clock = clock
+        self._relay_patience = relay_patience
+        self._pool: PoolSide | None = None
+        self._transfer: ObjectTransfer | None = None
+
+    def connect(self, pool: PoolSide, transfer: ObjectTransfer) -> None:
+        """From now on files go to this orchestrator and its store."""
+        self._pool, self._transfer = pool, transfer
+
+    async def disconnect(self) -> None:
+        """There is no pool for now: files wait."""
+        transfer, self._transfer, self._pool = self._transfer, None, None
+        if transfer is not None:
+            await transfer.aclose()
 
     async def request(self, item: QueueItem) -> Mapping[str, str]:
-        """There is nobody to ask."""
-        raise Undeliverable(f"the pool offers no store for {item.name} yet", hint="it is kept until there is one")
+        """Asks where to put the file, unless its lease is over already."""
+        work = self._work(item)
+        if work is not None:
+            await self._check_time(work)
+        with _while_leased(work):
+            ticket = await self._ask(item)
+        return {_TICKET: ticket.model_dump_json()}
 
     async def put(self, item: QueueItem) -> Mapping[str, str]:
-        """Never reached."""
-        return await self.request(item)
+        """Sends the file, and makes sure that it came."""
+        ticket, work = UploadTicket.model_validate_json(item.data[_TICKET]), self._work(item)
+        if not ticket.already_there:
+            if work is not None:
+                await self._check_time(work)
+            if ticket.expires_ms < unix_ms(self._now() + NEARLY_OVER):
+                raise StepBack(Stage.HASHED, "the store's URL has expired")
+            with _while_leased(work):
+                await self._send(item, ticket)
+        return {_STORED: str(unix_ms(self._now()))}
+
+    async def _send(self, item: QueueItem, ticket: UploadTicket) -> None:
+        _, transfer = self._connected()
+        await asyncio.to_thread(_check_copy, item, thoroughly=False)
+        try:
+            await transfer.put(ticket, item.path, size=item.size)
+        except UrlStale as error:
+            raise StepBack(Stage.HASHED, f"the store does not take its URL: {error.detail}") from error
+        except BytesRefused as error:
+            await asyncio.to_thread(_check_copy, item, thoroughly=True)
+            raise Undeliverable(f"the store got other bytes than were sent: {error.detail}") from error
+        if not (await self._ask(item)).already_there:
+            raise StepBack(Stage.HASHED, "the store took the file and does not have it")
 
     async def submit(self, item: QueueItem) -> Mapping[str, str]:
-        """Never reached."""
-        return await self.request(item)
+        """Hands work to the relayer; a file that is no work has nothing to submit."""
+        work = self._work(item)
+        if work is None or await self._on_ledger(work):
+            return {}
+        await self._check_time(work)
+        try:
+            pool, _ = self._connected()
+            receipt = await pool.submit_work(work, figures=_leased(item).figures)
+        except MusterError as error:
+            if error.retryable and not self._is_late(item, work):
+                raise
+            await self._carry(work, because=error.detail)
+        else:
+            if receipt.state is ReceiptState.REFUSED:
+                await self._carry(work, because=receipt.reason)
+        return {_HANDED_OVER: str(unix_ms(self._now()))}
 
     async def acknowledge(self, item: QueueItem) -> Mapping[str, str]:
-        """Never reached."""
-        return await self.request(item)
+        """Looks for the work on the ledger, and submits it there itself when the relayer has had its time."""
+        work = self._work(item)
+        if work is None or await self._on_ledger(work):
+            return {}
+        await self._check_time(work)
+        late = self._is_late(item, work)
+        because = await self._refused(work) or (late and "it takes too long")
+        if not because:
+            raise NotYet("the relayer has it, the ledger not yet")
+        try:
+            await self._carry(work, because=because)
+        except Undeliverable as error:
+            raise StepBack(Stage.PUT, why(error)) from error  # to the relayer once more
+        return {}
+
+    async def _refused(self, work: SignedWork) -> str:
+        """Why the relayer does not carry it after all; empty if it may yet."""
+        if self._pool is None:
+            return ""
+        try:
+            receipt = await self._pool.submission(work.lease.lease.key.hash)
+        except NotFound as error:
+            raise StepBack(Stage.PUT, "the orchestrator has forgotten that it was handed over") from error
+        except MusterError:
+            return ""  # it is slow or down: the ledger decides, and time
+        return (receipt.reason or "no reason given") if receipt.state is ReceiptState.REFUSED else ""
+
+    async def _ask(self, item: QueueItem) -> UploadTicket:
+        pool, _ = self._connected()
+        kind = UploadKind.ROLLOUT if LEASED_WORK in item.metadata else UploadKind.FILE
+        task = item.metadata.get("task_id")
+        return await pool.request_upload(
+            UploadRequest(kind=kind, sha256=digest(item.sha256), size=item.size, task_id=task)
+        )
+
+    async def _carry(self, work: SignedWork, *, because: str) -> None:
+        """Submits work without the relayer."""
+        _log.warning("submitting-alone", step=work.lease.step, index=work.lease.index, because=because)
+        try:
+            await self._chain.submit(work)
+        except TransactionReverted as error:
+            if await self._on_ledger(work):
+                return  # it came there meanwhile
+            if error.name in HOPELESS:
+                raise GivenUp(f"the ledger does not take it: {why(error)}") from error
+            raise Undeliverable(f"the ledger does not take it now: {why(error)}") from error
+        except MusterError as error:
+            raise Undeliverable(
+                f"the pool's relayer does not carry this work ({because}), and this node can't: {error.detail}",
+                hint=f"send some of the chain's coin to {self._key.address} for gas; it is tried again while its "
+                "lease lasts",
+            ) from error
+
+    async def _on_ledger(self, work: SignedWork) -> bool:
+        found = await self._chain.work(work.lease.lease.key)
+        if found is None:
+            return False
+        if found.sha256 != work.sha256:
+            raise GivenUp(f"another file of this node ({found.sha256}) was submitted under the same lease before")
+        return True
+
+    async def _check_time(self, work: SignedWork) -> None:
+        """Work can't be submitted any more when its lease has ended by the chain's time, and only by that."""
+        lease = work.lease.lease
+        if not lease.expired(self._now()) or await self._on_ledger(work):
+            return
+        if lease.expired(await self._chain.now()):
+            ended = datetime.fromtimestamp(min(lease.expiry, 2**37), UTC)
+            raise GivenUp(
+                f"its lease (step {lease.step}, index {lease.index}) ended at {ended:%Y-%m-%d %H:%M:%S} UTC, before it "
+                "could be submitted"
+            )
+
+    def _is_late(self, item: QueueItem, work: SignedWork) -> bool:
+        """Whether to wait for the relayer no longer."""
+        now, patience = self._now(), self._relay_patience
+        since = int(item.data.get(_HANDED_OVER) or item.data[_STORED])
+        nearly = now.timestamp() > work.lease.expiry - patience.total_seconds()
+        return nearly or unix_ms(now) - since > patience.total_seconds() * 1000
+
+    def _work(self, item: QueueItem) -> SignedWork | None:
+        """The node's word for the file as its work; None for a file that is none.
+
+        Raises:
+            GivenUp: The lease is not one that this node can work under.
+        """
+        if LEASED_WORK not in item.metadata:
+            return None
+        leased = _leased(item)
+        lease, domain = leased.lease, self._chain.work_domain
+        wrong = (
+            (lease.node != self._key.address, f"its lease is another node's, {lease.node}"),
+            (lease.pool_id != self._pool_id, f"its lease is of pool {lease.pool_id}, not of pool {self._pool_id}"),
+            (lease.domain != domain, f"its lease is for contract {lease.contract} on chain {lease.chain_id}"),
+            (leased.units > lease.max_units, f"it claims {leased.units} units, its lease allows {lease.max_units}"),
+        )
+        for is_so, what in wrong:
+            if is_so:
+                raise GivenUp(what)
+        word = Work(lease_hash=lease.lease.hash, sha256=digest(item.sha256), units=leased.units)
+        signature = "0x" + word.sign(self._key, domain).hex()
+        return SignedWork(lease=lease, sha256=digest(item.sha256), units=leased.units, signature=signature)
+
+    def _connected(self) -> tuple[PoolSide, ObjectTransfer]:
+        if self._pool is None or self._transfer is None:
+            raise Undeliverable("this worker is a member of no pool now")
+        return self._pool, self._transfer
+
+    def _now(self) -> datetime:
+        return self._clock.now() if self._pool is None else self._pool.time.now()
+
+
+def _leased(item: QueueItem) -> LeasedWork:
+    """Under which lease the file was made; the bridge wrote it, so anything else is damage."""
+    try:
+        return LeasedWork.model_validate_json(item.metadata[LEASED_WORK])
+    except ValidationError as error:
+        raise GivenUp("what the worker noted about its lease can't be read") from error
+
+
+@contextmanager
+def _while_leased(work: SignedWork | None) -> Iterator[None]:
+    """Refused work waits for no person: the refusal may be lifted while the lease lasts, and then it is over."""
+    try:
+        yield
+    except MusterError as error:
+        if work is None or error.retryable:
+            raise
+        raise Undeliverable(error.detail, hint=error.hint) from error
+
+
+def _check_copy(item: QueueItem, *, thoroughly: bool) -> None:
+    """Returns if the copy in the spool is what was hashed.
+
+    Raises:
+        GivenUp: Something on this machine damaged or removed it.
+    """
+    try:
+        with item.path.open("rb") as file:
+            right = os.fstat(file.fileno()).st_size == item.size
+            if right and thoroughly:
+                right = "0x" + hashlib.file_digest(file, "sha256").hexdigest() == item.sha256
+    except FileNotFoundError:
+        raise GivenUp("its copy is gone from the worker's spool") from None
+    if not right:
+        raise GivenUp("its copy in the worker's spool was changed or damaged")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 import httpx
@@ -9,9 +10,12 @@ import httpx
 from protocol.clients import ServiceLocation
 from protocol.clients.node import NodeClient
 from protocol.clock import Clock
+from protocol.identifiers import Digest
 from protocol.keys import Key
 from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer, LogBatch, LogReceipt
-from protocol.wire.runs import SlotGrant, SlotName, SlotRequest, StepAnswer
+from protocol.wire.leases import SignedWork
+from protocol.wire.runs import SlotGrant, SlotName, SlotRequest, StepAnswer, SubmissionReceipt
+from protocol.wire.uploads import UploadRequest, UploadTicket
 from worker.membership import Membership
 from worker.server_time import ServerTime
 
@@ -73,6 +77,22 @@ class Orchestrator:
     async def release(self, slots: tuple[SlotName, ...]) -> None:
         """Gives slots up."""
         await self._client.release(slots)
+
+    async def request_upload(self, request: UploadRequest) -> UploadTicket:
+        """Asks where to put a file of this node's."""
+        return await self._client.request_upload(request)
+
+    async def submit_work(self, work: SignedWork, *, figures: Mapping[str, float]) -> SubmissionReceipt:
+        """Hands work over to be carried to the ledger; again, if need be."""
+        return await self._client.submit_work(work, figures=figures)
+
+    async def submission(self, key: Digest) -> SubmissionReceipt:
+        """How far the orchestrator is with work that was handed over.
+
+        Raises:
+            NotFound: It does not know of any.
+        """
+        return await self._client.submission(key)
 
     async def close(self) -> None:
         """Closes connections."""

@@ -80,3 +80,5 @@ class WorkerStatus(BaseModel):
     metrics: dict[str, float]
     queue: dict[str, int]
     parked: list[str]
+    given_up: list[str] = []
+    """Files that can never be delivered, newest first, each with the reason."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.destinations import check_destination, is_public
+from orchestrator.destinations import check_destination
+from protocol.destinations import is_public
 from protocol.errors import InvalidInput
 
 

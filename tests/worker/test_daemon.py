@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import signal
@@ -11,13 +12,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import pytest_asyncio
 import redis as sync_redis
 
 from ledger.chain import ChainKind, start_chain
 from protocol.errors import MusterError
+from protocol.identifiers import digest
 from protocol.wire.tasks import MEBIBYTE, AssignmentState, NewTask, Resources, TaskSpec
+from protocol.wire.uploads import ObjectKey
 from tests.worker.conftest import Engine
 from tests.worker.pool import POOL, Pool, found_pool, until
 from worker.runtime.docker_arguments import LABEL_WORKER
@@ -271,7 +275,17 @@ async def test_a_task_speaks_to_its_worker_over_the_bridge(pool: Pool) -> None:
         status = await pool.status()
         assert status is not None
         assert status.metrics["task.reward"] == 0.5
-        assert sum(count for stage, count in status.queue.items() if stage not in {"delivered", "parked"}) == 1
+
+        async def delivered() -> bool:
+            status = await pool.status()
+            return status is not None and status.queue["delivered"] == 1
+
+        await until(delivered, what="the file is in the pool's store")
+        sha256 = digest(hashlib.sha256(b"x" * 5000).digest())
+        key = ObjectKey(pool_id=POOL, owner=pool.keys["node"].address, sha256=sha256)
+        link = await owner.object_link(key)
+        async with httpx.AsyncClient(trust_env=False) as http:
+            assert (await http.get(link.url)).content == b"x" * 5000
         logs = "".join(path.read_text() for path in pool.home.glob("worker-*.log"))
         assert "hunter2" not in logs
 

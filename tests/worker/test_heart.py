@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import httpx
@@ -17,11 +17,13 @@ from protocol.clock import TurnedClock
 from protocol.errors import Unavailable
 from protocol.identifiers import Address, address
 from protocol.keys import Key
+from protocol.leases import WorkKey
 from protocol.signing import check_signature, read_stamp, sign_response, unix_ms
 from protocol.typed_data import SigningDomain
 from protocol.wire.heartbeat import Heartbeat, LogBatch
 from protocol.wire.invites import SignedInvite
-from worker.chain import Standing
+from protocol.wire.leases import SignedWork
+from worker.chain import Standing, SubmittedWork
 from worker.converger import Converger
 from worker.heart import Ending, Heart
 from worker.log_pusher import LogPusher
@@ -80,6 +82,15 @@ class ScriptedChain:
         raise AssertionError("not in these tests")
 
     async def leave(self) -> None:
+        raise AssertionError("not in these tests")
+
+    async def now(self) -> datetime:
+        raise AssertionError("not in these tests")
+
+    async def work(self, key: WorkKey) -> SubmittedWork | None:
+        raise AssertionError("not in these tests")
+
+    async def submit(self, work: SignedWork) -> None:
         raise AssertionError("not in these tests")
 
 

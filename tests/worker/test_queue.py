@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,7 +21,7 @@ import pytest
 from protocol.clock import TurnedClock
 from protocol.errors import InvalidInput, NotFound, TooLarge, Unavailable
 from worker.queue.item import QueueItem, Stage
-from worker.queue.runner import LONGEST_WAIT, QueueRunner, StepBack
+from worker.queue.runner import LONGEST_LOOK, LONGEST_WAIT, GivenUp, NotYet, QueueRunner, StepBack
 from worker.queue.store import QueueFull, QueueStore
 
 CONTENT = b"rollouts" * 1000
@@ -217,6 +220,61 @@ def test_a_copy_that_no_item_knows_is_removed(store: QueueStore, tmp_path: Path)
     (tmp_path / "spool" / ("f" * 32)).write_bytes(b"copied, then killed")
     assert store.recover() == 1
     assert [path.name for path in (tmp_path / "spool").iterdir()] == [kept]
+
+
+def test_what_an_earlier_release_delivered_is_still_known(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "queue.sqlite")) as old:
+        old.execute("CREATE TABLE finished (key TEXT PRIMARY KEY, id TEXT, sha256 TEXT, at_ms INTEGER)")
+        old.execute("INSERT INTO finished VALUES ('k', 'i', '0x', 1)")
+        old.commit()
+    store = QueueStore(tmp_path / "queue.sqlite", tmp_path / "spool")
+    assert store.finished("i").given_up == ""
+    assert (store.counts()["delivered"], store.given_up()) == (1, [])
+
+
+async def test_what_is_given_up_is_remembered_with_its_reason_and_its_copy_deleted(
+    store: QueueStore, tmp_path: Path, clock: TurnedClock
+) -> None:
+    item = hand_over(store, tmp_path)
+    delivery = Recorded()
+    delivery.fail("submit", GivenUp("its lease ended"))
+    await QueueRunner(store, delivery, clock=clock).work()
+    assert (store.items(), list((tmp_path / "spool").iterdir())) == ([], [])
+    (ended,) = store.given_up()
+    assert (ended.id, ended.name, ended.given_up) == (item, "f", "its lease ended")
+    assert (store.counts()["given_up"], store.counts()["delivered"]) == (1, 0)
+    assert hand_over(store, tmp_path) == item  # the same again is not taken up again
+
+
+async def test_waiting_for_somebody_else_is_looked_at_often_and_is_no_failure(
+    store: QueueStore, tmp_path: Path, clock: TurnedClock
+) -> None:
+    hand_over(store, tmp_path)
+    delivery = Recorded()
+    delivery.fail("acknowledge", *(NotYet("soon") for _ in range(5)))
+    runner = QueueRunner(store, delivery, clock=clock, attempts=3)
+    for _ in range(6):
+        await runner.work()
+        await clock.turn(LONGEST_LOOK)
+    assert store.items() == []
+    assert delivery.calls.count("acknowledge") == 6
+
+
+async def test_the_last_time_lingers_for_what_was_submitted_and_for_nothing_else(
+    store: QueueStore, tmp_path: Path, clock: TurnedClock
+) -> None:
+    delivery = Recorded()
+    delivery.fail("acknowledge", NotYet("soon"), NotYet("soon"))
+    hand_over(store, tmp_path)
+    runner = QueueRunner(store, delivery, clock=clock)
+    ending = asyncio.create_task(runner.deliver_now(linger=timedelta(seconds=30)))
+    while not ending.done():
+        await asyncio.sleep(0.01)
+        await clock.turn(timedelta(seconds=1))
+    assert await ending == 0
+    delivery.fail("put", Unavailable("down"))
+    hand_over(store, tmp_path, "late")
+    assert await runner.deliver_now(linger=timedelta(seconds=30)) == 1
 
 
 PROGRAM = """

@@ -61,3 +61,19 @@ class QueueItem:
     created_ms: int = 0
     parked: str = ""
     error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedItem:
+    """What became of a file.
+
+    Args:
+        given_up: Why it was not delivered; empty if it was.
+    """
+
+    id: str
+    name: str
+    sha256: str
+    metadata: Mapping[str, str]
+    at_ms: int
+    given_up: str

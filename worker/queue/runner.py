@@ -20,15 +20,19 @@ import structlog
 
 from protocol.clock import Clock
 from protocol.errors import MusterError, RateLimited
+from protocol.retry import Deadline
 from worker.queue.item import ORDER, QueueItem, Stage
 from worker.queue.store import QueueStore
 
 FIRST_WAIT = timedelta(seconds=2)
 LONGEST_WAIT = timedelta(minutes=10)
+LONGEST_LOOK = timedelta(seconds=10)
+"""Between two looks at something that somebody else is about to do."""
 DEFAULT_ATTEMPTS = 50
 """Failures of one stage in a row before an item is parked: about seven hours at the longest wait."""
 
 _AT_ONCE = 4
+_LAST_LOOKS = timedelta(seconds=1)
 _IDLE = timedelta(seconds=30)
 _log = structlog.get_logger(__name__)
 
@@ -44,6 +48,22 @@ class StepBack(Exception):
     def __init__(self, stage: Stage, why: str) -> None:
         super().__init__(why)
         self.stage = stage
+
+
+class NotYet(Exception):
+    """A step waits for somebody else, who is not late yet: no failure.
+
+    Args:
+        why: In words.
+    """
+
+
+class GivenUp(Exception):
+    """An item can never be delivered: it is recorded, and its copy deleted.
+
+    Args:
+        why: In words, for the contributor.
+    """
 
 
 class Delivery(Protocol):
@@ -109,11 +129,23 @@ class QueueRunner:
         moved = await asyncio.gather(*(self._deliver(item) for item in due))
         return sum(moved)
 
-    async def deliver_now(self) -> int:
-        """Tries everything that waits once, also what was put off; returns how many items are left. For a last time."""
+    async def deliver_now(self, *, linger: timedelta = timedelta()) -> int:
+        """Tries everything that waits once, also what was put off; returns how many items are left. For a last time.
+
+        Args:
+            linger: How long to look for the end of what was submitted already.
+        """
+        deadline = Deadline.after(linger, clock=self._clock)
         items = [item for item in await asyncio.to_thread(self._store.items) if not item.parked]
-        for start in range(0, len(items), _AT_ONCE):
-            await asyncio.gather(*(self._deliver(item) for item in items[start : start + _AT_ONCE]))
+        while items:
+            for start in range(0, len(items), _AT_ONCE):
+                await asyncio.gather(*(self._deliver(item) for item in items[start : start + _AT_ONCE]))
+            if deadline.passed:
+                break
+            left = await asyncio.to_thread(self._store.items)
+            items = [item for item in left if item.stage is Stage.SUBMITTED and not item.parked]
+            if items:
+                await self._clock.sleep(_LAST_LOOKS)
         return len(await asyncio.to_thread(self._store.items))
 
     async def _deliver(self, item: QueueItem) -> bool:
@@ -125,6 +157,13 @@ class QueueRunner:
             except StepBack as order:
                 await self._failed(item, order.stage, str(order), wait=None)
                 return moved
+            except NotYet as reason:
+                await self._put_off(item, item.stage, str(reason), pause=self._pause(item, most=LONGEST_LOOK))
+                return moved
+            except GivenUp as end:
+                _log.warning("delivery-given-up", item=item.id, name=item.name, why=str(end))
+                await asyncio.to_thread(self._store.finish, item, now_ms=self._now_ms(), given_up=str(end))
+                return True
             except MusterError as error:
                 wait = error.retry_after if isinstance(error, RateLimited) else None
                 if not error.retryable:
@@ -154,12 +193,18 @@ class QueueRunner:
         if item.attempts + 1 >= self._attempts:
             await self._park(item, f"given up after {item.attempts + 1} attempts: {why}")
             return
-        doubled: int = 2 ** min(item.attempts, 20)
-        ceiling = min(LONGEST_WAIT, FIRST_WAIT * doubled)
-        pause = max(ceiling * random.uniform(0.5, 1.0), wait or timedelta())  # noqa: S311 - jitter, not a secret
-        until_ms = self._now_ms() + int(pause.total_seconds() * 1000)
+        pause = max(self._pause(item, most=LONGEST_WAIT), wait or timedelta())
         _log.warning("delivery-put-off", item=item.id, stage=item.stage, why=why, wait_s=pause.total_seconds())
+        await self._put_off(item, stage, why, pause=pause)
+
+    async def _put_off(self, item: QueueItem, stage: Stage, why: str, *, pause: timedelta) -> None:
+        until_ms = self._now_ms() + int(pause.total_seconds() * 1000)
         await asyncio.to_thread(self._store.put_off, item, stage=stage, until_ms=until_ms, error=why)
+
+    def _pause(self, item: QueueItem, *, most: timedelta) -> timedelta:
+        """Grows with the attempts of the present stage, and never marches in step with another item's."""
+        doubled: int = 2 ** min(item.attempts, 20)
+        return min(most, FIRST_WAIT * doubled) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
 
     async def _park(self, item: QueueItem, why: str) -> None:
         _log.error("delivery-parked", item=item.id, stage=item.stage, why=why)

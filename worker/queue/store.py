@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.errors import NotFound, TooLarge
-from worker.queue.item import QueueItem, Stage
+from worker.queue.item import FinishedItem, QueueItem, Stage
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS items (
@@ -27,11 +27,15 @@ CREATE TABLE IF NOT EXISTS items (
 );
 CREATE INDEX IF NOT EXISTS items_due ON items (parked, not_before_ms, created_ms);
 CREATE TABLE IF NOT EXISTS finished (
-  key TEXT PRIMARY KEY, id TEXT NOT NULL, sha256 TEXT NOT NULL, at_ms INTEGER NOT NULL
+  key TEXT PRIMARY KEY, id TEXT NOT NULL, sha256 TEXT NOT NULL, at_ms INTEGER NOT NULL,
+  name TEXT NOT NULL DEFAULT '', metadata TEXT NOT NULL DEFAULT '{}', given_up TEXT NOT NULL DEFAULT ''
 );
 """
+_LATER_COLUMNS = (("name", "''"), ("metadata", "'{}'"), ("given_up", "''"))
+"""Of `finished`: databases of earlier releases lack them."""
 _KEPT_FINISHED = 10_000
 """So many finished keys are remembered, so that handing a file over again after a crash changes nothing."""
+_ONLY_ASKED = frozenset({Stage.REQUESTED, Stage.SUBMITTED})
 _CHUNK = 1 << 20
 
 
@@ -58,6 +62,10 @@ class QueueStore:
         self._connection.execute("PRAGMA journal_mode=WAL")
         self._connection.execute("PRAGMA synchronous=FULL")
         self._connection.executescript(_SCHEMA)
+        known = {row["name"] for row in self._query("PRAGMA table_info(finished)")}
+        for column, default in _LATER_COLUMNS:
+            if column not in known:
+                self._execute(f"ALTER TABLE finished ADD COLUMN {column} TEXT NOT NULL DEFAULT {default}", ())
         database.chmod(0o600)
 
     def close(self) -> None:
@@ -164,8 +172,8 @@ class QueueStore:
     ) -> None:
         """Writes down that a stage was done.
 
-        Failures are counted anew from here, but not after asking where to put the file: asking and finding the answer
-        expired could otherwise go on for ever.
+        Failures are counted anew from here, but not after steps that only ask somebody else: asking where to put the
+        file and finding the answer expired, or handing work over and finding it forgotten, could go on for ever.
         """
         merged = {**item.data, **data}
         self._execute(
@@ -176,7 +184,7 @@ class QueueStore:
                 json.dumps(merged),
                 item.size if size is None else size,
                 item.sha256 if sha256 is None else sha256,
-                item.attempts if stage is Stage.REQUESTED else 0,
+                item.attempts if stage in _ONLY_ASKED else 0,
                 item.id,
             ),
         )
@@ -196,30 +204,61 @@ class QueueStore:
         """Gives a parked item new attempts."""
         self._execute("UPDATE items SET parked = '', attempts = 0, not_before_ms = 0 WHERE id = ?", (item_id,))
 
-    def finish(self, item: QueueItem, *, now_ms: int) -> None:
-        """Deletes the copy, then the item; its key is remembered."""
-        item.path.unlink(missing_ok=True)
+    def finish(self, item: QueueItem, *, now_ms: int, given_up: str = "") -> None:
+        """Deletes the copy, then the item; what became of it is remembered.
+
+        One that is given up is remembered before its copy goes, so that nobody wonders where it went; a crash in
+        between leaves a copy that no item knows.
+
+        Args:
+            item: Delivered, or given up.
+            now_ms: Unix milliseconds.
+            given_up: Why it was not delivered; empty if it was.
+        """
+        if not given_up:
+            item.path.unlink(missing_ok=True)
         with self._lock:
             self._connection.execute("BEGIN IMMEDIATE")
             self._connection.execute(
-                "INSERT OR REPLACE INTO finished VALUES (?, ?, ?, ?)", (item.key, item.id, item.sha256, now_ms)
+                "INSERT OR REPLACE INTO finished (key, id, sha256, at_ms, name, metadata, given_up) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (item.key, item.id, item.sha256, now_ms, item.name, json.dumps(dict(item.metadata)), given_up[:2000]),
             )
             self._connection.execute("DELETE FROM items WHERE id = ?", (item.id,))
             self._connection.execute(
                 "DELETE FROM finished WHERE rowid <= (SELECT MAX(rowid) FROM finished) - ?", (_KEPT_FINISHED,)
             )
             self._connection.execute("COMMIT")
+        item.path.unlink(missing_ok=True)
+
+    def finished(self, item_id: str) -> FinishedItem:
+        """What became of an item that is no longer in the queue.
+
+        Raises:
+            NotFound: It was never there, or that is long ago.
+        """
+        rows = self._query("SELECT * FROM finished WHERE id = ?", (item_id,))
+        if not rows:
+            raise NotFound(f"there is no item {item_id[:64]} in the queue")
+        return _finished(rows[0])
+
+    def given_up(self, *, most: int = 20) -> list[FinishedItem]:
+        """What could not be delivered, newest first."""
+        rows = self._query("SELECT * FROM finished WHERE given_up != '' ORDER BY rowid DESC LIMIT ?", (most,))
+        return [_finished(row) for row in rows]
 
     def spooled_bytes(self) -> int:
         """What all copies take up."""
         return sum(entry.stat().st_size for entry in os.scandir(self._spool) if entry.is_file(follow_symlinks=False))
 
     def counts(self) -> dict[str, int]:
-        """How many items stand at each stage, how many are parked, how many were delivered (as far as remembered)."""
+        """How many items stand at each stage, how many are parked, delivered, given up (as far as remembered)."""
         rows = self._query("SELECT stage, COUNT(*) AS n FROM items WHERE parked = '' GROUP BY stage")
         counts = {str(row["stage"]): int(row["n"]) for row in rows}
         counts["parked"] = int(self._query("SELECT COUNT(*) AS n FROM items WHERE parked != ''")[0]["n"])
-        counts["delivered"] = int(self._query("SELECT COUNT(*) AS n FROM finished")[0]["n"])
+        ends = self._query("SELECT given_up != '' AS given_up, COUNT(*) AS n FROM finished GROUP BY 1")
+        counts |= {"delivered": 0, "given_up": 0}
+        counts |= {"given_up" if row["given_up"] else "delivered": int(row["n"]) for row in ends}
         return counts
 
     def _known(self, key: str) -> str | None:
@@ -254,6 +293,17 @@ class QueueStore:
     def _execute(self, sql: str, values: tuple[Any, ...]) -> None:
         with self._lock:
             self._connection.execute(sql, values)
+
+
+def _finished(row: sqlite3.Row) -> FinishedItem:
+    return FinishedItem(
+        id=row["id"],
+        name=row["name"],
+        sha256=row["sha256"],
+        metadata=json.loads(row["metadata"]),
+        at_ms=row["at_ms"],
+        given_up=row["given_up"],
+    )
 
 
 def _copy(source: int, target: Path, *, most_bytes: int, room: int) -> None:

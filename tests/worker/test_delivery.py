@@ -1,0 +1,634 @@
+"""Files on their real way: a real orchestrator with its store, a real chain; only the relayer's moods are played."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from ledger.amounts import UNIT
+from ledger.chain import ChainControls, ChainProcess
+from ledger.client.work import Submission as Carried
+from ledger.events import WorkSubmitted
+from protocol.clock import TurnedClock
+from protocol.errors import Conflict, NotFound, Unavailable
+from protocol.identifiers import ZERO_DIGEST, Digest, digest, run_id
+from protocol.keys import Key
+from protocol.leases import Lease
+from protocol.objects import ObjectTransfer
+from protocol.wire.leases import SignedLease, SignedWork
+from protocol.wire.runs import LEASED_WORK, LeasedWork, ReceiptState, SubmissionReceipt
+from protocol.wire.uploads import UploadRequest, UploadTicket
+from tests.ledger.client.conftest import POOL, QUICK, Founded, World, founded
+from tests.ledger.conftest import embedded_process
+from tests.orchestrator.conftest import under_test
+from tests.orchestrator.edge import MemoryLedger, PoolUnderTest
+from worker.chain import LedgerChain
+from worker.delivery import RELAY_PATIENCE, PoolDelivery
+from worker.membership import Membership
+from worker.orchestrator import Orchestrator
+from worker.queue.item import QueueItem, Stage
+from worker.queue.runner import LONGEST_LOOK, QueueRunner
+from worker.queue.store import QueueStore
+
+__all__ = ["embedded_process", "founded"]  # fixtures
+
+CONTENT = b"rollouts" * 1000
+SHA = digest(hashlib.sha256(CONTENT).digest())
+URL = "http://127.0.0.1:8002"
+
+
+@dataclass
+class Relay:
+    """The pool's orchestrator with a relayer in one of its moods."""
+
+    orchestrator: Orchestrator
+    world: World
+    mood: str = "carries"
+    reason: str = ""
+    handed: list[SignedWork] = field(default_factory=list)
+    tickets: list[UploadTicket] = field(default_factory=list)
+
+    @property
+    def time(self) -> Any:
+        return self.orchestrator.time
+
+    async def request_upload(self, request: UploadRequest) -> UploadTicket:
+        self.tickets.append(await self.orchestrator.request_upload(request))
+        return self.tickets[-1]
+
+    async def submit_work(self, work: SignedWork, *, figures: Mapping[str, float]) -> SubmissionReceipt:
+        if self.mood == "is down":
+            raise Unavailable("the orchestrator is down")
+        if self.mood == "has no run":
+            raise NotFound("this pool has no run")
+        if self.mood == "says no":
+            raise Conflict("the lease has expired")
+        self.handed.append(work)
+        if self.mood == "carries":
+            await self.carry()
+        return self._receipt(work.lease.lease.key.hash)
+
+    async def submission(self, key: Digest) -> SubmissionReceipt:
+        if self.mood == "is down":
+            raise Unavailable("the orchestrator is down")
+        if self.mood == "forgets":
+            raise NotFound("never heard of it")
+        return self._receipt(key)
+
+    async def carry(self) -> None:
+        items = [Carried(w.lease.lease, w.lease.raw_signature, w.sha256, w.units, w.raw_signature) for w in self.handed]
+        await (await self.world.as_("orchestrator")).work.submit_batch(items)
+
+    def _receipt(self, key: Digest) -> SubmissionReceipt:
+        state = ReceiptState.REFUSED if self.mood == "refuses" else ReceiptState.QUEUED
+        return SubmissionReceipt(key=key, state=state, reason=self.reason)
+
+
+@dataclass
+class Scene:
+    """One worker's queue and everything that it speaks to."""
+
+    home: Path
+    world: World
+    clock: TurnedClock
+    pool: PoolUnderTest
+    key: Key
+    relay: Relay
+    chain: LedgerChain
+    store: QueueStore
+    delivery: PoolDelivery
+    transport: httpx.ASGITransport
+
+    async def leased(self, *, index: int = 0, **changes: Any) -> SignedLease:
+        ledger = await self.world.as_("owner")
+        terms = {
+            "pool_id": POOL,
+            "run": run_id("main"),
+            "step": 0,
+            "index": index,
+            "node": self.key.address,
+            "version": 1,
+            "digest": ZERO_DIGEST,
+            "groups": 1,
+            "max_units": 1000,
+            "expiry": int((await ledger.now()).timestamp()) + 600,
+        }
+        lease = Lease(**{**terms, **changes})
+        domain = ledger.work.domain
+        return SignedLease.of(lease, domain=domain, signature=lease.sign(self.world.keys["orchestrator"], domain))
+
+    async def hand_over(
+        self, lease: SignedLease | None = None, *, content: bytes = CONTENT, key: str = "k", units: int = 100
+    ) -> str:
+        """A file of the node's work; its id in the queue."""
+        lease = lease or await self.leased()
+        work = LeasedWork.model_construct(lease=lease, units=units, figures={"reward": 0.5})
+        return self._take(content, key, {LEASED_WORK: work.model_dump_json(), "task_id": "a" * 32})
+
+    def hand_over_file(self, content: bytes = CONTENT) -> str:
+        """A file that is no work."""
+        return self._take(content, "file", {"task_id": "a" * 32})
+
+    def _take(self, content: bytes, key: str, metadata: dict[str, str]) -> str:
+        path = self.home / "made-by-the-task"
+        path.write_bytes(content)
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            item, _ = self.store.add(
+                descriptor,
+                name="step-0.parquet",
+                kind="rollout",
+                key=key,
+                metadata=metadata,
+                now_ms=int(self.clock.now().timestamp() * 1000),
+                most_bytes=1 << 20,
+                most_spooled=1 << 30,
+            )
+        finally:
+            os.close(descriptor)
+        return item
+
+    def runner(self, store: QueueStore | None = None) -> QueueRunner:
+        return QueueRunner(store or self.store, self.delivery, clock=self.clock)
+
+    async def work(self, store: QueueStore | None = None, *, rounds: int = 1, pause: timedelta = LONGEST_LOOK) -> None:
+        """Rounds of the queue, with time between them."""
+        runner = self.runner(store)
+        for number in range(rounds):
+            if number:
+                await self.clock.turn(pause)
+            await runner.work()
+
+    async def on_ledger(self) -> list[WorkSubmitted]:
+        return await (await self.world.as_("owner")).history(WorkSubmitted)
+
+    def objects(self) -> list[str]:
+        return [path.name for path in (self.home / "objects" / "objects").rglob("*") if path.is_file()]
+
+    def spool(self) -> list[str]:
+        return [path.name for path in (self.home / "spool").iterdir()]
+
+    def item(self) -> QueueItem:
+        (item,) = self.store.items()
+        return item
+
+    async def delivered(self) -> bool:
+        """Once: one object, one submission, nothing left."""
+        (event,) = await self.on_ledger()
+        return (event.sha256, event.units, event.node, self.objects(), self.store.items(), self.spool()) == (
+            SHA,
+            100,
+            self.key.address,
+            [SHA[2:]],
+            [],
+            [],
+        )
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def world(founded: Founded, embedded_process: ChainProcess) -> AsyncIterator[World]:
+    """A chain on which the node is a member, with connections that stay open: each test undoes what it did."""
+    async with ChainControls(embedded_process.url) as controls, AsyncExitStack() as stack:
+        world = World(embedded_process.url, controls, founded.deployment, founded.keys, stack)
+        before = await controls.snapshot()
+        await world.member()
+        yield world
+        await controls.revert(before)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def chain(world: World) -> AsyncIterator[LedgerChain]:
+    """The ledger as the worker sees it."""
+    chain = LedgerChain(rpc=world.url, deployment=world.deployment, key=world.keys["node"], pool_id=POOL, policy=QUICK)
+    yield chain
+    await chain.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def scene(tmp_path: Path, world: World, chain: LedgerChain, redis_url: str) -> AsyncIterator[Scene]:
+    before = await world.controls.snapshot()
+    key = world.keys["node"]
+    clock = TurnedClock(await (await world.as_("owner")).now())
+    service = Key.generate()
+    ledger = MemoryLedger(orchestrator=service.address)
+    ledger.register(key.address, member=True)
+    pool = under_test(redis_url, clock, ledger, service, tmp_path / "secrets.key", upload_most_bytes=10_000)
+    transport = httpx.ASGITransport(app=pool.app, raise_app_exceptions=False)
+    orchestrator = Orchestrator(
+        Membership(pool_id=POOL, url=URL, orchestrator=service.address), key=key, clock=clock, transport=transport
+    )
+    relay = Relay(orchestrator, world)
+    delivery = PoolDelivery(key=key, pool_id=POOL, chain=chain, clock=clock)
+    delivery.connect(relay, ObjectTransfer(URL, clock=clock, transport=transport))
+    store = QueueStore(tmp_path / "queue.sqlite", tmp_path / "spool")
+    yield Scene(tmp_path, world, clock, pool, key, relay, chain, store, delivery, transport)
+    store.close()
+    await delivery.disconnect()
+    await orchestrator.close()
+    await pool.parts.redis.aclose()
+    await world.controls.revert(before)
+
+
+# The way it goes
+
+
+async def test_work_is_stored_then_carried_and_its_copy_deleted_last(scene: Scene) -> None:
+    await scene.hand_over()
+    await scene.work()
+    assert await scene.delivered()
+    assert scene.store.counts()["delivered"] == 1
+    (handed,) = scene.relay.handed
+    assert handed.work.signer(handed.raw_signature, scene.chain.work_domain) == scene.key.address
+    assert [ticket.already_there for ticket in scene.relay.tickets] == [False, True]
+
+
+async def test_a_file_that_is_no_work_is_stored_and_not_submitted(scene: Scene) -> None:
+    scene.hand_over_file()
+    await scene.work()
+    assert (scene.objects(), scene.store.items(), await scene.on_ledger()) == ([SHA[2:]], [], [])
+
+
+async def test_the_same_bytes_under_another_lease_are_sent_once_and_submitted_twice(scene: Scene) -> None:
+    await scene.hand_over()
+    await scene.work()
+    await scene.hand_over(await scene.leased(index=1), key="again")
+    await scene.work()
+    assert scene.objects() == [SHA[2:]]
+    assert [event.index for event in await scene.on_ledger()] == [0, 1]
+    assert [ticket.already_there for ticket in scene.relay.tickets] == [False, True, True]
+
+
+# The relayer
+
+
+async def test_work_that_the_relayer_has_is_waited_for_and_not_submitted_twice(scene: Scene) -> None:
+    scene.relay.mood = "takes its time"
+    await scene.hand_over()
+    await scene.work(rounds=3)
+    assert (scene.item().stage, scene.item().error) == (Stage.SUBMITTED, "the relayer has it, the ledger not yet")
+    await scene.relay.carry()
+    await scene.work(rounds=2)
+    assert await scene.delivered()
+    assert len(scene.relay.handed) == 1
+
+
+async def test_a_relayer_that_never_carries_is_passed_by_after_its_time(scene: Scene) -> None:
+    scene.relay.mood = "never"
+    await scene.hand_over()
+    await scene.work()
+    await scene.clock.turn(RELAY_PATIENCE)
+    await scene.work(rounds=2)
+    assert await scene.delivered()
+
+
+@pytest.mark.parametrize("mood", ["has no run", "refuses", "says no"])
+async def test_a_refusal_is_checked_against_the_ledger_which_has_the_last_word(scene: Scene, mood: str) -> None:
+    scene.relay.mood = mood
+    await scene.hand_over()
+    await scene.work()
+    assert await scene.delivered()
+
+
+async def test_an_orchestrator_that_is_down_is_waited_for_and_then_passed_by(scene: Scene) -> None:
+    scene.relay.mood = "is down"
+    await scene.hand_over()
+    await scene.work(rounds=2)
+    assert (scene.item().stage, scene.item().error) == (Stage.PUT, "the orchestrator is down")
+    await scene.clock.turn(RELAY_PATIENCE)
+    await scene.work()
+    assert await scene.delivered()
+
+
+async def test_a_relayer_that_has_forgotten_is_told_again(scene: Scene) -> None:
+    scene.relay.mood = "takes its time"
+    await scene.hand_over()
+    await scene.work()
+    scene.relay.mood = "forgets"
+    await scene.work(rounds=3)
+    assert (scene.item().stage, scene.item().attempts) == (Stage.PUT, 3)
+    scene.relay.mood = "carries"
+    await scene.work(rounds=2)
+    assert await scene.delivered()
+
+
+async def test_a_lease_that_is_nearly_over_is_not_left_to_the_relayer(scene: Scene) -> None:
+    scene.relay.mood = "never"
+    await scene.hand_over()
+    await scene.work()
+    await scene.clock.turn(timedelta(seconds=545))
+    scene.store.put_off(scene.item(), stage=Stage.PUT, until_ms=0, error="")
+    scene.relay.mood = "is down"
+    await scene.work()
+    assert await scene.delivered()
+
+
+async def test_without_relayer_and_gas_it_says_what_is_missing_and_goes_on_trying(scene: Scene) -> None:
+    await scene.world.controls.set_balance(scene.key.address, 0)
+    scene.relay.mood, scene.relay.reason = "refuses", "because"
+    await scene.hand_over()
+    await scene.work()
+    item = scene.item()
+    assert (item.stage, item.parked) == (Stage.PUT, "")
+    assert "because" in item.error
+    assert "gas" in item.error or "pay" in item.error
+    await scene.world.controls.set_balance(scene.key.address, UNIT)
+    await scene.work(rounds=2)
+    assert await scene.delivered()
+
+
+# The ledger's last word
+
+
+async def test_work_that_is_on_the_ledger_already_is_delivered_whoever_carried_it(scene: Scene) -> None:
+    lease = await scene.leased()
+    scene.relay.mood = "never"
+    await scene.hand_over(lease)
+    await scene.work()
+    await scene.relay.carry()
+    scene.store.put_off(scene.item(), stage=Stage.HASHED, until_ms=0, error="")  # as after a crash
+    scene.relay.mood = "refuses"
+    await scene.work()
+    assert await scene.delivered()
+
+
+async def test_another_file_under_the_same_lease_is_given_up_and_its_copy_deleted(scene: Scene) -> None:
+    lease = await scene.leased()
+    await scene.hand_over(lease, content=b"first")
+    await scene.work()
+    second = await scene.hand_over(lease, key="second")
+    await scene.work()
+    assert (scene.store.items(), scene.spool(), len(await scene.on_ledger())) == ([], [], 1)
+    assert "submitted under the same lease before" in scene.store.finished(second).given_up
+    assert (scene.store.counts()["delivered"], scene.store.counts()["given_up"]) == (1, 1)
+
+
+@pytest.mark.parametrize("stage", [Stage.HASHED, Stage.PUT, Stage.SUBMITTED])
+async def test_work_whose_lease_has_ended_is_given_up_in_plain_words(scene: Scene, stage: Stage) -> None:
+    scene.relay.mood = "never"
+    item = await scene.hand_over()
+    if stage is not Stage.HASHED:
+        await scene.work()
+        scene.store.put_off(scene.item(), stage=stage, until_ms=0, error="")
+    await scene.world.warp(timedelta(seconds=700))
+    await scene.clock.turn(timedelta(seconds=700))
+    await scene.work()
+    assert (scene.store.items(), scene.spool(), await scene.on_ledger()) == ([], [], [])
+    assert "its lease (step 0, index 0) ended at 20" in scene.store.finished(item).given_up
+
+
+async def test_a_lease_ends_by_the_chains_time_and_not_by_ours(scene: Scene) -> None:
+    await scene.hand_over()
+    scene.clock.jump(timedelta(hours=3))
+    await scene.work()
+    assert await scene.delivered()
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (lambda lease: lease.model_copy(update={"node": Key.generate().address}), "another node's"),
+        (lambda lease: lease.model_copy(update={"pool_id": 9}), "pool 9"),
+        (lambda lease: lease.model_copy(update={"chain_id": 9}), "chain 9"),
+        (lambda lease: lease.model_copy(update={"contract": Key.generate().address}), "contract"),
+        (lambda lease: lease.model_copy(update={"max_units": 99}), "claims 100 units"),
+    ],
+    ids=["node", "pool", "chain", "contract", "units"],
+)
+async def test_work_under_a_lease_that_is_not_this_nodes_is_given_up_before_anything_is_sent(
+    scene: Scene, changed: Callable[[SignedLease], SignedLease], words: str
+) -> None:
+    item = await scene.hand_over(changed(await scene.leased()))
+    await scene.work()
+    assert words in scene.store.finished(item).given_up
+    assert (scene.relay.tickets, scene.relay.handed, scene.objects()) == ([], [], [])
+
+
+async def test_a_lease_that_nobody_of_the_pool_signed_is_given_up_because_the_ledger_says_so(scene: Scene) -> None:
+    forged = (await scene.leased()).model_copy(update={"max_units": 999})
+    item = await scene.hand_over(forged)
+    scene.relay.mood = "refuses"
+    await scene.work()
+    assert "is not the orchestrator of pool" in scene.store.finished(item).given_up
+    assert (scene.spool(), await scene.on_ledger()) == ([], [])
+
+
+async def test_a_refusal_that_may_be_lifted_is_waited_out(scene: Scene) -> None:
+    manager = await scene.world.as_("manager")
+    await scene.hand_over()
+    scene.pool.ledger.nodes[scene.key.address] = replace(scene.pool.ledger.nodes[scene.key.address], banned=True)
+    scene.pool.parts.standings.forget(scene.key.address)
+    await scene.work()
+    assert (scene.item().stage, scene.item().parked) == (Stage.HASHED, "")
+    scene.pool.ledger.nodes[scene.key.address] = replace(scene.pool.ledger.nodes[scene.key.address], banned=False)
+    scene.pool.parts.standings.forget(scene.key.address)
+    await manager.pools.remove(POOL, [scene.key.address], "a break")
+    scene.relay.mood = "refuses"
+    await scene.work(rounds=2)
+    assert "does not take it now" in scene.item().error
+    await scene.world.join(nonce=2)
+    scene.relay.mood = "carries"
+    await scene.work(rounds=2)
+    assert await scene.delivered()
+
+
+# The store
+
+
+async def test_a_url_that_expired_is_asked_for_again(scene: Scene) -> None:
+    await scene.hand_over(await scene.leased(expiry=int(scene.clock.now().timestamp()) + 10_000))
+    runner = scene.runner()
+    # The first round ends with a ticket in hand: the store is not to be reached.
+    scene.delivery.connect(scene.relay, ObjectTransfer(URL, clock=scene.clock, transport=httpx.MockTransport(_break)))
+    await runner.work()
+    assert scene.item().stage is Stage.REQUESTED
+    scene.delivery.connect(scene.relay, ObjectTransfer(URL, clock=scene.clock, transport=scene.transport))
+    await scene.clock.turn(timedelta(minutes=20))
+    await scene.work(rounds=3)
+    assert await scene.delivered()
+    assert [ticket.already_there for ticket in scene.relay.tickets] == [False, False, True]
+
+
+def _break(_: httpx.Request) -> httpx.Response:
+    raise httpx.ConnectError("no route")
+
+
+def answering(status: int, code: str = "", **headers: str) -> httpx.MockTransport:
+    """A store that gives one answer to everything."""
+    body = f"<Error><Code>{code}</Code></Error>".encode()
+    return httpx.MockTransport(lambda _: httpx.Response(status, headers=headers, stream=httpx.ByteStream(body)))
+
+
+@pytest.mark.parametrize(
+    ("store", "stage"),
+    [
+        (answering(403, "AccessDenied"), Stage.HASHED),
+        (answering(500), Stage.REQUESTED),
+        (answering(307, Location="http://169.254.169.254/"), Stage.REQUESTED),
+        (answering(400, "BadDigest"), Stage.REQUESTED),
+        (answering(404, "NoSuchBucket"), Stage.REQUESTED),
+        (answering(413), Stage.REQUESTED),
+        (answering(507), Stage.REQUESTED),
+        (answering(200), Stage.HASHED),  # a lie: the object is not there
+    ],
+    ids=["403", "500", "redirect", "digest", "bucket", "413", "507", "lie"],
+)
+async def test_a_store_that_fails_loses_nothing_and_is_tried_again(
+    scene: Scene, store: httpx.MockTransport, stage: Stage
+) -> None:
+    await scene.hand_over()
+    scene.delivery.connect(scene.relay, ObjectTransfer(URL, clock=scene.clock, transport=store))
+    await scene.work()
+    item = scene.item()
+    assert (item.stage, item.attempts, item.parked) == (stage, 1, "")
+    assert item.error
+    assert item.path.read_bytes() == CONTENT
+    scene.delivery.connect(scene.relay, ObjectTransfer(URL, clock=scene.clock, transport=scene.transport))
+    await scene.work(rounds=2)
+    assert await scene.delivered()
+
+
+@pytest.mark.parametrize("status", [403, 500])
+async def test_a_store_that_always_fails_ends_with_the_lease(scene: Scene, status: int) -> None:
+    item = await scene.hand_over()
+    store = answering(status)
+    scene.delivery.connect(scene.relay, ObjectTransfer(URL, clock=scene.clock, transport=store))
+    await scene.world.warp(timedelta(seconds=700))
+    await scene.work(rounds=12, pause=timedelta(seconds=100))
+    assert "ended" in scene.store.finished(item).given_up
+    assert len(scene.relay.tickets) < 12
+
+
+@pytest.mark.parametrize("harm", ["damaged", "cut", "gone"])
+async def test_a_copy_that_this_machine_lost_is_given_up(scene: Scene, harm: str) -> None:
+    item = await scene.hand_over()
+    path = scene.item().path
+    scene.delivery.connect(scene.relay, ObjectTransfer(URL, clock=scene.clock, transport=httpx.MockTransport(_break)))
+    await scene.work()  # it is hashed now
+    scene.delivery.connect(scene.relay, ObjectTransfer(URL, clock=scene.clock, transport=scene.transport))
+    if harm == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(b"X" + CONTENT[1:] if harm == "damaged" else CONTENT[:-1])
+    await scene.work(rounds=2)
+    assert "copy" in scene.store.finished(item).given_up
+    assert (scene.objects(), await scene.on_ledger()) == ([], [])
+
+
+async def test_a_file_that_is_too_large_for_the_pool_waits_for_a_person_if_it_is_no_work(scene: Scene) -> None:
+    scene.hand_over_file(b"x" * 10_001)
+    await scene.work()
+    assert "takes 10000" in scene.item().parked
+
+
+async def test_without_a_pool_files_wait(scene: Scene) -> None:
+    await scene.hand_over()
+    await scene.delivery.disconnect()
+    await scene.work()
+    assert "member of no pool" in scene.item().error
+    scene.delivery.connect(scene.relay, ObjectTransfer(URL, clock=scene.clock, transport=scene.transport))
+    await scene.work(rounds=2)
+    assert await scene.delivered()
+
+
+async def test_a_chain_that_is_down_holds_work_up_and_loses_none(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def down(*_: object) -> Any:
+        raise Unavailable("the chain is down", code="chain-unavailable")
+
+    await scene.hand_over()
+    with monkeypatch.context() as patched:
+        patched.setattr(scene.chain, "work", down)
+        await scene.work()
+    assert (scene.item().stage, scene.item().error) == (Stage.PUT, "the chain is down")
+    assert scene.objects() == [SHA[2:]]
+    await scene.work(rounds=2)
+    assert await scene.delivered()
+
+
+# Crashes
+
+
+class Killed(BaseException):
+    """What ends a process between two instructions; nothing in the worker catches it."""
+
+
+STAGES = [Stage.HASHED, Stage.REQUESTED, Stage.PUT, Stage.SUBMITTED, Stage.ACKNOWLEDGED]
+MOODS = ["carries", "never", "refuses"]
+
+
+@pytest.mark.parametrize("mood", MOODS)
+async def test_killed_between_doing_and_writing_down_neither_loses_nor_doubles(
+    scene: Scene, mood: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every stage in turn: each run dies after one more step was done, and before it was written down."""
+    scene.relay.mood = mood
+    await scene.hand_over()
+    died: list[Stage] = []
+    for dying in STAGES:
+        store = QueueStore(scene.home / "queue.sqlite", scene.home / "spool")
+        store.recover()
+        advance = store.advance
+
+        def dead(item: QueueItem, stage: Stage, *, at: Stage = dying, real: Any = advance, **found: Any) -> None:
+            if stage is at:
+                died.append(stage)
+                raise Killed
+            real(item, stage, **found)
+
+        monkeypatch.setattr(store, "advance", dead)
+        with pytest.raises(Killed):
+            await scene.work(store, rounds=3, pause=RELAY_PATIENCE + timedelta(seconds=1))
+        await scene.clock.turn(LONGEST_LOOK)
+        store.close()
+    assert died == STAGES
+    await scene.work(rounds=2)
+    assert await scene.delivered()
+
+
+@pytest.mark.parametrize("moment", ["stored", "submitted", "copy deleted"])
+async def test_killed_in_the_middle_of_a_step_neither_loses_nor_doubles(
+    scene: Scene, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.relay.mood = "refuses"
+    await scene.hand_over()
+    store = QueueStore(scene.home / "queue.sqlite", scene.home / "spool")
+
+    def killed_after(place: Any, name: str) -> None:
+        real = getattr(place, name)
+
+        async def work(*args: Any, **named: Any) -> Any:
+            await real(*args, **named)
+            raise Killed
+
+        monkeypatch.setattr(place, name, work)
+
+    if moment == "stored":
+        killed_after(scene.pool.parts.objects, "receive")
+    elif moment == "submitted":
+        killed_after(scene.chain, "submit")
+    else:
+
+        def finish(item: QueueItem, **_: Any) -> None:
+            item.path.unlink()
+            raise Killed
+
+        monkeypatch.setattr(store, "finish", finish)
+    with pytest.raises(Killed):
+        await scene.runner(store).work()
+    monkeypatch.undo()
+    store.close()
+    scene.store.recover()
+    await scene.work(rounds=2)
+    assert await scene.delivered()
