@@ -18,15 +18,13 @@ from discovery.store import KEYS
 from discovery.turn import Turn
 from ledger import events as happened
 from ledger.client import Ledger
-from ledger.cursor import Batch, EventCursor, Web3Events
-from ledger.cursor_stores import RedisCursorStore
+from ledger.cursor import Batch
 from ledger.deployment import Deployment
-from ledger.errors import CursorTooOld
-from ledger.events import EventDecoder, LedgerEvent, topic_of
+from ledger.events import LedgerEvent
+from ledger.following import Following
 from protocol.clock import Clock, SystemClock
 from protocol.errors import NotFound
 from protocol.identifiers import ZERO_ADDRESS, Address
-from protocol.redis import store_errors
 from protocol.signing import unix_ms
 
 K = TypeVar("K")
@@ -126,14 +124,20 @@ class LedgerLink:
     ) -> None:
         self._chain_url = chain_url
         self._deployment = deployment
-        self._confirmations = confirmations
         self._clock = SystemClock() if clock is None else clock
-        self._positions = RedisCursorStore(redis, prefix=KEYS.prefix + "cursor:")
+        self._following = Following(
+            CURSOR,
+            deployment,
+            kinds=FOLLOWED,
+            contracts=list(deployment.contracts.values()),
+            redis=redis,
+            keys=KEYS,
+            confirmations=confirmations,
+            clock=self._clock,
+        )
         self._turn = Turn(redis, name="ledger")
         self._stack = AsyncExitStack()
         self._ledger: Ledger | None = None
-        self._cursor: EventCursor | None = None
-        self._decoder = EventDecoder(deployment)
         self._connecting = asyncio.Lock()
         self._pools = 0
 
@@ -171,19 +175,17 @@ class LedgerLink:
         """
         while await self._turn.mine():
             ledger = await self._connected()
-            cursor = self._cursor = self._cursor or self._new_cursor(ledger)
-            batch = await self._polled(cursor)
+            batch = await self._following.poll(ledger)
             touched = self._touched(batch)
-            at_head = batch.position.next_block > batch.head - self._confirmations
+            at_head = self._following.at_head(batch)
             as_of_ms = unix_ms(self._clock.now()) if at_head else None
             await facts.apply(await self._truth(touched, ledger), as_of_ms=as_of_ms)
             for node in touched.joined:
                 await mailbox.clear(node)
-            with store_errors():
-                await cursor.commit(batch)
+            await self._following.commit(batch)
             if at_head:
                 return
-        self._cursor = None  # another instance reads on; what we remember of the position is old
+        self._following.forget_position()  # another instance reads on
 
     async def aclose(self) -> None:
         """Closes the connection."""
@@ -197,37 +199,10 @@ class LedgerLink:
                 self._ledger = await self._stack.enter_async_context(opening)
             return self._ledger
 
-    def _new_cursor(self, ledger: Ledger) -> EventCursor:
-        source = Web3Events(
-            ledger.web3,
-            addresses=list(self._deployment.contracts.values()),
-            topics=[topic_of(kind) for kind in FOLLOWED],
-        )
-        return EventCursor(
-            source,
-            name=CURSOR,
-            store=self._positions,
-            start_block=self._deployment.block,
-            confirmations=self._confirmations,
-            clock=self._clock,
-        )
-
-    async def _polled(self, cursor: EventCursor) -> Batch:
-        try:
-            with store_errors():
-                return await cursor.poll()
-        except CursorTooOld:
-            # A chain that began anew, or a reorg deeper than anybody remembers. Facts are read again from the start;
-            # all of them are read as they are now, so nothing has to be taken back.
-            self._cursor = None
-            with store_errors():
-                await self._positions.save(CURSOR, b"")
-            raise
-
     def _touched(self, batch: Batch) -> Touched:
         touched = Touched()
         for event in batch.events:
-            if (read := self._decoder.decode(event.log)) is not None:
+            if (read := self._following.decode(event.log)) is not None:
                 touched.note(read, reverted=event.reverted)
         return touched
 

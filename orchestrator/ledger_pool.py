@@ -13,18 +13,17 @@ from ledger import events as happened
 from ledger.artifacts import Contract
 from ledger.client import Ledger
 from ledger.client.pools import PoolStatus, Role, Terms
-from ledger.cursor import Batch, EventCursor, Web3Events
-from ledger.cursor_stores import RedisCursorStore
 from ledger.deployment import Deployment
-from ledger.errors import CursorTooOld, TransactionReverted
-from ledger.events import Departure, EventDecoder, LedgerEvent, topic_of
+from ledger.errors import TransactionReverted
+from ledger.events import Departure, LedgerEvent
+from ledger.following import Following
 from ledger.receipts import Log
 from orchestrator.chain import Changes, MemberEvent, MembershipChange, NodeStanding, PoolStanding
 from protocol.clock import Clock
 from protocol.errors import Forbidden
 from protocol.identifiers import Address
 from protocol.keys import Key
-from protocol.redis import RedisKeys, store_errors
+from protocol.redis import RedisKeys
 from protocol.typed_data import SigningDomain
 
 ANSWER_PATIENCE = timedelta(seconds=5)
@@ -91,14 +90,20 @@ class LedgerPool:
         self._pool_id = pool_id
         self._key = key
         self._manager = manager
-        self._confirmations = confirmations
         self._clock = clock
-        self._positions = RedisCursorStore(redis, prefix=RedisKeys(f"pool-{pool_id}").prefix + "cursor:")
-        self._decoder = EventDecoder(deployment)
+        self._following = Following(
+            CURSOR,
+            deployment,
+            kinds=FOLLOWED,
+            contracts=[deployment[Contract.COMPUTE_POOLS]],
+            redis=redis,
+            keys=RedisKeys(f"pool-{pool_id}"),
+            confirmations=confirmations,
+            clock=clock,
+        )
         self._stack = AsyncExitStack()
         self._connections: dict[Address, Ledger] = {}
         self._connecting = asyncio.Lock()
-        self._cursor: EventCursor | None = None
 
     @property
     def domain(self) -> SigningDomain:
@@ -180,21 +185,17 @@ class LedgerPool:
 
     async def changes(self) -> Changes:
         """What happened to memberships since the last commit."""
-        ledger = await self._connected()
-        cursor = self._cursor = self._cursor or self._new_cursor(ledger)
-        batch = await self._polled(cursor)
+        batch = await self._following.poll(await self._connected())
         found = [change for event in batch.events if (change := self._read(event.log, reverted=event.reverted))]
 
         async def commit() -> None:
-            with store_errors():
-                await cursor.commit(batch)
+            await self._following.commit(batch)
 
-        more = batch.position.next_block <= batch.head - self._confirmations
-        return Changes(tuple(found), commit, more=more)
+        return Changes(tuple(found), commit, more=not self._following.at_head(batch))
 
     def forget_position(self) -> None:
         """Reads the position from the store again: another orchestrator may have read on."""
-        self._cursor = None
+        self._following.forget_position()
 
     async def aclose(self) -> None:
         """Closes the connections."""
@@ -220,35 +221,8 @@ class LedgerPool:
             )
         return self._manager
 
-    def _new_cursor(self, ledger: Ledger) -> EventCursor:
-        source = Web3Events(
-            ledger.web3,
-            addresses=[self._deployment[Contract.COMPUTE_POOLS]],
-            topics=[topic_of(kind) for kind in FOLLOWED],
-        )
-        return EventCursor(
-            source,
-            name=CURSOR,
-            store=self._positions,
-            start_block=self._deployment.block,
-            confirmations=self._confirmations,
-            clock=self._clock,
-        )
-
-    async def _polled(self, cursor: EventCursor) -> Batch:
-        try:
-            with store_errors():
-                return await cursor.poll()
-        except CursorTooOld:
-            # A chain that began anew, or a reorg deeper than anybody remembers: everything is read from the start, and
-            # what is true now is asked of the ledger for each node, so nothing has to be taken back.
-            self._cursor = None
-            with store_errors():
-                await self._positions.save(CURSOR, b"")
-            raise
-
     def _read(self, log: Log, *, reverted: bool) -> MembershipChange | None:
-        event = self._decoder.decode(log)
+        event = self._following.decode(log)
         if event is None or getattr(event, "pool_id", None) != self._pool_id:
             return None
         change = _change(event)
