@@ -26,6 +26,7 @@ from cli.output import JsonOption, say, show_fields, show_table, warn
 from ledger.amounts import format_amount
 from ledger.client.work import Submission, Verdict, Work
 from ledger.events import WorkSubmitted
+from ledger.refusals import name_in_plain_words
 from protocol.errors import InvalidInput, NotFound
 from protocol.identifiers import ZERO_DIGEST, Digest, digest, run_id
 from protocol.leases import Dispute, Lease
@@ -155,7 +156,7 @@ def carry(
         for submission in submissions:
             work_key = submission.lease.key.hash
             if work_key in refused:
-                warn(f"{work_key} was refused: {refused[work_key]}")
+                warn(f"{work_key} was refused: {name_in_plain_words(refused[work_key])}")
             else:
                 say(work_key)
         if len(refused) == len(submissions):

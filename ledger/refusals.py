@@ -129,6 +129,20 @@ def in_plain_words(error: TransactionReverted) -> TransactionReverted:
     return plain
 
 
+def name_in_plain_words(name: str) -> str:
+    """What an error's name alone says to people: batches tell no more of an item that they refused.
+
+    Args:
+        name: The custom error's, with or without arguments in parentheses.
+    """
+    bare = name.partition("(")[0]
+    known = WORDS.get(bare)
+    if known is None:
+        return name
+    words, hint = known
+    return f"{hint} ({bare})" if "{" in words else f"{words}: {hint} ({bare})"
+
+
 def _status(arguments: Mapping[str, object]) -> str:
     """The word for a status: of work, whose error names its key, or of a pool."""
     kinds = _WORK_STATUSES if "key" in arguments else _POOL_STATUSES

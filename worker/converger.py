@@ -153,8 +153,8 @@ class Converger:
             self._remember(replace(self.progress, state=AssignmentState.STOPPED, detail="the worker handed over"))
 
     async def clear(self) -> None:
-        """Forgets the assignment and deletes the tasks' volumes, once nothing runs: the worker has left the pool."""
-        for place in self._state.tasks.iterdir():
+        """Forgets the assignment, deletes volumes and bridges, once nothing runs: the worker has left the pool."""
+        for place in (*self._state.tasks.iterdir(), *self._state.bridges.iterdir()):
             await asyncio.to_thread(remove_tree, place)
         for name in ("progress", "task"):
             self._state.forget(name)

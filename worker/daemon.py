@@ -48,7 +48,7 @@ from worker.registration import Registrar
 from worker.runtime.interface import Runtime
 from worker.settings import WorkerSettings
 from worker.slots import TaskSlots
-from worker.state import StateDirectory
+from worker.state import StateDirectory, remove_tree
 from worker.status import Phase, Situation, WorkerStatus
 from worker.unix_server import UnixServer
 
@@ -326,6 +326,9 @@ class Daemon:
             await self._release_slots()
         parts = self._parts
         self._task_metrics.clear()
+        for place in parts.state.bridges.iterdir():
+            if place.name != task.assignment_id:
+                await asyncio.to_thread(remove_tree, place)
         directory = parts.state.bridges / task.assignment_id
         directory.mkdir(parents=True, exist_ok=True, mode=0o755)
         directory.chmod(0o755)  # what keeps others out is the directory above

@@ -38,6 +38,9 @@ SKEW_WORTH_SAYING = timedelta(seconds=10)
 LEAST_INTERVAL = timedelta(milliseconds=100)
 """No orchestrator makes a worker speak more often than this."""
 BANNED_INTERVAL = timedelta(minutes=1)
+MOST_REMEMBERED = 16 * MAX_COMMANDS
+"""Commands that are known to be done. One comes again until it was acknowledged, and few wait at a time."""
+
 _MEMBER_STATES = {NodeState.HEALTHY, NodeState.UNHEALTHY, NodeState.DRAINING}
 _log = structlog.get_logger(__name__)
 
@@ -96,7 +99,7 @@ class Heart:
         self._stopping = stopping
         self._pause = GrowingPause(first=timedelta(seconds=1), longest=longest_pause)
         self._acknowledged: list[str] = []
-        self._done: set[str] = set()
+        self._done: dict[str, None] = {}
         self._reported: tuple[object, ...] = ()
         self.news = asyncio.Event()
         """Set it to have the next heartbeat sent early."""
@@ -160,7 +163,9 @@ class Heart:
         for command in answer.commands:
             if command.id not in self._done:
                 self._carry_out(command)
-                self._done.add(command.id)
+            self._done[command.id] = self._done.pop(command.id, None)  # now the newest
+            if len(self._done) > MOST_REMEMBERED:
+                del self._done[next(iter(self._done))]
             if command.id not in self._acknowledged:
                 self._acknowledged.append(command.id)
 

@@ -10,7 +10,7 @@ from ledger.artifacts import Contract, artifact
 from ledger.client.pools import PoolStatus
 from ledger.client.work import WorkStatus
 from ledger.errors import TransactionReverted
-from ledger.refusals import WORDS, in_plain_words
+from ledger.refusals import WORDS, in_plain_words, name_in_plain_words
 
 ERRORS = {
     (entry["name"], tuple(item["name"] for item in entry["inputs"]))
@@ -56,3 +56,15 @@ def test_an_unknown_error_keeps_its_own_words(name: str) -> None:
 def test_a_status_is_said_by_its_name(arguments: dict[str, object], word: str) -> None:
     said = in_plain_words(TransactionReverted("x", name="WrongStatus", arguments=arguments))
     assert said.detail.startswith(f"it is {word}, ")
+
+
+@pytest.mark.parametrize("name", sorted(WORDS))
+def test_a_name_alone_is_told_in_words_without_holes(name: str) -> None:
+    told = name_in_plain_words(f"{name}()")
+    assert told.endswith(f"({name})")
+    assert WORDS[name][1] in told
+    assert "{" not in told
+
+
+def test_a_name_that_nobody_knows_is_told_as_it_is() -> None:
+    assert name_in_plain_words("NobodyKnows()") == "NobodyKnows()"

@@ -288,6 +288,7 @@ async def test_a_task_speaks_to_its_worker_over_the_bridge(pool: Pool) -> None:
             assert (await http.get(link.url)).content == b"x" * 5000
         logs = "".join(path.read_text() for path in pool.home.glob("worker-*.log"))
         assert "hunter2" not in logs
+        assert len(list(pool.state_of("node").bridges.iterdir())) == 1  # those of tasks before it are gone
 
 
 async def test_a_worker_that_vanishes_is_dead_then_joins_again_by_another_invite(pool: Pool) -> None:
@@ -343,7 +344,8 @@ async def test_leaving_frees_the_stake_and_ends_the_daemon(pool: Pool) -> None:
         assert (await ledger.stake.of(ledger.address)).membership_lock == 0
     with pytest.raises(MusterError):
         pool.control().status()
-    assert list(pool.state_of("node").tasks.iterdir()) == []
+    state = pool.state_of("node")
+    assert [*state.tasks.iterdir(), *state.bridges.iterdir()] == []
 
 
 def _keepers(pool: Pool, name: str = "node") -> dict[str, int]:

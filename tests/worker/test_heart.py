@@ -25,7 +25,7 @@ from protocol.wire.invites import SignedInvite
 from protocol.wire.leases import SignedWork
 from worker.chain import Standing, SubmittedWork
 from worker.converger import Converger
-from worker.heart import Ending, Heart
+from worker.heart import MOST_REMEMBERED, Ending, Heart
 from worker.log_pusher import LogPusher
 from worker.logs import LogStore
 from worker.membership import Membership
@@ -312,6 +312,19 @@ async def test_commands_are_carried_out_once_and_acknowledged_until_that_is_hear
     await heart.beat()
     assert list(heart._situation.notices) == ["maintenance at noon"]
     assert [beat.acknowledged for beat in side.beats] == [(), ("c" * 32,), ("c" * 32,), ()]
+
+
+async def test_what_is_remembered_of_commands_is_bounded_and_one_that_comes_again_stays_known(
+    heart: Heart, side: Side
+) -> None:
+    steady = {"id": "f" * 32, "kind": "show-notice", "text": "once"}
+    for number in range(2 * MOST_REMEMBERED):
+        side.answer["commands"] = [steady, {"id": f"{number:032x}", "kind": "resume"}]
+        await heart.beat()
+    assert len(heart._done) <= MOST_REMEMBERED
+    heart._situation.notices.clear()
+    await heart.beat()
+    assert list(heart._situation.notices) == []
 
 
 async def test_logs_are_pushed_while_somebody_reads(side: Side, clock: TurnedClock, state: StateDirectory) -> None:
