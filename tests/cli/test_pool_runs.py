@@ -1,0 +1,166 @@
+"""`muster pool progress`, `rollouts`, `deliveries`, `demand` and `publish` against an orchestrator with a run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli import main as command_line
+from orchestrator.app import build_orchestrator
+from orchestrator.runs.slots import Happening
+from orchestrator.settings import OrchestratorSettings
+from protocol.clients import NodeClient
+from protocol.keys import Key
+from protocol.leases import Work
+from protocol.logs import configure_logs
+from protocol.redis import connect_redis
+from protocol.tokens import Scope, TokenSetting, hash_token, new_token
+from protocol.verdicts import Outcome
+from protocol.wire.heartbeat import Heartbeat
+from protocol.wire.leases import SignedWork
+from protocol.wire.runs import ReceiptState, SlotRequest
+from tests.orchestrator.edge import POOL, MemoryLedger
+from tests.orchestrator.runs.edge import RUN, MemoryRunLedger, sha
+from tests.serving import served
+
+NODE, ORCHESTRATOR = Key.generate(), Key.generate()
+TOKEN = new_token()
+
+
+@dataclass
+class Owner:
+    """Somebody at a terminal, and a node of the pool."""
+
+    url: str
+    home: Path
+    chain: MemoryRunLedger
+    capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch
+
+    def muster(self, *words: str, fails: int = 0) -> str:
+        self.monkeypatch.setattr(sys, "argv", ["muster", "--config", str(self.home / "muster.toml"), "pool", *words])
+        status = 0
+        try:
+            command_line.main()
+        except SystemExit as end:
+            status = int(end.code or 0)
+        written = self.capsys.readouterr()
+        assert status == fails, written.err
+        return written.err if fails else written.out
+
+    def asks(self, *words: str) -> Any:
+        return json.loads(self.muster(*words, "--json"))
+
+    def deliver(self) -> str:
+        """The node leases a slot and delivers; the work's key, once it is on the ledger."""
+
+        async def once() -> str:
+            async with NodeClient(self.url, key=NODE) as node:
+                await node.heartbeat(Heartbeat(pool_id=POOL, worker_version="0.1.0"))
+                grant = await node.slot(SlotRequest(step=0, groups=3, request_id="a" * 32))
+                words = Work(lease_hash=grant.lease.lease.hash, sha256=sha(1), units=7)
+                signature = "0x" + words.sign(NODE, grant.lease.domain).hex()
+                work = SignedWork(lease=grant.lease, sha256=sha(1), units=7, signature=signature)
+                for _ in range(200):
+                    receipt = await node.submit_work(work, figures={"samples": 12, "reward": 0.25})
+                    if receipt.state is ReceiptState.CARRIED:
+                        return str(receipt.key)
+                    await asyncio.sleep(0.05)
+            pytest.fail("it was not carried")
+
+        return asyncio.run(once())
+
+    def until(self, *words: str) -> list[Any]:
+        """What a listing shows once it shows something."""
+        for _ in range(200):
+            if found := self.asks(*words):
+                return list(found)
+            asyncio.run(asyncio.sleep(0.05))
+        pytest.fail(f"{words} stayed empty")
+
+
+@pytest.fixture
+def owner(
+    redis_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Owner]:
+    ledger, chain = MemoryLedger(orchestrator=ORCHESTRATOR.address), MemoryRunLedger()
+    ledger.register(NODE.address, member=True)
+    chain.seat_node(NODE.address)
+    settings = OrchestratorSettings(
+        public_url="http://127.0.0.1:1",
+        pool_id=POOL,
+        deployment=Path("unused"),
+        storage_directory=tmp_path / "objects",
+        storage_reserve_bytes=0,
+        ledger_every_s=0.1,
+        relay_every_s=0.05,
+        run=RUN,
+        node_rate_per_s=100,
+        tokens=(TokenSetting(name="owner", scope=Scope.ADMIN, hash=hash_token(TOKEN)),),
+    )
+    configure_logs(level="WARNING")  # as the command does; the service here shares its process
+    app = build_orchestrator(
+        settings, redis=connect_redis(redis_url), ledger=ledger, run_ledger=chain, key=ORCHESTRATOR
+    )
+    with served(app) as url:
+        (tmp_path / "token").write_text(TOKEN + "\n")
+        (tmp_path / "muster.toml").write_text(
+            f'[pool]\nid = {POOL}\norchestrator = "{url}"\ntoken_file = "token"\n[orchestrator]\nport = 1\n'
+        )
+        capsys.readouterr()
+        yield Owner(url, tmp_path, chain, capsys, monkeypatch)
+
+
+def test_an_owner_sees_a_run_from_its_first_version_to_a_verdict(owner: Owner) -> None:
+    assert "no version of the policy" in owner.muster("progress")
+    assert owner.muster("rollouts") == ""
+    announced = owner.chain.announce(0)
+    said = owner.muster("publish", "0", announced.digest, "--units-per-group", "100")
+    assert "slots are leased for version 0 now" in said
+    assert "step 0 wants 3 groups and lacks 3" in owner.muster("demand", "0", "3")
+
+    key = owner.deliver()
+    [item] = owner.until("rollouts", "--status", "pending")
+    assert (item["key"], item["node"], item["figures"]) == (key, NODE.address, {"reward": 0.25, "samples": 12.0})
+    shown = owner.muster("rollouts", "--step", "0")
+    assert all(word in shown for word in (key[:12], NODE.address, "12", "0.250", "submitted"))
+
+    owner.chain.happen(key, NODE.address, Happening.JUDGED, Outcome.FORGED)  # type: ignore[arg-type]  # a digest's text
+    owner.until("rollouts", "--status", "rejected")
+    assert "forged (provisional): passed" in owner.muster("rollouts")
+    [step] = [step for step in owner.asks("progress")["steps"] if step["step"] == 0]
+    assert (step["rejected"], step["need"]) == (3, 3)
+
+    told = owner.muster("deliveries", NODE.address)
+    assert "1 of its newest 1 leases" in told
+    assert "submitted" in told
+    assert "step 0 is closed with 0 accepted groups" in owner.muster("demand", "0", "--close")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["publish", "0", sha(5), "--units-per-group", "1"], "is not announced"),
+        (["publish", "0", "0x12", "--units-per-group", "1"], "is not a 32-byte digest"),
+        (["demand", "0", "9999999999"], "groups"),
+        (["deliveries", "0xnobody"], "nobody"),
+    ],
+)
+def test_a_mistake_is_answered_in_words(owner: Owner, words: list[str], says: str) -> None:
+    owner.muster("progress")
+    for status in (1, 2):
+        try:
+            error = owner.muster(*words, fails=status)
+        except AssertionError:
+            continue
+        assert says in error
+        assert "Traceback" not in error
+        return
+    pytest.fail("it was taken")
