@@ -148,9 +148,12 @@ def _stretch(
     own_score_r = scores_rv.gather(1, tokens_r[:, None])[:, 0]
     if parameters.masks:
         gap_r, outside_r = _within_mask(scaled_rv, own_r, scores_rv, own_score_r, parameters)
+        best_r = first_largest(scores_rv)
     else:
-        gap_r, outside_r = scores_rv.amax(1) - own_score_r, torch.zeros_like(own_r)
-    mismatch_r = first_largest(scores_rv) != tokens_r
+        best_r = first_largest(scores_rv)
+        gap_r = scores_rv.gather(1, best_r[:, None])[:, 0] - own_score_r
+        outside_r = torch.zeros_like(own_r)
+    mismatch_r = best_r != tokens_r
     bounded = (gap_r.clamp_max(MOST_DEVIATION), outside_r.clamp(0.0, MOST_DEVIATION))
     return torch.stack((*bounded, mismatch_r.float(), own_r - total_r)).cpu()
 

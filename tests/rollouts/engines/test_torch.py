@@ -149,15 +149,20 @@ def test_in_bfloat16_few_tokens_differ_and_by_little(qwen2: Path) -> None:
 
 
 def test_proofs_are_of_the_states_that_a_prefill_gives(
-    qwen2: Path, requests: list[SampleRequest], expected: dict[int, Completion]
+    qwen2: Path, tmp_path: Path, requests: list[SampleRequest], expected: dict[int, Completion]
 ) -> None:
-    policy = load_policy(qwen2, dtype=Dtype.FLOAT32, device=CPU)
-    rows = [(prefilled(policy, one, expected[one.sample].tokens)[0], expected[one.sample].proofs) for one in requests]
-    for one, results in zip(requests, verify_rows(rows), strict=True):
-        tokens = expected[one.sample].tokens
-        assert len(results) == -(-len(tokens) // 32) == len(expected[one.sample].proofs) // 258
-        assert all(result.malformed is None for result in results)
-        assert all(result.exponent_mismatches == 0 for result in results)
+    """A few points may differ: where values are level, the last bit decides which 128 are the largest."""
+    for folder, honest in ((qwen2, True), (tiny_folder(tmp_path / "other", seed=4), False)):
+        policy = load_policy(folder, dtype=Dtype.FLOAT32, device=CPU)
+        rows = [
+            (prefilled(policy, one, expected[one.sample].tokens)[0], expected[one.sample].proofs) for one in requests
+        ]
+        mismatches = 0
+        for one, results in zip(requests, verify_rows(rows), strict=True):
+            assert len(results) == -(-len(expected[one.sample].tokens) // 32)
+            assert all(result.malformed is None for result in results)
+            mismatches += sum(result.exponent_mismatches for result in results)
+        assert (mismatches < 20) == honest
 
 
 def test_proofs_are_left_out_when_nobody_wants_them(engine: TorchEngine, requests: list[SampleRequest]) -> None:
