@@ -44,7 +44,7 @@ class Owner:
     capsys: pytest.CaptureFixture[str]
     monkeypatch: pytest.MonkeyPatch
 
-    def muster(self, *words: str, fails: int = 0) -> str:
+    def muster(self, *words: str, fails: bool = False) -> str:
         self.monkeypatch.setattr(sys, "argv", ["muster", "--config", str(self.home / "muster.toml"), "pool", *words])
         status = 0
         try:
@@ -52,7 +52,7 @@ class Owner:
         except SystemExit as end:
             status = int(end.code or 0)
         written = self.capsys.readouterr()
-        assert status == fails, written.err
+        assert (status != 0) == fails, written.err
         return written.err if fails else written.out
 
     def asks(self, *words: str) -> Any:
@@ -155,12 +155,6 @@ def test_an_owner_sees_a_run_from_its_first_version_to_a_verdict(owner: Owner) -
 )
 def test_a_mistake_is_answered_in_words(owner: Owner, words: list[str], says: str) -> None:
     owner.muster("progress")
-    for status in (1, 2):
-        try:
-            error = owner.muster(*words, fails=status)
-        except AssertionError:
-            continue
-        assert says in error
-        assert "Traceback" not in error
-        return
-    pytest.fail("it was taken")
+    error = owner.muster(*words, fails=True)
+    assert says in error
+    assert "Traceback" not in error
