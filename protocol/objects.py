@@ -3,11 +3,6 @@
 The URLs come from the pool's orchestrator, so they are not taken on trust: https only, unless they are the
 orchestrator's own; no redirects; never into this machine's own network, unless the orchestrator itself is there or
 plain http was allowed. What is read is hashed as it arrives, and kept only if it is what was asked for.
-
-    TransferError (Unavailable)    the store is down, slow, full, or answers nonsense       retryable
-    ├── UrlStale                   the store does not take the URL any more: ask for another
-    BytesRefused                   the store got, or gave, other bytes than announced
-    UrlRefused                     we do not speak to such a URL
 """
 
 from __future__ import annotations
@@ -27,20 +22,13 @@ import httpx
 
 from protocol.clock import Clock
 from protocol.destinations import addresses_of, is_public
-from protocol.errors import (
-    Forbidden,
-    InvalidInput,
-    MusterError,
-    NotFound,
-    RateLimited,
-    TooLarge,
-    Unavailable,
-    Unprocessable,
-)
+from protocol.errors import MusterError, TooLarge
 from protocol.identifiers import Digest
-from protocol.problems import MEDIA_TYPE, error_of_answer
 from protocol.retry import Deadline, DeadlinePassed
+from protocol.store_answers import BytesRefused, TransferError, UrlRefused, UrlStale, refusal
 from protocol.wire.uploads import UploadTicket
+
+__all__ = ["BytesRefused", "ObjectTransfer", "TransferError", "UrlRefused", "UrlStale"]
 
 T = TypeVar("T")
 
@@ -53,42 +41,7 @@ LEAST_RATE = 32 * 1024
 
 _PIECE = 1 << 20
 _MOST_ANSWER = 64 * 1024
-_CODE = re.compile(rb"<Code>([A-Za-z0-9]{1,64})</Code>")
 _HEADERS = re.compile(r"content-(type|length|md5)|if-none-match|x-(amz|goog)-[a-z0-9-]{1,48}")
-_OTHER_BYTES = {
-    "BadDigest",
-    "InvalidDigest",
-    "IncompleteBody",
-    "XAmzContentSHA256Mismatch",
-    "XAmzContentChecksumMismatch",
-}
-_TOO_LARGE = {"EntityTooLarge"}
-
-
-class TransferError(Unavailable):
-    """The store did not do it; it may later."""
-
-    code = "transfer-failed"
-    default_hint = "nothing is lost: the same is tried again later"
-
-
-class UrlStale(TransferError):
-    """The store takes the URL no longer, or never did."""
-
-    code = "url-stale"
-    default_hint = "ask for another URL; if that happens again, this machine's clock or the pool's store is wrong"
-
-
-class UrlRefused(InvalidInput):
-    """A URL that may not be spoken to."""
-
-    code = "url-refused"
-
-
-class BytesRefused(Unprocessable):
-    """The bytes are not those that were announced."""
-
-    code = "other-bytes"
 
 
 class ObjectTransfer:
@@ -167,11 +120,9 @@ class ObjectTransfer:
 
     async def _put(self, url: str, headers: Mapping[str, str], path: Path) -> None:
         async with self._answer("PUT", url, headers, content=_pieces(path)) as response:
-            body = await _short(response)
-        if response.status_code == 412:
-            return  # it is there: a PUT of ours whose answer was lost
-        if not 200 <= response.status_code < 300:
-            raise _refusal(response, body)
+            # 412: it is there, from a PUT of ours whose answer was lost.
+            if not response.is_success and response.status_code != 412:
+                raise await _refused(response)
 
     async def _fetch(self, url: str, target: Path, *, sha256: Digest, most_bytes: int) -> int:
         partial = target.with_name(f".{target.name}.part")
@@ -180,7 +131,7 @@ class ObjectTransfer:
             with partial.open("wb") as file:
                 async with self._answer("GET", url, {}) as response:
                     if response.status_code != 200:
-                        raise _refusal(response, await _short(response))
+                        raise await _refused(response)
                     async for piece in response.aiter_raw(_PIECE):
                         size += len(piece)
                         if size > most_bytes:
@@ -284,47 +235,11 @@ async def _pieces(path: Path) -> AsyncIterator[bytes]:
         file.close()
 
 
-async def _short(response: httpx.Response) -> bytes:
-    """The beginning of an answer that is for people."""
+async def _refused(response: httpx.Response) -> MusterError:
+    """What is wrong, from the beginning of an answer that is for people."""
     body = bytearray()
     async for piece in response.aiter_raw():
         body += piece
         if len(body) > _MOST_ANSWER:
             break
-    return bytes(body[:_MOST_ANSWER])
-
-
-def _refusal(response: httpx.Response, body: bytes) -> MusterError:
-    """What an answer that is no success means, whatever kind of store gave it."""
-    status, kind = response.status_code, response.headers.get("content-type", "")
-    if kind.split(";")[0].strip() == MEDIA_TYPE:
-        error = error_of_answer(status, kind, body)
-        if isinstance(error, Forbidden):
-            return UrlStale(error.detail)
-        if error.code == "other-bytes":
-            return BytesRefused(error.detail, hint=error.hint)
-        return error
-    match = _CODE.search(body)
-    code = match[1].decode() if match else ""
-    words = f"the store answered {status}" + (f" ({code})" if code else "")
-    if status == 429 or code == "SlowDown":
-        return RateLimited(words, retry_after=timedelta(seconds=10))
-    if 300 <= status < 400:
-        words += ": it sent us elsewhere, and redirects are not followed"
-    return _MEANINGS.get(code, _MEANINGS.get(status, TransferError))(words)
-
-
-_MEANINGS: Mapping[str | int, type[MusterError]] = {
-    401: UrlStale,
-    403: UrlStale,
-    404: NotFound,
-    413: TooLarge,
-    "EntityTooLarge": TooLarge,
-    "NoSuchBucket": TransferError,
-    "BadDigest": BytesRefused,
-    "IncompleteBody": BytesRefused,
-    "InvalidDigest": BytesRefused,
-    "XAmzContentChecksumMismatch": BytesRefused,
-    "XAmzContentSHA256Mismatch": BytesRefused,
-}
-"""What stores answer, by the code in their XML where there is one, else by status."""
+    return refusal(response.status_code, response.headers.get("content-type", ""), bytes(body[:_MOST_ANSWER]))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import botocore.auth
@@ -19,6 +21,7 @@ from protocol.clock import SystemClock
 from protocol.errors import InvalidInput
 from protocol.identifiers import Digest, digest
 from protocol.keys import Key
+from protocol.objects import BytesRefused, ObjectTransfer, UrlStale
 from protocol.wire.uploads import ObjectKey, ObjectLink, UploadTicket
 from tests.orchestrator.conftest import MakePool
 from tests.orchestrator.edge import POOL, PoolUnderTest
@@ -141,6 +144,29 @@ async def test_the_store_takes_nothing_but_what_was_announced(store: S3Store, ch
     url, sent, headers = change(given.url, content, dict(given.headers))
     assert (await put(url, sent, headers)).status_code == status
     assert await store.head(key) is None
+
+
+async def test_the_nodes_own_client_sends_to_a_real_store_and_reads_from_it(store: S3Store, tmp_path: Path) -> None:
+    content = os.urandom(3_000_000)
+    key, made = key_of(content), tmp_path / "made"
+    made.write_bytes(content)
+    given = await store.presign_put(key, size=len(content), content_type="text/plain", expires=LIFE)
+    ticket = UploadTicket(key=str(key), already_there=False, url=given.url, headers=dict(given.headers))
+    transfer = ObjectTransfer("http://127.0.0.1:1", clock=SystemClock())
+    other = tmp_path / "other"
+    other.write_bytes(b"X" + content[1:])
+    with pytest.raises(BytesRefused):
+        await transfer.put(ticket, other, size=len(content))
+    forged = ticket.model_copy(update={"url": ticket.url.replace(OWNER, Key.generate().address)})
+    with pytest.raises(UrlStale):
+        await transfer.put(forged, made, size=len(content))
+    for _ in range(2):  # the second finds it there
+        await transfer.put(ticket, made, size=len(content))
+    url = await store.presign_get(key, expires=LIFE)
+    fetched = tmp_path / "fetched"
+    assert await transfer.fetch(url, fetched, sha256=key.sha256, most_bytes=len(content)) == len(content)
+    assert fetched.read_bytes() == content
+    await transfer.aclose()
 
 
 async def test_what_is_there_is_not_overwritten(store: S3Store) -> None:

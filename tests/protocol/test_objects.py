@@ -1,0 +1,271 @@
+"""Presigned URLs are used as far as they may be trusted, and whatever a store does is told in our own words."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from protocol.clock import SystemClock, TurnedClock
+from protocol.errors import MusterError, NotFound, RateLimited, TooLarge, Unavailable
+from protocol.identifiers import digest
+from protocol.objects import BytesRefused, ObjectTransfer, TransferError, UrlRefused, UrlStale
+from protocol.wire.uploads import UploadTicket
+
+CONTENT = b"rollouts" * 1000
+SHA = digest(hashlib.sha256(CONTENT).digest())
+KEY = f"7/0x52908400098527886E0F7030069857D2E4169EE7/{SHA[2:]}"
+NAMES = {
+    "pool.example": ["93.184.215.14"],
+    "store.example": ["93.184.215.15"],
+    "inside.example": ["10.0.0.9"],
+    "half-inside.example": ["10.0.0.9", "93.184.215.16"],
+    "metadata.example": ["169.254.169.254"],
+    "pool.lan": ["10.0.0.1"],
+    "127.0.0.1": ["127.0.0.1"],
+    "10.0.0.9": ["10.0.0.9"],
+    "::1": ["::1"],
+}
+
+
+@pytest.fixture(autouse=True)
+def _names(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def resolved(host: str, port: int) -> list[str]:
+        assert port in {80, 443, 8000, 9000}
+        if host not in NAMES:
+            raise Unavailable(f"the host {host} can't be found")
+        return NAMES[host]
+
+    monkeypatch.setattr("protocol.objects.addresses_of", resolved)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "made"
+    path.write_bytes(CONTENT)
+    return path
+
+
+class Store:
+    """Remembers what it was asked, and gives one answer."""
+
+    def __init__(self, status: int = 200, body: bytes = b"", **headers: str) -> None:
+        self.asked: list[tuple[httpx.Request, bytes]] = []
+        self._answer = (status, body, headers)
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append((request, await request.aread()))
+        status, body, headers = self._answer
+        return httpx.Response(
+            status, headers={k.replace("_", "-"): v for k, v in headers.items()}, stream=httpx.ByteStream(body)
+        )
+
+
+def transfer(store: Any, own: str = "https://pool.example", *, plain: bool = False) -> ObjectTransfer:
+    return ObjectTransfer(own, clock=SystemClock(), allow_plain_http=plain, transport=httpx.MockTransport(store))
+
+
+def ticket(url: str, **headers: str) -> UploadTicket:
+    return UploadTicket(key=KEY, already_there=False, url=url, headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("url", "own", "plain"),
+    [
+        ("https://store.example/x?signature=1", "https://pool.example", False),
+        ("https://pool.example/v1/blobs/x", "https://pool.example", False),
+        ("http://127.0.0.1:9000/x", "http://127.0.0.1:8000", False),
+        ("http://[::1]:9000/x", "http://127.0.0.1:8000", False),
+        ("https://inside.example/x", "https://pool.lan", False),
+        ("http://10.0.0.9:9000/x", "http://pool.lan", True),
+        ("http://store.example/x", "https://pool.example", True),
+    ],
+)
+async def test_a_store_may_be_public_by_https_the_orchestrator_itself_or_in_its_own_private_network(
+    file: Path, url: str, own: str, plain: bool
+) -> None:
+    store = Store()
+    await transfer(store, own, plain=plain).put(ticket(url), file, size=len(CONTENT))
+    ((request, body),) = store.asked
+    assert (request.method, body) == ("PUT", CONTENT)
+    assert (request.headers["host"], request.headers["content-length"]) == (httpx.URL(url).netloc.decode(), "8000")
+    assert "transfer-encoding" not in request.headers
+
+
+async def test_it_speaks_to_the_address_that_was_checked_by_the_name_that_was_given(file: Path) -> None:
+    store = Store()
+    await transfer(store).put(ticket("https://store.example/x?y=1"), file, size=len(CONTENT))
+    ((request, _),) = store.asked
+    assert str(request.url) == "https://93.184.215.15/x?y=1"
+    assert (request.headers["host"], request.extensions["sni_hostname"]) == ("store.example", "store.example")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://store.example/x",
+        "https://inside.example/x",
+        "https://half-inside.example/x",
+        "https://metadata.example/x",
+        "http://127.0.0.1:9000/x",
+        "http://pool.example/x",
+        "https://user:secret@store.example/x",
+        "ftp://store.example/x",
+        "https:///x",
+        "file:///etc/passwd",
+        "not a url",
+    ],
+)
+async def test_a_url_that_leads_inside_or_can_be_read_on_the_way_is_refused_unasked(file: Path, url: str) -> None:
+    store = Store()
+    with pytest.raises(UrlRefused) as caught:
+        await transfer(store).put(ticket(url), file, size=len(CONTENT))
+    with pytest.raises(UrlRefused):
+        await transfer(store).fetch(url, file, sha256=SHA, most_bytes=1)
+    assert store.asked == []
+    assert "secret" not in caught.value.detail
+
+
+async def test_a_machines_metadata_service_is_no_store_even_where_private_networks_are(file: Path) -> None:
+    with pytest.raises(UrlRefused, match="link-local"):
+        await transfer(Store(), "http://pool.lan", plain=True).put(
+            ticket("http://metadata.example/x"), file, size=len(CONTENT)
+        )
+
+
+async def test_a_host_that_nobody_knows_may_be_known_later(file: Path) -> None:
+    with pytest.raises(Unavailable):
+        await transfer(Store()).put(ticket("https://nobody.example/x"), file, size=len(CONTENT))
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "elsewhere"},
+        {"Authorization": "Bearer x"},
+        {"Transfer-Encoding": "chunked"},
+        {"Cookie": "a=b"},
+        {"Content-Length": "7999"},
+        {"Content-Type": "a/b", "content-type": "c/d"},
+    ],
+)
+async def test_a_ticket_makes_us_send_no_header_that_a_store_does_not_need(file: Path, headers: dict[str, str]) -> None:
+    store = Store()
+    with pytest.raises(UrlRefused):
+        await transfer(store).put(ticket("https://store.example/x", **headers), file, size=len(CONTENT))
+    assert store.asked == []
+
+
+def problem(status: int, code: str, *, retryable: bool = False) -> Store:
+    body = {"status": status, "code": code, "detail": "in words", "retryable": retryable}
+    return Store(status, json.dumps(body).encode(), content_type="application/problem+json")
+
+
+def xml(status: int, code: str) -> Store:
+    return Store(status, f"<Error><Code>{code}</Code></Error>".encode())
+
+
+@pytest.mark.parametrize(
+    ("store", "kind", "retryable"),
+    [
+        (xml(403, "AccessDenied"), UrlStale, True),
+        (xml(403, "SignatureDoesNotMatch"), UrlStale, True),
+        (problem(403, "url-expired"), UrlStale, True),
+        (xml(400, "BadDigest"), BytesRefused, False),
+        (problem(422, "other-bytes"), BytesRefused, False),
+        (xml(400, "EntityTooLarge"), TooLarge, False),
+        (problem(413, "too-large"), TooLarge, False),
+        (xml(503, "SlowDown"), RateLimited, True),
+        (Store(429), RateLimited, True),
+        (problem(409, "being-uploaded", retryable=True), MusterError, True),
+        (problem(507, "storage-full", retryable=True), Unavailable, True),
+        (xml(404, "NoSuchBucket"), TransferError, True),
+        (Store(500), TransferError, True),
+        (Store(302, location="https://store.example/y"), TransferError, True),
+        (Store(400, b"<Code>" + b"x" * 100_000), TransferError, True),
+    ],
+)
+async def test_a_refusal_is_told_by_what_it_means_whatever_kind_of_store_gave_it(
+    file: Path, store: Store, kind: type[MusterError], retryable: bool
+) -> None:
+    with pytest.raises(kind) as caught:
+        await transfer(store).put(ticket("https://store.example/x"), file, size=len(CONTENT))
+    assert caught.value.retryable is retryable
+    assert len(store.asked) == 1
+    assert len(caught.value.detail) < 200
+
+
+@pytest.mark.parametrize("status", [200, 201, 204, 412])
+async def test_what_is_there_is_there_whether_this_put_brought_it_or_an_earlier_one(file: Path, status: int) -> None:
+    await transfer(Store(status)).put(ticket("https://store.example/x"), file, size=len(CONTENT))
+
+
+def breaking(error: Exception) -> Callable[[httpx.Request], httpx.Response]:
+    def answer(_: httpx.Request) -> httpx.Response:
+        raise error
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "error",
+    [httpx.ConnectError("x"), httpx.ReadTimeout("x"), httpx.WriteError("x"), httpx.RemoteProtocolError("x")],
+)
+async def test_a_connection_that_breaks_may_be_tried_again(file: Path, error: Exception) -> None:
+    with pytest.raises(TransferError, match="did not answer"):
+        await transfer(breaking(error)).put(ticket("https://store.example/x"), file, size=len(CONTENT))
+
+
+async def test_a_store_that_never_ends_is_left(file: Path, clock: TurnedClock) -> None:
+    async def never(_: httpx.Request) -> httpx.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    slow = ObjectTransfer("https://pool.example", clock=clock, transport=httpx.MockTransport(never))
+    put = asyncio.create_task(slow.put(ticket("https://store.example/x"), file, size=len(CONTENT)))
+    await asyncio.sleep(0.05)
+    await clock.turn(timedelta(minutes=5))
+    with pytest.raises(TransferError, match="not done in time"):
+        await put
+
+
+# Reading
+
+
+async def test_what_is_fetched_is_whole_and_right(tmp_path: Path) -> None:
+    target = tmp_path / "fetched"
+    size = await transfer(Store(200, CONTENT)).fetch("https://store.example/x", target, sha256=SHA, most_bytes=8000)
+    assert (size, target.read_bytes()) == (8000, CONTENT)
+    assert [path.name for path in tmp_path.iterdir()] == ["fetched"]
+
+
+async def _cut() -> AsyncIterator[bytes]:
+    yield CONTENT[:100]
+    raise httpx.ReadError("cut")
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (Store(200, CONTENT[:-1]), BytesRefused),
+        (Store(200, b"X" + CONTENT[1:]), BytesRefused),
+        (Store(200, CONTENT + b"x"), TooLarge),
+        (Store(404), NotFound),
+        (Store(403), UrlStale),
+        (Store(206, CONTENT), TransferError),
+        (Store(500), TransferError),
+        (lambda _: httpx.Response(200, content=_cut()), TransferError),
+    ],
+    ids=["cut", "other", "longer", "missing", "stale", "a-part", "broken", "breaks-off"],
+)
+async def test_what_is_not_right_is_not_kept(tmp_path: Path, answer: Any, kind: type[MusterError]) -> None:
+    with pytest.raises(kind):
+        await transfer(answer).fetch("https://store.example/x", tmp_path / "fetched", sha256=SHA, most_bytes=8000)
+    assert list(tmp_path.iterdir()) == []
