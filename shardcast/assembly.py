@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +17,9 @@ import structlog
 from protocol.clock import Clock
 from protocol.errors import Conflict, Unavailable
 from protocol.identifiers import Address, Digest
+from shardcast.delta.errors import BaseNeeded
+from shardcast.delta.rebuilding import rebuild
+from shardcast.delta.selection import stands_alone, wanted_alone, wanted_with_base
 from shardcast.errors import DiskFull, VersionDropped, VersionGone
 from shardcast.holding import MANIFEST_NAME, Holding
 from shardcast.manifest import BlockSpan, FileState, Manifest, VersionKey
@@ -26,6 +30,7 @@ from shardcast.transfer import Pace, Transfer
 from shardcast.upstream import Upstream
 
 _LOCK = ".lock"
+_DELTAS = ".deltas"
 _REPAIRS = 3
 
 _log = structlog.get_logger(__name__)
@@ -61,6 +66,7 @@ class Assembly:
         clock: Of deadlines.
         pace: How much is asked for at a time.
         on_progress: Told now and then.
+        base: The complete folder of the version's base: deltas are fetched instead of whole files.
     """
 
     def __init__(
@@ -76,6 +82,7 @@ class Assembly:
         clock: Clock,
         pace: Pace | None = None,
         on_progress: OnProgress | None = None,
+        base: Path | None = None,
     ) -> None:
         self.key = key
         self.target = to / str(key.version)
@@ -89,6 +96,8 @@ class Assembly:
         self._clock = clock
         self._pace = pace
         self._on_progress = on_progress
+        self._base = base
+        self._wanted = wanted_alone if base is None else wanted_with_base(self.manifest)
 
     async def run(self, *, expected: Digest | None = None) -> Path:
         """Returns the folder, complete under its number.
@@ -102,6 +111,8 @@ class Assembly:
             VersionDropped: The publisher's own blocks don't make what was announced; nothing stays.
             DiskFull: There is no room; nothing stays.
             Conflict: Another process is at it.
+            BaseNeeded: There is no base, and files travel as deltas only.
+            WrongBase: The base is not what the deltas were made on.
         """
         if await self._is_complete_already(expected):
             return self.target
@@ -124,24 +135,23 @@ class Assembly:
         holding = Holding(manifest, log=log, locate=lambda file: self.target / file.path)
         if log.exists():
             spans = holding.resume()
-            if manifest.sealed and expected in {None, manifest.digest}:
-                bad = [span for span in spans if len(await asyncio.to_thread(holding.check, span)) != span.count]
-                if not bad and all(_size(holding.path(file.index)) == file.announced for file in manifest.files):
-                    self.manifest = manifest
-                    return True
+            right = manifest.sealed and expected in {None, manifest.digest}
+            if right and await asyncio.to_thread(_is_whole, holding, spans):
+                self.manifest = manifest
+                return True
         _log.info("folder-is-not-the-version", path=str(self.target), version=str(self.key))
         await asyncio.to_thread(shutil.rmtree, self.partial, ignore_errors=True)
         self.target.rename(self.partial)
         return False
 
     async def _fetch(self, expected: Digest | None) -> None:
-        holding = Holding(self.manifest, log=self.partial / MANIFEST_NAME, locate=lambda file: self.partial / file.path)
+        holding = Holding(self.manifest, log=self.partial / MANIFEST_NAME, locate=self._locate)
         known: list[BlockSpan] = []
         if (self.partial / MANIFEST_NAME).exists():
             known = await asyncio.to_thread(holding.resume)
         else:
             holding.start()
-        sums = Sums(holding, wanted=_wanted)
+        sums = Sums(holding, wanted=self._wanted)
         hashing = asyncio.create_task(sums.wrong())
         try:
             await self._transfer(holding, known)
@@ -165,6 +175,8 @@ class Assembly:
             raise VersionDropped(
                 f"version {self.key} was announced as {expected}, and what the relays give is {self.manifest.digest}"
             )
+        if self._base is None and not stands_alone(self.manifest):
+            raise BaseNeeded(f"version {self.key} has files that travel as deltas only")
         await asyncio.to_thread(self._finish_files, holding)
 
     async def _transfer(self, holding: Holding, spans: list[BlockSpan]) -> None:
@@ -175,7 +187,7 @@ class Assembly:
             metrics=self._metrics,
             clock=self._clock,
             pace=self._pace,
-            wanted=_wanted,
+            wanted=self._wanted,
             advanced=lambda: self._tell(holding),
         )
         try:
@@ -200,8 +212,12 @@ class Assembly:
 
     def _finish_files(self, holding: Holding) -> None:
         for file in self.manifest.files:
-            holding.settle(file.index)
-        belonging = {holding.path(file.index) for file in self.manifest.files} | {self.partial / MANIFEST_NAME}
+            if self._wanted(file):
+                holding.settle(file.index)
+        if self._base is not None:
+            rebuild(holding, base=self._base, into=self.partial)
+        shutil.rmtree(self.partial / _DELTAS, ignore_errors=True)
+        belonging = {self.partial / file.path for file in self.manifest.files} | {self.partial / MANIFEST_NAME}
         for path in self.partial.rglob("*"):
             if path.is_file() and path not in belonging:
                 path.unlink()  # of an older attempt
@@ -209,6 +225,15 @@ class Assembly:
     def _show(self) -> None:
         (self.partial / _LOCK).unlink(missing_ok=True)
         self.partial.rename(self.target)
+
+    def _locate(self, file: FileState) -> Path:
+        return (self.partial / _DELTAS if file.kind == "delta" else self.partial) / file.path
+
+    def _announced(self) -> int:
+        """Bytes that travel here."""
+        if self.manifest.base is None:
+            return self.manifest.size
+        return sum(file.announced for file in self.manifest.files if self._wanted(file))
 
     def _tell(self, holding: Holding) -> None:
         if self._on_progress is not None:
@@ -218,19 +243,35 @@ class Assembly:
                     version=self.key.version,
                     attempt=self.key.attempt,
                     done=holding.held,
-                    announced=manifest.size,
+                    announced=self._announced(),
                     sealed=manifest.sealed,
                 )
             )
 
 
-def _wanted(file: FileState) -> bool:
-    return file.kind == "full"
+def _is_whole(holding: Holding, spans: Iterable[BlockSpan]) -> bool:
+    """Whether every file of a version is there to the bit, however it came."""
+    files = holding.manifest.files
+    full = {file.path for file in files if file.kind == "full"}
+    if any(files[span.file].kind == "full" and len(holding.check(span)) != span.count for span in spans):
+        return False
+    for file in files:
+        made = file.whole
+        if _size(holding.path(file.index)) != (file.announced if made is None else made.size):
+            return False
+        if made is not None and file.path not in full and _sha256(holding.path(file.index)) != made.sha256:
+            return False
+    return True
 
 
 def _among(indexes: Iterable[int]) -> Callable[[FileState], bool]:
     chosen = frozenset(indexes)
     return lambda file: file.index in chosen
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _size(path: Path) -> int:

@@ -31,6 +31,8 @@ from protocol.errors import MusterError, Unavailable
 from protocol.identifiers import Address, Digest, run_id
 from protocol.retry import Deadline, DeadlinePassed
 from shardcast.assembly import Assembly, OnProgress
+from shardcast.delta.bases import LONGEST_CHAIN, Bases, Chain
+from shardcast.delta.errors import BaseNeeded, WrongBase
 from shardcast.directory import Directory
 from shardcast.errors import NoProgress, StaleRelays, VersionDropped, VersionGone
 from shardcast.freshness import Announced, Announcements
@@ -114,6 +116,7 @@ class Client:
             metrics=self.metrics,
             clock=self._clock,
         )
+        self._bases = Bases(run=self.run, signer=signer, directory=self._directory)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -217,9 +220,77 @@ class Client:
             yield fetched
 
     async def _fetch_unless_voided(
-        self, key: VersionKey, to: Path, on_progress: OnProgress | None, *, overtaken: bool
+        self,
+        key: VersionKey,
+        to: Path,
+        on_progress: OnProgress | None,
+        *,
+        overtaken: bool,
+        expected: Digest | None = None,
+        depth: int = 0,
     ) -> Fetched | None:
-        """Fetches one attempt; None if a newer one voids it, or takes its place before it is sealed."""
+        """Fetches one attempt; None if a newer one voids it, or takes its place before it is sealed.
+
+        What changed since a version that lies here is enough, if that is fewer bytes; if it turns out that the version
+        travels in no other way, its base is fetched first.
+        """
+        chain = await self._bases.chain(key, to)
+        base = None if chain is None else await self._walk(chain, to)
+        for _ in range(3):  # with what lies here; whole; with a base that was fetched or mended for it
+            try:
+                return await self._fetch_once(key, to, on_progress, overtaken=overtaken, expected=expected, base=base)
+            except WrongBase as error:
+                _log.warning("wrong-base", version=str(key), why=error.detail)
+                base = None
+            except BaseNeeded:
+                base = await self._fetch_base(key, to, depth)
+        raise VersionDropped(f"version {key} can't be made from its base, which is as its publisher signed it")
+
+    async def _walk(self, chain: Chain, to: Path) -> Path | None:
+        """Makes the versions of a chain; the last one's folder, or None if that does not work out."""
+        folder = chain.start
+        for link in chain.links:
+            key = VersionKey(link.version, link.attempt)
+            try:
+                made = await self._fetch_once(key, to, None, overtaken=False, expected=link.digest, base=folder)
+            except (WrongBase, VersionGone, VersionDropped) as error:
+                _log.info("chain-broken", version=str(key), why=error.detail)
+                return None
+            if made is None:
+                return None
+            folder = made.path
+        return folder
+
+    async def _fetch_base(self, key: VersionKey, to: Path, depth: int) -> Path:
+        base = self._directory.base_of(key)
+        if base is None or depth == LONGEST_CHAIN:
+            raise VersionDropped(f"version {key} is built on more than {LONGEST_CHAIN} others, none of which is whole")
+        wanted = VersionKey(base.version, base.attempt)
+        gone = VersionGone(f"version {wanted}, on which {key} is built, is held by no relay")
+        deadline = Deadline.after(self._upstream.patience.progress, clock=self._clock)
+        while True:
+            seen = self._directory.revision
+            if await self._directory.newest(version=base.version) == wanted:
+                break
+            try:  # a relay that is new itself fetches what is newest first, and then its base
+                await deadline.bound(self._directory.next_change(seen), what="the wait for a base")
+            except Unavailable:
+                raise gone from None
+        made = await self._fetch_unless_voided(wanted, to, None, overtaken=False, expected=base.digest, depth=depth + 1)
+        if made is None:
+            raise gone
+        return made.path
+
+    async def _fetch_once(
+        self,
+        key: VersionKey,
+        to: Path,
+        on_progress: OnProgress | None,
+        *,
+        overtaken: bool,
+        expected: Digest | None,
+        base: Path | None,
+    ) -> Fetched | None:
         began = self._clock.monotonic()
         assembly = Assembly(
             key,
@@ -232,8 +303,9 @@ class Client:
             clock=self._clock,
             pace=self._pace,
             on_progress=on_progress,
+            base=base,
         )
-        work = asyncio.create_task(self._assemble(assembly))
+        work = asyncio.create_task(self._assemble(assembly, expected))
         watch = asyncio.create_task(self._until_voided(assembly, overtaken=overtaken))
         try:
             await asyncio.wait({work, watch}, return_when=asyncio.FIRST_COMPLETED)
@@ -264,8 +336,8 @@ class Client:
             took=timedelta(seconds=took),
         )
 
-    async def _assemble(self, assembly: Assembly) -> Path:
-        path = await assembly.run(expected=await self._expected(assembly.key))
+    async def _assemble(self, assembly: Assembly, expected: Digest | None) -> Path:
+        path = await assembly.run(expected=expected or await self._expected(assembly.key))
         expected = await self._expected(assembly.key)  # it may have been announced meanwhile
         if expected not in {None, assembly.manifest.digest}:
             await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)

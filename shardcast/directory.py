@@ -17,6 +17,7 @@ from protocol.clock import Clock
 from protocol.identifiers import Address, Digest
 from shardcast.connection import Failed
 from shardcast.errors import BadManifest
+from shardcast.extensions import Base
 from shardcast.manifest import Manifest, VersionKey
 from shardcast.metrics import FetchingMetrics
 from shardcast.peers import Fault, Peers
@@ -62,6 +63,7 @@ class Directory:
         self._listings: dict[str, Listing] = {}
         self._asked: set[str] = set()
         self._real: set[VersionKey] = set()
+        self._bases: dict[VersionKey, Base | None] = {}
         self._lies: set[tuple[str, VersionKey]] = set()
         self._change = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -137,23 +139,51 @@ class Directory:
                 return key
             checked.add(key)
 
+    def base_of(self, key: VersionKey) -> Base | None:
+        """What the deltas of a version that is real are applied to, if it has any."""
+        return self._bases.get(key)
+
+    async def sealed(self, key: VersionKey) -> Manifest | None:
+        """The whole manifest of a version; None if nobody has it, or it is not sealed yet."""
+        for url in self._holders(key):
+            manifest = Manifest(run=self._run, key=key, signer=self._signer)
+            try:
+                async for line in self._upstream.manifest_lines(url, key, start=0):
+                    if line == b"\n":
+                        break
+                    manifest.read(line)
+                    if manifest.sealed:
+                        return manifest
+            except BadManifest as error:
+                self._note_lie(url, key, error)
+            except Failed as error:
+                self._note(url, error.fault)
+        return None
+
+    def _holders(self, key: VersionKey) -> list[str]:
+        return [
+            url for url, listing in self._listings.items() if key in _keys(listing) and (url, key) not in self._lies
+        ]
+
+    def _note_lie(self, url: str, key: VersionKey, error: BadManifest) -> None:
+        _log.warning("bad-manifest", peer=url, version=str(key), why=error.detail)
+        self._note(url, Fault.BAD_MANIFEST)
+        self._lies.add((url, key))
+
     async def _is_real(self, key: VersionKey) -> bool:
         if key in self._real:
             return True
-        holders = [url for url, listing in self._listings.items() if key in {each.key for each in listing.versions}]
-        for url in holders:
-            if (url, key) in self._lies:
-                continue
+        for url in self._holders(key):
             try:
                 async for line in self._upstream.manifest_lines(url, key, start=0):
                     if line != b"\n":
-                        Manifest(run=self._run, key=key, signer=self._signer).read(line)
+                        manifest = Manifest(run=self._run, key=key, signer=self._signer)
+                        manifest.read(line)
+                        self._bases[key] = manifest.base
                         self._real.add(key)
                         return True
             except BadManifest as error:
-                _log.warning("bad-manifest", peer=url, version=str(key), why=error.detail)
-                self._note(url, Fault.BAD_MANIFEST)
-                self._lies.add((url, key))
+                self._note_lie(url, key, error)
             except Failed as error:
                 self._note(url, error.fault)
                 if error.fault is Fault.GONE:

@@ -31,6 +31,8 @@ from protocol.errors import Conflict, InvalidInput
 from protocol.identifiers import Digest, run_id
 from protocol.keys import Key
 from shardcast.authoring import Author
+from shardcast.delta.publishing import publish_deltas
+from shardcast.errors import VersionGone
 from shardcast.extensions import Base
 from shardcast.guard import ServingLimits
 from shardcast.holding import Holding, Locate
@@ -171,16 +173,33 @@ class Origin:
         yield writing
         writing.published = await self.finish(publication)
 
-    async def publish_folder(self, version: int, folder: Path) -> Published:
+    async def publish_folder(
+        self, version: int, folder: Path, *, base: int | None = None, full: bool = True
+    ) -> Published:
         """Publishes a complete folder; it must stay as it is while the version is held.
 
+        Args:
+            version: Its number.
+            folder: With the version's files.
+            base: A version that is held here: what changed since it is published first, for those who have it.
+            full: Whether whole files travel, too. Without them (and with a base) only those files do whose change
+                would be nearly as large; whoever lacks the base fetches that first.
+
         Raises:
-            InvalidInput: Something in it can't stand in a version.
+            InvalidInput: Something in it can't stand in a version, or the base is not older.
+            VersionGone: The base is not held, or not complete.
         """
         sizes = await asyncio.to_thread(file_sizes, folder)
-        publication = self.begin(version, folder=folder)
+        based = None if base is None else self._base(base)
+        publication = self.begin(version, folder=folder, base=based)
+        deltas: set[str] = set()
+        if based is not None:
+            key = publication.holding.manifest.key
+            old = self.content_folder(VersionKey(based.version, based.attempt))
+            deltas = await publish_deltas(publication, old=old, new=folder, deltas=self.delta_folder(key), sizes=sizes)
         for path, size in sizes.items():
-            await publication.advance(path, expected=size, ended=True)
+            if full or path not in deltas:
+                await publication.advance(path, expected=size, ended=True)
         return await self.finish(publication)
 
     def begin(self, version: int, *, folder: Path, base: Base | None = None) -> Publication:
@@ -225,9 +244,20 @@ class Origin:
         self._forget(holding.manifest.key)
         shutil.rmtree(self._state / "files" / str(holding.manifest.key.version), ignore_errors=True)
 
+    def content_folder(self, key: VersionKey) -> Path:
+        """Where the whole files of a held version lie, whether they travel or not."""
+        return Path(self._path(key, "folder").read_text())
+
     def delta_folder(self, key: VersionKey) -> Path:
         """Where the deltas of a version lie, at the paths of what they make."""
         return self._state / "deltas" / str(key)
+
+    def _base(self, version: int) -> Base:
+        holding = self.shelf.get(version)
+        if holding is None or holding.manifest.digest is None:
+            raise VersionGone(f"version {version} can't be a base: it is not here, or not complete")
+        key = holding.manifest.key
+        return Base(version=key.version, attempt=key.attempt, digest=holding.manifest.digest)
 
     def _locate(self, key: VersionKey, folder: Path) -> Locate:
         deltas = self.delta_folder(key)
@@ -257,7 +287,7 @@ class Origin:
             version, attempt, _ = log.name.split(".")
             key = VersionKey(int(version), int(attempt))
             try:
-                folder = Path(self._path(key, "folder").read_text())
+                folder = self.content_folder(key)
             except OSError:
                 continue
             manifest = Manifest(run=self.run, key=key, signer=self._key.address)

@@ -27,6 +27,7 @@ from prometheus_client import CollectorRegistry
 from protocol.clock import Clock, SystemClock
 from protocol.errors import InvalidInput, MusterError, Unavailable
 from protocol.identifiers import Address, run_id
+from shardcast.delta.selection import stands_alone
 from shardcast.directory import Directory
 from shardcast.errors import DiskFull
 from shardcast.guard import ServingLimits
@@ -190,8 +191,8 @@ class Relay:
         return held is not None and held.manifest.key >= key
 
     def _is_base(self, key: VersionKey) -> bool:
-        bases = (holding.manifest.base for holding in self.shelf)
-        return any(base is not None and base.version == key.version for base in bases)
+        needing = (holding.manifest for holding in self.shelf if not stands_alone(holding.manifest))
+        return any(each.base is not None and each.base.version == key.version for each in needing)
 
     async def _begin(self, key: VersionKey) -> None:
         folder = self._store / str(key)

@@ -11,6 +11,7 @@ from pydantic import Field
 from protocol.clock import Clock, SystemClock
 from protocol.identifiers import Address, Digest, WireAddress, WireDigest
 from protocol.wire.base import WireModel
+from shardcast.delta.selection import stands_alone
 from shardcast.errors import VersionGone
 from shardcast.extensions import MOST_ATTEMPT, MOST_VERSION
 from shardcast.holding import Holding
@@ -111,7 +112,8 @@ class Shelf:
         kept = newest[:keep]
         needed = {holding.manifest.key.version for holding in kept}
         for holding in newest:  # newest first, so a base's base is found too
-            if holding.manifest.key.version in needed and (base := holding.manifest.base) is not None:
+            base = holding.manifest.base
+            if holding.manifest.key.version in needed and base is not None and not stands_alone(holding.manifest):
                 needed.add(base.version)
         return [holding for holding in newest if holding.manifest.key.version not in needed]
 

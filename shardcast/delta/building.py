@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -40,6 +41,8 @@ class BuiltDelta:
     size: int = 0
     """Bytes of the delta."""
     target_size: int = 0
+    sha256: str = ""
+    """Of the target, 64 hex digits."""
     values: int = 0
     """Values that were compared with a like in the base; in a file of unknown kind, bytes."""
     changed: int = 0
@@ -75,6 +78,7 @@ class _Builder:
         self._limit = limit
         self._zstd = zstandard.ZstdCompressor(level=LEVEL, write_checksum=False, write_content_size=True)
         self._built = BuiltDelta()
+        self._sha256 = hashlib.sha256()
 
     def build(self, base: Path, target: Path) -> BuiltDelta:
         base_size, target_size = os.fstat(self._old).st_size, os.fstat(self._new).st_size
@@ -83,10 +87,12 @@ class _Builder:
         for pair in pairs(spans(base, size=base_size), spans(target, size=target_size)):
             for piece in _pieces(pair):
                 self._segment(piece)
+        self._built.sha256 = self._sha256.hexdigest()
         return self._built
 
     def _segment(self, piece: Pair) -> None:
         new = _read(self._new, piece.start, piece.length)
+        self._sha256.update(new)  # pieces come in the target's order, and leave nothing out
         if piece.base is None:
             self._emit(Mode.LITERAL, piece, to_planes(_words(new, piece.word), piece.word))
             return

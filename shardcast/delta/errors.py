@@ -8,7 +8,7 @@ TooLarge
 
 from __future__ import annotations
 
-from protocol.errors import InvalidInput, TooLarge
+from protocol.errors import Conflict, InvalidInput, TooLarge
 
 
 class BadDelta(InvalidInput):
@@ -23,3 +23,17 @@ class DeltaTooLarge(TooLarge):
 
     code = "delta-too-large"
     default_hint = "publish the whole file"
+
+
+class WrongBase(Conflict):
+    """The base on this disk is not what a version's deltas were made on."""
+
+    code = "wrong-base"
+    default_hint = "delete the base's folder, and fetch again"
+
+
+class BaseNeeded(Conflict):
+    """A version has files that travel as deltas only, and its base is not here."""
+
+    code = "base-needed"
+    default_hint = "fetch the base first"

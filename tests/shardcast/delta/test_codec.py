@@ -43,6 +43,7 @@ def round_trip(folder: Path, base: bytes, target: bytes) -> int:
     (folder / "target").write_bytes(target)
     built = build_delta(base=folder / "base", target=folder / "target", delta=folder / "delta")
     assert built.size == (folder / "delta").stat().st_size
+    assert built.sha256 == hashlib.sha256(target).hexdigest()
     (folder / "again").unlink(missing_ok=True)
     told = apply_delta(base=folder / "base", delta=folder / "delta", target=folder / "again", size=len(target))
     assert (folder / "again").read_bytes() == target

@@ -1,0 +1,44 @@
+"""Which files of a version travel to somebody who has its base, and which to somebody who has not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shardcast.manifest import FileState, Manifest
+
+Wanted = Callable[[FileState], bool]
+
+
+def wanted_alone(file: FileState) -> bool:
+    """Without the base: every whole file, and no delta."""
+    return file.kind == "full"
+
+
+def wanted_with_base(manifest: Manifest) -> Wanted:
+    """With the base: every delta, and the whole files that have none. A delta is declared before its file."""
+    deltas: set[str] = set()
+    looked = 0
+
+    def wanted(file: FileState) -> bool:
+        nonlocal looked
+        for each in manifest.files[looked:]:
+            if each.kind == "delta":
+                deltas.add(each.path)
+        looked = len(manifest.files)
+        return file.kind == "delta" or file.path not in deltas
+
+    return wanted
+
+
+def stands_alone(manifest: Manifest) -> bool:
+    """Whether a version needs no base: each of its files travels whole, too. Not known before it is sealed."""
+    if manifest.base is None:
+        return True
+    whole = {file.path for file in manifest.files if file.kind == "full"}
+    return manifest.sealed and all(file.path in whole for file in manifest.files)
+
+
+def bytes_with_base(manifest: Manifest) -> int:
+    """Bytes that travel to somebody who has the base."""
+    wanted = wanted_with_base(manifest)
+    return sum(file.announced for file in manifest.files if wanted(file))

@@ -1,0 +1,269 @@
+"""Versions that travel as what changed: the same bytes and digest as whole ones, over fewer bytes where that is so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from protocol.checkpoints import folder_files, version_digest
+from shardcast.client import Client, Fetched
+from shardcast.delta.segments import HEADER
+from shardcast.errors import VersionDropped, VersionGone
+from shardcast.extensions import Whole
+from shardcast.origin import Origin, Published
+from shardcast.relay import Relay
+from tests.shardcast.conftest import QUICK, RUN_NAME, read_folder, write_folder
+from tests.shardcast.delta.test_codec import safetensors
+from tests.shardcast.manifests import PUBLISHER
+
+Clients = Callable[..., Client]
+
+VALUES = 700_000
+"""Some blocks' worth."""
+
+
+class Trainer:
+    """Makes versions of a model that are alike, and publishes them.
+
+    Args:
+        origin: Where.
+        folder: For the versions' own folders.
+    """
+
+    def __init__(self, origin: Origin, folder: Path) -> None:
+        self.origin = origin
+        self.contents: dict[int, dict[str, bytes]] = {}
+        self._folder = folder
+        self._draw = np.random.default_rng(7)
+        self._weights = self._draw.integers(0, 2**16, VALUES, dtype=np.uint16)
+
+    async def step(self, version: int, *, base: int | None = None, full: bool = True, share: float = 0.01) -> Published:
+        """The next version, in which this share of values differs."""
+        self._weights = self._weights + (self._draw.random(VALUES) < share).astype(np.uint16)
+        self.contents[version] = {
+            "model.safetensors": safetensors({"w": ("BF16", self._weights.tobytes())}, metadata=str(version)),
+            "table.bin": self._draw.bytes(3000),  # another one each time: its delta is not worth it
+            "tokenizer/vocabulary.json": b"[" + b"0," * 5000 + b"0]",
+        }
+        folder = write_folder(self._folder / str(version), self.contents[version])
+        return await self.origin.publish_folder(version, folder, base=base, full=full)
+
+    def check(self, fetched: Fetched) -> None:
+        """Whether a folder is its version, to the bit and by digest."""
+        assert read_folder(fetched.path) == self.contents[fetched.version]
+        assert fetched.digest == version_digest(folder_files(fetched.path))
+        assert fetched.size == sum(map(len, self.contents[fetched.version].values()))
+
+    def whole(self, version: int) -> int:
+        return sum(map(len, self.contents[version].values()))
+
+
+@pytest.fixture
+def trainer(origin: Origin, tmp_path: Path) -> Trainer:
+    return Trainer(origin, tmp_path / "trained")
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def received(client: Client) -> float:
+    """Bytes of blocks that came, over the whole life of a client."""
+    return sum(
+        sample.value
+        for metric in client.metrics.received.collect()
+        for sample in metric.samples
+        if sample.name.endswith("_total")
+    )
+
+
+async def test_who_has_the_base_fetches_what_changed_and_gets_what_others_get(
+    trainer: Trainer, client_of: Clients, tmp_path: Path
+) -> None:
+    await trainer.step(1)
+    async with client_of(trainer.origin.url) as client:
+        await client.fetch(1, tmp_path / "to")
+        published = await trainer.step(2, base=1)
+        fetched = await client.fetch(2, tmp_path / "to")
+    async with client_of(trainer.origin.url) as newcomer:
+        whole = await newcomer.fetch(2, tmp_path / "new")
+    trainer.check(fetched)
+    trainer.check(whole)
+    assert published.digest == fetched.digest == whole.digest
+    assert fetched.received < 0.02 * fetched.size
+    assert whole.received == whole.size
+    assert names(tmp_path / "to") == ["1", "2"]
+    assert names(tmp_path / "new") == ["2"]
+    assert names(tmp_path / "to" / "2") == [".manifest", "model.safetensors", "table.bin", "tokenizer"]
+
+
+async def test_a_newcomer_to_a_version_of_deltas_only_fetches_its_base_first(
+    trainer: Trainer, client_of: Clients, tmp_path: Path
+) -> None:
+    await trainer.step(1)
+    await trainer.step(2, base=1, full=False)
+    await trainer.step(3, base=2, full=False)
+    async with client_of(trainer.origin.url) as client:
+        fetched = await client.fetch(3, tmp_path / "to")
+        trainer.check(fetched)
+        assert received(client) < 1.1 * trainer.whole(3)
+    assert names(tmp_path / "to") == ["1", "2", "3"]
+
+
+async def test_a_chain_of_deltas_is_followed_from_what_lies_here(
+    trainer: Trainer, client_of: Clients, tmp_path: Path
+) -> None:
+    await trainer.step(1)
+    async with client_of(trainer.origin.url) as client:
+        await client.fetch(1, tmp_path / "to")
+        for version in (2, 3, 4):
+            await trainer.step(version, base=version - 1)
+        before = received(client)
+        trainer.check(await client.fetch(4, tmp_path / "to"))
+        assert received(client) - before < 0.06 * trainer.whole(4)
+
+
+async def test_a_chain_that_costs_more_than_the_whole_version_is_not_followed(
+    trainer: Trainer, client_of: Clients, tmp_path: Path
+) -> None:
+    await trainer.step(1)
+    async with client_of(trainer.origin.url) as client:
+        await client.fetch(1, tmp_path / "to")
+        for version in range(2, 12):
+            await trainer.step(version, base=version - 1, share=0.5)  # a delta is an eighth of the file
+        fetched = await client.fetch(11, tmp_path / "to")
+    trainer.check(fetched)
+    assert fetched.received == fetched.size
+    assert names(tmp_path / "to") == ["1", "11"]
+
+
+async def test_a_file_whose_change_is_too_large_travels_whole(
+    trainer: Trainer, client_of: Clients, tmp_path: Path
+) -> None:
+    await trainer.step(1)
+    await trainer.step(2, base=1, full=False)
+    held = trainer.origin.shelf.get(2)
+    assert held is not None
+    assert {file.path: file.kind for file in held.manifest.files} == {
+        "model.safetensors": "delta",
+        "tokenizer/vocabulary.json": "delta",
+        "table.bin": "full",
+    }
+
+
+@pytest.mark.parametrize("full", [True, False])
+async def test_a_base_that_went_bad_on_disk_costs_bytes_and_nothing_else(
+    trainer: Trainer, client_of: Clients, tmp_path: Path, full: bool
+) -> None:
+    await trainer.step(1)
+    async with client_of(trainer.origin.url) as client:
+        base = await client.fetch(1, tmp_path / "to")
+        with (base.path / "model.safetensors").open("r+b") as file:
+            file.seek(500_000)
+            file.write(b"rot")
+        await trainer.step(2, base=1, full=full)
+        trainer.check(await client.fetch(2, tmp_path / "to"))
+
+
+async def test_a_base_that_no_relay_has_any_more_is_said(
+    stack: AsyncExitStack, client_of: Clients, tmp_path: Path
+) -> None:
+    origin = await stack.enter_async_context(Origin(tmp_path / "origin", run=RUN_NAME, key=PUBLISHER))
+    trainer = Trainer(origin, tmp_path / "trained")
+    await trainer.step(1)
+    await trainer.step(2, base=1, full=False)
+    base = origin.shelf.get(1)
+    assert base is not None
+    origin.withdraw(base)
+    async with client_of(origin.url, patience=replace(QUICK, progress=timedelta(seconds=0.5))) as client:
+        with pytest.raises(VersionGone, match=r"version 1\.1, on which 2\.1 is built"):
+            await client.fetch(2, tmp_path / "to")
+    with pytest.raises(VersionGone, match="can't be a base"):
+        await trainer.step(3, base=1)
+
+
+async def test_bases_are_held_until_a_whole_version_makes_them_needless(stack: AsyncExitStack, tmp_path: Path) -> None:
+    origin = await stack.enter_async_context(Origin(tmp_path / "origin", run=RUN_NAME, key=PUBLISHER, keep=1))
+    trainer = Trainer(origin, tmp_path / "trained")
+
+    def held() -> list[int]:
+        return [each.version for each in origin.shelf.listing().versions]
+
+    await trainer.step(1)
+    await trainer.step(2, base=1, full=False)
+    await trainer.step(3, base=2, full=False)
+    assert held() == [3, 2, 1]
+    await trainer.step(4, base=3)
+    assert held() == [4]
+
+
+async def test_a_delta_that_does_not_make_what_was_signed_drops_the_version(
+    trainer: Trainer, client_of: Clients, tmp_path: Path
+) -> None:
+    published = await trainer.step(1)
+    del published
+    old = trainer.contents[1]["model.safetensors"]
+    base = trainer.origin._base(1)
+    publication = trainer.origin.begin(2, folder=tmp_path / "none", base=base)
+    delta = trainer.origin.delta_folder(publication.holding.manifest.key) / "model.safetensors"
+    delta.parent.mkdir(parents=True)
+    delta.write_bytes(HEADER.pack(b"MUSTDLT1", len(old), len(old)) + b"no segments of any kind")
+    whole = Whole(size=len(old), sha256="ab" * 32)
+    await publication.advance("model.safetensors", kind="delta", whole=whole, ended=True)
+    await trainer.origin.finish(publication)
+    async with client_of(trainer.origin.url) as client:
+        await client.fetch(1, tmp_path / "to")
+        with pytest.raises(VersionDropped, match="can't be made from its base"):
+            await client.fetch(2, tmp_path / "to")
+    assert names(tmp_path / "to")[-1] == "1"
+
+
+PLANS: dict[str, list[tuple[int, int | None, bool]]] = {
+    "an anchor and deltas": [(1, None, True), (2, 1, False), (3, 2, False), (4, 3, False)],
+    "anchors that are deltas, too": [(1, None, True), (2, 1, False), (3, 2, True), (4, 3, False)],
+    "whole ones between": [(1, None, True), (2, 1, False), (3, None, True), (4, 3, False)],
+    "a base further back": [(1, None, True), (2, 1, False), (3, 1, False), (5, 3, False)],
+}
+
+
+@pytest.mark.parametrize("plan", PLANS)
+async def test_who_follows_has_each_version_as_it_was_trained(
+    trainer: Trainer, client_of: Clients, tmp_path: Path, plan: str
+) -> None:
+    async with client_of(trainer.origin.url) as client:
+        following = client.follow(tmp_path / "to")
+        for version, base, full in PLANS[plan]:
+            await trainer.step(version, base=base, full=full)
+            fetched = await anext(following)
+            assert fetched.version == version
+            trainer.check(fetched)
+        await following.aclose()
+    assert len(names(tmp_path / "to")) == 2
+
+
+async def test_a_relay_that_comes_late_holds_the_bases_that_its_versions_need(
+    trainer: Trainer, client_of: Clients, stack: AsyncExitStack, tmp_path: Path
+) -> None:
+    await trainer.step(1)
+    await trainer.step(2, base=1, full=False)
+    await trainer.step(3, base=2, full=False)
+    relay = await stack.enter_async_context(
+        Relay(
+            tmp_path / "relay",
+            upstreams=[trainer.origin.url],
+            run=RUN_NAME,
+            signer=PUBLISHER.address,
+            keep=1,
+            patience=QUICK,
+        )
+    )
+    async with client_of(relay.url) as client:
+        fetched = await anext(client.follow(tmp_path / "to"))
+        assert fetched.version == 3
+        trainer.check(fetched)
