@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
 import sys
@@ -22,6 +21,8 @@ _INSIDE = "/muster"
 _FIRST_USER = 2_000_000_000
 _USERS = 100_000
 """A range of user ids that no system gives out; each sandbox takes one, so that none can reach another."""
+
+_CAP_SETGID, _CAP_SETUID, _CAP_SYS_ADMIN = 6, 7, 21
 
 _STANDARD_LIBRARY = (
     "array", "base64", "bisect", "calendar", "cmath", "collections", "copy", "csv", "ctypes", "dataclasses",
@@ -74,7 +75,8 @@ def prepare(kind: Kind, isolation: Isolation) -> Launch:
     """
     namespaces = isolation is Isolation.NAMESPACES
     packages = _package_directories(kind)
-    user = _FIRST_USER + secrets.randbelow(_USERS) if os.geteuid() == 0 else None
+    may_become_another = _may(_CAP_SETUID, _CAP_SETGID) and (_may(_CAP_SYS_ADMIN) or not namespaces)
+    user = _FIRST_USER + secrets.randbelow(_USERS) if may_become_another else None
     modules = Path(inside.__file__).parent
     python = [str(Path(sys.executable).resolve()), "-s", "-S", "-B", "-m", "inside.server"]
     command = [*(_bubblewrap(modules, packages) if namespaces else ()), *python]
@@ -85,6 +87,13 @@ def prepare(kind: Kind, isolation: Isolation) -> Launch:
         "may_read_files": namespaces,
     }
     return Launch(command=tuple(command), environment=_ENVIRONMENT, directory=modules.parent, orders=orders)
+
+
+def _may(*capabilities: int) -> bool:
+    """Whether this process has these rights of root; in a container root often lacks some."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    held = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
+    return all(held >> capability & 1 for capability in capabilities)
 
 
 def _package_directories(kind: Kind) -> list[Path]:
@@ -108,10 +117,11 @@ def _bubblewrap(modules: Path, packages: list[Path]) -> list[str]:
         raise SandboxUnavailable("there is no bubblewrap (bwrap) on this machine")
     command = [program, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try"]
     command += ["--as-pid-1", "--new-session", "--hostname", "sandbox", "--chdir", _INSIDE]
-    if os.geteuid() == 0:  # just enough for the server to become a user that is nobody else's
+    if _may(_CAP_SETUID, _CAP_SETGID, _CAP_SYS_ADMIN):
+        # No user namespace, and just enough for the server to become a user that is nobody else's.
         command += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     else:
-        command.append("--unshare-user")
+        command += ["--unshare-user", "--uid", str(_FIRST_USER), "--gid", str(_FIRST_USER)]
     for path in _SYSTEM:
         command += [*_parents(Path(path)), "--ro-bind-try", path, path]
     for path in _LINKS:

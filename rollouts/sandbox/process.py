@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import tempfile
@@ -18,6 +19,9 @@ from rollouts.sandbox.settings import Isolation
 
 START_WITHIN = timedelta(seconds=60)
 """The libraries of the mathematics kind take a third of a second on an idle machine."""
+
+_END_WITHIN = timedelta(seconds=10)
+"""It takes a few milliseconds; this is for a machine that is out of breath."""
 
 _HIDDEN = ("/etc/passwd", "/etc/hostname", "/proc/self/environ", "/sys/kernel", "/var/lib", "/run")
 """Files that every machine has and no job may see."""
@@ -94,10 +98,14 @@ class Sandbox:
         return RunningJob(self._control, self._jobs, job)
 
     def close(self) -> None:
-        """Ends the sandbox and everything in it."""
+        """Ends the sandbox and everything in it: its server ends with the socket, and takes the rest along."""
         self._control.close()
-        self._process.kill()  # its process namespace, or its death signal, takes the rest along
-        self._process.wait()
+        try:
+            self._process.wait(_END_WITHIN.total_seconds())
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(PermissionError):  # it may have become a user that only a full root may signal
+                self._process.kill()
+                self._process.wait()
         self._said.close()
 
     def _prove_namespaces(self) -> None:

@@ -27,6 +27,7 @@ from . import confine
 
 _MOST_PACKET = 64 * 1024
 _MOST_DESCRIPTORS = 8
+_NOBODY = 65534
 _MOST_OPEN_FILES = 1024
 
 
@@ -49,14 +50,17 @@ def main() -> None:
     server = _Server(orders_socket, may_read_files=orders["may_read_files"])
     server.send({"ready": True, "pid": os.getpid(), "root": os.geteuid() == 0})
     server.serve()
+    os._exit(0)  # at once: the libraries that were imported would take their time
 
 
 def _become_user(user: int) -> None:
-    """Becomes this user for good, where root may; whoever waits for us hears whether we are root still."""
-    with contextlib.suppress(PermissionError):
-        os.setgroups([])
-        os.setresgid(user, user, user)
-        os.setresuid(user, user, user)
+    """Becomes this user for good, or nobody where it is no user; whoever waits for us hears if we are root still."""
+    for each in (user, _NOBODY):
+        with contextlib.suppress(OSError):  # in a container's user namespace few ids are users at all
+            os.setgroups([])
+            os.setresgid(each, each, each)
+            os.setresuid(each, each, each)
+            return
 
 
 class _Server:
