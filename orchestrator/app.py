@@ -151,7 +151,9 @@ def build_orchestrator(
     for router in (heartbeat.router, identity_router, *owned):
         app.include_router(router)
     _declare_bodies(app, BODIES)
-    gauges = PoolGauges(app.state.registry, nodes=parts.nodes, tasks=parts.tasks)
+    gauges = PoolGauges(
+        app.state.registry, nodes=parts.nodes, tasks=parts.tasks, relay=parts.relay.store, run=parts.run
+    )
     if with_loops:
         add_loops(loops, parts, run_ledger=run_ledger, discovery=services, webhook_http=webhook_http, gauges=gauges)
     return app

@@ -6,6 +6,8 @@ looked up on the ledger before it is carried again. The ledger takes each piece 
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -108,7 +110,7 @@ class Relayer:
     async def _carry(self, kind: RelayKind, rows: Sequence[RelayRow]) -> int:
         """One transaction; halves of it when the chain refuses the whole."""
         try:
-            refused = await self._send(kind, rows)
+            refused = await self._send_and_hold(kind, rows)
         except Unavailable:
             raise
         except Conflict as error:
@@ -121,6 +123,8 @@ class Relayer:
                 return 0
             middle = len(rows) // 2
             return await self._carry(kind, rows[:middle]) + await self._carry(kind, rows[middle:])
+        if not await self._lease.hold():
+            return 0  # whoever has it now looks it up on the ledger
         by_name = {str(each.name): each for each in refused}
         for row in rows:
             refusal = by_name.get(_ledger_name(kind, row))
@@ -129,6 +133,27 @@ class Relayer:
             else:
                 await self._refuse(kind, row, refusal)
         return len(rows) - len(refused)
+
+    async def _send_and_hold(self, kind: RelayKind, rows: Sequence[RelayRow]) -> list[NotTaken]:
+        """A transaction may take longer than the loop's lease lasts; another orchestrator would pay for it again."""
+        done = asyncio.Event()
+        holding = asyncio.create_task(self._hold_until(done), name="relayer-lease")
+        try:
+            return await self._send(kind, rows)
+        finally:
+            done.set()
+            await holding
+
+    async def _hold_until(self, done: asyncio.Event) -> None:
+        while not done.is_set():
+            pause = asyncio.ensure_future(self._clock.sleep(self._lease.lifetime / 3))
+            ended = asyncio.ensure_future(done.wait())
+            await asyncio.wait({pause, ended}, return_when=asyncio.FIRST_COMPLETED)
+            for waiting in (pause, ended):
+                waiting.cancel()
+            if not done.is_set():
+                with contextlib.suppress(Unavailable):  # if it is lost, what is written afterwards is refused
+                    await self._lease.hold()
 
     async def _send(self, kind: RelayKind, rows: Sequence[RelayRow]) -> list[NotTaken]:
         if kind is RelayKind.JOIN:

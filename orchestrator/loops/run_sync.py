@@ -31,6 +31,8 @@ MONEY_EVERY = timedelta(seconds=10)
 """Without news of it, what the pool can pay is read so often."""
 
 OVERDUE_AT_ONCE = 500
+RENEWED_EVERY = 200
+"""Events of a batch after which the loop's lease is renewed: a first reading can take longer than it lasts."""
 LOOK_AGAIN_MS = 5_000
 _TRIES = 5
 
@@ -91,8 +93,10 @@ class RunSync:
             found = await self._ledger.events()
             # Money before counts: what was submitted is counted twice for a moment, and never not at all.
             await self._read_money(found.events)
-            for event in found.events:
+            for number, event in enumerate(found.events):
                 await self._apply(event)
+                if number % RENEWED_EVERY == RENEWED_EVERY - 1:
+                    await self._check_lease()
             await found.commit()
             read += len(found.events)
             if not found.more:

@@ -24,6 +24,7 @@ class Lease:
     def __init__(self, database: Database, loop: str, *, lifetime: timedelta) -> None:
         self._database = database
         self._loop = loop
+        self.lifetime = lifetime
         self._lifetime_ms = int(lifetime.total_seconds() * 1000)
         self._holder = secrets.token_hex(8)
         self.value = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -239,6 +240,35 @@ async def test_of_two_orchestrators_one_carries(make_run: MakeRun) -> None:
     await second.hand_in(key, second.signed(key, grant))
     assert await first.relayer.round() == 1
     assert await second.relayer.round() == 0
+
+
+async def test_a_transaction_that_takes_long_keeps_the_loops_lease(make_run: MakeRun) -> None:
+    first, second = make_run(), make_run()
+    await first.sync.round()
+    await first.publish(0)
+    key, grant = await leased(first)
+    await first.hand_in(key, first.signed(key, grant))
+    mined, carry = asyncio.Event(), first.chain.carry
+
+    async def slowly(works: Any) -> Any:
+        await mined.wait()
+        return await carry(works)
+
+    first.chain.carry = slowly
+    carrying = asyncio.create_task(first.relayer.round())
+    lease = first.pool.parts.database.key("lease", "relayer")
+    for _ in range(5):
+        await first.pool.parts.redis.pexpire(lease, 5000)
+        for _ in range(100):
+            await first.pool.clock.turn(timedelta(seconds=4))
+            if await first.pool.parts.redis.pttl(lease) > 5000:
+                break
+            await asyncio.sleep(0.01)
+        assert await first.pool.parts.redis.pttl(lease) > 5000, "it was renewed"
+    assert await second.relayer.round() == 0
+    mined.set()
+    assert await carrying == 1
+    assert first.chain.batches == [1]
 
 
 # Joins
