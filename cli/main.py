@@ -59,6 +59,7 @@ PARTS = {
     "env": "cli.env",
     "ledger": "cli.ledger",
     "token": "cli.token",
+    "shardcast": "cli.shardcast",
     "settings": "cli.settings",
     "discovery": "discovery.cli",
     "orchestrator": "orchestrator.cli",

@@ -64,6 +64,20 @@ class Fetched:
     took: timedelta
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """A version that relays have."""
+
+    version: int
+    attempt: int
+    sealed: bool
+    """Whether any of them has it complete."""
+    size: int
+    """Bytes that are announced so far."""
+    relays: int
+    """How many have it."""
+
+
 class Client:
     """Fetches checkpoints of one run from relays that nobody has to trust, while it is entered.
 
@@ -152,6 +166,30 @@ class Client:
                 await deadline.bound(self._directory.next_change(seen), what="the wait for the announced version")
             except DeadlinePassed:
                 raise StaleRelays(f"the ledger names version {announced.key}, and no relay shows it") from None
+
+    async def offers(self) -> list[Offered]:
+        """All versions that some relay has and can prove, newest first.
+
+        Raises:
+            NoProgress: No relay answers.
+        """
+        await self._directory.first_look()
+        if not self._directory.answered:
+            raise self._nothing()
+        found = []
+        for key in self._directory.listed():
+            listed = self._directory.said_of(key)
+            if await self._directory.newest(version=key.version) == key and listed:
+                found.append(
+                    Offered(
+                        version=key.version,
+                        attempt=key.attempt,
+                        sealed=any(each.sealed for each in listed),
+                        size=max(each.size for each in listed),
+                        relays=len(listed),
+                    )
+                )
+        return found
 
     async def fetch(self, version: int, to: Path, *, on_progress: OnProgress | None = None) -> Fetched:
         """Returns when the version stands whole and verified in the folder `to/VERSION`.

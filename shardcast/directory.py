@@ -21,7 +21,7 @@ from shardcast.extensions import Base
 from shardcast.manifest import Manifest, VersionKey
 from shardcast.metrics import FetchingMetrics
 from shardcast.peers import Fault, Peers
-from shardcast.shelf import Listing
+from shardcast.shelf import ListedVersion, Listing
 from shardcast.upstream import Upstream
 
 STRAGGLERS = timedelta(seconds=1)
@@ -120,6 +120,10 @@ class Directory:
                 if (url, key) not in self._lies:
                     newest[key.version] = max(key, newest.get(key.version, key))
         return sorted(newest.values(), reverse=True)
+
+    def said_of(self, key: VersionKey) -> list[ListedVersion]:
+        """What each peer that has a version says of it."""
+        return [each for listing in self._listings.values() for each in listing.versions if each.key == key]
 
     async def newest(self, *, version: int | None = None, but: Iterable[VersionKey] = ()) -> VersionKey | None:
         """The newest version that is real; None if there is none.

@@ -314,7 +314,7 @@ class Origin:
                     return
 
 
-def file_sizes(folder: Path) -> dict[str, int]:
+def file_sizes(folder: Path, *, may_be_empty: bool = False) -> dict[str, int]:
     """The files of a complete folder, as a version names them, in the order of their names.
 
     Raises:
@@ -328,7 +328,7 @@ def file_sizes(folder: Path) -> dict[str, int]:
         if path.is_symlink() or not path.is_file():
             raise InvalidInput(f"{path} is no plain file", hint="a version holds plain files and folders only")
         sizes[check_path(relative.as_posix())] = path.stat().st_size
-    if not sizes:
+    if not sizes and not may_be_empty:
         raise InvalidInput(f"there is nothing in {folder}", hint="a version has at least one file")
     return sizes
 

@@ -1,0 +1,92 @@
+"""`muster shardcast` as people run it: processes that say what they do, stop when told, and survive `kill -9`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import run_muster
+from tests.shardcast.conftest import content, read_folder, write_folder
+from tests.shardcast.manifests import PUBLISHER
+
+Start = Callable[..., "subprocess.Popen[str]"]
+SIGNED = ("--signer", PUBLISHER.address, "--run", "test")
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts `muster shardcast ...`; whatever still runs at the end is killed."""
+    running: list[subprocess.Popen[str]] = []
+    environment = os.environ | {"MUSTER_PUBLISHER_KEY": PUBLISHER.reveal().hex(), "PYTHONPATH": str(Path.cwd())}
+
+    def begin(*arguments: object) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "cli", "shardcast", *map(str, arguments)]
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
+        )
+        running.append(process)
+        return process
+
+    yield begin
+    for process in running:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=20)
+
+
+def url_of(process: subprocess.Popen[str]) -> str:
+    """Where a service says that it is found."""
+    assert process.stdout is not None
+    found = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
+    assert found is not None
+    return found[0]
+
+
+def test_from_a_watched_folder_over_a_relay_that_is_killed_to_a_folder_of_ours(start: Start, tmp_path: Path) -> None:
+    watched = tmp_path / "watched"
+    files = content(1)
+    write_folder(watched / "1", files)
+    origin = start("origin", "--watch", watched, "--run", "test", "--port", 0)
+    origin_url = url_of(origin)
+    relay = start("relay", "--upstream", origin_url, "--store", tmp_path / "store", "--port", 0, *SIGNED)
+    fetch = ("shardcast", "fetch", "--to", str(tmp_path / "to"), *SIGNED, "--json", "--from")
+    fetched = json.loads(run_muster(*fetch, url_of(relay)).out)
+    assert (fetched["version"], fetched["received"]) == (1, fetched["size"])
+    assert read_folder(tmp_path / "to" / "1") == files
+
+    relay.kill()
+    again = start("relay", "--upstream", origin_url, "--store", tmp_path / "store", "--port", 0, *SIGNED)
+    url = url_of(again)
+    listed = json.loads(run_muster("shardcast", "list", "--from", url, *SIGNED, "--json").out)
+    assert [(each["version"], each["state"]) for each in listed] == [(1, "complete")]
+    assert json.loads(run_muster(*fetch, url).out)["received"] == 0
+
+    for process, last in ((again, "1 versions held"), (origin, "newest version 1")):
+        process.send_signal(signal.SIGINT)
+        said, error = process.communicate(timeout=20)
+        assert process.returncode == 0
+        assert last in said.splitlines()[-1]
+        assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("fetch", "--from", "http://relay.example", "--to", "x", *SIGNED), "plain http"),
+        (("fetch", "--from", "http://127.0.0.1:1", "--to", "x", "--version", "new", *SIGNED), "no version"),
+        (("fetch", "--from", "http://127.0.0.1:1", "--to", "x", "--signer", "nobody"), "neither an address nor a key"),
+    ],
+)
+def test_a_mistake_ends_in_words(arguments: tuple[str, ...], words: str) -> None:
+    said = run_muster("shardcast", *arguments)
+    assert said.code == 1
+    assert words in said.err
+    assert "Traceback" not in said.err
