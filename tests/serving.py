@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -12,11 +13,16 @@ from fastapi import FastAPI
 
 
 @contextmanager
-def served(app: FastAPI) -> Iterator[str]:
-    """The URL of the app, which runs in a thread with an event loop of its own."""
+def served(app: FastAPI, *, listener: socket.socket | None = None) -> Iterator[str]:
+    """The URL of the app, which runs in a thread with an event loop of its own.
+
+    Args:
+        app: What is served.
+        listener: Bound already, for an app that has to know its own URL.
+    """
     config = uvicorn.Config(app, port=0, log_config=None, access_log=False, timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
-    listener = config.bind_socket()
+    listener = listener or config.bind_socket()
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
+import signal
+import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -19,12 +24,14 @@ from ledger.amounts import UNIT
 from ledger.chain import ChainControls, ChainProcess
 from ledger.client.work import Submission as Carried
 from ledger.events import WorkSubmitted
+from orchestrator.app import build_orchestrator
 from protocol.clock import TurnedClock
 from protocol.errors import Conflict, NotFound, Unavailable
 from protocol.identifiers import ZERO_DIGEST, Digest, digest, run_id
 from protocol.keys import Key
 from protocol.leases import Lease
 from protocol.objects import ObjectTransfer
+from protocol.redis import connect_redis
 from protocol.wire.leases import SignedLease, SignedWork
 from protocol.wire.runs import LEASED_WORK, LeasedWork, ReceiptState, SubmissionReceipt
 from protocol.wire.uploads import UploadRequest, UploadTicket
@@ -32,6 +39,7 @@ from tests.ledger.client.conftest import POOL, QUICK, Founded, World, founded
 from tests.ledger.conftest import embedded_process
 from tests.orchestrator.conftest import under_test
 from tests.orchestrator.edge import MemoryLedger, PoolUnderTest
+from tests.serving import served
 from worker.chain import LedgerChain
 from worker.delivery import RELAY_PATIENCE, PoolDelivery
 from worker.membership import Membership
@@ -631,4 +639,72 @@ async def test_killed_in_the_middle_of_a_step_neither_loses_nor_doubles(
     store.close()
     scene.store.recover()
     await scene.work(rounds=2)
+    assert await scene.delivered()
+
+
+PROGRAM = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from ledger.deployment import Deployment
+from protocol.clock import SystemClock
+from protocol.identifiers import address
+from protocol.keys import Key
+from protocol.objects import ObjectTransfer
+from worker.chain import LedgerChain
+from worker.delivery import PoolDelivery
+from worker.membership import Membership
+from worker.orchestrator import Orchestrator
+from worker.queue.runner import QueueRunner
+from worker.queue.store import QueueStore
+
+home, url, service, rpc, die_at = Path(sys.argv[1]), *sys.argv[2:]
+key, clock = Key.from_hex(os.environ["KEY"]), SystemClock()
+
+async def main():
+    store = QueueStore(home / "queue.sqlite", home / "spool")
+    store.recover()
+    advance = store.advance
+    def dead(item, stage, **found):
+        if stage == die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        advance(item, stage, **found)
+    store.advance = dead
+    chain = LedgerChain(rpc=rpc, deployment=Deployment.load(home / "deployment.json"), key=key, pool_id=1)
+    delivery = PoolDelivery(key=key, pool_id=1, chain=chain, clock=clock)
+    pool = Orchestrator(Membership(pool_id=1, url=url, orchestrator=address(service)), key=key, clock=clock)
+    delivery.connect(pool, ObjectTransfer(url, clock=clock))
+    await QueueRunner(store, delivery, clock=clock).work()
+    await chain.close()
+    assert store.items() == [], store.items()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_worker_killed_with_9_before_it_noted_that_its_work_is_on_the_ledger_submits_it_once(
+    scene: Scene, tmp_path: Path, redis_url: str
+) -> None:
+    """A real process that speaks to a real orchestrator, store and chain; the pool has no relayer."""
+    scene.world.deployment.save(tmp_path / "deployment.json")
+    await scene.hand_over()
+    settings, service = scene.pool.parts.settings, scene.pool.parts.key
+    listener = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    app = build_orchestrator(
+        settings.model_copy(update={"public_url": url}),
+        redis=connect_redis(redis_url),
+        ledger=scene.pool.ledger,
+        key=service,
+        with_loops=False,
+    )
+
+    def run(die_at: str) -> int:
+        command = [sys.executable, "-c", PROGRAM, str(tmp_path), url, service.address, scene.world.url, die_at]
+        environment = {**os.environ, "KEY": "0x" + scene.key.reveal().hex()}
+        return subprocess.run(command, check=False, timeout=60, env=environment).returncode
+
+    with served(app, listener=listener):
+        assert await asyncio.to_thread(run, Stage.SUBMITTED) == -signal.SIGKILL
+        assert (scene.item().stage, len(await scene.on_ledger())) == (Stage.PUT, 1)
+        assert await asyncio.to_thread(run, "") == 0
     assert await scene.delivered()
