@@ -143,6 +143,16 @@ async def test_a_file_is_taken_once_and_its_way_can_be_followed(bridged: Bridged
     assert bridged.woken
 
 
+@pytest.mark.parametrize("given_up", ["", "its lease ended"])
+async def test_a_task_hears_how_its_files_way_ended(bridged: Bridged, given_up: str) -> None:
+    await bridged.client.post("/v1/files", json={"path": "out.bin"})
+    (item,) = bridged.queue.items()
+    bridged.queue.finish(item, now_ms=1, given_up=given_up)
+    ended = await bridged.client.get(f"/v1/files/{item.id}")
+    assert ended.json() == {"id": item.id, "stage": "deleted", "attempts": 0, "error": given_up, "parked": False}
+    assert (await bridged.client.get(f"/v1/files/{'f' * 32}")).status_code == 404
+
+
 @pytest.mark.parametrize(
     ("path", "status"),
     [

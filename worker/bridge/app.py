@@ -38,6 +38,7 @@ from protocol.wire.bridge import ROLLOUT_KIND, FileState, HandedOver, HandOver, 
 from protocol.wire.runs import LEASED_WORK, ReleasedSlots, SlotGrant, SlotWish, StepAnswer
 from worker.bridge.paths import open_inside
 from worker.memory import RunningTask
+from worker.queue.item import Stage
 from worker.queue.store import QueueStore
 from worker.slots import TaskSlots
 
@@ -107,13 +108,8 @@ def create_bridge(parts: BridgeParts) -> FastAPI:
 
     @app.get("/v1/files/{item_id}")
     async def file(item_id: Identifier, _: Checked) -> FileState:
-        """Says where a file stands; one that is unknown was delivered, or never handed over."""
-        item = await asyncio.to_thread(parts.queue.get, item_id)
-        if item.metadata.get("task_id") != parts.task.task_id:
-            raise NotFound(f"there is no item {item_id} of this task")
-        return FileState(
-            id=item.id, stage=item.stage, attempts=item.attempts, error=item.error, parked=bool(item.parked)
-        )
+        """Says where a file stands, or how its way ended; `error` says why one was given up."""
+        return await asyncio.to_thread(_state, parts, item_id)
 
     @app.get("/v1/identity")
     async def identity(_: Checked) -> TaskIdentity:
@@ -182,3 +178,20 @@ def _take(parts: BridgeParts, body: HandOver) -> HandedOver:
         parts.slots.handed_over(body.rollout, file)
     parts.on_file()
     return HandedOver(id=item_id, new=new)
+
+
+def _state(parts: BridgeParts, item_id: str) -> FileState:
+    try:
+        item = parts.queue.get(item_id)
+    except NotFound:
+        ended = parts.queue.finished(item_id)
+        state = FileState(id=ended.id, stage=Stage.DELETED, attempts=0, error=ended.given_up, parked=False)
+        metadata = ended.metadata
+    else:
+        state = FileState(
+            id=item.id, stage=item.stage, attempts=item.attempts, error=item.error, parked=bool(item.parked)
+        )
+        metadata = item.metadata
+    if metadata.get("task_id") != parts.task.task_id:
+        raise NotFound(f"there is no item {item_id} of this task")
+    return state
