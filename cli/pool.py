@@ -1,48 +1,30 @@
-"""`muster pool`: make a pool, fund it, give out its roles, decide who belongs to it."""
+"""`muster pool`: make a pool, fund it, set its terms, look at it, end it."""
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from enum import StrEnum
-from pathlib import Path
+from datetime import timedelta
 from typing import Annotated
 
 import typer
 
 from cli.connection import (
-    ManagerKey,
-    OrchestratorKey,
     OwnerKey,
     PoolOption,
     chosen_pool,
     open_ledger,
     run,
 )
-from cli.documents import write_document
-from cli.keys import open_key, resolve_address
-from cli.output import JsonOption, say, show_fields, show_table, warn
+from cli.keys import resolve_address
+from cli.output import JsonOption, say, show_fields, warn
 from ledger.amounts import format_amount, parse_amount
-from ledger.client.pools import Role, Roles, Terms
+from ledger.client.pools import Roles, Terms
 from ledger.economics import explain_economics
 from protocol.errors import InvalidInput
-from protocol.invites import Invite
-from protocol.wire.invites import SignedInvite
 
 app = typer.Typer(no_args_is_help=True, help="Make and run a pool.")
 
 
-class RoleName(StrEnum):
-    """The roles that are one key each."""
-
-    MANAGER = "manager"
-    ORCHESTRATOR = "orchestrator"
-    PUBLISHER = "publisher"
-
-
-NodeName = Annotated[str, typer.Argument(help="Address or key name of the node.")]
-Reason = Annotated[str, typer.Option(help="Why; stands on the ledger for everybody to read.")]
 Price = Annotated[str, typer.Option(help="MUST for one work unit (one token).")]
 Penalty = Annotated[
     str | None, typer.Option(help="MUST lost for one forged unit; default: the least that deters at the audit floor.")
@@ -264,155 +246,6 @@ def terms(
             await ledger.pools.set_terms(pool_id, new)
             pending = await ledger.pools.pending_terms(pool_id)
         say("the new terms bind from " + ("now on" if pending is None else f"{pending[1]:%Y-%m-%d %H:%M:%S} UTC on"))
-
-    run(command())
-
-
-@app.command()
-def roles(
-    context: typer.Context,
-    set_role: Annotated[RoleName | None, typer.Option("--set", help="The role to give to another key.")] = None,
-    to: Annotated[str | None, typer.Option(help="Address or key name of the new holder.")] = None,
-    grace: Annotated[int, typer.Option(min=0, max=604_800, help="Seconds that the former key still counts.")] = 0,
-    add_validator: Annotated[str | None, typer.Option(help="Address or key name.")] = None,
-    remove_validator: Annotated[str | None, typer.Option(help="Address or key name.")] = None,
-    pool: PoolOption = None,
-    key: OwnerKey = "owner",
-    as_json: JsonOption = False,
-) -> None:
-    """Show who holds which role; rotate a role's key; add and remove validators."""
-
-    async def command() -> None:
-        pool_id = chosen_pool(context.obj, pool)
-        if set_role is not None and to is None:
-            raise InvalidInput("--set needs --to", hint="muster pool roles --set manager --to ADDRESS")
-        changes = bool(set_role or add_validator or remove_validator)
-        async with open_ledger(context.obj, key if changes else None) as ledger:
-            until = await ledger.now() + timedelta(seconds=grace)
-            if set_role is not None and to is not None:
-                holder = resolve_address(context.obj, to)
-                await ledger.pools.set_role(pool_id, Role[set_role.name], holder, previous_until=until)
-            if add_validator is not None:
-                await ledger.pools.add_validator(pool_id, resolve_address(context.obj, add_validator))
-            if remove_validator is not None:
-                await ledger.pools.remove_validator(
-                    pool_id, resolve_address(context.obj, remove_validator), until=until
-                )
-            seats = {role: await ledger.pools.seat(pool_id, role) for role in Role}
-            owner = (await ledger.pools.get(pool_id)).owner
-            validators = await ledger.validators(pool_id)
-        rows: list[tuple[object, ...]] = [("owner", owner, None, None)]
-        for role, seat in seats.items():
-            former = seat.previous_until > datetime.now(UTC)
-            rows.append(
-                (
-                    role.name.lower(),
-                    seat.holder,
-                    seat.previous if former else None,
-                    seat.previous_until if former else None,
-                )
-            )
-        rows += [("validator", each, None, None) for each in validators]
-        show_table(("role", "key", "former_key", "counts_until"), rows, as_json=as_json, empty="")
-
-    run(command())
-
-
-@app.command()
-def transfer(
-    context: typer.Context,
-    to: Annotated[str, typer.Argument(help="Address or key name of the next owner, who must accept.")],
-    pool: PoolOption = None,
-    key: OwnerKey = "owner",
-) -> None:
-    """Offer the pool to another owner."""
-
-    async def command() -> None:
-        new_owner = resolve_address(context.obj, to)
-        async with open_ledger(context.obj, key) as ledger:
-            await ledger.pools.transfer(chosen_pool(context.obj, pool), new_owner)
-        say(f"offered to {new_owner}, who takes it with `muster pool accept`")
-
-    run(command())
-
-
-@app.command()
-def accept(context: typer.Context, pool: PoolOption = None, key: OwnerKey = "owner") -> None:
-    """Take over a pool that was offered to you."""
-
-    async def command() -> None:
-        async with open_ledger(context.obj, key) as ledger:
-            await ledger.pools.accept(chosen_pool(context.obj, pool))
-            say(f"pool {chosen_pool(context.obj, pool)} is owned by {ledger.address}")
-
-    run(command())
-
-
-@app.command()
-def invite(
-    context: typer.Context,
-    node: NodeName,
-    url: Annotated[str, typer.Option(help="Where the orchestrator is reached.")],
-    valid_for: Annotated[int, typer.Option(min=1, help="Seconds until it expires.")] = 3600,
-    out: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
-    pool: PoolOption = None,
-    key: OrchestratorKey = "orchestrator",
-) -> None:
-    """Sign an invite for one node: single use, with an expiry, worthless to anybody else."""
-
-    async def command() -> None:
-        signer, pool_id = open_key(context.obj, key), chosen_pool(context.obj, pool)
-        async with open_ledger(context.obj) as ledger:
-            entry = await ledger.pools.get(pool_id)
-            terms = Invite(
-                pool_id=pool_id,
-                domain_id=entry.domain_id,
-                node=resolve_address(context.obj, node),
-                nonce=int.from_bytes(secrets.token_bytes(16)),
-                expiry=int((await ledger.now()).timestamp()) + valid_for,
-                url=url,
-            )
-            domain = ledger.pools.domain
-            signed = SignedInvite.of(terms, domain=domain, signature=terms.sign(signer, domain))
-            if not await ledger.pools.is_orchestrator(pool_id, signer.address):
-                warn(f"{signer.address} is not the orchestrator of pool {pool_id}: nobody can redeem this invite")
-        write_document(out, signed)
-
-    run(command())
-
-
-@app.command(name="cancel-invite")
-def cancel_invite(
-    context: typer.Context,
-    nonce: Annotated[int, typer.Argument(min=0, help="From the invite.")],
-    pool: PoolOption = None,
-    key: ManagerKey = "manager",
-) -> None:
-    """Make an invite worthless that nobody has redeemed."""
-
-    async def command() -> None:
-        async with open_ledger(context.obj, key) as ledger:
-            await ledger.pools.cancel_invite(chosen_pool(context.obj, pool), nonce)
-        say("cancelled")
-
-    run(command())
-
-
-@app.command()
-def evict(
-    context: typer.Context,
-    node: NodeName,
-    reason: Reason,
-    pool: PoolOption = None,
-    key: ManagerKey = "manager",
-) -> None:
-    """Take a node out of the pool for cause; it may be invited again."""
-
-    async def command() -> None:
-        which = resolve_address(context.obj, node)
-        async with open_ledger(context.obj, key) as ledger:
-            await ledger.pools.evict(chosen_pool(context.obj, pool), which, reason)
-        say(f"{which} is evicted")
 
     run(command())
 

@@ -1,7 +1,17 @@
 """Everything under `muster pool`: what is done on the ledger, and what the orchestrator does."""
 
-from cli import pool, pool_changes, pool_nodes, pool_runs, pool_tasks, pool_watch, pool_webhooks
+from cli import (
+    pool,
+    pool_changes,
+    pool_members,
+    pool_nodes,
+    pool_roles,
+    pool_runs,
+    pool_tasks,
+    pool_watch,
+    pool_webhooks,
+)
 
 app = pool.app
-for part in (pool_nodes, pool_tasks, pool_changes, pool_runs, pool_watch, pool_webhooks):
+for part in (pool_roles, pool_members, pool_nodes, pool_tasks, pool_changes, pool_runs, pool_watch, pool_webhooks):
     app.add_typer(part.app)

@@ -1,0 +1,90 @@
+"""`muster pool invite`, `cancel-invite` and `evict`: who belongs to a pool."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.connection import ManagerKey, OrchestratorKey, PoolOption, chosen_pool, open_ledger, run
+from cli.documents import write_document
+from cli.keys import open_key, resolve_address
+from cli.output import say, warn
+from protocol.invites import Invite
+from protocol.wire.invites import SignedInvite
+
+app = typer.Typer()
+
+NodeName = Annotated[str, typer.Argument(help="Address or key name of the node.")]
+Reason = Annotated[str, typer.Option(help="Why; stands on the ledger for everybody to read.")]
+
+
+@app.command()
+def invite(
+    context: typer.Context,
+    node: NodeName,
+    url: Annotated[str, typer.Option(help="Where the orchestrator is reached.")],
+    valid_for: Annotated[int, typer.Option(min=1, help="Seconds until it expires.")] = 3600,
+    out: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
+    pool: PoolOption = None,
+    key: OrchestratorKey = "orchestrator",
+) -> None:
+    """Sign an invite for one node: single use, with an expiry, worthless to anybody else."""
+
+    async def command() -> None:
+        signer, pool_id = open_key(context.obj, key), chosen_pool(context.obj, pool)
+        async with open_ledger(context.obj) as ledger:
+            entry = await ledger.pools.get(pool_id)
+            terms = Invite(
+                pool_id=pool_id,
+                domain_id=entry.domain_id,
+                node=resolve_address(context.obj, node),
+                nonce=int.from_bytes(secrets.token_bytes(16)),
+                expiry=int((await ledger.now()).timestamp()) + valid_for,
+                url=url,
+            )
+            domain = ledger.pools.domain
+            signed = SignedInvite.of(terms, domain=domain, signature=terms.sign(signer, domain))
+            if not await ledger.pools.is_orchestrator(pool_id, signer.address):
+                warn(f"{signer.address} is not the orchestrator of pool {pool_id}: nobody can redeem this invite")
+        write_document(out, signed)
+
+    run(command())
+
+
+@app.command(name="cancel-invite")
+def cancel_invite(
+    context: typer.Context,
+    nonce: Annotated[int, typer.Argument(min=0, help="From the invite.")],
+    pool: PoolOption = None,
+    key: ManagerKey = "manager",
+) -> None:
+    """Make an invite worthless that nobody has redeemed."""
+
+    async def command() -> None:
+        async with open_ledger(context.obj, key) as ledger:
+            await ledger.pools.cancel_invite(chosen_pool(context.obj, pool), nonce)
+        say("cancelled")
+
+    run(command())
+
+
+@app.command()
+def evict(
+    context: typer.Context,
+    node: NodeName,
+    reason: Reason,
+    pool: PoolOption = None,
+    key: ManagerKey = "manager",
+) -> None:
+    """Take a node out of the pool for cause; it may be invited again."""
+
+    async def command() -> None:
+        which = resolve_address(context.obj, node)
+        async with open_ledger(context.obj, key) as ledger:
+            await ledger.pools.evict(chosen_pool(context.obj, pool), which, reason)
+        say(f"{which} is evicted")
+
+    run(command())
