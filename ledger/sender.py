@@ -27,23 +27,20 @@ import structlog
 from eth_account.signers.local import LocalAccount
 from web3 import AsyncWeb3
 from web3.exceptions import TransactionNotFound
-from web3.types import TxParams
 
 from ledger.errors import (
-    ChainRefused,
-    ChainUnavailable,
     InsufficientFunds,
     NonceTaken,
     TransactionNotMined,
-    TransactionReverted,
 )
-from ledger.fees import Fees, bumped, offer
+from ledger.fees import Fees, bumped
 from ledger.inflight import Answer, Broadcast, BroadcastHook, Call, Intent, SendPolicy
 from ledger.receipts import Receipt, read_receipt
 from ledger.rpc import ChainConnection
+from ledger.wallet import Wallet
 from protocol.clock import Clock, SystemClock
 from protocol.errors import MusterError
-from protocol.identifiers import Address, digest
+from protocol.identifiers import Address
 from protocol.retry import Deadline, DeadlinePassed
 
 __all__ = ["Broadcast", "Call", "SendPolicy", "Sender"]
@@ -86,23 +83,21 @@ class Sender:
         policy: SendPolicy | None = None,
     ) -> None:
         self._web3 = web3
-        self._account = account
-        self._chain_id = chain_id
         self._clock = clock or SystemClock()
         self._policy = policy or SendPolicy()
+        self._wallet = Wallet(web3, account, chain_id=chain_id, clock=self._clock, policy=self._policy)
         self._lock = asyncio.Lock()
         self._next = 0
         self._slots: dict[int, Intent] = {}
         self._watcher: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._nap = _SHORTEST_PAUSE
-        self._quote: tuple[float, Fees] | None = None
         self._stuck: tuple[int, float] | None = None
 
     @property
     def address(self) -> Address:
         """The account that pays."""
-        return Address(self._account.address)
+        return self._wallet.address
 
     async def __aenter__(self) -> Sender:
         return self
@@ -160,13 +155,11 @@ class Sender:
             TransactionReverted: A contract refuses it.
             ChainUnavailable: The chain could not be asked.
         """
-        fields = {**_fields(call), "from": self.address}
-        estimate = await self._web3.eth.estimate_gas(cast("TxParams", fields))
-        return estimate * (100 + self._policy.gas_margin_percent) // 100
+        return await self._wallet.estimate(call)
 
     async def _deliver(self, intent: Intent) -> Receipt:
         call = intent.call
-        intent.gas = call.gas if call.gas is not None else await self.estimate(call)
+        intent.gas = call.gas if call.gas is not None else await self._wallet.estimate(call)
         placing = asyncio.ensure_future(self._place(intent))
         placing.add_done_callback(_seen)
         await asyncio.shield(placing)  # half a placing would leave a nonce that nobody watches
@@ -192,7 +185,7 @@ class Sender:
         )
         limit = Deadline.after(deadline, clock=self._clock)
         with contextlib.suppress(InsufficientFunds):  # an older version may be mined all the same
-            await self._submit(broadcasts[-1])
+            await self._wallet.submit(broadcasts[-1])
         while not intent.outcome.done():
             mined, settled, head = await self._progress()
             await self._check_mined(intent, mined=mined, settled=settled, head=head)
@@ -209,8 +202,8 @@ class Sender:
         """Gives the intent a nonce and sends it; in order, one at a time, so that a refusal leaves no gap."""
         async with self._lock:
             if not self._slots:
-                self._next = await self._count("pending")
-            fees = await self._market()
+                self._next = await self._wallet.count("pending")
+            fees = await self._wallet.market()
             salt = secrets.randbelow(_SALT_WEI)
             intent.fees = Fees(most=fees.most + salt, tip=min(fees.tip + salt, fees.most + salt))
             for _ in range(_PLACEMENTS):
@@ -225,7 +218,7 @@ class Sender:
                     self._watch()
                     return
                 # Refused for certain: this version waits nowhere, so another nonce can't make it happen twice.
-                self._next = max(self._next, await self._count("pending"))
+                self._next = max(self._next, await self._wallet.count("pending"))
             raise NonceTaken(
                 f"{_PLACEMENTS} nonces of {self.address} in a row were taken by somebody else",
                 hint="find out who else signs with this key",
@@ -233,13 +226,13 @@ class Sender:
 
     async def _broadcast(self, intent: Intent, nonce: int) -> Answer:
         """Signs and sends one version, and remembers it unless the node refused it for certain."""
-        broadcast = self._sign(intent, nonce)
+        broadcast = self._wallet.sign(intent, nonce)
         if intent.hook is not None:
             await intent.hook(broadcast)
         intent.sent_at = self._clock.monotonic()
         intent.broadcasts.append(broadcast)  # before it leaves: a cancelled await must not forget it
         try:
-            answer = await self._submit(broadcast)
+            answer = await self._wallet.submit(broadcast)
         except MusterError:
             intent.broadcasts.pop()
             raise
@@ -247,49 +240,6 @@ class Sender:
         if answer in {Answer.USED, Answer.OCCUPIED}:
             intent.broadcasts.pop()
         return answer
-
-    async def _submit(self, broadcast: Broadcast) -> Answer:
-        try:
-            await self._web3.eth.send_raw_transaction(broadcast.raw)
-        except ChainUnavailable:
-            return Answer.UNKNOWN
-        except ChainRefused as error:
-            if error.code == "already-known":
-                return Answer.TAKEN
-            if error.code == "nonce-too-low":
-                return Answer.USED
-            if error.code == "underpriced":
-                return Answer.OCCUPIED
-            raise
-        return Answer.TAKEN
-
-    def _sign(self, intent: Intent, nonce: int) -> Broadcast:
-        if intent.fees is None:
-            raise RuntimeError("fees are set before signing")
-        transaction: dict[str, Any] = {
-            **_fields(intent.call),
-            "type": 2,
-            "chainId": self._chain_id,
-            "nonce": nonce,
-            "gas": intent.gas,
-            "maxFeePerGas": intent.fees.most,
-            "maxPriorityFeePerGas": intent.fees.tip,
-        }
-        signed = self._account.sign_transaction(transaction)
-        return Broadcast(nonce=nonce, transaction=digest(bytes(signed.hash)), raw=bytes(signed.raw_transaction))
-
-    async def _market(self) -> Fees:
-        now = self._clock.monotonic()
-        if self._quote is None or now - self._quote[0] >= self._policy.quote_for.total_seconds():
-            history, tip = await asyncio.gather(
-                self._web3.eth.fee_history(1, "latest", []), self._web3.eth.max_priority_fee
-            )
-            base = int(history["baseFeePerGas"][-1])
-            self._quote = (now, offer(base_fee=base, tip=int(tip), limit=self._policy.most_fee))
-        return self._quote[1]
-
-    async def _count(self, block: str | int) -> int:
-        return int(await self._web3.eth.get_transaction_count(self._account.address, cast("Any", block)))
 
     # Watching: from a nonce to a receipt
 
@@ -340,8 +290,8 @@ class Sender:
         depth = self._policy.settled_after
         wanted = depth or any(intent.confirmations for intent in self._slots.values())
         head = int(await self._web3.eth.block_number) if wanted else 0
-        mined = await self._count("latest")
-        settled = mined if depth == 0 else await self._count(max(0, head - depth))
+        mined = await self._wallet.count("latest")
+        settled = mined if depth == 0 else await self._wallet.count(max(0, head - depth))
         return mined, settled, head
 
     async def _check_mined(self, intent: Intent, *, mined: int, settled: int, head: int) -> None:
@@ -367,34 +317,8 @@ class Sender:
         if raw["status"] == 1:
             intent.outcome.set_result(read_receipt(raw))
             return
-        intent.outcome.set_exception(await self._why(broadcast, int(raw["blockNumber"])))
+        intent.outcome.set_exception(await self._wallet.why(broadcast, int(raw["blockNumber"])))
         intent.outcome.exception()
-
-    async def _why(self, broadcast: Broadcast, block: int) -> TransactionReverted:
-        """Runs the transaction again where it failed, to learn the contract's reason; the block's own order is lost."""
-        provider = self._web3.provider
-        sent = await self._web3.eth.get_transaction(cast("Any", broadcast.transaction))
-        again: dict[str, Any] = {
-            "from": sent["from"],
-            "data": sent["input"],
-            "value": sent["value"],
-            "gas": sent["gas"],
-        }
-        if sent.get("to"):
-            again["to"] = sent["to"]
-        try:
-            await self._web3.eth.call(cast("TxParams", again), max(0, block - 1))
-        except TransactionReverted as error:
-            return provider.reverted(
-                bytes.fromhex(error.data[2:]), what=broadcast.transaction, transaction=broadcast.transaction
-            )
-        except MusterError as error:
-            detail = f"{broadcast.transaction} failed in block {block}: {error.detail}"
-            return TransactionReverted(detail, transaction=broadcast.transaction)
-        return TransactionReverted(
-            f"{broadcast.transaction} failed in block {block} and would have succeeded one block earlier",
-            transaction=broadcast.transaction,
-        )
 
     async def _move_lost(self) -> None:
         """Signs under a new nonce what can't be mined under its old one any more."""
@@ -417,7 +341,7 @@ class Sender:
         """Sends again, unchanged, what the node may never have received."""
         for intent in [intent for _, intent in sorted(self._slots.items()) if intent.unanswered]:
             with contextlib.suppress(InsufficientFunds):
-                intent.unanswered = await self._submit(intent.broadcasts[-1]) is Answer.UNKNOWN
+                intent.unanswered = await self._wallet.submit(intent.broadcasts[-1]) is Answer.UNKNOWN
 
     async def _bump_late(self) -> None:
         """Offers more for what waits too long."""
@@ -428,11 +352,11 @@ class Sender:
             if now - intent.sent_at >= self._policy.bump_after.total_seconds() and not intent.missing_since_ticks
         ]
         for nonce, intent in late:
-            market = await self._market()
+            market = await self._wallet.market()
             higher = bumped(intent.fees or market, market=market, limit=self._policy.most_fee)
             if higher is None:
                 intent.sent_at = now
-                await self._submit(intent.broadcasts[-1])  # the node may have forgotten it
+                await self._wallet.submit(intent.broadcasts[-1])  # the node may have forgotten it
                 continue
             intent.fees = higher
             _log.info("not mined in time, offered for more", nonce=nonce, most_fee=higher.most)
@@ -440,11 +364,11 @@ class Sender:
                 await self._broadcast(intent, nonce)
             except InsufficientFunds as error:
                 _log.warning("can't offer more", nonce=nonce, detail=error.detail)
-                await self._submit(intent.broadcasts[-1])
+                await self._wallet.submit(intent.broadcasts[-1])
 
     async def _fill_gap(self, mined: int) -> None:
         """Fills a nonce that nobody's transaction uses while ours wait behind it: with a transfer of nothing to us."""
-        if not self._slots or min(self._slots) <= mined or await self._count("pending") > mined:
+        if not self._slots or min(self._slots) <= mined or await self._wallet.count("pending") > mined:
             self._stuck = None
             return
         now = self._clock.monotonic()
@@ -460,7 +384,7 @@ class Sender:
             gas=_FILLER_GAS,
             outcome=asyncio.get_running_loop().create_future(),
             abandoned=True,
-            fees=await self._market(),
+            fees=await self._wallet.market(),
         )
         if await self._broadcast(filler, mined) in {Answer.TAKEN, Answer.UNKNOWN}:
             self._slots[mined] = filler
@@ -470,11 +394,6 @@ def _seen(task: asyncio.Future[None]) -> None:
     """Fetches the exception of a task that may have nobody left to do so."""
     if not task.cancelled():
         task.exception()
-
-
-def _fields(call: Call) -> dict[str, Any]:
-    fields: dict[str, Any] = {"data": call.data, "value": call.value}
-    return fields if call.to is None else {**fields, "to": call.to}
 
 
 def _not_mined(intent: Intent, why: str) -> TransactionNotMined:
