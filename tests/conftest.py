@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -73,6 +74,12 @@ def _wait_for(path: Path, process: subprocess.Popen[bytes], log: Path) -> None:
         else:
             return
     pytest.fail(f"redis-server did not start: {log.read_text()[-2000:]}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Lets processes that tests start hear Ctrl-C: a shell's background jobs ignore it, and hand that on."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
