@@ -37,7 +37,25 @@ def test_the_settings_files_of_the_page_load(files: list[Path], monkeypatch: pyt
     TokenBook(orchestrator.tokens)
 
 
-@pytest.mark.parametrize(("kind", "names"), [(DiscoverySettings, ("nodes_per_ip", "ip_requests_per_second"))])
+def test_settings_of_the_stores_of_files_that_the_page_shows_load(files: list[Path], tmp_path: Path) -> None:
+    for secret in ("s3-access", "s3-secret"):
+        (tmp_path / secret).write_text(f"{secret}\n")
+    needed = {"public_url": "https://pool.example", "pool_id": 1, "deployment": "d.json"}
+    shown = [path for path in files if "storage_" in path.read_text()]
+    local, bucket = [OrchestratorSettings.load(file=path, flags=needed) for path in shown]
+    assert (local.storage_bucket, local.storage_directory) == (None, Path("/var/lib/muster/objects"))
+    assert bucket.storage_secret_key is not None
+    assert bucket.storage_secret_key.get_secret_value() == "s3-secret"
+
+
+STORAGE = ("upload_most_bytes", "uploads_per_hour", "upload_bytes_per_hour", "uploads_open", "upload_url_life_s")
+CHECKS = ("download_url_life_s", "storage_checks_sha256", "storage_checks_absence")
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [(DiscoverySettings, ("nodes_per_ip", "ip_requests_per_second")), (OrchestratorSettings, STORAGE + CHECKS)],
+)
 def test_settings_that_the_text_names_exist(kind: type[Settings], names: tuple[str, ...]) -> None:
     for name in names:
         assert name in PAGE
