@@ -190,6 +190,7 @@ def rollout_item(row: SlotRow, links: Links) -> RolloutItem:
         index=row.index,
         version=row.version,
         digest=row.digest,
+        beacon_block=row.beacon_block or None,
         groups=row.groups,
         units=row.units,
         sha256=row.sha256,

@@ -318,6 +318,8 @@ class RolloutItem(WireModel):
     version: Version
     digest: WireDigest
     """The policy's version digest."""
+    beacon_block: Count | None = None
+    """The block whose hash the slot's seed stands on, as it was when the slot was leased; None if that is forgotten."""
     groups: SlotGroups
     units: Units
     sha256: WireDigest
