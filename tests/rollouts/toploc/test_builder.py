@@ -62,9 +62,9 @@ class Growth(RuleBasedStateMachine):
         assert pending.result() == toploc.proofs_of(states, codec=SMALL)
 
     @invariant()
-    def room_is_used_again(self) -> None:
-        held = self.builder._rows  # that memory stays bounded can't be seen from outside
-        assert held is None or len(held) <= 2 * 13 * (3 + self.surplus)
+    def what_waits_is_bounded(self) -> None:
+        rest = self.builder._background._rest  # that memory stays bounded can't be seen from outside
+        assert rest is None or len(rest.live) <= (13 + 32) * (3 - 1 + self.surplus)
 
     def teardown(self) -> None:
         self.builder.close()
@@ -127,34 +127,36 @@ def test_whole_intervals_are_built_before_their_sequences_end() -> None:
 def test_the_engine_goes_on_while_proofs_are_built() -> None:
     codec = Held()
     with ProofBuilder(codec=codec) as builder:
-        pending = []
-        for name in range(32):
-            builder.add([name], normal_states(1, 8, seed=name))
-            pending.append(builder.finish(name, rows=1))
+        states = normal_states(32, 8)
+        builder.add(range(32), states)
+        pending = [builder.finish(name, rows=1) for name in range(32)]
         assert codec.begun.wait(60)
         builder.add(range(100), normal_states(100, 8))
         assert not any(each.done() for each in pending)
         codec.go_on.set()
-        assert pending[0].result() == toploc.proofs_of(normal_states(1, 8, seed=0))
+        assert pending[0].result() == toploc.proofs_of(states[:1])
         assert all(each.done() for each in pending)
 
 
 def test_the_engine_waits_when_too_much_waits_to_be_built() -> None:
     codec = Held()
-    builder = ProofBuilder(codec=codec, most_waiting_bytes=3 * 8 * 2)
-    for name in range(3):
+    builder = ProofBuilder(codec=codec, most_waiting_bytes=4 * 8 * 2)
+    pending = []
+    for name in range(2):  # half of the bytes: they are handed over
         builder.add([name], normal_states(1, 8))
-        builder.finish(name, rows=1)
-    builder.add([3], normal_states(1, 8))
-    finishing = threading.Thread(target=builder.finish, args=[3], kwargs={"rows": 1})
-    finishing.start()
-    assert codec.begun.wait(60)  # `finish` asked for room
-    assert finishing.is_alive()
+        pending.append(builder.finish(name, rows=1))
+    asking = threading.Thread(target=pending[0].result)
+    asking.start()
+    assert codec.begun.wait(60)
+    adding = threading.Thread(target=builder.add, args=([2, 3], normal_states(2, 8)))
+    adding.start()
+    adding.join(0.05)
+    assert adding.is_alive()
     codec.go_on.set()
-    finishing.join(60)
-    assert not finishing.is_alive()
+    for thread in (adding, asking):
+        thread.join(60)
+        assert not thread.is_alive()
     builder.close()
-    assert codec.batches == [3, 1]
 
 
 def test_one_sequence_without_a_proof_does_not_harm_the_others() -> None:
@@ -199,11 +201,14 @@ def test_rows_that_do_not_fit_are_refused_and_nothing_is_taken(names: list[str],
 def test_a_closed_builder_says_so() -> None:
     builder = ProofBuilder()
     builder.add(["a"], normal_states(1, 8))
+    pending = builder.finish("a", rows=1)
     builder.close()
     builder.close()
-    builder.add(["a"], normal_states(1, 8))
+    assert pending.result() == toploc.proofs_of(normal_states(1, 8))
     with pytest.raises(Conflict, match="closed"):
-        builder.finish("a", rows=1)
+        builder.add(["a"], normal_states(1, 8))
+    with pytest.raises(Conflict, match="closed"):
+        builder.finish("b", rows=0)
 
 
 def test_a_negative_surplus_is_refused() -> None:
