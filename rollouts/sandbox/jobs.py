@@ -23,7 +23,8 @@ class Kind(Enum):
     CHECKER = "checker"
     """Unit tests of a task, whose solution runs elsewhere."""
     MATHEMATICS = "mathematics"
-    """Symbolic equality, with the math-verify library."""
+    """Symbolic equality, with the math-verify library. Its jobs may read files: the library imports as it goes, and
+    they run no code of a stranger's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -114,7 +114,8 @@ class Sandbox:
             raise SandboxUnavailable(f"a sandbox came up without its namespaces: {ready}")
 
     def _prove_confinement(self) -> None:
-        hidden = [path for path in _HIDDEN if os.path.exists(path)]  # noqa: PTH110 - as the job will spell it
+        may_see_all = self.kind is Kind.MATHEMATICS and self.isolation is Isolation.PROCESS
+        hidden = [] if may_see_all else [path for path in _HIDDEN if os.path.exists(path)]  # noqa: PTH110 - as jobs spell
         outcome = self.run(
             Job(module="inside.probe", payload={"hidden": [*hidden]}, limits=Limits(memory_bytes=4 << 30))
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import JsonValue
 
-from rollouts.sandbox import Sandboxes, SandboxSettings
+from rollouts.sandbox import Isolation, Sandboxes, SandboxSettings
 
 WriteRows = Callable[[Sequence[object]], dict[str, JsonValue]]
 
@@ -19,6 +19,14 @@ WriteRows = Callable[[Sequence[object]], dict[str, JsonValue]]
 def sandboxes() -> Iterator[Sandboxes]:
     """The best that this machine can give."""
     found = Sandboxes(SandboxSettings(most=2))
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="session")
+def weaker_sandboxes() -> Iterator[Sandboxes]:
+    """Those of a worker's container."""
+    found = Sandboxes(SandboxSettings(isolation=Isolation.PROCESS, most=2))
     yield found
     found.close()
 

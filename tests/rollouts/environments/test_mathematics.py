@@ -51,11 +51,33 @@ def ask(answer: str) -> Prompt:
         ("2", "", False),
         ("(1,2)", "(2,1)", False),
         (r"\frac{1}{2}", "0.51", False),
+        (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}1\\2\end{pmatrix}", True),
+        (r"\frac{\pi}{4}", r"\arctan(1)", True),
+        ("x>2", "2<x", True),
+        (r"\log_2 8", "3", True),
+        ("20!", "2432902008176640000", True),
+        (r"\binom{5}{2}", "10", True),
+        (r"\int_0^1 2x dx", "1", True),
+        (r"\sum_{n=1}^{4} n", "10", True),
+        ("3+4i", "4i+3", True),
+        (r"[0,1)\cup(2,3]", r"(2,3]\cup[0,1)", True),
     ],
 )
-def test_answers_are_compared_as_mathematics(environment: Environment, expected: str, given: str, right: bool) -> None:
-    score = environment.score(ask(expected), f"The answer is \\boxed{{{given}}}.", finished=True)
-    assert (score.task, score.parts["undecided"]) == (float(right), 0.0)
+def test_answers_are_compared_as_mathematics_and_alike_everywhere(
+    environment: Environment,
+    weaker_sandboxes: Sandboxes,
+    write_rows: WriteRows,
+    expected: str,
+    given: str,
+    right: bool,
+) -> None:
+    completion = f"The answer is \\boxed{{{given}}}."
+    in_container = load_environment(
+        "math", options=write_rows([row({"ground_truth": "2"})]), sandboxes=weaker_sandboxes
+    )
+    for each in (environment, in_container):
+        score = each.score(ask(expected), completion, finished=True)
+        assert (score.task, score.parts["undecided"]) == (float(right), 0.0)
 
 
 def test_a_right_answer_counts_only_in_a_box_and_at_an_end(environment: Environment) -> None:

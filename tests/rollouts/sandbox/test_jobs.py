@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from protocol.errors import InvalidInput
-from rollouts.sandbox import Ending, Job, Kind, Limits, Outcome, Sandboxes
+from rollouts.sandbox import Ending, Job, Kind, Limits, Outcome, Sandboxes, launch
 from rollouts.sandbox.inside import values
 
 
@@ -76,6 +76,24 @@ sys.path.clear()
 def test_chance_is_the_same_in_every_run(sandboxes: Sandboxes) -> None:
     source = "import random; print(random.random(), hash('a'), list({'x', 'y', 'z'}))"
     assert run(sandboxes, source).output == run(sandboxes, source).output
+
+
+LIBRARY = """
+import datetime, importlib, sys
+from concurrent.futures import ThreadPoolExecutor
+for name in sys.stdin.read().split(): importlib.import_module(name)
+print(datetime.datetime.strptime("2026-11-21", "%Y-%m-%d").day, "\u00fc".encode("idna"), 10 ** 4000 > 1)
+with ThreadPoolExecutor(2) as threads: print(*threads.map(str, range(3)))
+for name in ("sqlite3", "tkinter", "numpy", "pydantic", "rollouts"):
+    try: importlib.import_module(name)
+    except ImportError: print("no", name)
+"""
+
+
+def test_the_same_part_of_the_standard_library_is_there_under_every_isolation(sandboxes: Sandboxes) -> None:
+    outcome = run(sandboxes, LIBRARY, " ".join(launch._STANDARD_LIBRARY).encode())
+    missing = "no sqlite3\nno tkinter\nno numpy\nno pydantic\nno rollouts\n"
+    assert (outcome.output.decode(), outcome.errors) == (f"21 b'xn--tda' True\n0 1 2\n{missing}", b"")
 
 
 def test_functions_are_called_by_name_and_never_told_more(sandboxes: Sandboxes) -> None:
