@@ -35,8 +35,7 @@ from protocol.redis import connect_redis
 from protocol.wire.leases import SignedLease, SignedWork
 from protocol.wire.runs import LEASED_WORK, LeasedWork, ReceiptState, SubmissionReceipt
 from protocol.wire.uploads import UploadRequest, UploadTicket
-from tests.ledger.client.conftest import POOL, QUICK, Founded, World, founded
-from tests.ledger.conftest import embedded_process
+from tests.ledger.client.conftest import POOL, QUICK, Founded, World
 from tests.orchestrator.conftest import under_test
 from tests.orchestrator.edge import MemoryLedger, PoolUnderTest
 from tests.serving import served
@@ -47,8 +46,6 @@ from worker.orchestrator import Orchestrator
 from worker.queue.item import QueueItem, Stage
 from worker.queue.runner import LONGEST_LOOK, QueueRunner
 from worker.queue.store import QueueStore
-
-__all__ = ["embedded_process", "founded"]  # fixtures
 
 CONTENT = b"rollouts" * 1000
 SHA = digest(hashlib.sha256(CONTENT).digest())
