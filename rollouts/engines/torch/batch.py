@@ -72,7 +72,7 @@ class Batch:
         self._cache = RowCache(layers, rows=rows, budget=budget)
         self._prompts: dict[tuple[int, ...], list[Layer]] = {}
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def admit(self, waiting: deque[SampleRequest], *, check: Callable[[], None]) -> None:
         """Takes requests from the front while there are free rows; those of one prompt must stand together.
 
@@ -95,7 +95,7 @@ class Batch:
         wanted = waiting[0].prompt_tokens if waiting else None
         self._prompts = {prompt: layers for prompt, layers in self._prompts.items() if prompt == wanted}
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def step(self) -> torch.Tensor:
         """Draws the next token of every answer; returns the states that they were drawn from, [b, h], row by row.
 
@@ -120,7 +120,7 @@ class Batch:
                 answer.finish = FinishReason.LENGTH
         return states[:, 0]
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def take_finished(self) -> list[Answer]:
         """Returns the answers that have ended; the last rows move into theirs."""
         finished = [answer for answer in self.answers if answer.finish is not None]

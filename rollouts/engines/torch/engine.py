@@ -163,12 +163,13 @@ class TorchEngine:
         return free if self._cache_bytes is None else min(free, self._cache_bytes)
 
     def _free(self) -> None:
-        gc.collect()
+        """Gives an accelerator's memory back; the CPU's goes with the last reference."""
         if self._device.type == "cuda":
+            gc.collect()
             torch.cuda.empty_cache()
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def _layers_of_one_token(policy: Policy) -> list[Layer]:
     """What each layer keeps of a token, which tells its shape and type whatever the architecture is."""
     cache = DynamicCache()
