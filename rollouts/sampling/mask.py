@@ -7,7 +7,7 @@ edge: what reaches it is in, and so is what is level with the last token kept.
 Two honest machines may disagree about a token next to the edge, so replay asks for its margin: how much the scaled
 logits would have to differ for the other side's mask to be right.
 
-Shapes: b rows, v tokens of the vocabulary, k of the largest, n pairs of a row and a value.
+Shapes: b rows, v tokens of the vocabulary, k of the largest, r of the rows, m values of each.
 """
 
 from __future__ import annotations
@@ -45,18 +45,26 @@ class Mask:
     before_bk: torch.Tensor
     top_p: float
 
-    def margins(self, rows_n: torch.Tensor, values_n: torch.Tensor) -> torch.Tensor:
-        """Returns how firmly scaled logits of these rows are in (0 or more) or out (0 or less), float32 [n]."""
-        last_n, next_n = self.last_b[rows_n], self.next_b[rows_n]
-        margins_n = values_n - torch.where(values_n >= last_n, next_n, last_n)
-        margins_n = margins_n.masked_fill(values_n == -torch.inf, -torch.inf)
+    def margins(self, rows_r: torch.Tensor, values_rm: torch.Tensor) -> torch.Tensor:
+        """Returns how firmly scaled logits are in (0 or more) or out (0 or less), float32 [r, m].
+
+        Args:
+            rows_r: int64, rows of the batch.
+            values_rm: m scaled logits of each of them.
+        """
+        last_r1, next_r1 = self.last_b[rows_r, None], self.next_b[rows_r, None]
+        margins_rm = values_rm - torch.where(values_rm >= last_r1, next_r1, last_r1)
+        margins_rm = margins_rm.masked_fill(values_rm == -torch.inf, -torch.inf)
         if self.top_p == 1.0:
-            return margins_n
-        place_n = (self.head_bk[rows_n] > values_n[:, None]).sum(1)
-        before_n = self.before_bk[rows_n, place_n].clamp_max(_ALMOST_ONE)
-        odds_n = math.log(self.top_p) - math.log1p(-self.top_p) - torch.logit(before_n)
-        below_edge_n = values_n - self.edge_b[rows_n]
-        return torch.minimum(margins_n, torch.where(below_edge_n < 0, torch.maximum(odds_n, below_edge_n), odds_n))
+            return margins_rm
+        larger_rm = torch.searchsorted(-self.head_bk[rows_r], -values_rm)  # so many of the head are larger
+        before_rm = self.before_bk[rows_r].gather(1, larger_rm).clamp_max(_ALMOST_ONE)
+        odds_rm = math.log(self.top_p) - math.log1p(-self.top_p) - torch.logit(before_rm)
+        below_edge_rm = values_rm - self.edge_b[rows_r, None]
+        within_p_rm = torch.where(below_edge_rm < 0, torch.maximum(odds_rm, below_edge_rm), odds_rm)
+        margins_rm = torch.minimum(margins_rm, within_p_rm)
+        # Rounding may push the margin of a token that is next to the edge to its other side.
+        return torch.where(below_edge_rm < 0, margins_rm.clamp_max(0.0), margins_rm.clamp_min(0.0))
 
 
 def mask_of(scaled_bv: torch.Tensor, parameters: SamplingParameters) -> Mask:

@@ -27,7 +27,8 @@ _VALUES_AT_ONCE = 1 << 21
 """Rows are replayed in stretches of so many scores (8 MB in float32), so that a long answer needs no more memory."""
 
 MOST_DEVIATION = 1e6
-"""Deviations are cut off here: a token that can't be drawn at all has this one, and figures stay finite."""
+"""Deviations are cut off here: a token that can't be drawn at all has this one, and all figures are
+finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,8 @@ def _stretch(
         outside_r = torch.zeros_like(own_r)
     mismatch_r = best_r != tokens_r
     bounded = (gap_r.clamp_max(MOST_DEVIATION), outside_r.clamp(0.0, MOST_DEVIATION))
-    return torch.stack((*bounded, mismatch_r.float(), own_r - total_r)).cpu()
+    logprob_r = (own_r - total_r).clamp_min(-MOST_DEVIATION)
+    return torch.stack((*bounded, mismatch_r.float(), logprob_r)).cpu()
 
 
 def _within_mask(
@@ -172,9 +174,11 @@ def _within_mask(
     """
     mask = mask_of(scaled_rv, parameters)
     scores_rv.masked_fill_(scaled_rv < mask.edge_b[:, None], -torch.inf)
-    rows_n, rivals_n = torch.nonzero(scores_rv > own_score_r[:, None], as_tuple=True)
-    excess_n = scores_rv[rows_n, rivals_n] - own_score_r[rows_n]
-    least_n = torch.minimum(excess_n, mask.margins(rows_n, scaled_rv[rows_n, rivals_n]))
-    gap_r = torch.zeros_like(own_r).scatter_reduce_(0, rows_n, least_n, "amax")
     every_r = torch.arange(len(own_r), device=own_r.device)
-    return gap_r, -mask.margins(every_r, own_r)
+    outside_r = -mask.margins(every_r, own_r[:, None])[:, 0]
+    gap_r = torch.zeros_like(own_r)
+    beaten = torch.nonzero(scores_rv.amax(1) > own_score_r)[:, 0]  # few, in an honest file
+    out = scores_rv[beaten] == -torch.inf
+    excess = (scores_rv[beaten] - own_score_r[beaten, None]).masked_fill_(out, 0.0)
+    gap_r[beaten] = torch.minimum(excess, mask.margins(beaten, scaled_rv[beaten])).amax(1).clamp_min_(0.0)
+    return gap_r, outside_r

@@ -8,6 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from protocol.errors import InvalidInput
 from rollouts.sampling import replay as replay_module
@@ -178,6 +180,32 @@ def test_the_figures_of_a_file_hold_the_worst_sample_and_the_whole_count() -> No
     assert figures.mismatch_share == pytest.approx(5 / 7)
     assert (figures.largest, figures.largest_sum) == (0.5, 1.0)
     assert summarise([]).mismatch_share == 0.0
+
+
+@given(
+    rows=st.lists(
+        st.lists(st.sampled_from([-math.inf, -1e4, -3.0, 0.0, 0.5, 1e4]), min_size=4, max_size=4),
+        min_size=1,
+        max_size=6,
+    ),
+    token=st.integers(0, 4),
+    temperature=st.sampled_from([0.01, 1.0, 100.0]),
+    top_k=st.integers(0, 6),
+    top_p=st.floats(1e-6, 1.0),
+)
+def test_whatever_was_recorded_the_figures_are_finite_and_a_zero_means_the_right_token(
+    rows: list[list[float]], token: int, temperature: float, top_k: int, top_p: float
+) -> None:
+    logits = torch.tensor([[*row, 1.0] for row in rows])
+    parameters = SamplingParameters(max_new_tokens=9, temperature=temperature, top_k=top_k, top_p=top_p)
+    seen = gaps(logits, [token] * len(rows), seed=SEED, sample=SAMPLE, parameters=parameters)
+    for figures in (seen.gaps, seen.outside, seen.logprobs):
+        assert np.isfinite(figures).all()
+    assert (seen.gaps >= 0).all()
+    assert (seen.outside >= 0).all()
+    right = draw(logits, noise(row_keys([stream(SEED, SAMPLE)] * len(rows), range(len(rows))), 5), parameters).tokens
+    assert np.array_equal(seen.mismatches, (right != token).numpy())
+    assert not seen.deviations[~seen.mismatches].any()
 
 
 def test_what_cannot_be_replayed_is_refused() -> None:
