@@ -113,7 +113,7 @@ async def behind() -> AsyncIterator[tuple[Behind, int]]:
 def running(home: Path, *, upstream: int) -> Iterator[Front]:
     shutil.copytree(DEPLOY, home / "muster")
     zones = home / "muster" / "shardcast-zones.conf"
-    zones.write_text(replaced(zones.read_text(), "127.0.0.1:8020", f"127.0.0.1:{upstream}"))
+    zones.write_text(replaced(zones.read_text(), "127.0.0.1:8401", f"127.0.0.1:{upstream}"))
     (home / "muster" / "allowed.conf").write_text(nginx_list(allowed_networks((), also=["127.0.0.1"])))
     port = free_port()
     (home / "nginx.conf").write_text(

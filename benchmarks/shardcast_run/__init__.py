@@ -1,0 +1,1 @@
+"""The sides that `benchmarks.shardcast` compares, each as processes of its own."""

@@ -1,0 +1,154 @@
+"""Section 1: one file from an origin over two relays to one client and to four, by three ways, in one run."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.shardcast_run import ours, published
+from benchmarks.shardcast_run.processes import Measured, all_stopped, role
+
+PATIENCE = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the table."""
+
+    way: str
+    clients: int
+    seconds: float
+    cpu_per_gb: float
+    memory: dict[str, int]
+    """Bytes of the largest process of each kind at its peak."""
+    first_block: float | None = None
+    """Share of the file that the origin had published when the first client had verified a block."""
+
+
+def plain(source: Path, folder: Path, clients: int) -> Row:
+    """Bare sockets."""
+    started: list[Measured] = []
+
+    def start(name: str, *arguments: object) -> Measured:
+        started.append(Measured(name, role("plain", *arguments), folder=folder))
+        return started[-1]
+
+    with all_stopped(started):
+        origin = start("origin", "origin", source)
+        above = origin.wait_for("port")["port"]
+        relays = [start(f"relay{number}", "relay", above, folder / f"relay{number}.bin") for number in range(2)]
+        ports = [each.wait_for("port")["port"] for each in relays]
+        fetching = [start(f"client{n}", "client", folder / f"client{n}.bin", *ports) for n in range(clients)]
+        for each in fetching:
+            each.wait_for("ready")
+        for each in started:
+            each.forget_start()
+        origin.tell("go")
+        began = origin.wait_for("began")["began"]
+        ended = max(float(each.wait_for("done", patience=PATIENCE)["done"]) for each in fetching)
+        for each in started:
+            each.look()
+    check_copies(source, folder.glob("client*.bin"), clients)
+    return _row("plain sockets, nothing checked", clients, ended - began, started, source)
+
+
+def theirs(python: Path, source: Path, folder: Path, clients: int, *, filled: bool) -> Row:
+    """The published package."""
+    ran = published.run(python, source, folder, clients=clients, filled=filled, port=free_port)
+    check_copies(source, folder.glob("client*.bin"), clients)
+    name = "shardcast 0.3.2, relays filled before" if filled else "shardcast 0.3.2, its defaults"
+    return _row(name, clients, ran.seconds, ran.processes, source)
+
+
+def muster(source: Path, folder: Path, clients: int) -> Row:
+    """Ours."""
+    ran = ours.run(source, folder, clients=clients)
+    check_copies(source, folder.glob("client*/*/*.safetensors"), clients)
+    return _row("muster", clients, ran.seconds, ran.processes, source, first_block=ran.first_block)
+
+
+@contextmanager
+def room(at: Path | None) -> Iterator[Path]:
+    """An empty folder that is gone afterwards."""
+    path = Path(tempfile.mkdtemp(prefix="muster-bench-", dir=at))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def check_copies(source: Path, copies: Iterator[Path], expected: int) -> None:
+    """A way that delivers anything but the file has no time."""
+    found = list(copies)
+    digests = {digest(copy) for copy in found}
+    if len(found) != expected or digests != {digest(source)}:
+        raise RuntimeError(f"{len(found)} copies of {expected}, and not all of them are the file")
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def free_port() -> int:
+    """A port of loopback that nobody has at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def show(rows: list[Row], size: int) -> None:
+    """Prints the table, and what of it is claimed."""
+    print(f"\nbroadcast of {size / 2**20:.0f} MiB, origin -> 2 relays -> clients, all verified at the end")
+    heads = (
+        f"{'clients':>8}{'seconds':>9}{'CPU-s/GB':>10}{'MiB: origin':>13}{'relay':>7}{'client':>8}{'1st block at':>14}"
+    )
+    print(" " * 40 + heads)
+    for row in rows:
+        memory = [f"{row.memory.get(kind, 0) / 2**20:.0f}" for kind in ("origin", "relay", "client")]
+        first = "" if row.first_block is None else f"{row.first_block:.1%}"
+        print(
+            f"{row.way:<40}{row.clients:>8}{row.seconds:>9.2f}{row.cpu_per_gb:>10.2f}"
+            f"{memory[0]:>13}{memory[1]:>7}{memory[2]:>8}{first:>14}"
+        )
+    for clients in sorted({row.clients for row in rows}):
+        _compare([row for row in rows if row.clients == clients], clients)
+
+
+def _compare(rows: list[Row], clients: int) -> None:
+    by_way = {row.way.split(",")[0] if row.way.startswith(("muster", "plain")) else row.way: row for row in rows}
+    mine = by_way.get("muster")
+    if mine is None:
+        return
+    told = []
+    for way, row in by_way.items():
+        if way.startswith("shardcast"):
+            told.append(f"{row.seconds / mine.seconds:.1f} times as fast as {way}")
+        elif way.startswith("plain"):
+            told.append(f"{mine.seconds / row.seconds:.2f} times the plain sockets' time (claimed: at most 2)")
+    print(f"{clients} client{'s' * (clients > 1)}: muster is " + "; ".join(told))
+
+
+def _row(
+    way: str, clients: int, seconds: float, processes: list[Measured], source: Path, *, first_block: float | None = None
+) -> Row:
+    delivered = clients * source.stat().st_size / 1e9
+    memory: dict[str, int] = {}
+    for each in processes:
+        kind = each.name.rstrip("0123456789")
+        memory[kind] = max(memory.get(kind, 0), each.cost.largest)
+    return Row(
+        way=way,
+        clients=clients,
+        seconds=seconds,
+        cpu_per_gb=sum(each.cost.cpu_s for each in processes) / delivered,
+        memory=memory,
+        first_block=first_block,
+    )

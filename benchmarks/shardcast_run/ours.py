@@ -1,0 +1,143 @@
+"""Muster's side: an origin that a trainer writes through, two relays, clients; a process each, as in a run."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.shardcast_run.processes import Measured, all_stopped, role, say
+from protocol.keys import Key
+from shardcast.assembly import Progress
+from shardcast.client import Client
+from shardcast.origin import Origin
+from shardcast.relay import Relay
+
+RUN = "benchmark"
+VERSION = 1
+FILE = "model.safetensors"
+PATIENCE = 300.0
+
+PUBLISHER = Key.from_hex("11" * 32)
+"""Known to all roles, and worth nothing."""
+
+PIECE = 4 << 20
+"""Bytes that the trainer writes at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One run of ours."""
+
+    seconds: float
+    first_block: float
+    """Share of the file that was published when the first client had verified a block."""
+    processes: list[Measured]
+
+
+def run(source: Path, folder: Path, *, clients: int, links: Sequence[Sequence[int]] | None = None) -> Ran:
+    """From the trainer's first byte to the last client's last.
+
+    Args:
+        source: What the trainer writes.
+        folder: For everything that is written.
+        clients: How many.
+        links: For each client the ports that it reaches the relays by; the relays' own by default.
+    """
+    started: list[Measured] = []
+    with all_stopped(started):
+        origin, ports = start_tree(started, source, folder)
+        fetching = start_clients(started, folder, links or [ports] * clients)
+        for each in started:
+            each.forget_start()
+        origin.tell("go")
+        began = float(origin.wait_for("began")["began"])
+        ended = max(float(each.wait_for("done", patience=PATIENCE)["done"]) for each in fetching)
+        first = min(float(each.wait_for("first")["first"]) for each in fetching)
+        timeline = origin.wait_for("timeline", patience=PATIENCE)["timeline"]
+        for each in started:
+            each.look()
+    total = timeline[-1][1]
+    published = max((size for at, size in timeline if at <= first), default=0)
+    return Ran(ended - began, published / total, started)
+
+
+def start_tree(started: list[Measured], source: Path, folder: Path) -> tuple[Measured, list[int]]:
+    """An origin that waits for `go`, and two relays; the relays' ports."""
+    started.append(Measured("origin", role("ours", "origin", source, folder / "origin"), folder=folder))
+    origin = started[-1]
+    above = origin.wait_for("port")["port"]
+    relays = []
+    for number in range(2):
+        command = role("ours", "relay", above, folder / f"relay{number}")
+        relays.append(Measured(f"relay{number}", command, folder=folder))
+        started.append(relays[-1])
+    return origin, [int(each.wait_for("port")["port"]) for each in relays]
+
+
+def start_clients(started: list[Measured], folder: Path, links: Sequence[Sequence[int]]) -> list[Measured]:
+    """Clients that fetch what is newest, as workers do; ready to."""
+    fetching = []
+    for number, ports in enumerate(links):
+        command = role("ours", "client", folder / f"client{number}", *ports)
+        fetching.append(Measured(f"client{number}", command, folder=folder))
+        started.append(fetching[-1])
+    for each in fetching:
+        each.wait_for("ready")
+    return fetching
+
+
+async def _origin(source: Path, folder: Path, size: int) -> None:
+    async with Origin(folder, run=RUN, key=PUBLISHER) as origin:
+        say(port=origin.server.port)
+        await asyncio.to_thread(sys.stdin.readline)
+        began = time.monotonic()
+        say(began=began)
+        timeline: list[tuple[float, int]] = []
+        with source.open("rb") as file:
+            async with origin.publish(version=VERSION) as writing:
+                while piece := await asyncio.to_thread(file.read, PIECE):
+                    await writing.write(FILE, piece, expected=size)
+                    timeline.append((time.monotonic(), file.tell()))
+        say(timeline=timeline)
+        await asyncio.to_thread(sys.stdin.readline)
+
+
+async def _relay(upstream: int, folder: Path) -> None:
+    async with Relay(folder, upstreams=[_url(upstream)], run=RUN, signer=PUBLISHER.address) as relay:
+        say(port=relay.server.port)
+        await relay.run()
+
+
+async def _client(folder: Path, ports: list[int]) -> None:
+    seen: list[float] = []
+
+    def progress(now: Progress) -> None:
+        if now.done and not seen:
+            seen.append(time.monotonic())
+            say(first=seen[0])
+
+    relays = [_url(port) for port in ports]
+    async with Client(relays, run=RUN, signer=PUBLISHER.address) as client:
+        say(ready=True)
+        async for fetched in client.follow(folder, on_progress=progress):
+            say(done=time.monotonic(), received=fetched.received)
+            break
+        await asyncio.to_thread(sys.stdin.readline)
+
+
+def _url(port: int) -> str:
+    return f"http://127.0.0.1:{port}"
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["origin", source, folder]:
+            asyncio.run(_origin(Path(source), Path(folder), Path(source).stat().st_size))
+        case ["relay", upstream, folder]:
+            asyncio.run(_relay(int(upstream), Path(folder)))
+        case ["client", folder, *ports]:
+            asyncio.run(_client(Path(folder), [int(port) for port in ports]))
