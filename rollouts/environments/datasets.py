@@ -28,6 +28,7 @@ DIRECTORY_VARIABLE = "MUSTER_DATASETS"
 
 _WHERE = f"put the file there, or name its directory in {DIRECTORY_VARIABLE}"
 _LONGEST_ROW = 64 * 1024 * 1024
+_ROWS_AT_A_TIME = 256
 _COLUMNS = ("problem_id", "task_type", "prompt", "verification_info")
 
 
@@ -84,8 +85,8 @@ class Dataset:
         self._rows: _Rows = _ParquetRows(path) if path.suffix == ".parquet" else _JsonRows(path)
         wanted = options.task_types or task_types
         self._chosen: list[int] = []
-        for number in range(len(self._rows)):
-            problem = self._problem(number)
+        for number, row in enumerate(self._rows):
+            problem = self._problem(number, row)
             if problem.task_type in wanted and usable(problem):
                 self._chosen.append(number)
         if not self._chosen:
@@ -97,11 +98,12 @@ class Dataset:
         return len(self._chosen)
 
     def __getitem__(self, index: int) -> Problem:
-        return self._problem(self._chosen[check_index(index, size=len(self._chosen))])
+        number = self._chosen[check_index(index, size=len(self._chosen))]
+        return self._problem(number, self._rows.row(number))
 
-    def _problem(self, number: int) -> Problem:
+    def _problem(self, number: int, content: object) -> Problem:
         try:
-            row = _Row.model_validate(self._rows.row(number))
+            row = _Row.model_validate(json.loads(content) if isinstance(content, bytes) else content)
             info = row.verification_info if isinstance(row.verification_info, dict) else _info(row.verification_info)
         except (ValidationError, ValueError, SyntaxError, RecursionError, MemoryError) as error:
             reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
@@ -113,11 +115,11 @@ class Dataset:
 
 
 class _Rows(Protocol):
-    """A file of rows."""
+    """A file of rows; a row is an object, or the bytes of its JSON."""
 
     path: Path
 
-    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[object]: ...
 
     def row(self, number: int) -> object: ...
 
@@ -128,18 +130,19 @@ class _JsonRows:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._starts = [0]
-        with path.open("rb") as file:
+
+    def __iter__(self) -> Iterator[object]:
+        self._starts = [0]
+        with self.path.open("rb") as file:
             for line in _lines(file.readline):
                 self._starts.append(self._starts[-1] + len(line))
-
-    def __len__(self) -> int:
-        return len(self._starts) - 1
+                yield line
 
     def row(self, number: int) -> object:
         start, end = self._starts[number], self._starts[number + 1]
         with self.path.open("rb") as file:
             file.seek(start)
-            return json.loads(file.read(end - start))
+            return file.read(end - start)
 
 
 class _ParquetRows:
@@ -155,8 +158,9 @@ class _ParquetRows:
         except (pa.ArrowException, OSError) as error:
             raise BadDataset(f"{path} is no Parquet file: {str(error)[:200]}") from error
 
-    def __len__(self) -> int:
-        return int(self._table.num_rows)
+    def __iter__(self) -> Iterator[object]:
+        for batch in self._table.to_batches(max_chunksize=_ROWS_AT_A_TIME):
+            yield from batch.to_pylist()
 
     def row(self, number: int) -> object:
         return self._table.slice(number, 1).to_pylist()[0]
