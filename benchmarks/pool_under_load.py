@@ -146,6 +146,7 @@ def bench_settings(**changes: object) -> OrchestratorSettings:
             "public_url": "http://127.0.0.1:1",
             "pool_id": POOL,
             "deployment": "unused",
+            "storage_directory": str(Path(tempfile.gettempdir()) / "muster-benchmark-objects"),
             "node_rate_per_s": 1000,
             "node_burst": 1000,
             "ip_rate_per_s": 1_000_000,

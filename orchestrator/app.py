@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
 import httpx
+import structlog
 from fastapi import APIRouter, FastAPI, Request
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
@@ -20,9 +22,11 @@ from orchestrator.parts import build_parts, parts_of
 from orchestrator.routes import allowlist, events, heartbeat, logs, nodes, runs, tasks, uploads
 from orchestrator.runs.chain import RunLedger
 from orchestrator.settings import OrchestratorSettings
+from orchestrator.storage import ObjectStore
 from orchestrator.storage.url_signer import PATH as BLOBS
 from protocol.clients.discovery import DiscoveryClient
 from protocol.clock import Clock, SystemClock
+from protocol.errors import MusterError
 from protocol.keys import Key
 from protocol.loops import BackgroundLoops
 from protocol.rates import CallerAddresses, IpRates, Rate
@@ -45,6 +49,8 @@ Nodes sign their requests, and answers to them are signed. The owner's API takes
 signed by the pool's manager."""
 
 BODY_LIMIT = 1024 * 1024
+
+_log = structlog.get_logger(__name__)
 
 TAGS = ("nodes", "tasks", "groups", "events", "webhooks", "files", "run", "identity")
 
@@ -112,9 +118,11 @@ def build_orchestrator(
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        looking = asyncio.create_task(_look_at_store(parts.objects))
         try:
             yield
         finally:
+            looking.cancel()
             for service in services:
                 await service.aclose()
             await webhook_http.aclose()
@@ -157,6 +165,14 @@ def build_orchestrator(
     if with_loops:
         add_loops(loops, parts, run_ledger=run_ledger, discovery=services, webhook_http=webhook_http, gauges=gauges)
     return app
+
+
+async def _look_at_store(objects: ObjectStore) -> None:
+    """Says at the start what is wrong with the store of files. Nothing else waits for it: the pool goes on without."""
+    try:
+        await objects.check()
+    except MusterError as error:
+        _log.error("storage-unusable", detail=error.detail, hint=error.hint)
 
 
 def _declare_bodies(app: FastAPI, models: Sequence[type[BaseModel]]) -> None:

@@ -95,6 +95,7 @@ class Network:
             "DISCOVERY": json.dumps([f"http://127.0.0.1:{self.discovery_port}#{DISCOVERY.address}"]),
             "TOKENS": json.dumps([{"name": "boss", "scope": "admin", "hash": hash_token(TOKEN)}]),
             "SECRETS_KEY_FILE": self.home / "secrets.key",
+            "STORAGE_DIRECTORY": self.home / "objects",
             "SHORTEST_INTERVAL_S": INTERVAL_S,
             "DISCOVERY_EVERY_S": 0.3,
             "LEDGER_EVERY_S": 0.3,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import hashlib
 from collections.abc import AsyncIterator
@@ -13,6 +14,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
 from protocol.clients.node import NodeClient
 from protocol.clock import TurnedClock
@@ -417,3 +419,18 @@ async def test_orchestrators_that_share_a_directory_share_its_urls(make_pool: Ma
 async def test_an_unknown_object_is_not_found(pool: PoolUnderTest, node: Key) -> None:
     answer = await pool.send(node, f"/v1/objects?key={POOL}/{node.address}/{'ab' * 32}", None, method="GET")
     assert (answer.status_code, answer.json()["code"]) == (404, "no-object")
+
+
+async def test_a_store_that_can_not_be_used_is_said_at_the_start_and_stops_nothing(
+    make_pool: MakePool, tmp_path: Path
+) -> None:
+    (tmp_path / "objects").write_text("a file where the directory should be")
+    app = make_pool().app
+    with capture_logs() as lines:
+        async with app.router.lifespan_context(app):
+            for _ in range(500):
+                await asyncio.sleep(0.01)
+                if lines:
+                    break
+    assert [line["event"] for line in lines] == ["storage-unusable"]
+    assert "File exists" in lines[0]["detail"]
