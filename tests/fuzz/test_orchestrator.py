@@ -25,6 +25,7 @@ from protocol.wire.heartbeat import Heartbeat
 from protocol.wire.tasks import NewTask, TaskSpec
 from tests.fuzz.harness import Signed, fuzz, operations
 from tests.orchestrator.edge import HARDWARE, MANAGER, POOL, SOFTWARE, MemoryLedger
+from tests.orchestrator.runs.edge import RUN, MemoryRunLedger
 from tests.serving import served
 
 SERVICE, NODE, STRANGER = Key.generate(), Key.generate(), Key.generate()
@@ -51,6 +52,9 @@ def settings(home: Path) -> OrchestratorSettings:
         storage_directory=home / "objects",
         node_rate_per_s=10_000,
         node_burst=10_000,
+        run=RUN,
+        run_units_per_group=100,
+        ledger_every_s=0.1,
         tokens=(
             TokenSetting(name="owner", scope=Scope.ADMIN, hash=hash_token(TOKEN)),
             TokenSetting(name="reader", scope=Scope.READ, hash=hash_token(READER)),
@@ -60,10 +64,14 @@ def settings(home: Path) -> OrchestratorSettings:
 
 LEDGER = MemoryLedger(orchestrator=SERVICE.address)
 LEDGER.register(NODE.address, member=True)
+CHAIN = MemoryRunLedger()
+CHAIN.seat_node(NODE.address)
+CHAIN.announce(0)
 
 
 def build(redis_url: str, home: Path) -> FastAPI:
-    return build_orchestrator(settings(home), redis=connect_redis(redis_url), ledger=LEDGER, key=SERVICE)
+    redis = connect_redis(redis_url)
+    return build_orchestrator(settings(home), redis=redis, ledger=LEDGER, run_ledger=CHAIN, key=SERVICE)
 
 
 def all_operations() -> list[tuple[str, str]]:
