@@ -41,6 +41,7 @@ _STATES = {
 _REFUSALS = {
     "closed": "step {step} is closed",
     "ahead": "step {step} is too far ahead of version {version}",
+    "earlier": "step {detail} comes before step {step} and wants rollouts",
     "enough": "step {step} has all the rollouts that it wants, or they are on their way",
     "busy": "the node holds {most_live} slots already",
     "escrow": "the pool's escrow can't pay for more work than is open",
@@ -147,7 +148,12 @@ class RunDesk:
                     code="not-active",
                 )
             elif word in _REFUSALS:
-                told = {"step": request.step, "version": state.version, "most_live": self.terms.most_live}
+                told = {
+                    "detail": detail,
+                    "step": request.step,
+                    "version": state.version,
+                    "most_live": self.terms.most_live,
+                }
                 raise NoSlot(_REFUSALS[word].format_map(told))
         raise Unavailable("the run changes too fast", hint="try again")
 

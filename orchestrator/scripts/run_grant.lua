@@ -19,9 +19,15 @@ if n[1] ~= 'healthy' or n[2] ~= '1' then return {'not-active', n[1] or 'unknown'
 if tonumber(step) < math.max(tonumber(s[2] or '0'), tonumber(version)) then return {'closed'} end
 if tonumber(step) > tonumber(version) + asynchrony then return {'ahead'} end
 
-local counts = P .. 'run:step:' .. step
-local c = redis.call('HMGET', counts, 'demand', 'leased', 'pending', 'accepted')
-local need = tonumber(c[1] or usual) - tonumber(c[2] or '0') - tonumber(c[3] or '0') - tonumber(c[4] or '0')
+local function need_of(which)
+  local c = redis.call('HMGET', P .. 'run:step:' .. which, 'demand', 'leased', 'pending', 'accepted')
+  return tonumber(c[1] or usual) - tonumber(c[2] or '0') - tonumber(c[3] or '0') - tonumber(c[4] or '0')
+end
+-- The smallest step that wants rollouts and no other: who could choose the step could choose among seeds.
+for before = math.max(tonumber(s[2] or '0'), tonumber(version)), tonumber(step) - 1 do
+  if need_of(string.format('%.0f', before)) > 0 then return {'earlier', string.format('%.0f', before)} end
+end
+local counts, need = P .. 'run:step:' .. step, need_of(step)
 if need <= 0 then return {'enough'} end
 local live = P .. 'run:live:' .. node
 if redis.call('SCARD', live) >= most_live then return {'busy'} end

@@ -23,7 +23,8 @@ import redis as sync_redis
 from ledger.chain import ChainKind, start_chain
 from protocol.clients import OrchestratorClient
 from protocol.errors import MusterError
-from protocol.identifiers import digest
+from protocol.identifiers import digest, run_id
+from protocol.wire.runs import NewCheckpoint, RolloutItem
 from protocol.wire.tasks import MEBIBYTE, AssignmentState, NewTask, Resources, Task, TaskSpec, TaskState
 from protocol.wire.uploads import ObjectKey
 from tests.worker.conftest import Engine
@@ -42,6 +43,7 @@ async def pool(tmp_path_factory: pytest.TempPathFactory, redis_server: str) -> A
     async with start_chain(ChainKind.EMBEDDED) as chain:
         with ExitStack() as stack:
             pool = await found_pool(home, chain, redis_server, stack)
+            pool.settings |= {"MUSTER_ORCHESTRATOR_RUN": "main", "MUSTER_ORCHESTRATOR_RELAY_EVERY_S": "0.2"}
             await pool.start_discovery()
             await pool.start_orchestrator()
             yield pool
@@ -162,6 +164,54 @@ async def test_a_worker_killed_with_9_finds_its_task_again_and_does_not_restart_
     lines = (await asyncio.to_thread(lambda: pool.control().logs(since=0))).lines
     assert [line.sequence for line in lines] == list(range(len(lines)))
     assert await first_lines(pool) == began
+
+
+ROLLS = """
+import http.client, json, os, socket, time
+def ask(method, path, body=None):
+    line = http.client.HTTPConnection("bridge")
+    line.sock = socket.socket(socket.AF_UNIX)
+    line.sock.connect(os.environ["MUSTER_BRIDGE_SOCKET"])
+    headers = {"Authorization": "Bearer " + os.environ["MUSTER_BRIDGE_TOKEN"], "Content-Type": "application/json"}
+    line.request(method, path, None if body is None else json.dumps(body), headers)
+    answer = line.getresponse()
+    return answer.status, json.loads(answer.read() or "{}")
+while True:
+    status, step = ask("GET", "/v1/step")
+    if status == 200 and step["need"]:
+        status, grant = ask("POST", "/v1/slots", {"step": step["step"], "groups": 2})
+        if status == 200:
+            break
+    time.sleep(.2)
+open(os.environ["MUSTER_DATA_DIR"] + "/rolls", "w").write(grant["beacon"])
+slot = {"step": grant["lease"]["step"], "index": grant["lease"]["index"], "units": 5, "figures": {"reward": 1.0}}
+print(ask("POST", "/v1/files", {"path": "rolls", "rollout": slot}), flush=True)
+time.sleep(600)
+"""
+
+
+async def test_a_task_leases_a_slot_and_its_file_is_listed_from_the_ledger_with_a_link(pool: Pool) -> None:
+    await at_work(pool, "rolls", ROLLS)
+    announced = digest(hashlib.sha256(b"a version").digest())
+    async with pool.ledger("publisher") as publisher:
+        await publisher.checkpoints.announce(pool_id=POOL, run=run_id("main"), version=0, attempt=0, digest=announced)
+    async with pool.owner() as owner, httpx.AsyncClient() as http:
+        await owner.put_checkpoint(NewCheckpoint(version=0, digest=announced, units_per_group=10))
+
+        async def listed() -> RolloutItem | None:
+            return next(iter([item async for item in owner.rollouts(status="pending")]), None)
+
+        item = await until(listed, what=f"it is on the ledger; {pool.programs['worker-node'].log.read_text()[-2000:]}")
+        assert (item.node, item.digest, item.groups, item.units) == (pool.keys["node"].address, announced, 2, 5)
+        assert item.figures == {"reward": 1.0}
+        assert item.file_url is not None
+        content = (await http.get(item.file_url)).content
+        assert digest(hashlib.sha256(content).digest()) == item.sha256
+        async with pool.ledger("node") as ledger:
+            block = await ledger.web3.eth.get_block(item.beacon_block)
+            assert content.decode() == "0x" + bytes(block["hash"]).hex()
+            assert await ledger.work.get(item.key) is not None
+        assert (await owner.leases(item.node)).delivered == 1
 
 
 async def first_lines(pool: Pool) -> int:

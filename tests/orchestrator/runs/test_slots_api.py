@@ -105,6 +105,7 @@ async def test_a_slot_has_no_more_groups_than_the_step_needs_and_the_pool_allows
     [
         (lambda run, key: run.demand(0, 0, closed=True), 0, 409, "no-slot", "step 0 is closed"),
         (None, 3, 409, "no-slot", "too far ahead of version 0"),
+        (None, 1, 409, "no-slot", "step 0 comes before step 1 and wants rollouts"),
         (lambda run, key: run.pool.owner("POST", f"/v1/nodes/{key.address}/drain"), 0, 403, "not-active", "draining"),
         (lambda run, key: run.pool.owner("POST", f"/v1/nodes/{key.address}/ban"), 0, 403, "not-active", "banned"),
         (lambda run, key: _money(run, free=399), 0, 200, "", ""),

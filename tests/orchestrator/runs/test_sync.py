@@ -117,7 +117,8 @@ async def test_after_the_loss_of_redis_everything_is_read_from_the_ledger_again(
     assert (await run.view())["pending"] == 0
     assert (await run.step(first)).checkpoint is not None, "taken up again from the ledger"
     key = await run.member()
-    assert (await run.lease(key, step=1, groups=1)).lease.index >= 1024, "what was leased before is not leased again"
+    step = (await run.step(key)).step
+    assert (await run.lease(key, step=step, groups=1)).lease.index >= 1024, "what was leased before is not leased again"
 
 
 async def test_events_that_come_twice_change_nothing(run: RunUnderTest) -> None:
@@ -248,6 +249,7 @@ async def test_rollouts_come_in_lease_order_page_by_page(make_run: MakeRun) -> N
     await run.publish(0)
     key = await run.member()
     for step in (0, 1):
+        await run.demand(step, 3)
         grants = []
         for _ in range(3):
             grants.append(await run.lease(key, step=step, groups=1))
