@@ -18,6 +18,7 @@ from cli.shardcast_signer import source_of
 from protocol.errors import InvalidInput
 from protocol.logs import configure_logs
 from shardcast.client import KEPT_FOLDERS, Client, Fetched
+from shardcast.delta.bases import LONGEST_CHAIN
 from shardcast.guard import ServingLimits
 from shardcast.origin import KEPT_VERSIONS, Origin
 from shardcast.relay import Relay
@@ -39,6 +40,15 @@ Signer = Annotated[
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free one.")]
 Keep = Annotated[int, typer.Option(min=1, max=64, help="Versions that are held, besides the bases that these need.")]
+Anchors = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=LONGEST_CHAIN,
+        help="One version in so many travels whole, the others as what changed: much less at small learning rates. "
+        "More than 1 publishes a version when it is complete.",
+    ),
+]
 Certificate = Annotated[Path | None, typer.Option(help="Serve https with this certificate chain (PEM).")]
 CertificateKey = Annotated[Path | None, typer.Option(help="The certificate's key (PEM).")]
 Proxies = Annotated[
@@ -62,6 +72,7 @@ def origin(
     host: Host = "127.0.0.1",
     port: Port = 8400,
     keep: Keep = KEPT_VERSIONS,
+    anchor_every: Anchors = 1,
     certificate: Certificate = None,
     certificate_key: CertificateKey = None,
     trusted_proxy: Proxies = None,
@@ -90,7 +101,7 @@ def origin(
         async with publishing:
             say(f"publishing {watch} as {publisher.address} at {publishing.url}")
             with Bars(publishing.shelf, doing="published"):
-                await until_told(Watcher(publishing, keep=keep).run())
+                await until_told(Watcher(publishing, keep=keep, anchor_every=anchor_every).run())
             newest = publishing.newest
             last = "nothing complete" if newest is None else f"newest version {newest.version}, digest {newest.digest}"
             say(f"stopped: {len(publishing.shelf)} versions, {last}, {served_bytes(publishing.server)} sent")

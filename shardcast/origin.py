@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,7 +174,13 @@ class Origin:
         writing.published = await self.finish(publication)
 
     async def publish_folder(
-        self, version: int, folder: Path, *, base: int | None = None, full: bool = True
+        self,
+        version: int,
+        folder: Path,
+        *,
+        base: int | None = None,
+        full: bool = True,
+        sizes: Mapping[str, int] | None = None,
     ) -> Published:
         """Publishes a complete folder; it must stay as it is while the version is held.
 
@@ -184,12 +190,14 @@ class Origin:
             base: A version that is held here: what changed since it is published first, for those who have it.
             full: Whether whole files travel, too. Without them (and with a base) only those files do whose change
                 would be nearly as large; whoever lacks the base fetches that first.
+            sizes: The files that belong to it, with their sizes; all in the folder by default.
 
         Raises:
             InvalidInput: Something in it can't stand in a version, or the base is not older.
             VersionGone: The base is not held, or not complete.
         """
-        sizes = await asyncio.to_thread(file_sizes, folder)
+        if sizes is None:
+            sizes = await asyncio.to_thread(file_sizes, folder)
         based = None if base is None else self._base(base)
         publication = self.begin(version, folder=folder, base=based)
         deltas: set[str] = set()

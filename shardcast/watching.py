@@ -21,6 +21,7 @@ import structlog
 from watchfiles import Change, awatch
 
 from protocol.errors import InvalidInput, MusterError
+from shardcast.delta.anchors import next_form
 from shardcast.origin import KEPT_VERSIONS, STATE_FOLDER, Origin, file_sizes
 from shardcast.publication import Publication
 
@@ -52,11 +53,14 @@ class Watcher:
     Args:
         origin: Publishes.
         keep: Of the versions that are there, only so many of the newest are published.
+        anchor_every: One version in so many travels whole, and the others as what changed since the one before. More
+            than 1 means that a version is published when it is complete, and not while it grows.
     """
 
-    def __init__(self, origin: Origin, *, keep: int = KEPT_VERSIONS) -> None:
+    def __init__(self, origin: Origin, *, keep: int = KEPT_VERSIONS, anchor_every: int = 1) -> None:
         self._origin = origin
         self._keep = keep
+        self._anchor_every = anchor_every
         self._seen: dict[int, _Seen] = {}
 
     async def run(self) -> None:
@@ -106,6 +110,10 @@ class Watcher:
             sizes = await asyncio.to_thread(published_sizes, folder)
             if not sizes and not growing:
                 return  # just made: the files, or `.writing`, are still to come
+            if self._anchor_every > 1:
+                if not growing:
+                    await self._publish_complete(version, folder, made, sizes)
+                return
             seen = self._seen[version] = _Seen(made, self._origin.begin(version, folder=folder))
         if seen.publication is None:
             return
@@ -117,6 +125,11 @@ class Watcher:
         if not growing:
             await self._origin.finish(seen.publication)
             seen.publication = None
+
+    async def _publish_complete(self, version: int, folder: Path, made: int, sizes: dict[str, int]) -> None:
+        self._seen[version] = _Seen(made, None)
+        form = next_form(self._origin.shelf, version, anchor_every=self._anchor_every)
+        await self._origin.publish_folder(version, folder, base=form.base, full=form.full, sizes=sizes)
 
     def _is_held(self, version: int, folder: Path) -> bool:
         """Whether the origin took this version up again after a restart."""

@@ -7,6 +7,7 @@ whether it needs what follows.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +22,7 @@ what the file would cost, and is never much worse off."""
 
 
 async def publish_deltas(
-    publication: Publication, *, old: Path, new: Path, deltas: Path, sizes: dict[str, int]
+    publication: Publication, *, old: Path, new: Path, deltas: Path, sizes: Mapping[str, int]
 ) -> set[str]:
     """Publishes the delta of every file that has one worth its bytes; returns their paths.
 

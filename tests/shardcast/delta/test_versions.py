@@ -14,10 +14,12 @@ import pytest
 from protocol.checkpoints import folder_files, version_digest
 from shardcast.client import Client, Fetched
 from shardcast.delta.segments import HEADER
+from shardcast.delta.selection import stands_alone
 from shardcast.errors import VersionDropped, VersionGone
 from shardcast.extensions import Whole
 from shardcast.origin import Origin, Published
 from shardcast.relay import Relay
+from shardcast.watching import Watcher
 from tests.shardcast.conftest import QUICK, RUN_NAME, read_folder, write_folder
 from tests.shardcast.delta.test_codec import safetensors
 from tests.shardcast.manifests import PUBLISHER
@@ -44,15 +46,18 @@ class Trainer:
         self._weights = self._draw.integers(0, 2**16, VALUES, dtype=np.uint16)
 
     async def step(self, version: int, *, base: int | None = None, full: bool = True, share: float = 0.01) -> Published:
-        """The next version, in which this share of values differs."""
+        """The next version, in which this share of values differs, published."""
+        return await self.origin.publish_folder(version, self.make(version, share=share), base=base, full=full)
+
+    def make(self, version: int, *, share: float = 0.01) -> Path:
+        """The next version, in a folder."""
         self._weights = self._weights + (self._draw.random(VALUES) < share).astype(np.uint16)
         self.contents[version] = {
             "model.safetensors": safetensors({"w": ("BF16", self._weights.tobytes())}, metadata=str(version)),
             "table.bin": self._draw.bytes(3000),  # another one each time: its delta is not worth it
             "tokenizer/vocabulary.json": b"[" + b"0," * 5000 + b"0]",
         }
-        folder = write_folder(self._folder / str(version), self.contents[version])
-        return await self.origin.publish_folder(version, folder, base=base, full=full)
+        return write_folder(self._folder / str(version), self.contents[version])
 
     def check(self, fetched: Fetched) -> None:
         """Whether a folder is its version, to the bit and by digest."""
@@ -267,3 +272,31 @@ async def test_a_relay_that_comes_late_holds_the_bases_that_its_versions_need(
         fetched = await anext(client.follow(tmp_path / "to"))
         assert fetched.version == 3
         trainer.check(fetched)
+
+
+async def test_a_watched_folder_travels_as_deltas_between_whole_versions(
+    origin: Origin, client_of: Clients, tmp_path: Path
+) -> None:
+    trainer = Trainer(origin, tmp_path / "trained")
+    watcher = Watcher(origin, keep=9, anchor_every=3)
+    forms: dict[int, tuple[bool, int | None]] = {}
+    async with client_of(origin.url) as client:
+        following = client.follow(tmp_path / "to")
+        for version in range(1, 6):
+            made = trainer.make(version)
+            (made / ".writing").touch()
+            (made / "optimiser.tmp").write_bytes(b"not of the version")
+            made.rename(origin.folder / str(version))
+            await watcher.look()
+            assert origin.shelf.get(version) is None  # it is still being written
+            (origin.folder / str(version) / ".writing").unlink()
+            await watcher.look()
+            held = origin.shelf.get(version)
+            assert held is not None
+            base = held.manifest.base
+            forms[version] = (stands_alone(held.manifest), None if base is None else base.version)
+            fetched = await anext(following)
+            assert fetched.version == version
+            trainer.check(fetched)
+        await following.aclose()
+    assert forms == {1: (True, None), 2: (False, 1), 3: (False, 2), 4: (True, 3), 5: (False, 4)}
