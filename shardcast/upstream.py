@@ -28,6 +28,9 @@ from shardcast.server import PROBE_BYTES
 from shardcast.shelf import Listing
 
 MOST_LISTING_BYTES = 1 << 16
+_FAILURES = (aiohttp.ClientError, aiohttp.http_exceptions.HttpProcessingError, OSError, ValueError)
+"""What a conversation may end with; a time-out is an OSError."""
+
 _MOST_LINE = MOST_EXTENSION_BYTES + (1 << 10)
 
 
@@ -130,7 +133,7 @@ class Upstream:
                     body += piece
                     if len(body) > most:
                         raise Failed(Fault.REFUSED, f"{url} sent more than {most} bytes")
-            except (aiohttp.ClientError, TimeoutError) as error:
+            except _FAILURES as error:
                 raise _failed(url, error) from error
         return bytes(body)
 
@@ -139,7 +142,7 @@ class Upstream:
             while True:
                 try:
                     line = await response.content.readline()
-                except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+                except _FAILURES as error:
                     raise _failed(url, error) from error
                 if not line:
                     return
@@ -159,7 +162,7 @@ class Upstream:
         )
         try:
             response = await self._session.get(url + path, timeout=timeout, allow_redirects=False)
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        except _FAILURES as error:
             raise _failed(url, error) from error
         try:
             if response.status == 404:

@@ -1,0 +1,154 @@
+"""Whatever a relay does wrong, a client ends with the right bytes or says clearly why not, and never hangs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import MusterError
+from shardcast.client import Client
+from shardcast.manifest import VersionKey
+from shardcast.origin import Origin
+from shardcast.peers import Peers
+from shardcast.transfer import Pace
+from tests.shardcast import hostile
+from tests.shardcast.conftest import QUICK, content, eventually, read_folder, total, write_folder
+from tests.shardcast.hostile import HostileRelay, Spoil
+from tests.shardcast.test_relay import complete, relay_of
+
+Clients = Callable[..., Client]
+
+HASTY = replace(
+    QUICK,
+    answer=timedelta(milliseconds=600),
+    silence=timedelta(milliseconds=800),
+    stall=timedelta(milliseconds=400),
+    hedge=timedelta(milliseconds=100),
+    progress=timedelta(milliseconds=1500),
+)
+ONE_BY_ONE = Pace(connections=2, span_blocks=1)
+FILES = content(1)
+
+EVERYTHING = [
+    *(("/files/", spoil) for spoil in (*hostile.SPOILT_BLOCKS, hostile.close_each)),
+    *(("/manifest", spoil) for spoil in hostile.SPOILT_MANIFESTS),
+    *(("/versions", spoil) for spoil in hostile.SPOILT_LISTINGS),
+    ("/probe", hostile.endless),
+    ("/probe", hostile.silence),
+]
+
+
+def name(case: Spoil | str) -> str:
+    return case.strip("/") if isinstance(case, str) else str(getattr(case, "__name__", ""))
+
+
+def prefer(peers: Peers, url: str) -> None:
+    """Has a peer drawn as good as always, until it does something wrong."""
+    peers[url].bandwidth, peers[url].measured = 1e15, True
+
+
+@pytest.mark.parametrize(("where", "spoil"), EVERYTHING, ids=name)
+async def test_with_one_good_relay_beside_it_the_right_bytes_arrive(
+    origin: Origin, stack: AsyncExitStack, client_of: Clients, tmp_path: Path, where: str, spoil: Spoil
+) -> None:
+    await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
+    bad = await stack.enter_async_context(HostileRelay(origin.url, where, spoil))
+    client = client_of(bad.url, origin.url, patience=HASTY, pace=ONE_BY_ONE)
+    prefer(client.peers, bad.url)
+    await stack.enter_async_context(client)
+    await eventually(lambda: bad.spoilt > 0 or where in {"/files/", "/manifest"})
+    fetched = await client.fetch(1, tmp_path / "to")
+    assert read_folder(fetched.path) == FILES
+    assert bad.trapped == 0
+    if where == "/files/":
+        assert bad.spoilt > 0
+
+
+async def test_alone_a_bad_relay_gives_the_right_bytes_or_a_clear_word_and_leaves_nothing_wrong(
+    origin: Origin, stack: AsyncExitStack, client_of: Clients, tmp_path: Path
+) -> None:
+    await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
+
+    async def try_one(number: int, where: str, spoil: Spoil) -> str:
+        bad = await stack.enter_async_context(HostileRelay(origin.url, where, spoil))
+        client = await stack.enter_async_context(client_of(bad.url, patience=HASTY, pace=ONE_BY_ONE))
+        to = tmp_path / f"to{number}"
+        code = "whole"
+        try:
+            await client.fetch(1, to)
+        except MusterError as error:
+            code = error.code
+        assert (to / "1").exists() == (code == "whole")
+        assert code != "whole" or read_folder(to / "1") == FILES
+        return code
+
+    async with asyncio.timeout(30):
+        ends = await asyncio.gather(*(try_one(number, *case) for number, case in enumerate(EVERYTHING)))
+    named = {f"{name(where)} {name(spoil)}": end for (where, spoil), end in zip(EVERYTHING, ends, strict=True)}
+    assert named["files close_each"] == "whole"
+    for case, end in named.items():
+        assert end in {"whole", "no-progress", "version-gone"}, (case, end)
+    for never in (
+        "files flip",
+        "files silence",
+        "files error_page",
+        "files redirect",
+        "files other_range",
+        "files lying_range",
+        "files compress",
+        "manifest strangers_manifest",
+        "manifest flip",
+    ):
+        assert named[never] != "whole"
+
+
+async def test_a_relay_that_gave_a_bad_block_is_left(
+    origin: Origin, stack: AsyncExitStack, client_of: Clients, tmp_path: Path
+) -> None:
+    await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
+    bad = await stack.enter_async_context(HostileRelay(origin.url, "/files/", hostile.flip))
+    relay = relay_of(tmp_path / "relay", bad.url, origin.url, pace=ONE_BY_ONE)
+    prefer(relay.peers, bad.url)
+    async with relay:
+        await eventually(lambda: complete(relay, 1))
+        assert 1 <= bad.spoilt <= ONE_BY_ONE.connections
+        assert relay.peers[bad.url].lies >= 1
+        assert relay.peers.draw(asyncio.get_running_loop().time()) == origin.url
+        async with client_of(relay.url) as client:
+            assert read_folder((await client.fetch(1, tmp_path / "to")).path) == FILES
+
+
+async def test_a_relay_passes_on_nothing_that_did_not_verify(
+    origin: Origin, stack: AsyncExitStack, tmp_path: Path
+) -> None:
+    await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
+    bad = await stack.enter_async_context(HostileRelay(origin.url, "/files/1", hostile.flip))
+    relay = await stack.enter_async_context(relay_of(tmp_path / "relay", bad.url, patience=HASTY, pace=ONE_BY_ONE))
+    await eventually(lambda: bad.spoilt >= 2)
+    holding = relay.shelf.get(1)
+    assert holding is not None
+    assert holding.run_of(1, 0, 10) == 0
+    assert not (tmp_path / "relay" / "1.1" / "files" / "model.safetensors").exists()
+
+
+async def test_an_older_version_shown_as_the_newest_is_not_taken_for_it(
+    origin: Origin, stack: AsyncExitStack, client_of: Clients, tmp_path: Path
+) -> None:
+    for version in (1, 2):
+        await origin.publish_folder(version, write_folder(tmp_path / str(version), content(version)))
+    bad = await stack.enter_async_context(HostileRelay(origin.url, "/versions", hostile.from_the_past))
+    async with client_of(bad.url, origin.url) as client:
+        assert await client.latest() == VersionKey(2, 1)
+
+
+async def test_what_two_clients_wasted_is_counted(origin: Origin, client_of: Clients, tmp_path: Path) -> None:
+    await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
+    async with client_of(origin.url) as client:
+        fetched = await client.fetch(1, tmp_path / "to")
+        assert total(client.metrics.received) == fetched.size

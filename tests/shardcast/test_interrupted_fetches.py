@@ -1,0 +1,209 @@
+"""A fetch that was interrupted goes on where it was; a disk that fails says so; a dropped version leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import os
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from protocol.clock import TurnedClock
+from protocol.errors import Conflict
+from protocol.identifiers import digest
+from shardcast.client import Client
+from shardcast.errors import DiskFull, NoProgress, StaleRelays, VersionDropped, VersionGone
+from shardcast.extensions import BLOCK
+from shardcast.freshness import Announced
+from shardcast.manifest import VersionKey
+from shardcast.origin import Origin
+from tests.shardcast import hostile
+from tests.shardcast.conftest import content, eventually, read_folder, write_folder
+from tests.shardcast.hostile import HostileRelay
+
+Clients = Callable[..., Client]
+FILES = content(1)
+HALF_A_SECOND = timedelta(milliseconds=500)
+OTHER = digest(b"\x07" * 32)
+
+
+class Said:
+    """A ledger that says one thing."""
+
+    def __init__(self, announced: Announced | None) -> None:
+        self.announced = announced
+
+    async def latest(self) -> Announced | None:
+        return self.announced
+
+
+async def half(origin: Origin, client: Client, to: Path) -> None:
+    """Fetches what there is of a version that is never sealed, and stops."""
+    publication = origin.begin(1, folder=write_folder(origin.folder / "source", FILES))
+    await publication.advance("model.safetensors")
+    heard = asyncio.Event()
+    fetching = asyncio.create_task(
+        client.fetch(1, to, on_progress=lambda at: heard.set() if at.done == 5 * BLOCK else None)
+    )
+    await heard.wait()
+    fetching.cancel()
+    with suppress(asyncio.CancelledError):
+        await fetching
+
+
+async def test_what_was_fetched_before_an_interruption_is_not_fetched_again(
+    origin: Origin, client_of: Clients, tmp_path: Path
+) -> None:
+    async with client_of(origin.url) as client:
+        await half(origin, client, tmp_path / "to")
+        assert [path.name for path in (tmp_path / "to").iterdir()] == [".partial-1"]
+        with (tmp_path / "to" / ".partial-1" / "model.safetensors").open("r+b") as file:
+            file.write(b"spoilt")
+        await origin.publish_folder(1, origin.folder / "source")
+        fetched = await client.fetch(1, tmp_path / "to")
+    assert read_folder(fetched.path) == FILES
+    assert fetched.received == BLOCK + sum(map(len, FILES.values())) - 5 * BLOCK
+
+
+async def test_a_folder_that_was_changed_after_it_was_complete_is_mended(
+    origin: Origin, client_of: Clients, tmp_path: Path
+) -> None:
+    await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
+    async with client_of(origin.url) as client:
+        path = (await client.fetch(1, tmp_path / "to")).path
+        with (path / "model.safetensors").open("r+b") as file:
+            file.write(b"spoilt")
+        fetched = await client.fetch(1, tmp_path / "to")
+    assert read_folder(path) == FILES
+    assert fetched.received == BLOCK
+
+
+async def test_two_fetches_of_a_version_into_one_folder_do_not_mix(
+    origin: Origin, client_of: Clients, tmp_path: Path
+) -> None:
+    origin.begin(1, folder=tmp_path / "source")
+    async with client_of(origin.url) as client:
+        first = asyncio.create_task(client.fetch(1, tmp_path / "to"))
+        await eventually((tmp_path / "to" / ".partial-1" / ".lock").exists)
+        with pytest.raises(Conflict, match="another process"):
+            await client.fetch(1, tmp_path / "to")
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+
+
+@pytest.mark.parametrize("call", ["posix_fallocate", "pwrite"])
+async def test_a_full_disk_is_said_and_leaves_nothing_half_done(
+    origin: Origin, client_of: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, call, full)
+    async with client_of(origin.url) as client:
+        with pytest.raises(DiskFull, match="no room"):
+            await client.fetch(1, tmp_path / "to")
+    assert list((tmp_path / "to").iterdir()) == []
+
+
+async def test_a_version_that_is_pruned_half_way_is_said_to_be_gone(
+    origin: Origin, client_of: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardcast.transfer._GONE_FOR", HALF_A_SECOND)
+    publication = origin.begin(1, folder=write_folder(tmp_path / "source", FILES))
+    await publication.advance("model.safetensors")
+    async with client_of(origin.url) as client:
+        fetching = asyncio.create_task(client.fetch(1, tmp_path / "to"))
+        await eventually((tmp_path / "to" / ".partial-1" / "model.safetensors").exists)
+        origin.withdraw(publication.holding)
+        with pytest.raises(VersionGone):
+            await fetching
+    assert list((tmp_path / "to").iterdir()) == []
+
+
+async def test_a_version_whose_files_are_not_what_its_blocks_make_is_dropped_and_the_next_one_taken(
+    origin: Origin, client_of: Clients, tmp_path: Path
+) -> None:
+    publication = origin.begin(1, folder=write_folder(tmp_path / "one", FILES))
+    wrong = publication._files
+    await publication.advance("model.safetensors")
+    wrong["model.safetensors", "full"].sha256 = hashlib.sha256(b"something else")
+    async with client_of(origin.url) as client:
+        following = client.follow(tmp_path / "to")
+        next_one = asyncio.ensure_future(anext(following))
+        await origin.finish(publication)
+        with pytest.raises(VersionDropped, match="every block"):
+            await client_fetch_apart(client_of, origin, tmp_path / "apart")
+        await origin.publish_folder(2, write_folder(tmp_path / "two", content(2)))
+        assert (await next_one).version == 2
+        await following.aclose()
+    assert [path.name for path in (tmp_path / "to").iterdir()] == ["2"]
+
+
+async def client_fetch_apart(client_of: Clients, origin: Origin, to: Path) -> None:
+    async with client_of(origin.url) as client:
+        await client.fetch(1, to)
+
+
+async def test_the_ledger_says_what_is_newest_and_what_it_is(
+    origin: Origin, client_of: Clients, tmp_path: Path
+) -> None:
+    first = await origin.publish_folder(1, write_folder(tmp_path / "one", content(1)))
+    await origin.publish_folder(2, write_folder(tmp_path / "two", content(2)))
+    ledger = Said(Announced(1, 1, first.digest))
+    async with client_of(origin.url, announcements=ledger) as client:
+        assert await client.latest() == VersionKey(1, 1)
+        assert (await client.fetch(1, tmp_path / "to")).digest == first.digest
+        ledger.announced = Announced(2, 1, OTHER)
+        with pytest.raises(VersionDropped, match="announced as"):
+            await client.fetch(2, tmp_path / "to")
+        assert [path.name for path in (tmp_path / "to").iterdir()] == ["1"]
+        ledger.announced = Announced(2, 2, OTHER)
+        with pytest.raises(StaleRelays):
+            await client.fetch(2, tmp_path / "to")
+
+
+async def test_relays_that_do_not_show_the_announced_version_are_stale(
+    origin: Origin, client_of: Clients, tmp_path: Path, clock: TurnedClock
+) -> None:
+    await origin.publish_folder(1, write_folder(tmp_path / "one", {"a": b"1"}))
+    async with client_of(origin.url, announcements=Said(Announced(2, 1, OTHER)), clock=clock) as client:
+        asked = asyncio.create_task(client.latest())
+        while not asked.done():
+            await asyncio.sleep(0.01)
+            await clock.turn(HALF_A_SECOND)
+        with pytest.raises(StaleRelays, match=r"2\.1"):
+            await asked
+
+
+async def test_a_publisher_that_falls_silent_is_waited_for_only_so_long(
+    origin: Origin, client_of: Clients, tmp_path: Path, clock: TurnedClock
+) -> None:
+    origin.begin(1, folder=tmp_path / "source")
+    async with client_of(origin.url, clock=clock) as client:
+        asked = asyncio.create_task(client.fetch(1, tmp_path / "to"))
+        while not asked.done():
+            await asyncio.sleep(0.01)
+            await clock.turn(HALF_A_SECOND)
+        with pytest.raises(NoProgress, match="nothing new"):
+            await asked
+    assert [path.name for path in (tmp_path / "to").iterdir()] == [".partial-1"]
+
+
+async def test_a_slow_relay_is_hedged_at_another(
+    origin: Origin, stack: AsyncExitStack, client_of: Clients, tmp_path: Path
+) -> None:
+    await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
+    slow = await stack.enter_async_context(HostileRelay(origin.url, "/files/", hostile.drip))
+    client = client_of(slow.url, origin.url)
+    client.peers[slow.url].bandwidth, client.peers[slow.url].measured = 1e15, True
+    await stack.enter_async_context(client)
+    fetched = await client.fetch(1, tmp_path / "to")
+    assert read_folder(fetched.path) == FILES
+    assert slow.spoilt >= 1
