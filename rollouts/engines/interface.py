@@ -140,8 +140,8 @@ class Engine(Protocol):
         """Yields one completion for each request, as they finish, in no order.
 
         Args:
-            requests: Each sample once. An answer depends on its own request, the version and the parameters, not on
-                what else is in the batch.
+            requests: Each sample once. An answer depends on its own request, the version and the parameters; what else
+                is in the batch changes its arithmetic in the last bits, and so a near-tie at most.
             parameters: For all of them.
             with_proofs: Whether proofs are built.
             should_stop: Asked at least once a second.

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast, Qwen2Config
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 PAD, END, BEGIN, UNKNOWN = 0, 1, 2, 3
 SPECIAL = ["<pad>", "<end>", "<begin>", "<unknown>"]
@@ -17,14 +17,23 @@ CHARACTERS = SPECIAL + list(ascii_lowercase + digits + " =:+-*/.,?!()<>\n\"'_")
 VOCABULARY = 64
 CONTEXT = 256
 
-_MODELS: Any = AutoModelForCausalLM  # transformers annotates its methods in parts only
+_CONFIGS: Any = AutoConfig  # transformers annotates its methods in parts only
+_MODELS: Any = AutoModelForCausalLM
 _TOKENIZERS: Any = PreTrainedTokenizerFast
 
 
 def tiny_folder(
     folder: Path, *, kind: str = "qwen2", seed: int = 0, dtype: torch.dtype = torch.float32, **config: Any
 ) -> Path:
-    """Writes a model's folder and returns it. The same kind, seed, type and config give the same weights."""
+    """Writes a model's folder and returns it. The same kind, seed, type and config give the same weights.
+
+    Args:
+        folder: Made if it is not there.
+        kind: A `model_type` of transformers whose config has Llama's names.
+        seed: Of the weights.
+        dtype: What they are stored in.
+        config: Changes to the config.
+    """
     shape: dict[str, Any] = {
         "vocab_size": VOCABULARY,
         "hidden_size": 96,
@@ -39,7 +48,7 @@ def tiny_folder(
         "bos_token_id": BEGIN,
         "pad_token_id": PAD,
     } | config
-    of_kind = {"qwen2": Qwen2Config, "llama": LlamaConfig}[kind](**shape)
+    of_kind = _CONFIGS.for_model(kind, **shape)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = _MODELS.from_config(of_kind).to(dtype)

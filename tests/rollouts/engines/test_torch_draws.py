@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,6 +16,8 @@ from rollouts.engines.interface import Dtype, SampleRequest
 from rollouts.engines.torch.engine import TorchEngine
 from rollouts.policy import load_policy
 from rollouts.sampling.parameters import SamplingParameters
+from rollouts.sampling.replay import gaps
+from tests.rollouts.tiny import tiny_folder
 
 CPU = torch.device("cpu")
 SEED = b"\x77" * 32
@@ -87,3 +91,22 @@ def test_answers_do_not_depend_on_how_batches_are_made_up(
     assert len(together) == len(requests)
     assert {one.sample: one.tokens for one in together} == alone
     assert all(len(one.proofs) == 258 * -(-len(one.tokens) // 32) for one in together)
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "mistral", "gpt_neox", "granite"])
+def test_other_architectures_are_replayed_by_a_prefill_too(kind: str, tmp_path: Path) -> None:
+    """Norms on queries and keys, biases, halves of rotary embeddings, logits that are scaled after the last layer."""
+    changes: dict[str, Any] = {"mistral": {"sliding_window": None}, "granite": {"logits_scaling": 2.0}}
+    folder = tiny_folder(tmp_path / kind, kind=kind, **changes.get(kind, {}))
+    requests = [SampleRequest(sample=at, prompt_tokens=PROMPT[: 1 + 2 * (at // 2)], seed=SEED) for at in range(8)]
+    parameters = SamplingParameters(max_new_tokens=24)
+    answers = {one.sample: one for one in engine_of(folder, max_batch=5).generate(requests, parameters)}
+    policy = load_policy(folder, dtype=Dtype.FLOAT32, device=CPU)
+    for request in requests:
+        tokens = answers[request.sample].tokens
+        whole = torch.tensor([[*request.prompt_tokens, *tokens[:-1]]])
+        kept = torch.arange(len(request.prompt_tokens) - 1, whole.shape[1])
+        logits = policy.states_and_logits(whole, keep=kept)[1][0]
+        seen = gaps(logits, tokens, seed=SEED, sample=request.sample, parameters=parameters)
+        assert not seen.mismatches.any()
+        np.testing.assert_allclose(seen.logprobs, answers[request.sample].logprobs, atol=1e-4)
