@@ -11,12 +11,17 @@ from pathlib import Path
 
 import pytest
 import redis as sync_redis
+from hypothesis import HealthCheck, settings
 from redis.asyncio import Redis
 
 from cli.devnet.redis import find_redis
 from protocol.clock import TurnedClock
 from protocol.errors import NotFound
 from protocol.redis import connect_redis
+
+# How long an example takes says how busy the machine is, not whether the code is right.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 def _required(part: str) -> bool:
