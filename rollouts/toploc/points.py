@@ -37,18 +37,18 @@ class Points:
 
 def points_of(stretches: Sequence[torch.Tensor], top_k: int) -> Iterator[Points]:
     """The points of every chunk of the (b, N) stretches: `top_k` of each, or all its values if it has fewer."""
-    starts = np.cumsum([0, *map(len, stretches)])
-    sizes = np.array([stretch.shape[1] for stretch in stretches])
+    counts, sizes = np.array([stretch.shape for stretch in stretches], np.intp).reshape(-1, 2).T
+    starts = np.cumsum(counts) - counts
     alike: dict[tuple[int, int], list[tuple[int, torch.Tensor]]] = {}
     for number, stretch in enumerate(stretches):
-        if len(stretch):
+        if counts[number]:
             padded = _padded(stretch, top_k)
             alike.setdefault((min(top_k, stretch.shape[1]), padded.shape[1]), []).append((number, padded))
     by_count: dict[int, list[Points]] = {}
     for (k, _), numbered in alike.items():
         numbers = [number for number, _ in numbered]
-        places = np.concatenate([np.arange(starts[number], starts[number + 1]) for number in numbers])
-        chunk_sizes = np.repeat(sizes[numbers], [len(stretch) for _, stretch in numbered])
+        places = np.concatenate([np.arange(starts[number], starts[number] + counts[number]) for number in numbers])
+        chunk_sizes = np.repeat(sizes[numbers], counts[numbers])
         by_count.setdefault(k, []).append(Points(places, chunk_sizes, *select([each for _, each in numbered], k)))
     for parts in by_count.values():
         yield from _batches(parts)
@@ -60,8 +60,8 @@ def _padded(stretch: torch.Tensor, top_k: int) -> torch.Tensor:
     Zeros at the end are never selected before `top_k` values that are there: nothing is smaller, and ties go to the
     lowest index.
     """
-    size = stretch.shape[1]
-    if len(stretch) > 1 or size < top_k:
+    count, size = stretch.shape
+    if count > 1 or size < top_k:
         return stretch
     room = max(_SMALLEST_ROOM, 1 << (size - 1).bit_length())
     return torch.nn.functional.pad(stretch.detach(), (0, room - size))

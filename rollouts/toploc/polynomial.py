@@ -71,9 +71,9 @@ class PolynomialCodec:
         Raises:
             Unprovable: There is none for one of them.
         """
-        proofs = [b""] * sum(map(len, stretches))
+        proofs = [b""] * sum(stretch.shape[0] for stretch in stretches)
         for points in points_of(stretches, self.top_k):
-            for place, proof in zip(points.places, _encode(points.indices, points.bits), strict=True):
+            for place, proof in zip(points.places.tolist(), _encode(points.indices, points.bits), strict=True):
                 proofs[place] = proof.ljust(self.proof_bytes, b"\0")
         return proofs
 
@@ -81,8 +81,9 @@ class PolynomialCodec:
         """Compares one proof with each chunk of each (b, N) stretch. Any bytes give a result."""
         results = [ProofResult.refused(Malformed.MISSING)] * len(proofs)
         for points in points_of(stretches, self.top_k):
-            claimed = [proofs[place] for place in points.places]
-            for place, result in zip(points.places, compare(claimed, points, top_k=self.top_k), strict=True):
+            places = points.places.tolist()
+            claimed = [proofs[place] for place in places]
+            for place, result in zip(places, compare(claimed, points, top_k=self.top_k), strict=True):
                 results[place] = result
         return results
 

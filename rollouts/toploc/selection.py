@@ -41,7 +41,7 @@ def select(stretches: Sequence[torch.Tensor], k: int) -> tuple[Indices, Bits]:
     lanes = _GROUPS_PER_POINT * _LANES_PER_GROUP * k
     depth = -(-size // lanes)
     step = max(1, _BATCH // (depth * lanes))
-    folded = np.full((min(step, sum(map(len, stretches))), depth, lanes), -1, np.int16)
+    folded = np.full((min(step, sum(stretch.shape[0] for stretch in stretches)), depth, lanes), -1, np.int16)
     found = [_select(batch.view(torch.int16).numpy(), k, folded[: len(batch)]) for batch in _batches(stretches, step)]
     return np.concatenate([indices for indices, _ in found]), np.concatenate([bits for _, bits in found])
 
@@ -51,13 +51,13 @@ def _batches(stretches: Sequence[torch.Tensor], step: int) -> Iterator[torch.Ten
     waiting: list[torch.Tensor] = []
     room = step
     for stretch in stretches:
-        for start in range(0, len(stretch), step):
+        for start in range(0, stretch.shape[0], step):
             part = stretch[start : start + step].detach()
-            if waiting and (len(part) > room or 2 * room <= step):
+            if waiting and (part.shape[0] > room or 2 * room <= step):
                 yield _together(waiting)
                 waiting, room = [], step
             waiting.append(part.to("cpu", torch.bfloat16))
-            room -= len(part)
+            room -= part.shape[0]
     if waiting:
         yield _together(waiting)
 

@@ -30,14 +30,19 @@ class Growth(RuleBasedStateMachine):
         self.finished: list[tuple[PendingProofs, torch.Tensor]] = []
         self.steps = 0
 
-    @rule(names=st.lists(st.integers(0, 12), max_size=8, unique=True), dtype=st.sampled_from(["float32", "bfloat16"]))
-    def step(self, names: list[int], dtype: str) -> None:
+    @rule(
+        names=st.lists(st.integers(0, 12), max_size=8, unique=True),
+        dtype=st.sampled_from(["float32", "bfloat16"]),
+        copy=st.booleans(),
+    )
+    def step(self, names: list[int], dtype: str, copy: bool) -> None:
         self.steps += 1
         rows = normal_states(len(names), 5, seed=self.steps, dtype=getattr(torch, dtype))
-        self.builder.add(names, rows)
+        self.builder.add(names, rows, copy=copy)
         for name, row in zip(names, rows, strict=True):
             self.rows.setdefault(name, []).append(row.to(torch.bfloat16, copy=True))
-        rows.zero_()  # the engine writes over them
+        if copy:
+            rows.zero_()  # the engine writes over them
 
     @precondition(lambda self: self.rows)
     @rule(data=st.data())
