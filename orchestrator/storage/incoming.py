@@ -18,6 +18,8 @@ from protocol.errors import Conflict, TooLarge, Unprocessable
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _TRIES = 8
+_DIRECTORIES = 5
+"""Above an object, up to the store's own: each may be new."""
 
 
 class OtherBytes(Unprocessable):
@@ -169,7 +171,7 @@ def _busy() -> Conflict:
 
 def _sync_directories(target: Path) -> None:
     """The object's name, and those of directories that may be new, down to the disk."""
-    for directory in (target.parent, target.parent.parent, target.parent.parent.parent):
+    for directory in target.parents[:_DIRECTORIES]:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
