@@ -29,11 +29,21 @@ _FLOAT_TYPES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTensor:
-    """One tensor of a weights file: which file it is in, its type as safetensors names it, and its shape."""
+    """One tensor of a weights file.
+
+    Args:
+        file: Which.
+        dtype: Its type as safetensors names it.
+        shape: Its sides.
+        start: Where its bytes begin in the file.
+        size: How many bytes it has.
+    """
 
     file: Path
     dtype: str
     shape: tuple[int, ...]
+    start: int
+    size: int
 
     @property
     def values(self) -> int:
@@ -192,25 +202,33 @@ def _header(path: Path) -> dict[str, StoredTensor]:
                 raise BadVersionFolder(f"{path} is no safetensors file, or it is cut off")
             header = json.loads(file.read(length))
             tensors = {
-                name: StoredTensor(file=path, dtype=str(entry["dtype"]), shape=tuple(map(int, entry["shape"])))
-                for name, entry in header.items()
-                if name != "__metadata__"
+                name: _stored(path, entry, data=8 + length) for name, entry in header.items() if name != "__metadata__"
             }
-            end = max((int(entry["data_offsets"][1]) for name, entry in header.items() if name in tensors), default=0)
     except OSError as error:
         raise BadVersionFolder(
             f"{path} can't be read: {error.strerror}", hint="weights are in safetensors; pickles are not opened"
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise BadVersionFolder(f"{path} has a malformed header") from error
-    if size != 8 + length + end:
-        raise BadVersionFolder(f"{path} has {size} bytes where its header says {8 + length + end}")
+    end = max((tensor.start + tensor.size for tensor in tensors.values()), default=8 + length)
+    if size != end:
+        raise BadVersionFolder(f"{path} has {size} bytes where its header says {end}")
     for name, tensor in tensors.items():
         if tensor.dtype not in _FLOAT_TYPES:
             raise BadVersionFolder(
                 f"{name} in {path} has type {tensor.dtype}", hint=f"weights are of {', '.join(_FLOAT_TYPES)}"
             )
+        if tensor.size != tensor.values * _FLOAT_TYPES[tensor.dtype]:
+            raise BadVersionFolder(f"{name} in {path} has {tensor.size} bytes for shape {tensor.shape}")
     return tensors
+
+
+def _stored(path: Path, entry: dict[str, Any], *, data: int) -> StoredTensor:
+    start, end = map(int, entry["data_offsets"])
+    shape = tuple(map(int, entry["shape"]))
+    if not 0 <= start <= end or min(shape, default=0) < 0:
+        raise ValueError
+    return StoredTensor(file=path, dtype=str(entry["dtype"]), shape=shape, start=data + start, size=end - start)
 
 
 def _check_tokenizer(facts: ModelFacts) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.utils import logging as transformers_logging
@@ -22,7 +22,7 @@ from rollouts.engines.errors import OutOfMemory
 from rollouts.engines.interface import Dtype
 from rollouts.errors import BadVersionFolder
 from rollouts.memory import available_memory
-from rollouts.model import ModelFacts, fingerprint, read_model
+from rollouts.model import ModelFacts, StoredTensor, fingerprint, read_model
 
 _SHARE_FOR_WEIGHTS = 0.9
 
@@ -30,6 +30,7 @@ _SHARE_FOR_WEIGHTS = 0.9
 _auto: Any = AutoModelForCausalLM
 _logging: Any = transformers_logging
 _TORCH_TYPES = {Dtype.FLOAT32: torch.float32, Dtype.BFLOAT16: torch.bfloat16}
+_STORED_TYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
 class Policy:
@@ -104,10 +105,8 @@ class Policy:
         if not fits or not wanted <= {id(named[name]) for name in facts.tensors}:
             return False
         with torch.no_grad():
-            for path in sorted({stored.file for stored in facts.tensors.values()}):
-                with safe_open(path, framework="pt") as file:
-                    for name in file.keys():  # noqa: SIM118  # it is no mapping
-                        named[name].copy_(file.get_tensor(name))
+            for name, stored in facts.tensors.items():
+                named[name].copy_(_read(stored))
         self.facts = facts
         return True
 
@@ -154,6 +153,18 @@ def load_policy(folder: Path, *, dtype: Dtype, device: torch.device, instead_of:
     return policy
 
 
+def _read(stored: StoredTensor) -> torch.Tensor:
+    """One tensor, read and not mapped: a mapped file that is cut off would kill the process."""
+    data = bytearray(stored.size)
+    with stored.file.open("rb") as file:
+        file.seek(stored.start)
+        if file.readinto(data) != stored.size:
+            raise BadVersionFolder(f"{stored.file} was cut off while it was being read")
+    if not data:
+        return torch.empty(stored.shape, dtype=_STORED_TYPES[stored.dtype])
+    return torch.frombuffer(data, dtype=_STORED_TYPES[stored.dtype]).view(stored.shape)
+
+
 def _check_memory(facts: ModelFacts, dtype: Dtype, device: torch.device) -> None:
     needed = facts.parameters * _TORCH_TYPES[dtype].itemsize
     available = available_memory(device)
@@ -174,7 +185,7 @@ def _from_folder(facts: ModelFacts, dtype: Dtype, device: torch.device) -> PreTr
                 local_files_only=True,
                 use_safetensors=True,
                 trust_remote_code=False,
-                disable_mmap=True,  # a mapped file that is cut off would kill the process
+                disable_mmap=True,  # see _read
                 output_loading_info=True,
             )
         except (ValueError, RuntimeError, KeyError, TypeError, AttributeError, ImportError) as error:

@@ -57,6 +57,17 @@ def as_int8(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors")
 
 
+def with_header(folder: Path, **entry: object) -> None:
+    """Another description of the same bytes."""
+    path = folder / "model.safetensors"
+    whole = path.read_bytes()
+    length = int.from_bytes(whole[:8], "little")
+    header = json.loads(whole[8 : 8 + length])
+    header["model.norm.weight"] |= entry
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + whole[8 + length :])
+
+
 def in_two_files(folder: Path, **index: str) -> None:
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
@@ -114,6 +125,15 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "weights that are a pickle": (
         lambda folder: torch.save({"a": torch.zeros(100)}, folder / "model.safetensors"),
         "no safetensors file",
+    ),
+    "a tensor of more values than bytes": (
+        lambda folder: with_header(folder, shape=[97]),
+        r"model.norm.weight in .* has 384 bytes for shape \(97,\)",
+    ),
+    "a tensor of negative size": (lambda folder: with_header(folder, shape=[-1, -96]), "malformed header"),
+    "a tensor that ends before it begins": (
+        lambda folder: with_header(folder, data_offsets=[384, 0]),
+        "malformed header",
     ),
     "weights of whole numbers": (as_int8, "model.norm.weight in .* has type I8"),
     "an index that leaves the folder": (

@@ -90,6 +90,21 @@ def test_a_folder_that_changes_while_it_is_read_is_refused(folder: Path, monkeyp
         load(folder)
 
 
+def test_weights_that_are_cut_off_under_an_update_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were the file mapped, this would be the end of the process."""
+
+    def read_and_cut(path: Path) -> ModelFacts:
+        facts = read_model(path)
+        with (path / "model.safetensors").open("r+b") as file:
+            file.truncate(5000)
+        return facts
+
+    policy = load(folder)
+    monkeypatch.setattr(policy_module, "read_model", read_and_cut)
+    with pytest.raises(BadVersionFolder, match=r"model\.safetensors was cut off while it was being read"):
+        load(folder, instead_of=policy)
+
+
 def test_weights_that_are_not_those_of_the_config_are_refused_and_never_made_up(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     taken = weights.pop("model.norm.weight")
