@@ -13,28 +13,25 @@ there any more is given up. Everything else is tried again for as long as the le
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 import structlog
-from pydantic import ValidationError
 
 from ledger.errors import TransactionReverted
 from protocol.clock import Clock
 from protocol.errors import MusterError, NotFound, Unavailable
 from protocol.identifiers import Digest, digest
 from protocol.keys import Key
-from protocol.leases import Work
 from protocol.objects import BytesRefused, ObjectTransfer, UrlStale
 from protocol.signing import unix_ms
 from protocol.wire.leases import SignedWork
-from protocol.wire.runs import LEASED_WORK, LeasedWork, ReceiptState, SubmissionReceipt
+from protocol.wire.runs import LEASED_WORK, ReceiptState, SubmissionReceipt
 from protocol.wire.uploads import UploadKind, UploadRequest, UploadTicket
 from worker.chain import Chain, why
+from worker.leased_work import check_copy, leased, sign_work
 from worker.queue.item import QueueItem, Stage
 from worker.queue.runner import GivenUp, NotYet, StepBack
 
@@ -134,13 +131,13 @@ class PoolDelivery:
 
     async def _send(self, item: QueueItem, ticket: UploadTicket) -> None:
         _, transfer = self._connected()
-        await asyncio.to_thread(_check_copy, item, thoroughly=False)
+        await asyncio.to_thread(check_copy, item, thoroughly=False)
         try:
             await transfer.put(ticket, item.path, size=item.size)
         except UrlStale as error:
             raise StepBack(Stage.HASHED, f"the store does not take its URL: {error.detail}") from error
         except BytesRefused as error:
-            await asyncio.to_thread(_check_copy, item, thoroughly=True)
+            await asyncio.to_thread(check_copy, item, thoroughly=True)
             raise Undeliverable(f"the store got other bytes than were sent: {error.detail}") from error
         if not (await self._ask(item)).already_there:
             raise StepBack(Stage.HASHED, "the store took the file and does not have it")
@@ -153,7 +150,7 @@ class PoolDelivery:
         await self._check_time(work)
         try:
             pool, _ = self._connected()
-            receipt = await pool.submit_work(work, figures=_leased(item).figures)
+            receipt = await pool.submit_work(work, figures=leased(item).figures)
         except MusterError as error:
             if error.retryable and not self._is_late(item, work):
                 raise
@@ -245,27 +242,7 @@ class PoolDelivery:
         return nearly or unix_ms(now) - since > patience.total_seconds() * 1000
 
     def _work(self, item: QueueItem) -> SignedWork | None:
-        """The node's word for the file as its work; None for a file that is none.
-
-        Raises:
-            GivenUp: The lease is not one that this node can work under.
-        """
-        if LEASED_WORK not in item.metadata:
-            return None
-        leased = _leased(item)
-        lease, domain = leased.lease, self._chain.work_domain
-        wrong = (
-            (lease.node != self._key.address, f"its lease is another node's, {lease.node}"),
-            (lease.pool_id != self._pool_id, f"its lease is of pool {lease.pool_id}, not of pool {self._pool_id}"),
-            (lease.domain != domain, f"its lease is for contract {lease.contract} on chain {lease.chain_id}"),
-            (leased.units > lease.max_units, f"it claims {leased.units} units, its lease allows {lease.max_units}"),
-        )
-        for is_so, what in wrong:
-            if is_so:
-                raise GivenUp(what)
-        word = Work(lease_hash=lease.lease.hash, sha256=digest(item.sha256), units=leased.units)
-        signature = "0x" + word.sign(self._key, domain).hex()
-        return SignedWork(lease=lease, sha256=digest(item.sha256), units=leased.units, signature=signature)
+        return sign_work(item, key=self._key, pool_id=self._pool_id, domain=self._chain.work_domain)
 
     def _connected(self) -> tuple[PoolSide, ObjectTransfer]:
         if self._pool is None or self._transfer is None:
@@ -274,14 +251,6 @@ class PoolDelivery:
 
     def _now(self) -> datetime:
         return self._clock.now() if self._pool is None else self._pool.time.now()
-
-
-def _leased(item: QueueItem) -> LeasedWork:
-    """Under which lease the file was made; the bridge wrote it, so anything else is damage."""
-    try:
-        return LeasedWork.model_validate_json(item.metadata[LEASED_WORK])
-    except ValidationError as error:
-        raise GivenUp("what the worker noted about its lease can't be read") from error
 
 
 @contextmanager
@@ -293,20 +262,3 @@ def _while_leased(work: SignedWork | None) -> Iterator[None]:
         if work is None or error.retryable:
             raise
         raise Undeliverable(error.detail, hint=error.hint) from error
-
-
-def _check_copy(item: QueueItem, *, thoroughly: bool) -> None:
-    """Returns if the copy in the spool is what was hashed.
-
-    Raises:
-        GivenUp: Something on this machine damaged or removed it.
-    """
-    try:
-        with item.path.open("rb") as file:
-            right = os.fstat(file.fileno()).st_size == item.size
-            if right and thoroughly:
-                right = "0x" + hashlib.file_digest(file, "sha256").hexdigest() == item.sha256
-    except FileNotFoundError:
-        raise GivenUp("its copy is gone from the worker's spool") from None
-    if not right:
-        raise GivenUp("its copy in the worker's spool was changed or damaged")
