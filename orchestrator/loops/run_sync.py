@@ -34,6 +34,8 @@ OVERDUE_AT_ONCE = 500
 RENEWED_EVERY = 200
 """Events of a batch after which the loop's lease is renewed: a first reading can take longer than it lasts."""
 LOOK_AGAIN_MS = 5_000
+MOST_LIVE = 128
+"""Newest leases of a node among which its live ones are; it may hold 64."""
 _TRIES = 5
 
 _log = structlog.get_logger(__name__)
@@ -135,6 +137,8 @@ class RunSync:
     async def _apply(self, event: RunEvent) -> None:
         if isinstance(event, AnnouncementEvent):
             await self._look_at_version(event.version)
+        elif isinstance(event, SeatEvent):
+            await self._look_at_seat(event.node)
         elif isinstance(event, WorkEvent):
             for _ in range(_TRIES):
                 if await self._write_work(event):
@@ -249,6 +253,13 @@ class RunSync:
         elif state.digest:
             _log.warning("version-withdrawn", version=version)
             await self._change({"digest": ""})
+
+    async def _look_at_seat(self, node: Address) -> None:
+        """Who is no member any more (it died, or was evicted) holds up no step until its leases expire."""
+        live = [row for row in await self._store.leases_of(node, limit=MOST_LIVE) if row.slot == LEASED]
+        if live and await self._ledger.seat(node) is None:
+            for row in live:
+                await self._end(row, Happening.LEASE_OVER, {"ended": str(self._now_ms())})
 
     # Time
 

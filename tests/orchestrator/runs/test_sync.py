@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from orchestrator.runs.chain import SeatEvent
 from orchestrator.runs.slots import Happening
 from protocol.auth import RequestSigner
 from protocol.keys import Key
@@ -75,6 +76,19 @@ async def test_a_late_submission_is_no_longer_undelivered(run: RunUnderTest) -> 
     await run.sync.round()
     assert (await run.view())["pending"] == 4
     assert (await run.pool.owner("GET", f"/v1/nodes/{key.address}/leases"))["delivered"] == 1
+
+
+async def test_a_node_that_is_no_member_any_more_holds_up_no_step(run: RunUnderTest) -> None:
+    key, stays = await run.member(), await run.member()
+    grant = await run.lease(key)
+    await run.lease(stays)
+    del run.chain.seats[key.address]
+    run.chain.happened += [SeatEvent(node=key.address), SeatEvent(node=stays.address)]
+    await run.sync.round()
+    assert (await run.view())["leased"] == 4, "the other's stands"
+    run.chain.submit(grant.lease.lease, sha(1), 7)  # it came back in time after all
+    await run.sync.round()
+    assert (await run.view())["pending"] == 4
 
 
 async def test_a_submission_that_the_chain_takes_back_is_a_lease_again(run: RunUnderTest) -> None:
