@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from datetime import timedelta
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
-from cli.shardcast_allowlist import refresh
+from cli.shardcast_allowlist import keep_fresh, refresh
 from protocol.auth import RequestSigner
 from protocol.clients import OrchestratorClient
 from protocol.keys import Key
+from shardcast.allowlist import Doors
 from tests.orchestrator.conftest import MakePool
 from tests.orchestrator.edge import MANAGER, POOL, PoolUnderTest
 from tests.shardcast.nginx_front import NEEDS_NGINX, Front, behind, running
@@ -105,6 +107,47 @@ async def test_the_manager_reads_all_pages_with_the_typed_client(pool: PoolUnder
         await member(pool, ip)
     async with the_client(pool) as client:
         assert {str(each.ip) async for each in client.allowlist()} == ips
+
+
+class Refusable(httpx.AsyncBaseTransport):
+    """A way to the orchestrator on which it may refuse."""
+
+    def __init__(self, pool: PoolUnderTest) -> None:
+        self._inner = httpx.ASGITransport(app=pool.app)
+        self.refusing = False
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        return httpx.Response(403) if self.refusing else await self._inner.handle_async_request(request)
+
+
+async def test_the_last_list_stands_while_the_orchestrator_does_not_give_one(
+    pool: PoolUnderTest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = tmp_path / "allowed.conf"
+    way = Refusable(pool)
+    every = timedelta(seconds=10)
+
+    async def round_that_ends(*, well: bool) -> list[str]:
+        await pool.clock.turn(every)
+        said = ""
+        async with asyncio.timeout(20):
+            while ("are let in" if well else "was not refreshed") not in said:
+                await asyncio.sleep(0)
+                said += capsys.readouterr().err
+        return [line.removesuffix(" 1;") for line in listed.read_text().splitlines()[1:]]
+
+    async with OrchestratorClient("http://127.0.0.1", token=pool.token, transport=way) as client:
+        doors = Doors(nginx=listed)
+        keeping = asyncio.create_task(keep_fresh(client, doors, also=("192.0.2.0/24",), every=every, clock=pool.clock))
+        await member(pool, "203.0.113.7")
+        assert await round_that_ends(well=True) == ["192.0.2.0/24", "203.0.113.7/32"]
+        await member(pool, "203.0.113.99")
+        way.refusing = True
+        assert await round_that_ends(well=False) == ["192.0.2.0/24", "203.0.113.7/32"]
+        way.refusing = False
+        assert await round_that_ends(well=True) == ["192.0.2.0/24", "203.0.113.7/32", "203.0.113.99/32"]
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
 
 
 @pytest.mark.needs_nginx
