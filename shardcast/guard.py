@@ -61,10 +61,8 @@ class Guard:
         limit = None
         if len(self._open) > _MOST_ADDRESSES:
             self._sweep()
-        if sum(len(each) for each in self._open.values()) >= self._limits.connections:
-            self._sweep()
-            if sum(len(each) for each in self._open.values()) >= self._limits.connections:
-                limit = "connections"
+        if self._counted() >= self._limits.connections and self._alive() >= self._limits.connections:
+            limit = "connections"
         if len(living) >= self._limits.connections_per_address and not self._is_proxy(address):
             limit = "connections-per-address"
         if limit is not None:
@@ -77,6 +75,14 @@ class Guard:
     def _is_proxy(self, address: str) -> bool:
         # What a trusted hop says before itself is believed, so the answer is another address than its own.
         return self._proxies.of(address, ("192.0.2.1",)) == "192.0.2.1" and address != "192.0.2.1"
+
+    def _counted(self) -> int:
+        return sum(len(each) for each in self._open.values())
+
+    def _alive(self) -> int:
+        """How many connections there are, those that ended since they were counted left out."""
+        self._sweep()
+        return self._counted()
 
     def _sweep(self) -> None:
         alive = {

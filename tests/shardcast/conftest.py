@@ -28,7 +28,7 @@ QUICK = Patience(
     appear=timedelta(milliseconds=300),
     silence=timedelta(seconds=8),
     stall=timedelta(seconds=1),
-    progress=timedelta(seconds=6),
+    progress=timedelta(seconds=20),
     hedge=timedelta(milliseconds=300),
 )
 
@@ -61,7 +61,7 @@ def read_folder(folder: Path) -> Content:
     return found
 
 
-async def eventually(true: Callable[[], bool], *, within: float = 10.0) -> None:
+async def eventually(true: Callable[[], bool], *, within: float = 20.0) -> None:
     """Returns as soon as something is true; fails if it does not become so."""
     async with asyncio.timeout(within):
         while not true():  # noqa: ASYNC110 - what is waited for is inside of parts that tell nobody

@@ -32,6 +32,8 @@ HASTY = replace(
     hedge=timedelta(milliseconds=100),
     progress=timedelta(milliseconds=1500),
 )
+# Where it must end well, however busy this machine is.
+SURE = replace(HASTY, appear=timedelta(seconds=10), progress=timedelta(seconds=20))
 ONE_BY_ONE = Pace(connections=2, span_blocks=1)
 FILES = content(1)
 
@@ -59,7 +61,7 @@ async def test_with_one_good_relay_beside_it_the_right_bytes_arrive(
 ) -> None:
     await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
     bad = await stack.enter_async_context(HostileRelay(origin.url, where, spoil))
-    client = client_of(bad.url, origin.url, patience=HASTY, pace=ONE_BY_ONE)
+    client = client_of(bad.url, origin.url, patience=SURE, pace=ONE_BY_ONE)
     prefer(client.peers, bad.url)
     await stack.enter_async_context(client)
     await eventually(lambda: bad.spoilt > 0 or where in {"/files/", "/manifest"})
@@ -77,7 +79,8 @@ async def test_alone_a_bad_relay_gives_the_right_bytes_or_a_clear_word_and_leave
 
     async def try_one(number: int, where: str, spoil: Spoil) -> str:
         bad = await stack.enter_async_context(HostileRelay(origin.url, where, spoil))
-        client = await stack.enter_async_context(client_of(bad.url, patience=HASTY, pace=ONE_BY_ONE))
+        patience = SURE if spoil is hostile.close_each else HASTY
+        client = await stack.enter_async_context(client_of(bad.url, patience=patience, pace=ONE_BY_ONE))
         to = tmp_path / f"to{number}"
         code = "whole"
         try:
@@ -88,7 +91,7 @@ async def test_alone_a_bad_relay_gives_the_right_bytes_or_a_clear_word_and_leave
         assert code != "whole" or read_folder(to / "1") == FILES
         return code
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         ends = await asyncio.gather(*(try_one(number, *case) for number, case in enumerate(EVERYTHING)))
     named = {f"{name(where)} {name(spoil)}": end for (where, spoil), end in zip(EVERYTHING, ends, strict=True)}
     assert named["files close_each"] == "whole"

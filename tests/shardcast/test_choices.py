@@ -1,0 +1,137 @@
+"""Which relay is asked, for which blocks, and which are asked for twice: pure choices."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardcast.manifest import BlockSpan
+from shardcast.peers import FIRST_QUARANTINE, HEALING, LONGEST_REST, Fault, Peers
+from shardcast.schedule import Claim, Schedule
+
+AFTER_REST = LONGEST_REST.total_seconds()
+
+
+def peers(**bandwidths: float) -> Peers:
+    made = Peers(bandwidths, draws=random.Random(1))
+    for name, bandwidth in bandwidths.items():
+        made[name].note_bandwidth(bandwidth)
+    return made
+
+
+def shares(made: Peers, now: float) -> dict[str | None, float]:
+    drawn = Counter(made.draw(now) for _ in range(4000))
+    return {url: count / 4000 for url, count in drawn.items()}
+
+
+def test_relays_are_drawn_in_proportion_to_success_times_bandwidth() -> None:
+    made = peers(fast=3e6, slow=1e6)
+    assert shares(made, 0.0)["fast"] == pytest.approx(0.75, abs=0.05)
+    for _ in range(30):
+        made["fast"].note_fault(Fault.STALLED, 0.0)
+    assert shares(made, AFTER_REST)["fast"] < 0.35
+
+
+def test_a_relay_that_failed_is_left_alone_for_a_moment_and_heals_with_time() -> None:
+    made = peers(a=1e6, b=1e6)
+    for _ in range(10):
+        made["a"].note_fault(Fault.REFUSED, 0.0)
+    assert shares(made, 0.0) == {"b": 1.0}
+    soon = shares(made, AFTER_REST).get("a", 0.0)
+    later = shares(made, 5 * HEALING.total_seconds()).get("a", 0.0)
+    assert soon < 0.2 < later
+    assert later == pytest.approx(0.5, abs=0.05)
+
+
+def test_a_relay_that_lied_is_asked_only_when_nobody_else_is_left_and_longer_each_time() -> None:
+    made = peers(liar=1e9, honest=1.0)
+    made["liar"].note_fault(Fault.BAD_BLOCK, 0.0)
+    assert shares(made, AFTER_REST) == {"honest": 1.0}
+    assert made.draw(AFTER_REST, without={"honest"}) == "liar"
+    assert made["liar"].quarantined_until == FIRST_QUARANTINE.total_seconds()
+    made["liar"].note_fault(Fault.BAD_BLOCK, 100.0)
+    assert made["liar"].quarantined_until == 100.0 + 2 * FIRST_QUARANTINE.total_seconds()
+
+
+def test_nobody_is_drawn_when_all_are_left_alone() -> None:
+    made = peers(a=1.0)
+    made["a"].note_fault(Fault.UNREACHABLE, 5.0)
+    assert made.draw(5.0) is None
+    assert made.next_return(5.0) == pytest.approx(5.1)
+    assert made.draw(5.2) == "a"
+
+
+def test_a_request_is_as_long_as_allowed_and_the_end_is_shared_out() -> None:
+    schedule = Schedule(span_blocks=8)
+    schedule.announce([BlockSpan(0, 0, 20)])
+    counts = []
+    while (claim := schedule.claim(0.0, connections=2)) is not None:
+        counts.append(claim.span.count)
+    assert counts == [8, 6, 3, 2, 1]
+
+
+def test_the_claim_that_brought_nothing_for_longest_is_hedged_once() -> None:
+    schedule = Schedule(span_blocks=4)
+    schedule.announce([BlockSpan(0, 0, 8)])
+    slow, quick = schedule.claim(0.0), schedule.claim(1.0)
+    assert slow is not None
+    assert quick is not None
+    schedule.brought(slow, 0, 1.0)
+    schedule.brought(quick, 4, 2.5)
+    assert schedule.hedge(2.0, after=1.5) is None
+    hedge = schedule.hedge(2.6, after=1.5)
+    assert hedge is not None
+    assert (hedge.span, hedge.hedge_of) == (BlockSpan(0, 1, 3), slow)
+    assert schedule.hedge(2.7, after=1.5) is None
+    assert schedule.brought(hedge, 1, 2.8) == []
+    schedule.brought(hedge, 2, 2.9)
+    assert schedule.brought(hedge, 3, 3.0) == [slow]
+    assert schedule.missing == 3
+
+
+@settings(max_examples=100, deadline=None)
+@given(announced=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9)), min_size=1, max_size=6), seed=st.integers(0))
+def test_every_block_comes_whatever_fails_and_none_is_lost_or_counted_twice(
+    announced: list[tuple[int, int]], seed: int
+) -> None:
+    schedule, wanted = announced_schedule(announced)
+    here: set[tuple[int, int]] = set()
+    chance = random.Random(seed)
+    claims: list[Claim] = []
+    for now in range(200):
+        act = chance.choice(["claim", "hedge", "bring", "bring", "give up"])
+        if act in {"claim", "hedge"} and len(claims) < 4:
+            claim = schedule.claim(now, connections=3) if act == "claim" else schedule.hedge(now, after=1.0)
+            claims += [] if claim is None else [claim]
+        elif act == "bring" and claims:
+            bring_one(schedule, chance.choice(claims), here, now)
+        elif act == "give up" and claims:
+            schedule.give_up(claims.pop(chance.randrange(len(claims))))
+        assert schedule.missing == len(wanted - here)
+    for claim in claims:
+        schedule.give_up(claim)
+    while (claim := schedule.claim(200.0)) is not None:
+        while claim.left:
+            bring_one(schedule, claim, here, 200.0)
+        schedule.give_up(claim)
+    assert (here, schedule.missing) == (wanted, 0)
+
+
+def announced_schedule(announced: list[tuple[int, int]]) -> tuple[Schedule, set[tuple[int, int]]]:
+    schedule = Schedule(span_blocks=4)
+    ends = Counter[int]()
+    for file, count in announced:
+        schedule.announce([BlockSpan(file, ends[file], count)])
+        ends[file] += count
+    return schedule, {(file, block) for file, count in ends.items() for block in range(count)}
+
+
+def bring_one(schedule: Schedule, claim: Claim, here: set[tuple[int, int]], now: float) -> None:
+    if claim.left:
+        block = min(claim.left)
+        schedule.brought(claim, block, now)
+        here.add((claim.span.file, block))

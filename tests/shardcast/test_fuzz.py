@@ -1,0 +1,83 @@
+"""Whatever happens to the bytes on the way: never a wrong file, and never a hang."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from protocol.errors import MusterError
+from shardcast.client import Client
+from shardcast.extensions import BLOCK
+from shardcast.origin import Origin
+from shardcast.transfer import Pace
+from tests.shardcast.conftest import QUICK, RUN_NAME, content, read_folder, write_folder
+from tests.shardcast.mangling import ManglingProxy, Spoiling
+from tests.shardcast.manifests import PUBLISHER
+
+FILES = content(9, size=BLOCK + 5000)
+FRANTIC = replace(
+    QUICK,
+    answer=timedelta(milliseconds=300),
+    silence=timedelta(milliseconds=300),
+    stall=timedelta(milliseconds=250),
+    appear=timedelta(milliseconds=300),
+    progress=timedelta(seconds=1),
+)
+
+LONG = timedelta(seconds=15)
+
+# Most of the bytes are of blocks; the first few hundred are of heads, listings and manifests.
+PLACES = st.integers(0, 600) | st.integers(0, 270_000) | st.integers(0, BLOCK + 20_000)
+SPOILINGS = st.builds(
+    Spoiling,
+    kind=st.sampled_from(["none", "flip", "flip", "cut", "insert", "repeat", "stall"]),
+    at=PLACES,
+    byte=st.integers(1, 255),
+)
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with something to publish."""
+    folder = tmp_path_factory.mktemp("fuzz")
+    write_folder(folder / "source", FILES)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(spoilings=st.lists(SPOILINGS, max_size=12), with_good=st.booleans())
+def test_mangled_bytes_never_make_a_wrong_file(ground: Path, spoilings: list[Spoiling], with_good: bool) -> None:
+    async def attempt() -> None:
+        shutil.rmtree(ground / "origin", ignore_errors=True)
+        shutil.rmtree(ground / "to", ignore_errors=True)
+        async with Origin(ground / "origin", run=RUN_NAME, key=PUBLISHER) as origin:
+            await origin.publish_folder(1, ground / "source")
+            async with ManglingProxy("127.0.0.1", origin.server.port, spoilings) as proxy:
+                urls = [proxy.url, origin.url] if with_good else [proxy.url]
+                pace = Pace(connections=2, span_blocks=2)
+                async with Client(urls, run=RUN_NAME, signer=PUBLISHER.address, patience=FRANTIC, pace=pace) as client:
+                    await fetch(client, must=with_good)
+
+    async def fetch(client: Client, *, must: bool) -> None:
+        try:
+            fetched = await client.fetch(1, ground / "to")
+        except MusterError:
+            assert not must
+            assert not (ground / "to" / "1").exists()
+        else:
+            assert read_folder(fetched.path) == FILES
+
+    async def bounded() -> None:
+        async with asyncio.timeout(40):
+            await attempt()
+
+    asyncio.run(bounded())

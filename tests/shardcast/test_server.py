@@ -1,0 +1,137 @@
+"""What a server answers to strangers: limits before anything else, exact ranges, problems in words, TLS where on."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import aiohttp
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from protocol.rates import Rate
+from shardcast.client import Client
+from shardcast.extensions import BLOCK
+from shardcast.guard import ServingLimits
+from shardcast.origin import Origin
+from tests.shardcast.conftest import RUN_NAME, content, eventually, read_folder, status_of, total, write_folder
+from tests.shardcast.manifests import PUBLISHER
+from tests.shardcast.test_relay import complete, relay_of
+
+FILES = content(1)
+
+
+@pytest.mark.parametrize(
+    ("path", "range_", "status"),
+    [
+        ("/v1/versions/1/1/files/1", "bytes=0-9", 206),
+        ("/v1/versions/1/1/files/1", f"bytes={5 * BLOCK}-{5 * BLOCK + 76}", 206),
+        ("/v1/versions/1/1/files/1", f"bytes={5 * BLOCK}-{5 * BLOCK + 77}", 400),
+        ("/v1/versions/1/1/files/1", "bytes=5-4", 400),
+        ("/v1/versions/1/1/files/1", "bytes=0-", 400),
+        ("/v1/versions/1/1/files/1", "bytes=0-1,4-5", 400),
+        ("/v1/versions/1/1/files/1", "", 400),
+        ("/v1/versions/1/1/files/0", "bytes=0-0", 400),
+        ("/v1/versions/1/1/files/3", "bytes=0-0", 404),
+        ("/v1/versions/1/1/files/99999999999", "bytes=0-0", 400),
+        ("/v1/versions/1/2/files/1", "bytes=0-0", 404),
+        ("/v1/versions/2/1/files/1", "bytes=0-0", 404),
+        ("/v1/versions/1e3/1/files/1", "bytes=0-0", 400),
+        ("/v1/versions/../../etc/passwd", "", 404),
+        ("/v1/versions/1/1/manifest?from=-1", "", 400),
+        ("/v1/versions/1/1/manifest?from=8", "", 200),
+        ("/v1/versions", "", 200),
+        ("/v1/probe", "", 200),
+        ("/", "", 404),
+    ],
+)
+async def test_only_what_exists_is_answered(
+    origin: Origin, tmp_path: Path, path: str, range_: str, status: int
+) -> None:
+    await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
+    headers = {"Range": range_} if range_ else {}
+    assert await status_of(origin.url + path, **headers) == status
+
+
+async def test_an_address_has_so_many_requests(stack: AsyncExitStack, tmp_path: Path) -> None:
+    limits = ServingLimits(rate=Rate(count=1, per=timedelta(hours=1), burst=2))
+    origin = await stack.enter_async_context(Origin(tmp_path, run=RUN_NAME, key=PUBLISHER, limits=limits))
+    assert [await status_of(f"{origin.url}/v1/probe") for _ in range(3)] == [200, 200, 429]
+    assert await status_of(f"{origin.url}/healthz") == 200
+    assert total(origin.server.metrics.refused) == 1
+
+
+async def test_an_address_has_so_many_connections(stack: AsyncExitStack, tmp_path: Path) -> None:
+    limits = ServingLimits(connections_per_address=2)
+    origin = await stack.enter_async_context(Origin(tmp_path, run=RUN_NAME, key=PUBLISHER, limits=limits))
+    first = [await asyncio.open_connection("127.0.0.1", origin.server.port) for _ in range(2)]
+    await eventually(lambda: len(origin.server._guard._open.get("127.0.0.1", ())) == 2)
+    reader, writer = await asyncio.open_connection("127.0.0.1", origin.server.port)
+    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+        await reader.readexactly(1)
+    writer.close()
+    for _, each in first:
+        each.close()
+    await eventually(lambda: origin.server._guard._alive() == 0)
+    assert await status_of(f"{origin.url}/v1/probe") == 200
+
+
+async def test_metrics_say_what_is_held_and_sent(origin: Origin, tmp_path: Path) -> None:
+    await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
+    assert await status_of(f"{origin.url}/v1/versions/1/1/files/1", Range="bytes=0-999") == 206
+    await eventually(lambda: total(origin.server.metrics.sent) == 1000)
+    async with aiohttp.ClientSession() as session, session.get(f"{origin.url}/metrics") as answer:
+        text = await answer.text()
+    assert "muster_shardcast_sent_bytes_total 1000.0" in text
+    assert 'muster_shardcast_versions{state="sealed"} 1.0' in text
+    assert "muster_shardcast_newest_version 1.0" in text
+    assert total(origin.server.metrics.published) == sum(map(len, FILES.values()))
+
+
+async def test_over_tls_from_origin_to_relay_to_client(
+    stack: AsyncExitStack, client_of: Callable[..., Client], tmp_path: Path
+) -> None:
+    serving, trusting = certificate(tmp_path)
+    origin = await stack.enter_async_context(Origin(tmp_path / "o", run=RUN_NAME, key=PUBLISHER, tls=serving))
+    relay = await stack.enter_async_context(relay_of(tmp_path / "r", origin.url, tls=serving, upstream_tls=trusting))
+    assert relay.url.startswith("https://")
+    await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
+    await eventually(lambda: complete(relay, 1))
+    async with client_of(relay.url, tls=trusting) as client:
+        assert read_folder((await client.fetch(1, tmp_path / "to")).path) == FILES
+    async with client_of(relay.url) as client:  # whose authority nobody here knows
+        with pytest.raises(Exception, match="can be reached"):
+            await client.fetch(1, tmp_path / "other")
+
+
+def certificate(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """A server's context, and a client's that trusts it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    return serving, ssl.create_default_context(cafile=str(folder / "cert.pem"))
