@@ -1,0 +1,96 @@
+"""`muster shardcast allowlist` at a terminal: what it prints and writes, and what it says to mistakes."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from protocol.wire.pool import AllowList
+from tests.e2e.conftest import Said, run_muster
+
+NODE = "0x52908400098527886E0F7030069857D2E4169EE7"
+PAGES = {
+    "": {"nodes": [{"node": NODE, "ip": "203.0.113.7"}, {"node": NODE, "ip": "2001:db8::7"}], "next_cursor": NODE},
+    f"&cursor={NODE}": {"nodes": [{"node": NODE, "ip": "203.0.113.6"}], "next_cursor": None},
+}
+
+
+class Answers(BaseHTTPRequestHandler):
+    """An orchestrator's list in two pages, for whoever has the token."""
+
+    def do_GET(self) -> None:
+        page = PAGES.get(self.path.removeprefix("/v1/nodes/allowlist?limit=1000"))
+        known = self.headers["Authorization"] == "Bearer right"
+        body = AllowList.model_validate(page).model_dump_json().encode() if page and known else b""
+        self.send_response(200 if body else 401)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
+        pass
+
+
+@pytest.fixture
+def orchestrator(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("MUSTER_POOL_TOKEN", "right")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def allowlist(*arguments: str) -> Said:
+    return run_muster("shardcast", "allowlist", *arguments)
+
+
+def test_without_files_the_networks_of_all_pages_are_printed(orchestrator: str) -> None:
+    networks = ["192.0.2.0/24", "203.0.113.6/31", "2001:db8::7/128"]
+    said = allowlist("--orchestrator", orchestrator, "--also", "192.0.2.0/24")
+    assert (said.code, said.out.split()) == (0, networks)
+    said = allowlist("--orchestrator", orchestrator, "--also", "192.0.2.0/24", "--json")
+    assert json.loads(said.out) == networks
+
+
+def test_files_are_written_for_both_doors(orchestrator: str, tmp_path: Path) -> None:
+    nginx, nftables = tmp_path / "allowed.conf", tmp_path / "allowed.nft"
+    said = allowlist("--orchestrator", orchestrator, "--nginx", str(nginx), "--nftables", str(nftables))
+    assert said.code == 0, said
+    assert "2 networks are let in" in said.err
+    assert "203.0.113.6/31 1;" in nginx.read_text()
+    assert "add element inet muster allowed6 { 2001:db8::7/128 }" in nftables.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--apply"], 1, "--nftables FILE"),
+        (["--nginx-pid", "nginx.pid"], 1, "--nginx FILE"),
+        (["--also", "everybody"], 1, "'everybody' is not a network"),
+        (["--nginx", "ghost/allowed.conf"], 1, "ghost"),
+        (["--nginx", "allowed.conf", "--nginx-pid", "ghost.pid"], 75, "is it running"),
+        (["--every", "0"], 2, "--every"),
+    ],
+)
+def test_mistakes_are_said_in_words(
+    orchestrator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = allowlist("--orchestrator", orchestrator, *arguments)
+    assert said.code == code, said
+    assert words in said.err
+    assert "Traceback" not in said.err
+
+
+def test_a_wrong_token_changes_nothing(orchestrator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_POOL_TOKEN", "wrong")
+    listed = tmp_path / "allowed.conf"
+    listed.write_text("203.0.113.1/32 1;\n")
+    assert allowlist("--orchestrator", orchestrator, "--nginx", str(listed)).code == 1
+    assert listed.read_text() == "203.0.113.1/32 1;\n"
