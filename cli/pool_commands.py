@@ -3,6 +3,7 @@
 from cli import (
     pool,
     pool_changes,
+    pool_download,
     pool_members,
     pool_nodes,
     pool_roles,
@@ -13,5 +14,15 @@ from cli import (
 )
 
 app = pool.app
-for part in (pool_roles, pool_members, pool_nodes, pool_tasks, pool_changes, pool_runs, pool_watch, pool_webhooks):
+for part in (
+    pool_roles,
+    pool_members,
+    pool_nodes,
+    pool_tasks,
+    pool_changes,
+    pool_runs,
+    pool_download,
+    pool_watch,
+    pool_webhooks,
+):
     app.add_typer(part.app)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from web3 import AsyncWeb3
+from web3.exceptions import BlockNotFound
 
 from ledger.artifacts import Contract, artifact
 from ledger.client.audits import AuditSecrets
@@ -28,8 +29,8 @@ from ledger.reverts import RevertReader
 from ledger.rpc import connect
 from ledger.sender import Sender
 from protocol.clock import Clock
-from protocol.errors import InvalidInput
-from protocol.identifiers import Address
+from protocol.errors import InvalidInput, NotFound
+from protocol.identifiers import Address, Digest, digest
 from protocol.keys import Key
 from protocol.typed_data import SigningDomain
 
@@ -128,6 +129,18 @@ class Ledger:
     async def block(self) -> int:
         """The height of the newest block."""
         return int(await self.web3.eth.block_number)
+
+    async def block_hash(self, number: int) -> Digest:
+        """The hash of a block.
+
+        Raises:
+            NotFound: The chain has no such block (any more).
+        """
+        try:
+            block = await self.web3.eth.get_block(number)
+        except BlockNotFound as error:
+            raise NotFound(f"the chain has no block {number}") from error
+        return digest(bytes(block["hash"]))
 
     async def balance(self, who: Address) -> int:
         """What `who` can pay for gas, in wei."""
