@@ -15,6 +15,7 @@ setup:
 
 tools: setup
 	@deploy/setup/system.sh redis node sandbox nginx
+	@deploy/setup/swift.sh
 	@deploy/setup/vllm.sh
 
 devnet: setup  ## set up and run a whole network on this machine (ARGS="--help" for its options)
