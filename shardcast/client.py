@@ -19,6 +19,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -31,8 +32,8 @@ from protocol.errors import MusterError, Unavailable
 from protocol.identifiers import Address, Digest, run_id
 from protocol.retry import Deadline, DeadlinePassed
 from shardcast.assembly import Assembly, OnProgress
-from shardcast.delta.bases import LONGEST_CHAIN, Bases, Chain
-from shardcast.delta.errors import BaseNeeded, WrongBase
+from shardcast.delta.bases import Bases
+from shardcast.delta.fetching import Chains
 from shardcast.directory import Directory
 from shardcast.errors import NoProgress, StaleRelays, VersionDropped, VersionGone
 from shardcast.freshness import Announced, Announcements
@@ -130,7 +131,12 @@ class Client:
             metrics=self.metrics,
             clock=self._clock,
         )
-        self._bases = Bases(run=self.run, signer=signer, directory=self._directory)
+        self._chains = Chains(
+            Bases(run=self.run, signer=signer, directory=self._directory),
+            directory=self._directory,
+            patience=self._upstream.patience.progress,
+            clock=self._clock,
+        )
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -258,76 +264,22 @@ class Client:
             yield fetched
 
     async def _fetch_unless_voided(
-        self,
-        key: VersionKey,
-        to: Path,
-        on_progress: OnProgress | None,
-        *,
-        overtaken: bool,
-        expected: Digest | None = None,
-        depth: int = 0,
+        self, key: VersionKey, to: Path, on_progress: OnProgress | None, *, overtaken: bool
     ) -> Fetched | None:
-        """Fetches one attempt; None if a newer one voids it, or takes its place before it is sealed.
-
-        What changed since a version that lies here is enough, if that is fewer bytes; if it turns out that the version
-        travels in no other way, its base is fetched first.
-        """
-        chain = await self._bases.chain(key, to)
-        base = None if chain is None else await self._walk(chain, to)
-        for _ in range(3):  # with what lies here; whole; with a base that was fetched or mended for it
-            try:
-                return await self._fetch_once(key, to, on_progress, overtaken=overtaken, expected=expected, base=base)
-            except WrongBase as error:
-                _log.warning("wrong-base", version=str(key), why=error.detail)
-                base = None
-            except BaseNeeded:
-                base = await self._fetch_base(key, to, depth)
-        raise VersionDropped(f"version {key} can't be made from its base, which is as its publisher signed it")
-
-    async def _walk(self, chain: Chain, to: Path) -> Path | None:
-        """Makes the versions of a chain; the last one's folder, or None if that does not work out."""
-        folder = chain.start
-        for link in chain.links:
-            key = VersionKey(link.version, link.attempt)
-            try:
-                made = await self._fetch_once(key, to, None, overtaken=False, expected=link.digest, base=folder)
-            except (WrongBase, VersionGone, VersionDropped) as error:
-                _log.info("chain-broken", version=str(key), why=error.detail)
-                return None
-            if made is None:
-                return None
-            folder = made.path
-        return folder
-
-    async def _fetch_base(self, key: VersionKey, to: Path, depth: int) -> Path:
-        base = self._directory.base_of(key)
-        if base is None or depth == LONGEST_CHAIN:
-            raise VersionDropped(f"version {key} is built on more than {LONGEST_CHAIN} others, none of which is whole")
-        wanted = VersionKey(base.version, base.attempt)
-        gone = VersionGone(f"version {wanted}, on which {key} is built, is held by no relay")
-        deadline = Deadline.after(self._upstream.patience.progress, clock=self._clock)
-        while True:
-            seen = self._directory.revision
-            if await self._directory.newest(version=base.version) == wanted:
-                break
-            try:  # a relay that is new itself fetches what is newest first, and then its base
-                await deadline.bound(self._directory.next_change(seen), what="the wait for a base")
-            except Unavailable:
-                raise gone from None
-        made = await self._fetch_unless_voided(wanted, to, None, overtaken=False, expected=base.digest, depth=depth + 1)
-        if made is None:
-            raise gone
-        return made.path
+        """Fetches one attempt; None if a newer one voids it, or takes its place before it is sealed."""
+        wanted = partial(self._fetch_once, to=to, on_progress=on_progress, overtaken=overtaken)
+        between = partial(self._fetch_once, to=to, on_progress=None, overtaken=False)
+        return await self._chains.fetch(key, to, wanted=wanted, between=between)
 
     async def _fetch_once(
         self,
         key: VersionKey,
-        to: Path,
-        on_progress: OnProgress | None,
-        *,
-        overtaken: bool,
         expected: Digest | None,
         base: Path | None,
+        *,
+        to: Path,
+        on_progress: OnProgress | None,
+        overtaken: bool,
     ) -> Fetched | None:
         began = self._clock.monotonic()
         assembly = Assembly(
