@@ -18,7 +18,7 @@ from shardcast.authoring import Author
 from shardcast.extensions import BLOCK, FileEnd, FileEntry, Shard, Whole
 from shardcast.holding import Holding
 
-BATCH_BLOCKS = 4
+BATCH_BLOCKS = 8
 """Blocks that one extension announces at most while there are more: few enough that the first leaves at once, enough
 that signing and waking readers costs little."""
 

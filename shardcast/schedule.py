@@ -57,15 +57,19 @@ class Schedule:
     def announce(self, spans: Iterable[BlockSpan]) -> None:
         """Adds missing blocks."""
         for span in spans:
-            self._waiting.append(span)
             self.missing += span.count
+            last = self._waiting[-1] if self._waiting else None
+            if last is not None and (last.file, last.first + last.count) == (span.file, span.first):
+                self._waiting[-1] = BlockSpan(last.file, last.first, last.count + span.count)
+            else:
+                self._waiting.append(span)
 
     def claim(self, now: float, *, connections: int = 1) -> Claim | None:
         """Takes the next blocks; None if somebody was sent for each.
 
         Args:
             now: Monotonic time in seconds.
-            connections: How many share the work: what is left is spread over them.
+            connections: How many share what is left; one, while more is still to be announced.
         """
         if not self._waiting:
             return None

@@ -230,7 +230,9 @@ class Transfer:
         peer = self._draw(without=set())
         if peer is None:
             return None
-        claim = self._schedule.claim(now, connections=self._pace.connections)
+        # While a version grows, a request takes all there is: many small ones would cost more than the bytes.
+        sharing = self._pace.connections if self.holding.manifest.sealed else 1
+        claim = self._schedule.claim(now, connections=sharing)
         if claim is None and len(self._peers.urls) > 1:
             claim = self._schedule.hedge(now, after=self._upstream.patience.hedge.total_seconds())
             if claim is not None and claim.hedge_of is not None:
