@@ -1,0 +1,12 @@
+"""What a policy computes for answers that are already there: every state and logit, at a fraction of generation's cost.
+
+Sequences are laid one after another without padding, the prompt of a group once, and a mask keeps them apart.
+
+packing   what is laid into which pass (pure)
+passes    the passes themselves
+"""
+
+from rollouts.prefill.packing import Answer
+from rollouts.prefill.passes import Rows, Span, prefill
+
+__all__ = ["Answer", "Rows", "Span", "prefill"]

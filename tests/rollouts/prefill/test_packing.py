@@ -1,0 +1,70 @@
+"""Laying answers into passes: each stands once, nothing exceeds the capacity, and long prompts are computed once."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.errors import InvalidInput
+from rollouts.prefill.packing import Answer, pack, stretches
+
+LENGTHS = st.integers(1, 40)
+
+
+def answer(prompt: int, length: int, *, kind: int = 0) -> Answer:
+    return Answer(np.full(prompt, kind, np.int32), np.ones(length, np.int32))
+
+
+@settings(deadline=None)
+@given(groups=st.lists(st.tuples(LENGTHS, st.lists(LENGTHS, min_size=1, max_size=6)), max_size=6), capacity=LENGTHS)
+def test_every_answer_stands_once_and_no_pass_exceeds_its_capacity(
+    groups: list[tuple[int, list[int]]], capacity: int
+) -> None:
+    answers = [answer(prompt, one, kind=kind) for kind, (prompt, lengths) in enumerate(groups) for one in lengths]
+    packing = pack(answers, capacity=capacity)
+    pieces = [piece for one in packing.passes for piece in one] + list(packing.long)
+    assert sorted(place for piece in pieces for place in piece.answers) == list(range(len(answers)))
+    for one in packing.passes:
+        assert one
+        tokens = sum(len(piece.prefix) + sum(len(answers[at].output) for at in piece.answers) for piece in one)
+        assert tokens <= capacity
+    for piece in pieces:
+        assert piece.answers
+        for place in piece.answers:
+            assert np.array_equal(answers[place].prompt[:-1], piece.prefix)
+
+
+@settings(deadline=None)
+@given(lengths=st.lists(LENGTHS, max_size=12), capacity=LENGTHS)
+def test_a_long_groups_answers_are_cut_without_gaps(lengths: list[int], capacity: int) -> None:
+    passes = stretches(lengths, capacity=capacity)
+    for cuts in passes:
+        assert sum(stop - start for _, start, stop in cuts) <= capacity
+        assert len(cuts) == 1 or all(start == 0 and stop == lengths[number] for number, start, stop in cuts)
+    every = [cut for cuts in passes for cut in cuts]
+    for (number, _, stop), (following, start, _) in pairwise(every):
+        assert (following, start) == ((number + 1, 0) if stop == lengths[number] else (number, stop))
+    assert sum(stop - start for _, start, stop in every) == sum(lengths)
+
+
+def test_groups_stand_side_by_side_and_share_their_prompt_wherever_they_stand() -> None:
+    answers = [answer(5, 3, kind=1), answer(5, 3, kind=2), answer(5, 4, kind=1)]
+    [[first, second]] = pack(answers, capacity=100).passes
+    assert (first.answers, second.answers) == ((0, 2), (1,))
+
+
+def test_a_long_prompt_is_computed_once_and_a_short_one_may_be_repeated() -> None:
+    long = [answer(50, 30) for _ in range(4)]
+    assert [piece.answers for piece in pack(long, capacity=100).long] == [(0, 1, 2, 3)]
+    short = [answer(5, 30) for _ in range(4)]
+    assert [[piece.answers for piece in one] for one in pack(short, capacity=100).passes] == [[(0, 1, 2)], [(3,)]]
+
+
+@pytest.mark.parametrize(("prompt", "length"), [(0, 1), (1, 0)])
+def test_an_empty_prompt_or_answer_is_refused(prompt: int, length: int) -> None:
+    with pytest.raises(InvalidInput, match="tokens"):
+        answer(prompt, length)
