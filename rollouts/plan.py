@@ -93,10 +93,31 @@ class SlotPlanner:
         size = self._recipe.group_size
         planned = []
         for group, (position, target) in enumerate(zip(positions, targets, strict=True)):
-            prompt, tokens = self._ask(self._eligible[position], target)
+            prompt, tokens = self.ask(self._eligible[position], target)
             samples = range(group * size, (group + 1) * size)
             planned.append(PlannedGroup(group=group, prompt=prompt, tokens=tokens, samples=samples))
         return SlotPlan(seed=seed, groups=tuple(planned))
+
+    def ask(self, index: int, target: int | None) -> tuple[Prompt, tuple[int, ...]]:
+        """Returns a prompt as the model reads it, with its target length if it has one, and its tokens.
+
+        Raises:
+            BadVersionFolder: The environment lacks it, or it is too long or empty.
+        """
+        try:
+            prompt = self._environment.prompt(index)
+        except MusterError as error:
+            raise BadVersionFolder(f"the version lists prompt {index}: {error.detail}") from error
+        if target is not None and self._recipe.length is not None:
+            text = self._recipe.length.template.replace("{target}", str(target)).replace("{prompt}", prompt.text)
+            prompt = replace(prompt, text=text, target_length=target)
+        tokens = tuple(self._tokenizer.encode(prompt.text, chat=self._recipe.chat))
+        if not 0 < len(tokens) <= self._recipe.max_prompt_tokens:
+            raise BadVersionFolder(
+                f"prompt {index} has {len(tokens)} tokens; the recipe takes 1 to {self._recipe.max_prompt_tokens}",
+                hint="leave it out of the version's eligible prompts",
+            )
+        return prompt, tokens
 
     def reward(self, prompt: Prompt, output_tokens: Sequence[int], finish: FinishReason) -> Reward:
         """Returns what an answer earns; its end token is no part of it.
@@ -113,19 +134,3 @@ class SlotPlanner:
         answer = output_tokens[:-1] if finished else output_tokens
         score = self._environment.score(prompt, self._tokenizer.decode(answer), finished=finished)
         return reward_of(score, rule=self._recipe.length_reward, target=prompt.target_length, output_tokens=len(answer))
-
-    def _ask(self, index: int, target: int | None) -> tuple[Prompt, tuple[int, ...]]:
-        try:
-            prompt = self._environment.prompt(index)
-        except MusterError as error:
-            raise BadVersionFolder(f"the version lists prompt {index}: {error.detail}") from error
-        if target is not None and self._recipe.length is not None:
-            text = self._recipe.length.template.replace("{target}", str(target)).replace("{prompt}", prompt.text)
-            prompt = replace(prompt, text=text, target_length=target)
-        tokens = tuple(self._tokenizer.encode(prompt.text, chat=self._recipe.chat))
-        if not 0 < len(tokens) <= self._recipe.max_prompt_tokens:
-            raise BadVersionFolder(
-                f"prompt {index} has {len(tokens)} tokens; the recipe takes 1 to {self._recipe.max_prompt_tokens}",
-                hint="leave it out of the version's eligible prompts",
-            )
-        return prompt, tokens

@@ -1,0 +1,53 @@
+"""The checks of a file of rollouts, 2 to 10 of the validator's list: pure functions of file, slot and version.
+
+result        what a check says
+case          what checks look at
+evidence      one prefill for the three checks that need the policy itself
+reading       2  format
+identity      3  lease, run, step, node and version agree
+seeds         4  prompts, targets, groups
+bounds        5  numbers within their bounds, work units counted again
+termination   6  how answers end
+reward        7  every row scored again
+computation   8  TOPLOC over prefill
+sampling      9  replay of the noise
+logprobs     10  log-probabilities agree
+
+Check 1 (the bytes that were submitted) and the second half of 3 (no copy of another submission) need more than the
+file, and are the validator's.
+"""
+
+from rollouts.checks import bounds, computation, identity, logprobs, reading, reward, sampling, seeds, termination
+from rollouts.checks.case import Case, CheckedVersion, SlotFacts, open_version
+from rollouts.checks.evidence import RowEvidence, gather
+from rollouts.checks.result import Check, CheckResult, Cost, Fails, Finding, State
+
+FORMAT = reading.CHECK
+EXACT_CHECKS: tuple[Check, ...] = (
+    identity.CHECK,
+    bounds.CHECK,
+    termination.CHECK,
+    seeds.CHECK,
+    reward.CHECK,
+)
+"""In the order of their cost; none needs the policy's weights."""
+PREFILL_CHECKS: tuple[Check, ...] = (computation.CHECK, sampling.CHECK, logprobs.CHECK)
+"""They judge `Case.evidence`."""
+
+__all__ = [
+    "EXACT_CHECKS",
+    "FORMAT",
+    "PREFILL_CHECKS",
+    "Case",
+    "Check",
+    "CheckResult",
+    "CheckedVersion",
+    "Cost",
+    "Fails",
+    "Finding",
+    "RowEvidence",
+    "SlotFacts",
+    "State",
+    "gather",
+    "open_version",
+]

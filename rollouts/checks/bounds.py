@@ -1,0 +1,108 @@
+"""Check 5: every number is one that the version, the environment and the lease allow; work units are counted again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from protocol.verdicts import ReasonCode
+from rollouts.checks.case import Case
+from rollouts.checks.result import Check, CheckResult, Cost, Fails, Finding, concluded
+from rollouts.samples import Sample
+
+RATIONALE = (
+    "Lengths, rewards and log-probabilities have bounds that follow from what the node was given, and work units are "
+    "its own tokens. An engine that works can't leave any of them; who writes such numbers wants to be paid for them."
+)
+
+_ABOVE_ONE = 1e-4
+"""log-softmax in float32 may come out this much above 0 for a token that is certain."""
+_NOISE_SPAN = 22.88 + 3.14
+"""The largest noise less the smallest (`rollouts.sampling.noise`): nothing less probable can win against the mode."""
+_ROUNDING = 0.2
+
+
+def judge(case: Case) -> CheckResult:
+    """Looks at every row, and counts."""
+    findings = list(_units(case))
+    least = -(math.log(case.version.model.vocabulary) + _NOISE_SPAN + _ROUNDING)
+    for row, sample in enumerate(case.file.samples):
+        findings += _lengths(case, row, sample)
+        findings += _rewards(case, row, sample)
+        findings += _logprobs(case, row, sample, least)
+    figures = {"units": case.file.units, "most_units": case.facts.max_units, "submitted_units": case.facts.units}
+    return concluded(CHECK.name, findings, fails=CHECK.fails, figures=figures)
+
+
+def fits_model(case: Case) -> bool:
+    """Whether every row can be decoded, scored and computed: no length or token is out of bounds."""
+    return not any(True for row, sample in enumerate(case.file.samples) for _ in _lengths(case, row, sample))
+
+
+def _units(case: Case) -> Iterator[Finding]:
+    counted, facts = case.file.units, case.facts
+    if facts.units is not None and facts.units > counted:
+        yield Finding(
+            reason=ReasonCode.BOUNDS_UNITS,
+            what=f"{facts.units} work units were submitted; the file has {counted} tokens",
+        )
+    if facts.max_units is not None and counted > facts.max_units:
+        yield Finding(
+            reason=ReasonCode.BOUNDS_UNITS, what=f"{counted} work units, and the lease allows {facts.max_units}"
+        )
+
+
+def _lengths(case: Case, row: int, sample: Sample) -> Iterator[Finding]:
+    recipe, model = case.version.recipe, case.version.model
+    limits = (
+        ("prompt", sample.prompt_tokens, min(recipe.max_prompt_tokens, model.context - 1)),
+        (
+            "answer",
+            sample.output_tokens,
+            min(recipe.sampling.max_new_tokens, model.context - len(sample.prompt_tokens)),
+        ),
+    )
+    for name, tokens, most in limits:
+        if not 1 <= len(tokens) <= most:
+            yield case.finding(
+                ReasonCode.BOUNDS_LENGTH, f"the {name} has {len(tokens)} tokens; 1 to {most} are allowed", row=row
+            )
+        elif len(beyond := np.flatnonzero((tokens < 0) | (tokens >= model.vocabulary))):
+            at = int(beyond[0])
+            yield case.finding(
+                ReasonCode.BOUNDS_LENGTH,
+                f"{name} token {at} is {int(tokens[at])}, outside the vocabulary of {model.vocabulary}",
+                row=row,
+                position=at if name == "answer" else None,
+            )
+
+
+def _rewards(case: Case, row: int, sample: Sample) -> Iterator[Finding]:
+    rule = case.version.recipe.length_reward
+    if sample.task_reward not in {0.0, 1.0}:
+        yield case.finding(ReasonCode.BOUNDS_REWARD, f"a task's reward of {sample.task_reward}; it is 0 or 1", row=row)
+    if sample.length_penalty < 0 or (rule is None and sample.length_penalty != 0):
+        yield case.finding(ReasonCode.BOUNDS_REWARD, f"a length penalty of {sample.length_penalty}", row=row)
+    if sample.reward != sample.task_reward - sample.length_penalty:
+        yield case.finding(
+            ReasonCode.BOUNDS_REWARD,
+            f"reward {sample.reward} is not the task's {sample.task_reward} less a penalty of {sample.length_penalty}",
+            row=row,
+        )
+
+
+def _logprobs(case: Case, row: int, sample: Sample, least: float) -> Iterator[Finding]:
+    beyond = np.flatnonzero((sample.logprobs > _ABOVE_ONE) | (sample.logprobs < least))
+    if len(beyond):
+        at = int(beyond[0])
+        yield case.finding(
+            ReasonCode.BOUNDS_LOG_PROBABILITY,
+            f"token {at} has a log-probability of {sample.logprobs[at]:.6g}; it is from {least:.1f} to 0",
+            row=row,
+            position=at,
+        )
+
+
+CHECK = Check(number=5, name="bounds", cost=Cost.FILE, fails=Fails.EXACT, rationale=RATIONALE, judge=judge)

@@ -1,0 +1,164 @@
+"""What checks look at: a file, what its slot was leased for, and the version that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from protocol.checkpoints import folder_files, version_digest
+from protocol.errors import MusterError
+from protocol.identifiers import Address, Digest
+from protocol.leases import Lease
+from protocol.verdicts import ReasonCode
+from rollouts.calibration import Limits
+from rollouts.checks.evidence import RowEvidence
+from rollouts.checks.result import Finding
+from rollouts.environments import Environment, load_environment
+from rollouts.errors import BadVersionFolder
+from rollouts.model import ModelFacts, read_model
+from rollouts.plan import SlotPlanner
+from rollouts.recipe import Recipe, eligible_prompts, read_recipe
+from rollouts.samples import RolloutFile
+from rollouts.seeds import slot_seed
+from rollouts.tokenizer import FolderTokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotFacts:
+    """What is known of the slot from elsewhere than the file.
+
+    Args:
+        run: The lease's, as the next five are.
+        step: …
+        index: …
+        node: …
+        digest: The version digest.
+        groups: How many groups are in the slot.
+        max_units: The most work units that may be paid.
+        beacon: The hash of the block that the seed stands on; None if it is not known here.
+        units: The work units that were submitted; None if that is not known here.
+        from_file: Whether the file itself was asked for all but beacon and units, because there was no lease.
+    """
+
+    run: Digest
+    step: int
+    index: int
+    node: Address
+    digest: Digest
+    groups: int
+    max_units: int | None
+    beacon: Digest | None
+    units: int | None = None
+    from_file: bool = False
+
+    @classmethod
+    def of_lease(cls, lease: Lease, *, beacon: Digest | None, units: int | None = None) -> Self:
+        """What a lease says."""
+        return cls(
+            run=lease.run,
+            step=lease.step,
+            index=lease.index,
+            node=lease.node,
+            digest=lease.digest,
+            groups=lease.groups,
+            max_units=lease.max_units,
+            beacon=beacon,
+            units=units,
+        )
+
+    @classmethod
+    def of_file(cls, file: RolloutFile, *, beacon: Digest | None, units: int | None = None) -> Self:
+        """What a file says of itself, for who has no lease."""
+        header = file.header
+        return cls(
+            run=header.run,
+            step=header.step,
+            index=header.index,
+            node=header.node,
+            digest=header.checkpoint,
+            groups=len({sample.group for sample in file.samples}),
+            max_units=None,
+            beacon=beacon,
+            units=units,
+            from_file=True,
+        )
+
+    @property
+    def seed(self) -> bytes | None:
+        """The slot's seed, if it is known."""
+        if self.beacon is None:
+            return None
+        return slot_seed(
+            run_id=self.run,
+            step=self.step,
+            node=self.node,
+            index=self.index,
+            digest=self.digest,
+            beacon=self.beacon,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedVersion:
+    """A version's folder, opened, without its weights. Made by `open_version`."""
+
+    digest: Digest
+    folder: Path
+    recipe: Recipe
+    environment: Environment
+    planner: SlotPlanner
+    model: ModelFacts
+    tokenizer: FolderTokenizer
+
+
+def open_version(folder: Path) -> CheckedVersion:
+    """Reads all of a version but its weights' values, and hashes it.
+
+    Raises:
+        BadVersionFolder: It can't be used; the message names why.
+        UnknownEnvironment: Its environment is not installed here.
+    """
+    model, recipe = read_model(folder), read_recipe(folder)
+    choice = recipe.environment
+    environment = load_environment(choice.name, version=choice.version, options=choice.options)
+    tokenizer = FolderTokenizer(folder)
+    try:
+        digest = version_digest(folder_files(folder))
+    except (MusterError, OSError) as error:
+        raise BadVersionFolder(f"{folder} is no version: {error}") from error
+    eligible = eligible_prompts(folder, recipe)
+    return CheckedVersion(
+        digest=digest,
+        folder=folder,
+        recipe=recipe,
+        environment=environment,
+        planner=SlotPlanner(recipe=recipe, eligible=eligible, environment=environment, tokenizer=tokenizer),
+        model=model,
+        tokenizer=tokenizer,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One file to judge.
+
+    Args:
+        file: What was submitted.
+        facts: Of its slot.
+        version: That the slot was leased for, as far as we know.
+        evidence: What a prefill gave for the rows that are looked at, by their place; empty before it has run.
+        limits: What honest work shows for this model, engine and type; None if nobody measured it.
+    """
+
+    file: RolloutFile
+    facts: SlotFacts
+    version: CheckedVersion
+    evidence: Mapping[int, RowEvidence] = field(default_factory=dict)
+    limits: Limits | None = None
+
+    def finding(self, reason: ReasonCode, what: str, *, row: int, position: int | None = None) -> Finding:
+        """Something that is wrong in one row."""
+        sample = self.file.samples[row]
+        return Finding(reason=reason, what=what, row=row, sample=sample.sample, group=sample.group, position=position)

@@ -1,0 +1,130 @@
+"""What one prefill tells about a row: its proofs compared, its draws replayed, its log-probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rollouts.policy import Policy
+from rollouts.prefill import Answer, Rows, prefill
+from rollouts.samples import RolloutFile
+from rollouts.sampling.drawing import log_sums, scale
+from rollouts.sampling.noise import row_keys, stream
+from rollouts.sampling.parameters import SamplingParameters
+from rollouts.sampling.replay import Gaps, gaps_of_rows
+from rollouts.toploc import ProofResult, verify_rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowEvidence:
+    """What the verifier's own computation says about one row.
+
+    Args:
+        proofs: One result for each interval.
+        logprobs: float32 [T], its own log-probabilities of the recorded tokens.
+        gaps: The replay; None if the seed is not known.
+    """
+
+    proofs: tuple[ProofResult, ...]
+    logprobs: NDArray[np.float32]
+    gaps: Gaps | None
+
+
+def gather(
+    policy: Policy,
+    file: RolloutFile,
+    rows: Sequence[int],
+    *,
+    seed: bytes | None,
+    parameters: SamplingParameters,
+    tokens_at_once: int | None = None,
+) -> dict[int, RowEvidence]:
+    """Computes rows of a file again.
+
+    Args:
+        policy: The version.
+        file: Whose tokens fit the model's vocabulary and context.
+        rows: Their places in the file.
+        seed: The slot's, if it is known.
+        parameters: The version's.
+        tokens_at_once: As for `prefill`.
+
+    Raises:
+        InvalidInput: A row does not fit the model.
+        NotANumber: The verifier's own logits are broken.
+    """
+    samples = [file.samples[row] for row in rows]
+    answers = [Answer(sample.prompt_tokens, sample.output_tokens) for sample in samples]
+    streams = [(0, 0, 0, 0) if seed is None else stream(seed, sample.sample) for sample in samples]
+    growing = [_Growing() for _ in rows]
+    evidence: dict[int, RowEvidence] = {}
+    for part in prefill(policy, answers, tokens_at_once=tokens_at_once):
+        replayed = _replay(part, answers, streams, parameters, with_noise=seed is not None)
+        states = part.states.to("cpu", torch.bfloat16)
+        at = 0
+        for span in part.spans:
+            here = slice(at, at := at + span.stop - span.start)
+            growing[span.answer].add(states[here], _cut(replayed, here))
+        whole = [span.answer for span in part.spans if span.stop == len(answers[span.answer].output)]
+        compared = verify_rows([(growing[place].states, samples[place].proofs) for place in whole])
+        for place, results in zip(whole, compared, strict=True):
+            gaps = growing[place].gaps
+            evidence[rows[place]] = RowEvidence(
+                proofs=tuple(results), logprobs=gaps.logprobs, gaps=None if seed is None else gaps
+            )
+            growing[place] = _Growing()
+    return evidence
+
+
+class _Growing:
+    """What came of one answer so far."""
+
+    def __init__(self) -> None:
+        self._states: list[torch.Tensor] = []
+        self._gaps: list[Gaps] = []
+
+    def add(self, states: torch.Tensor, gaps: Gaps) -> None:
+        self._states.append(states)
+        self._gaps.append(gaps)
+
+    @property
+    def states(self) -> torch.Tensor:
+        return self._states[0] if len(self._states) == 1 else torch.cat(self._states)
+
+    @property
+    def gaps(self) -> Gaps:
+        return Gaps(
+            gaps=np.concatenate([one.gaps for one in self._gaps]),
+            outside=np.concatenate([one.outside for one in self._gaps]),
+            mismatches=np.concatenate([one.mismatches for one in self._gaps]),
+            logprobs=np.concatenate([one.logprobs for one in self._gaps]),
+        )
+
+
+def _replay(
+    part: Rows,
+    answers: Sequence[Answer],
+    streams: Sequence[tuple[int, int, int, int]],
+    parameters: SamplingParameters,
+    *,
+    with_noise: bool,
+) -> Gaps:
+    """All rows of a pass; without the seed only their log-probabilities are of any meaning."""
+    tokens = np.concatenate([answers[span.answer].output[span.start : span.stop] for span in part.spans])
+    if not with_noise:
+        scaled = scale(part.logits, parameters)
+        chosen = scaled.gather(1, torch.from_numpy(tokens.astype(np.int64)).to(scaled.device)[:, None])[:, 0]
+        zeros = np.zeros(len(tokens), np.float32)
+        own = (chosen - log_sums(scaled)).cpu().numpy()
+        return Gaps(gaps=zeros, outside=zeros, mismatches=zeros.astype(np.bool_), logprobs=own)
+    keyed = [streams[span.answer] for span in part.spans for _ in range(span.start, span.stop)]
+    positions = [position for span in part.spans for position in range(span.start, span.stop)]
+    return gaps_of_rows(part.logits, tokens.tolist(), row_keys(keyed, positions), parameters)
+
+
+def _cut(gaps: Gaps, here: slice) -> Gaps:
+    return Gaps(gaps.gaps[here], gaps.outside[here], gaps.mismatches[here], gaps.logprobs[here])

@@ -1,0 +1,37 @@
+"""Check 3: the file is of the slot that was leased; that it copies no other submission is the validator's to see."""
+
+from __future__ import annotations
+
+from protocol.verdicts import ReasonCode
+from rollouts.checks.case import Case
+from rollouts.checks.result import Check, CheckResult, Cost, Fails, Finding, concluded
+
+RATIONALE = (
+    "The node writes these fields itself, from a lease that it holds. Work for another slot, step or version is either "
+    "an old file handed in again or one that was made for somebody else."
+)
+
+
+def judge(case: Case) -> CheckResult:
+    """Compares the header with the lease and with the version's folder."""
+    header, facts = case.file.header, case.facts
+    recipe = case.version.recipe.environment
+    wanted = (
+        ("run", header.run, facts.run),
+        ("step", header.step, facts.step),
+        ("index", header.index, facts.index),
+        ("node", header.node, facts.node),
+        ("version digest", header.checkpoint, facts.digest if not facts.from_file else case.version.digest),
+        ("environment", header.environment, recipe.name),
+        ("environment version", header.environment_version.split("+")[0], recipe.version.split("+")[0]),
+    )
+    findings = [
+        Finding(reason=ReasonCode.IDENTITY_OTHER_WORK, what=f"{name} is {found}, and had to be {expected}")
+        for name, found, expected in wanted
+        if found != expected
+    ]
+    note = "no lease was given: run, step, index and node are what the file says" if facts.from_file else ""
+    return concluded(CHECK.name, findings, fails=CHECK.fails, note=note)
+
+
+CHECK = Check(number=3, name="identity", cost=Cost.FILE, fails=Fails.EXACT, rationale=RATIONALE, judge=judge)

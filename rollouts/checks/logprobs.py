@@ -1,0 +1,63 @@
+"""Check 10: recorded log-probabilities are the version's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.verdicts import ReasonCode
+from rollouts.calibration import Limits
+from rollouts.checks.case import Case
+from rollouts.checks.result import Check, CheckResult, Cost, Fails, Figure, Finding, concluded, unknown
+
+RATIONALE = (
+    "The trainer divides by these probabilities, so wrong ones steer what is learned even where every token is right. "
+    "Honest machines agree to their arithmetic's precision."
+)
+
+
+def judge(case: Case) -> CheckResult:
+    """Compares every row that was computed again."""
+    if not case.evidence:
+        return unknown(CHECK.name, "no row was computed again")
+    errors = {
+        row: np.abs(case.file.samples[row].logprobs.astype(np.float64) - evidence.logprobs)
+        for row, evidence in sorted(case.evidence.items())
+    }
+    every = np.concatenate([*errors.values()])
+    mean, largest = float(every.mean()), float(every.max())
+    figures: dict[str, Figure] = {"tokens": len(every), "mean": mean, "largest": largest}
+    if case.limits is None:
+        return unknown(CHECK.name, "no limits are calibrated for this model, engine and type", figures=figures)
+    findings = [*_rows(case, errors, case.limits)]
+    if mean > case.limits.logprobs.mean:
+        findings.append(
+            Finding(
+                reason=ReasonCode.LOG_PROBABILITIES_DIFFER,
+                what=f"off by {mean:.3g} on average; the limit is {case.limits.logprobs.mean:.3g}",
+            )
+        )
+    rows: Mapping[int, Mapping[str, Figure]] = {
+        row: {"mean": float(one.mean()), "largest": float(one.max())} for row, one in errors.items()
+    }
+    return concluded(CHECK.name, findings, fails=CHECK.fails, figures=figures, rows=rows)
+
+
+def _rows(case: Case, errors: Mapping[int, NDArray[np.float64]], limits: Limits) -> Iterator[Finding]:
+    for row, error in errors.items():
+        off = np.flatnonzero(~(error <= limits.logprobs.largest))
+        if len(off):
+            at = int(off[0])
+            sample, own = case.file.samples[row], case.evidence[row].logprobs
+            yield case.finding(
+                ReasonCode.LOG_PROBABILITIES_DIFFER,
+                f"token {at} has {sample.logprobs[at]:.5g}, and it is {own[at]:.5g}; the limit is "
+                f"{limits.logprobs.largest:.3g}",
+                row=row,
+                position=at,
+            )
+
+
+CHECK = Check(number=10, name="logprobs", cost=Cost.PREFILL, fails=Fails.STATISTICAL, rationale=RATIONALE, judge=judge)

@@ -1,0 +1,51 @@
+"""Check 2: the bytes are a file of rollouts, within the limits of size, and every number is finite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from protocol.verdicts import ReasonCode
+from rollouts.checks.case import Case
+from rollouts.checks.result import Check, CheckResult, Cost, Fails, Finding, concluded
+from rollouts.errors import BadRolloutFile
+from rollouts.samples import RolloutFile
+from rollouts.schema import ReadLimits, read_rollouts
+
+RATIONALE = (
+    "The format is one library call for who works with it. A file that does not read was cut, or made to break "
+    "readers; its hash is on the ledger, so it is what the node submitted. Read strangers' files where memory and time "
+    "are limited."
+)
+
+_REASONS = {
+    "not-parquet": ReasonCode.FORMAT_UNREADABLE,
+    "file-too-large": ReasonCode.FORMAT_TOO_LARGE,
+    "too-many-rows": ReasonCode.FORMAT_TOO_LARGE,
+    "too-long": ReasonCode.FORMAT_TOO_LARGE,
+    "not-finite": ReasonCode.FORMAT_NOT_FINITE,
+}
+"""Every other way of being no such file breaks the schema."""
+
+
+def read(path: Path, *, limits: ReadLimits | None = None) -> tuple[RolloutFile | None, CheckResult]:
+    """Reads a file, and says why if it can't be one.
+
+    Raises:
+        OSError: There is no such file, or the machine can't read it.
+    """
+    size = path.stat().st_size
+    try:
+        file = read_rollouts(path, limits=limits)
+    except BadRolloutFile as error:
+        reason = _REASONS.get(error.code, ReasonCode.FORMAT_SCHEMA)
+        finding = Finding(reason=reason, what=error.detail)
+        return None, concluded(CHECK.name, [finding], fails=CHECK.fails, figures={"bytes": size})
+    return file, concluded(CHECK.name, [], fails=CHECK.fails, figures={"bytes": size, "rows": len(file.samples)})
+
+
+def judge(case: Case) -> CheckResult:
+    """A file that has been read passes: reading is the check."""
+    return concluded(CHECK.name, [], fails=CHECK.fails, figures={"rows": len(case.file.samples)})
+
+
+CHECK = Check(number=2, name="format", cost=Cost.FILE, fails=Fails.EXACT, rationale=RATIONALE, judge=judge)

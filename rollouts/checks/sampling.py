@@ -1,0 +1,82 @@
+"""Check 9: the tokens are those that the seeded noise draws from the version's logits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from protocol.verdicts import ReasonCode
+from rollouts.calibration import Limits
+from rollouts.checks.case import Case
+from rollouts.checks.result import Check, CheckResult, Cost, Fails, Figure, Finding, concluded, unknown
+from rollouts.sampling.replay import Gaps, Replay, summarise
+
+RATIONALE = (
+    "Whoever has the seed and the version knows which token had to come. Honest machines differ only between tokens "
+    "that are all but tied. Another temperature, greedy answers, answers chosen from several, or another model differ "
+    "often, or by much; and a sum per sample leaves no room to steer many near-ties a little."
+)
+
+
+def judge(case: Case) -> CheckResult:
+    """Replays every row that was computed again."""
+    replayed = {row: one.gaps for row, one in sorted(case.evidence.items()) if one.gaps is not None}
+    if not replayed:
+        missing = "the beacon is not known" if case.evidence else "no row was computed again"
+        return unknown(CHECK.name, f"{missing}: draws were not replayed")
+    whole = summarise(replayed.values())
+    figures: dict[str, Figure] = {
+        "tokens": whole.tokens,
+        "mismatches": whole.mismatches,
+        "mismatch_share": whole.mismatch_share,
+        "largest": whole.largest,
+        "largest_sum": whole.largest_sum,
+    }
+    if case.limits is None:
+        return unknown(CHECK.name, "no limits are calibrated for this model, engine and type", figures=figures)
+    findings = [*_samples(case, replayed, case.limits), *_file(whole, case.limits)]
+    rows: Mapping[int, Mapping[str, Figure]] = {row: _row(one) for row, one in replayed.items()}
+    return concluded(CHECK.name, findings, fails=CHECK.fails, figures=figures, rows=rows)
+
+
+def _row(gaps: Gaps) -> dict[str, Figure]:
+    one = summarise([gaps])
+    return {"mismatches": one.mismatches, "largest": one.largest, "sum": one.largest_sum}
+
+
+def _samples(case: Case, replayed: Mapping[int, Gaps], limits: Limits) -> Iterator[Finding]:
+    """Of each row the first token that is off: all after it were drawn in another context."""
+    for row, gaps in replayed.items():
+        deviations = gaps.deviations
+        off = np.flatnonzero(deviations > limits.sampling.largest)
+        total = float(deviations.sum(dtype=np.float64))
+        if len(off):
+            at = int(off[0])
+            token = int(case.file.samples[row].output_tokens[at])
+            more = f"; {len(off) - 1} tokens after it are off too" if len(off) > 1 else ""
+            yield case.finding(
+                ReasonCode.SAMPLING_REPLAY,
+                f"token {at} is {token}, and another one is ahead of it by {deviations[at]:.3g}; the limit is "
+                f"{limits.sampling.largest:.3g}{more}",
+                row=row,
+                position=at,
+            )
+        elif total > limits.sampling.largest_sum:
+            yield case.finding(
+                ReasonCode.SAMPLING_REPLAY,
+                f"deviations sum to {total:.3g}; the limit for a sample is {limits.sampling.largest_sum:.3g}",
+                row=row,
+            )
+
+
+def _file(whole: Replay, limits: Limits) -> Iterator[Finding]:
+    most = limits.sampling.mismatches(whole.tokens)
+    if whole.mismatches > most:
+        yield Finding(
+            reason=ReasonCode.SAMPLING_REPLAY,
+            what=f"{whole.mismatches} of {whole.tokens} tokens are not those that the seed draws; the limit is {most}",
+        )
+
+
+CHECK = Check(number=9, name="sampling", cost=Cost.PREFILL, fails=Fails.STATISTICAL, rationale=RATIONALE, judge=judge)

@@ -1,0 +1,154 @@
+"""Check 4: prompts, target lengths and groups are those that the slot's seed draws, all of them, in their order."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from protocol.verdicts import ReasonCode
+from rollouts.checks.case import Case
+from rollouts.checks.result import Check, CheckResult, Cost, Fails, Finding, concluded
+from rollouts.errors import BadVersionFolder
+from rollouts.plan import PlannedGroup
+
+RATIONALE = (
+    "A node that may choose its prompts takes easy ones, and one that may leave samples out keeps the good ones. The "
+    "seed leaves no choice, and whoever has it draws the same to the bit, so any difference was made on purpose."
+)
+
+
+def judge(case: Case) -> CheckResult:
+    """Draws the slot again and compares row by row; without the seed, as much as can be said without it."""
+    seed, facts = case.facts.seed, case.facts
+    size = case.version.recipe.group_size
+    findings = list(_numbers(case, facts.groups * size))
+    figures = {"groups": facts.groups, "samples": len(case.file.samples)}
+    if seed is not None:
+        plan = case.version.planner.plan(seed, groups=facts.groups)
+        findings += _rows(case, {sample: group for group in plan.groups for sample in group.samples})
+        return concluded(CHECK.name, findings, fails=CHECK.fails, figures=figures)
+    findings += _rows_by_themselves(case)
+    note = "the beacon is not known: whether the seed draws these prompts was not checked"
+    return concluded(CHECK.name, findings, fails=CHECK.fails, figures=figures, note=note)
+
+
+def _numbers(case: Case, count: int) -> Iterator[Finding]:
+    """Every sample of every group once, and in order."""
+    numbers = [sample.sample for sample in case.file.samples]
+    size = case.version.recipe.group_size
+    there = Counter(numbers)
+    missing = defaultdict(list)
+    for number in sorted(set(range(count)) - there.keys()):
+        missing[number // size].append(number)
+    for group, lacking in missing.items():
+        yield Finding(
+            reason=ReasonCode.SEED_GROUPS, what=f"group {group} lacks {_listed(lacking)} of its {size}", group=group
+        )
+    for row, number in enumerate(numbers):
+        if number >= count:
+            yield case.finding(ReasonCode.SEED_GROUPS, f"sample {number} is past the slot's {count} samples", row=row)
+        elif there[number] > 1 and numbers.index(number) != row:
+            yield case.finding(ReasonCode.SEED_GROUPS, f"sample {number} stands here again", row=row)
+    if not missing and len(numbers) == count:
+        for row, number in enumerate(numbers):
+            if number != row:
+                yield case.finding(
+                    ReasonCode.SEED_GROUPS, f"rows are out of order: sample {row} had to stand here", row=row
+                )
+                return
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    shown = ", ".join(str(number) for number in numbers[:8])
+    return f"sample{'s' * (len(numbers) > 1)} {shown}{' …' * (len(numbers) > 8)}"
+
+
+def _rows(case: Case, planned: dict[int, PlannedGroup]) -> Iterator[Finding]:
+    for row, sample in enumerate(case.file.samples):
+        group = planned.get(sample.sample)
+        if group is None:
+            continue
+        if sample.group != group.group:
+            yield case.finding(
+                ReasonCode.SEED_GROUPS,
+                f"group {sample.group} is written where sample {sample.sample} is of group {group.group}",
+                row=row,
+            )
+        if sample.prompt_index != group.prompt.index:
+            yield case.finding(
+                ReasonCode.SEED_PROMPTS,
+                f"prompt {sample.prompt_index}, and the seed draws prompt {group.prompt.index}",
+                row=row,
+            )
+        elif (at := _first_difference(sample.prompt_tokens, group.tokens)) is not None:
+            yield case.finding(
+                ReasonCode.SEED_PROMPTS,
+                f"the prompt's tokens are not prompt {group.prompt.index}'s, from {at} on",
+                row=row,
+            )
+        if sample.target_length != group.prompt.target_length:
+            yield case.finding(
+                ReasonCode.SEED_TARGETS,
+                f"target length {sample.target_length}, and the seed draws {group.prompt.target_length}",
+                row=row,
+            )
+
+
+def _rows_by_themselves(case: Case) -> Iterator[Finding]:
+    """What holds whatever the seed is: one prompt for a group, one that exists, encoded as it is."""
+    size = case.version.recipe.group_size
+    rule = case.version.recipe.length_reward
+    targets = {None} if rule is None else set(rule.targets)
+    first: dict[int, tuple[int, int | None]] = {}
+    for row, sample in enumerate(case.file.samples):
+        if sample.group != sample.sample // size:
+            yield case.finding(
+                ReasonCode.SEED_GROUPS,
+                f"group {sample.group} is written where sample {sample.sample} is of group {sample.sample // size}",
+                row=row,
+            )
+            continue
+        asked = (sample.prompt_index, sample.target_length)
+        if sample.target_length not in targets:
+            yield case.finding(
+                ReasonCode.SEED_TARGETS, f"the version draws no target length of {sample.target_length}", row=row
+            )
+        elif asked != first.setdefault(sample.group, asked):
+            yield case.finding(
+                ReasonCode.SEED_PROMPTS,
+                f"prompt {asked[0]} with target {asked[1]} in a group that began with prompt {first[sample.group][0]} "
+                f"and target {first[sample.group][1]}",
+                row=row,
+            )
+        else:
+            yield from _as_encoded(case, row)
+
+
+def _as_encoded(case: Case, row: int) -> Iterator[Finding]:
+    sample = case.file.samples[row]
+    try:
+        _, tokens = case.version.planner.ask(sample.prompt_index, sample.target_length)
+    except BadVersionFolder as error:
+        yield case.finding(ReasonCode.SEED_PROMPTS, error.detail, row=row)
+        return
+    if (at := _first_difference(sample.prompt_tokens, tokens)) is not None:
+        yield case.finding(
+            ReasonCode.SEED_PROMPTS,
+            f"the prompt's tokens are not prompt {sample.prompt_index}'s, from {at} on",
+            row=row,
+        )
+
+
+def _first_difference(found: Iterable[int], expected: Sequence[int]) -> int | None:
+    """The first place at which they differ, or one ends; None if they are equal."""
+    there, wanted = np.asarray(found, np.int64), np.asarray(expected, np.int64)
+    both = min(len(there), len(wanted))
+    unequal = np.flatnonzero(there[:both] != wanted[:both])
+    if len(unequal):
+        return int(unequal[0])
+    return None if len(there) == len(wanted) else both
+
+
+CHECK = Check(number=4, name="seeds", cost=Cost.PLAN, fails=Fails.EXACT, rationale=RATIONALE, judge=judge)

@@ -1,0 +1,56 @@
+"""Check 6: an answer ends with an end token or at the limit, and nothing follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from protocol.verdicts import ReasonCode
+from rollouts.checks.case import Case
+from rollouts.checks.result import Check, CheckResult, Cost, Fails, Finding, concluded
+from rollouts.engines.interface import FinishReason
+from rollouts.samples import Sample
+
+RATIONALE = (
+    "Cutting an answer off early saves work and can please a length reward; tokens after the end token are work that "
+    "nobody asked for. An engine does neither. Whether the end token was drawn or only written is replay's question."
+)
+
+
+def judge(case: Case) -> CheckResult:
+    """Looks at how each row ends."""
+    ends = np.array(sorted(case.version.model.end_tokens))
+    findings: list[Finding] = []
+    for row, sample in enumerate(case.file.samples):
+        if len(sample.output_tokens):  # an empty answer is out of bounds, which check 5 says
+            findings += _ending(case, row, sample, np.flatnonzero(np.isin(sample.output_tokens, ends)))
+    by_end = sum(sample.finish is FinishReason.EOS for sample in case.file.samples)
+    return concluded(CHECK.name, findings, fails=CHECK.fails, figures={"ended_by_eos": by_end})
+
+
+def _ending(case: Case, row: int, sample: Sample, ends: np.ndarray[tuple[int], np.dtype[np.intp]]) -> Iterator[Finding]:
+    length, limit = len(sample.output_tokens), case.version.recipe.sampling.max_new_tokens
+    if len(ends) and (first := int(ends[0])) < length - 1:
+        yield case.finding(
+            ReasonCode.TERMINATION_LATE, f"{length - 1 - first} tokens follow the end token", row=row, position=first
+        )
+        return
+    ended = bool(len(ends))
+    if not ended and length < limit:
+        yield case.finding(
+            ReasonCode.TERMINATION_EARLY,
+            f"it stops after {length} tokens without an end token; the limit is {limit}",
+            row=row,
+            position=length - 1,
+        )
+    elif ended != (sample.finish is FinishReason.EOS):
+        yield case.finding(
+            ReasonCode.TERMINATION_EARLY,
+            f"it is said to end by {sample.finish.value}, and its last token is {'an' if ended else 'no'} end token",
+            row=row,
+            position=length - 1,
+        )
+
+
+CHECK = Check(number=6, name="termination", cost=Cost.FILE, fails=Fails.EXACT, rationale=RATIONALE, judge=judge)

@@ -1,0 +1,150 @@
+"""A file of rollouts held against its version: every check, in one call.
+
+    muster rollouts verify FILE --model DIR --beacon HASH
+
+The validator judges submissions by the same checks; what it does besides (which rows to look at, second prefills,
+verdicts) is its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from rollouts.calibration import Limits, RolloutCalibration, float32_limits, model_names
+from rollouts.checks import (
+    EXACT_CHECKS,
+    PREFILL_CHECKS,
+    Case,
+    Check,
+    CheckedVersion,
+    CheckResult,
+    Cost,
+    SlotFacts,
+    State,
+    gather,
+)
+from rollouts.checks.bounds import fits_model
+from rollouts.checks.reading import read
+from rollouts.checks.result import unknown
+from rollouts.engines.interface import Dtype, EngineName
+from rollouts.errors import BadVersionFolder
+from rollouts.policy import Policy, load_policy
+from rollouts.samples import RolloutFile
+from rollouts.sandbox.errors import SandboxUnavailable
+from rollouts.toploc import Arithmetic
+
+_DOES_NOT_FIT = "tokens or lengths are out of bounds, see there"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What all checks say.
+
+    Args:
+        file: The file; None if it is none.
+        results: One for each check, in their order.
+        limits: What statistical checks compared with; None if nobody measured it.
+    """
+
+    file: RolloutFile | None
+    results: tuple[CheckResult, ...]
+    limits: Limits | None
+
+    @property
+    def failed(self) -> tuple[CheckResult, ...]:
+        """The checks that say no."""
+        return tuple(one for one in self.results if one.state is State.FAILED)
+
+    @property
+    def unknown(self) -> tuple[CheckResult, ...]:
+        """The checks that could not be judged."""
+        return tuple(one for one in self.results if one.state is State.UNKNOWN)
+
+
+def verify_file(
+    path: Path,
+    version: CheckedVersion,
+    *,
+    facts: SlotFacts | None = None,
+    calibration: RolloutCalibration | None = None,
+    dtype: Dtype | None = None,
+    device: torch.device | None = None,
+    rows: Sequence[int] | None = None,
+) -> Verification:
+    """Reads a file and runs all checks that make sense: all exact ones, and the others if the tokens fit the model.
+
+    Args:
+        path: The file.
+        version: That its slot was leased for.
+        facts: Of its slot; None if all that is known is in the file.
+        calibration: Limits; for float32 on both sides there are some without.
+        dtype: What to compute in; None for what the file names.
+        device: Where; None for an accelerator if there is one.
+        rows: Which rows to compute again; None for all.
+
+    Raises:
+        BadVersionFolder: The version's weights can't be loaded.
+        OutOfMemory: They do not fit.
+    """
+    file, format_result = read(path)
+    if file is None:
+        return Verification(file=None, results=(format_result,), limits=None)
+    facts = facts or SlotFacts.of_file(file, beacon=None)
+    dtype = dtype or file.header.dtype
+    limits = limits_of(file, version, calibration=calibration, dtype=dtype)
+    case = Case(file=file, facts=facts, version=version, limits=limits)
+    fits = fits_model(case)
+    results = [format_result, *(_exact(check, case, fits=fits) for check in EXACT_CHECKS)]
+    if not fits:
+        results += [unknown(check.name, _DOES_NOT_FIT) for check in PREFILL_CHECKS]
+        return Verification(file=file, results=tuple(results), limits=limits)
+    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    policy = load_policy(version.folder, dtype=dtype, device=device)
+    case = with_evidence(case, policy, rows=rows)
+    results += [run_check(check, case) for check in PREFILL_CHECKS]
+    return Verification(file=file, results=tuple(results), limits=limits)
+
+
+def _exact(check: Check, case: Case, *, fits: bool) -> CheckResult:
+    return run_check(check, case) if fits or check.cost is not Cost.SCORE else unknown(check.name, _DOES_NOT_FIT)
+
+
+def run_check(check: Check, case: Case) -> CheckResult:
+    """One check; what this machine or the version can't do is no verdict about the file."""
+    try:
+        return check.judge(case)
+    except (SandboxUnavailable, BadVersionFolder) as error:
+        return unknown(check.name, error.detail)
+
+
+def with_evidence(case: Case, policy: Policy, *, rows: Sequence[int] | None = None) -> Case:
+    """The case with what a prefill says about some rows, or about all.
+
+    Raises:
+        InvalidInput: A row does not fit the model; check 5 says so before.
+    """
+    evidence = gather(
+        policy,
+        case.file,
+        range(len(case.file.samples)) if rows is None else rows,
+        seed=case.facts.seed,
+        parameters=case.version.recipe.sampling.parameters,
+    )
+    return replace(case, evidence=evidence)
+
+
+def limits_of(
+    file: RolloutFile, version: CheckedVersion, *, calibration: RolloutCalibration | None, dtype: Dtype
+) -> Limits | None:
+    """What honest work shows for this file's engine and type, checked by torch in `dtype`; None if nobody measured."""
+    names = model_names(version.model, digest=version.digest)
+    prover = Arithmetic(engine=file.header.engine, dtype=file.header.dtype)
+    verifier = Arithmetic(engine=EngineName.TORCH, dtype=dtype)
+    found = None if calibration is None else calibration.limits_for(names, prover=prover, verifier=verifier)
+    if found is None and prover.dtype is Dtype.FLOAT32 and dtype is Dtype.FLOAT32:
+        return float32_limits(names)
+    return found

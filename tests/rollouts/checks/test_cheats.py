@@ -1,0 +1,87 @@
+"""Other computation than the version's, and other draws than the seed's: caught by proofs or by replay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from protocol.verdicts import ReasonCode
+from rollouts.calibration import float32_limits
+from rollouts.checks import PREFILL_CHECKS, Case, CheckedVersion, SlotFacts, State
+from rollouts.checks.result import CheckResult
+from rollouts.engines.interface import Dtype
+from rollouts.policy import Policy
+from rollouts.samples import RolloutFile
+from rollouts.verify import run_check, with_evidence
+from tests.rollouts.made import RECIPE, make
+from tests.rollouts.tiny import tiny_folder
+
+
+def judged(file: RolloutFile, facts: SlotFacts, version: CheckedVersion, policy: Policy) -> dict[str, CheckResult]:
+    case = Case(file=file, facts=facts, version=version, limits=float32_limits(("tiny",)))
+    case = with_evidence(case, policy)
+    return {check.name: run_check(check, case) for check in PREFILL_CHECKS}
+
+
+def changed_weights(folder: Path, kind: str) -> Path:
+    """The same model one small step earlier, or in eight bits."""
+    path = tiny_folder(folder / kind) / "model.safetensors"
+    weights = load_file(path)
+    torch.manual_seed(3)
+    for name, weight in weights.items():
+        if kind == "older":
+            weights[name] = weight + 1e-4 * torch.randn_like(weight).sign()
+        elif weight.ndim == 2:
+            scale = weight.abs().amax() / 127
+            weights[name] = (weight / scale).round() * scale
+    save_file(weights, path, metadata={"format": "pt"})
+    return path.parent
+
+
+@pytest.mark.parametrize("kind", ["older", "int8"])
+def test_other_weights_are_named_by_the_proofs(
+    kind: str, tmp_path: Path, version: CheckedVersion, facts: SlotFacts, policy: Policy
+) -> None:
+    file = make(version, facts=facts, weights=changed_weights(tmp_path, kind))
+    result = judged(file, facts, version, policy)["computation"]
+    assert result.state is State.FAILED
+    assert {one.reason for one in result.findings} == {ReasonCode.COMPUTATION_OTHER_MODEL}
+
+
+SAMPLING = {"temperature 0.8": {"temperature": 0.8}, "greedy": {"top_k": 1}, "top-p": {"top_p": 0.8}}
+
+
+@pytest.mark.parametrize("changes", SAMPLING.values(), ids=SAMPLING)
+def test_other_sampling_is_named_by_the_replay_though_all_is_computed_honestly(
+    changes: dict[str, float], version: CheckedVersion, facts: SlotFacts, policy: Policy
+) -> None:
+    sampling = RECIPE.sampling.model_copy(update=changes)
+    file = make(version, facts=facts, recipe=RECIPE.model_copy(update={"sampling": sampling}))
+    results = judged(file, facts, version, policy)
+    assert results["sampling"].state is State.FAILED
+    assert results["computation"].state is State.PASSED
+
+
+def test_other_noise_is_named_by_the_replay(version: CheckedVersion, facts: SlotFacts, policy: Policy) -> None:
+    results = judged(make(version, facts=facts, seed=b"\5" * 32), facts, version, policy)
+    assert [name for name, one in results.items() if one.state is State.FAILED] == ["sampling"]
+
+
+def test_bfloat16_is_not_taken_for_float32(version: CheckedVersion, facts: SlotFacts, policy: Policy) -> None:
+    file = make(version, facts=facts, dtype=Dtype.BFLOAT16)
+    file = RolloutFile(replace(file.header, dtype=Dtype.FLOAT32), file.samples)
+    assert judged(file, facts, version, policy)["computation"].state is State.FAILED
+
+
+def test_what_nobody_calibrated_is_measured_and_not_judged(
+    version: CheckedVersion, facts: SlotFacts, policy: Policy, honest: RolloutFile
+) -> None:
+    case = with_evidence(Case(file=honest, facts=facts, version=version), policy)
+    for check in PREFILL_CHECKS:
+        result = run_check(check, case)
+        assert (result.state, bool(result.figures)) == (State.UNKNOWN, True)
+        assert "calibrated" in result.note

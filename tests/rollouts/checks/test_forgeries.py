@@ -1,0 +1,283 @@
+"""An honest file is clean; whatever is changed in it is named, by the right check, at the right place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from protocol.identifiers import address, digest
+from protocol.verdicts import ReasonCode
+from rollouts.calibration import float32_limits
+from rollouts.checks import EXACT_CHECKS, PREFILL_CHECKS, Case, CheckedVersion, Fails, SlotFacts, State
+from rollouts.checks.result import CheckResult
+from rollouts.engines.interface import FinishReason
+from rollouts.policy import Policy
+from rollouts.samples import RolloutFile, Sample
+from rollouts.verify import run_check, with_evidence
+from tests.rollouts.made import EACH, GROUPS, LIMIT, with_row, with_rows
+from tests.rollouts.tiny import END
+
+Judge = Callable[[RolloutFile, SlotFacts], dict[str, CheckResult]]
+
+
+@pytest.fixture(scope="module")
+def judge(version: CheckedVersion, policy: Policy) -> Judge:
+    def every_check(file: RolloutFile, facts: SlotFacts) -> dict[str, CheckResult]:
+        case = Case(file=file, facts=facts, version=version, limits=float32_limits(("tiny",)))
+        case = with_evidence(case, policy)
+        return {check.name: run_check(check, case) for check in EXACT_CHECKS + PREFILL_CHECKS}
+
+    return every_check
+
+
+def full_row(file: RolloutFile) -> int:
+    """A row that ran to the limit."""
+    return next(row for row, one in enumerate(file.samples) if one.finish is FinishReason.LENGTH)
+
+
+def ended_row(file: RolloutFile) -> int:
+    """A row that ended by itself."""
+    return next(row for row, one in enumerate(file.samples) if one.finish is FinishReason.EOS)
+
+
+def cut(sample: Sample, length: int) -> Sample:
+    """The sample's first tokens."""
+    return replace(
+        sample,
+        output_tokens=sample.output_tokens[:length],
+        logprobs=sample.logprobs[:length],
+        proofs=sample.proofs[: 258 * -(-length // 32)],
+    )
+
+
+def with_token(sample: Sample, at: int) -> Sample:
+    """The sample with another token, which is no end token, in one place."""
+    tokens = sample.output_tokens.copy()
+    tokens[at] = 10 if tokens[at] != 10 else 11
+    return replace(sample, output_tokens=tokens)
+
+
+def test_an_honest_file_is_clean(judge: Judge, honest: RolloutFile, facts: SlotFacts) -> None:
+    results = judge(honest, replace(facts, units=honest.units))
+    assert [one for one in results.values() if one.state is not State.PASSED] == []
+    assert results["sampling"].figures["mismatches"] == 0
+    assert {sample.finish for sample in honest.samples} == set(FinishReason)  # else rows below would not be found
+
+
+def test_one_other_output_token_is_named_by_the_replay(judge: Judge, honest: RolloutFile, facts: SlotFacts) -> None:
+    row = full_row(honest)
+    results = judge(with_row(honest, row, with_token(honest.samples[row], 5)), facts)
+    [finding, *_] = results["sampling"].findings
+    assert (finding.reason, finding.row, finding.position) == (ReasonCode.SAMPLING_REPLAY, row, 5)
+    assert all(other.row in {row, None} for other in results["sampling"].findings)
+
+
+def test_one_other_proof_byte_is_named_by_the_computation(judge: Judge, honest: RolloutFile, facts: SlotFacts) -> None:
+    row = full_row(honest)
+    proofs = bytearray(honest.samples[row].proofs)
+    proofs[258 + 101] ^= 1
+    results = judge(with_row(honest, row, replace(honest.samples[row], proofs=bytes(proofs))), facts)
+    [finding, *_] = results["computation"].findings
+    assert (finding.reason, finding.row, finding.position) == (ReasonCode.COMPUTATION_OTHER_MODEL, row, 32)
+    assert [name for name, one in results.items() if one.state is State.FAILED] == ["computation"]
+
+
+@pytest.mark.parametrize("proofs", [b"", b"\0" * 258, b"\xff" * 516, b"\0" * 516, b"\0" * 517])
+def test_bytes_that_are_no_proofs_are_forgery(
+    judge: Judge, honest: RolloutFile, facts: SlotFacts, proofs: bytes
+) -> None:
+    row = full_row(honest)
+    result = judge(with_row(honest, row, replace(honest.samples[row], proofs=proofs)), facts)["computation"]
+    assert (result.state, result.fails) == (State.FAILED, Fails.EXACT)
+    assert {(one.reason, one.row) for one in result.findings} == {(ReasonCode.COMPUTATION_PROOF_MALFORMED, row)}
+
+
+def test_one_other_reward_is_named_by_scoring_again(judge: Judge, honest: RolloutFile, facts: SlotFacts) -> None:
+    lied = replace(honest.samples[4], task_reward=1.0, reward=1.0 - honest.samples[4].length_penalty)
+    results = judge(with_row(honest, 4, lied), facts)
+    [finding] = results["reward"].findings
+    assert (finding.reason, finding.row) == (ReasonCode.REWARD_DIFFERS, 4)
+    assert [name for name, one in results.items() if one.state is State.FAILED] == ["reward"]
+
+
+def test_a_reward_that_is_not_the_sum_of_its_parts_is_out_of_bounds(
+    judge: Judge, honest: RolloutFile, facts: SlotFacts
+) -> None:
+    results = judge(with_row(honest, 4, replace(honest.samples[4], reward=0.5)), facts)
+    assert [(one.reason, one.row) for one in results["bounds"].findings] == [(ReasonCode.BOUNDS_REWARD, 4)]
+
+
+def test_one_other_log_probability_is_named(judge: Judge, honest: RolloutFile, facts: SlotFacts) -> None:
+    row = full_row(honest)
+    logprobs = honest.samples[row].logprobs.copy()
+    logprobs[7] -= 0.25
+    results = judge(with_row(honest, row, replace(honest.samples[row], logprobs=logprobs)), facts)
+    finding = results["logprobs"].findings[0]
+    assert (finding.reason, finding.row, finding.position) == (ReasonCode.LOG_PROBABILITIES_DIFFER, row, 7)
+    assert [name for name, one in results.items() if one.state is State.FAILED] == ["logprobs"]
+
+
+SeedCase = tuple[Callable[[RolloutFile], RolloutFile], ReasonCode, str]
+SEED_CASES: dict[str, SeedCase] = {
+    "another prompt's index": (
+        lambda file: with_row(file, 2, replace(file.samples[2], prompt_index=file.samples[2].prompt_index + 1)),
+        ReasonCode.SEED_PROMPTS,
+        "the seed draws prompt",
+    ),
+    "other prompt tokens": (
+        lambda file: with_row(file, 2, replace(file.samples[2], prompt_tokens=file.samples[2].prompt_tokens[:-1])),
+        ReasonCode.SEED_PROMPTS,
+        "tokens are not prompt",
+    ),
+    "another target": (
+        lambda file: with_row(file, 2, replace(file.samples[2], target_length=7)),
+        ReasonCode.SEED_TARGETS,
+        "the seed draws",
+    ),
+    "a sample left out": (
+        lambda file: with_rows(file, [*file.samples[:5], *file.samples[6:]]),
+        ReasonCode.SEED_GROUPS,
+        "group 1 lacks sample 5",
+    ),
+    "a group left out": (
+        lambda file: with_rows(file, file.samples[: EACH * (GROUPS - 1)]),
+        ReasonCode.SEED_GROUPS,
+        "group 2 lacks samples 8, 9, 10, 11 of its 4",
+    ),
+    "a sample twice": (
+        lambda file: with_rows(file, [*file.samples, file.samples[3]]),
+        ReasonCode.SEED_GROUPS,
+        "sample 3 stands here again",
+    ),
+    "a sample too many": (
+        lambda file: with_rows(file, [*file.samples, replace(file.samples[3], sample=99, group=24)]),
+        ReasonCode.SEED_GROUPS,
+        "past the slot's 12 samples",
+    ),
+    "rows in another order": (
+        lambda file: with_rows(file, [file.samples[1], file.samples[0], *file.samples[2:]]),
+        ReasonCode.SEED_GROUPS,
+        "sample 0 had to stand here",
+    ),
+    "a sample moved to another group": (
+        lambda file: with_row(file, 2, replace(file.samples[2], group=1)),
+        ReasonCode.SEED_GROUPS,
+        "is of group 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SEED_CASES.values(), ids=SEED_CASES)
+def test_choosing_prompts_or_samples_is_named_by_the_seeds(
+    judge: Judge, honest: RolloutFile, facts: SlotFacts, case: SeedCase
+) -> None:
+    change, reason, said = case
+    result = judge(change(honest), facts)["seeds"]
+    assert (result.state, result.fails) == (State.FAILED, Fails.EXACT)
+    assert said in result.findings[0].what
+    assert result.findings[0].reason is reason
+
+
+SEEN_WITHOUT = ["another prompt's index", "other prompt tokens", "another target", "a sample left out"]
+
+
+@pytest.mark.parametrize("case", SEEN_WITHOUT)
+def test_most_of_that_is_seen_without_the_beacon(
+    judge: Judge, honest: RolloutFile, facts: SlotFacts, case: str
+) -> None:
+    blind = replace(facts, beacon=None)
+    assert judge(honest, blind)["seeds"].state is State.PASSED
+    results = judge(SEED_CASES[case][0](honest), blind)
+    assert (results["seeds"].state, results["sampling"].state) == (State.FAILED, State.UNKNOWN)
+    assert "beacon" in results["sampling"].note
+
+
+def test_another_beacon_draws_other_prompts(judge: Judge, honest: RolloutFile, facts: SlotFacts) -> None:
+    assert judge(honest, replace(facts, beacon=digest(b"\1" * 32)))["seeds"].state is State.FAILED
+
+
+EndCase = tuple[Callable[[RolloutFile], tuple[int, Sample]], ReasonCode]
+
+
+def _padded(file: RolloutFile) -> tuple[int, Sample]:
+    row = ended_row(file)
+    one = file.samples[row]
+    tokens, logprobs = np.append(one.output_tokens, np.int32(END)), np.append(one.logprobs, np.float32(-1))
+    return row, replace(one, output_tokens=tokens, logprobs=logprobs)
+
+
+def _short(file: RolloutFile) -> tuple[int, Sample]:
+    row = full_row(file)
+    return row, cut(file.samples[row], LIMIT - 3)
+
+
+END_CASES: dict[str, EndCase] = {
+    "padding after the end": (_padded, ReasonCode.TERMINATION_LATE),
+    "cut off early": (_short, ReasonCode.TERMINATION_EARLY),
+    "said to have ended": (
+        lambda file: (full_row(file), replace(file.samples[full_row(file)], finish=FinishReason.EOS)),
+        ReasonCode.TERMINATION_EARLY,
+    ),
+    "said to be at the limit": (
+        lambda file: (ended_row(file), replace(file.samples[ended_row(file)], finish=FinishReason.LENGTH)),
+        ReasonCode.TERMINATION_EARLY,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", END_CASES.values(), ids=END_CASES)
+def test_wrong_endings_are_named(judge: Judge, honest: RolloutFile, facts: SlotFacts, case: EndCase) -> None:
+    change, reason = case
+    row, sample = change(honest)
+    result = judge(with_row(honest, row, sample), facts)["termination"]
+    assert [(one.reason, one.row) for one in result.findings] == [(reason, row)]
+
+
+def test_inflated_units_are_named(judge: Judge, honest: RolloutFile, facts: SlotFacts) -> None:
+    result = judge(honest, replace(facts, units=honest.units + 1))["bounds"]
+    assert [one.reason for one in result.findings] == [ReasonCode.BOUNDS_UNITS]
+    result = judge(honest, replace(facts, max_units=honest.units - 1))["bounds"]
+    assert [one.reason for one in result.findings] == [ReasonCode.BOUNDS_UNITS]
+
+
+BOUNDS: dict[str, tuple[dict[str, object], ReasonCode]] = {
+    "a probability above one": ({"logprobs": np.float32(0.1)}, ReasonCode.BOUNDS_LOG_PROBABILITY),
+    "less probable than can be drawn": ({"logprobs": np.float32(-40)}, ReasonCode.BOUNDS_LOG_PROBABILITY),
+    "a negative penalty": ({"length_penalty": -0.5, "task_reward": 0.0, "reward": 0.5}, ReasonCode.BOUNDS_REWARD),
+    "half a task": ({"length_penalty": 0.0, "task_reward": 0.5, "reward": 0.5}, ReasonCode.BOUNDS_REWARD),
+}
+
+
+@pytest.mark.parametrize("case", BOUNDS.values(), ids=BOUNDS)
+def test_numbers_out_of_bounds_are_named(
+    judge: Judge, honest: RolloutFile, facts: SlotFacts, case: tuple[dict[str, object], ReasonCode]
+) -> None:
+    changes, reason = dict(case[0]), case[1]
+    if "logprobs" in changes:
+        changes["logprobs"] = np.full_like(honest.samples[1].logprobs, changes["logprobs"])
+    result = judge(with_row(honest, 1, replace(honest.samples[1], **changes)), facts)["bounds"]  # type: ignore[arg-type]  # of the table above
+    assert [(one.reason, one.row) for one in result.findings] == [(reason, 1)]
+
+
+HEADERS: dict[str, object] = {
+    "run": digest(b"\2" * 32),
+    "step": 4,
+    "index": 0,
+    "node": address("0x" + "b2" * 20),
+    "checkpoint": digest(b"\3" * 32),
+    "environment": "arithmetic",
+    "environment_version": "2",
+}
+
+
+@pytest.mark.parametrize(("field", "value"), HEADERS.items(), ids=HEADERS)
+def test_work_of_another_slot_is_named(
+    judge: Judge, honest: RolloutFile, facts: SlotFacts, field: str, value: object
+) -> None:
+    header = replace(honest.header, **{field: value})  # type: ignore[arg-type]  # of the table above
+    result = judge(RolloutFile(header, honest.samples), facts)["identity"]
+    assert [one.reason for one in result.findings] == [ReasonCode.IDENTITY_OTHER_WORK]
+    assert str(value) in result.findings[0].what

@@ -1,0 +1,124 @@
+"""A version of the policy and a file that it made, as an honest node makes them, in a second."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from protocol.identifiers import Digest, address, digest, run_id
+from rollouts.checks import CheckedVersion, SlotFacts, open_version
+from rollouts.engines.interface import Dtype
+from rollouts.engines.torch.engine import TorchEngine
+from rollouts.recipe import EnvironmentChoice, LengthTargets, PromptRange, Recipe, SamplingChoice, write_recipe
+from rollouts.samples import RolloutFile, Sample, SlotHeader
+
+RUN, STEP, INDEX = run_id("vectors"), 3, 1
+NODE = address("0x" + "a1" * 20)
+BEACON: Digest = digest(b"\7" * 32)
+GROUPS, EACH, LIMIT = 3, 4, 40
+
+RECIPE = Recipe(
+    environment=EnvironmentChoice(name="letters", version="1"),
+    sampling=SamplingChoice(max_new_tokens=LIMIT),
+    group_size=EACH,
+    length=LengthTargets(targets=(1, 3, 5), alpha=0.01, template="{target} {prompt}"),
+    prompts=PromptRange(count=100),
+)
+
+
+def as_version(folder: Path, recipe: Recipe = RECIPE) -> CheckedVersion:
+    """Makes a model's folder a version."""
+    write_recipe(folder, recipe)
+    return open_version(folder)
+
+
+def facts_of(version: CheckedVersion, *, groups: int = GROUPS) -> SlotFacts:
+    """The slot that the file is of."""
+    return SlotFacts(
+        run=RUN,
+        step=STEP,
+        index=INDEX,
+        node=NODE,
+        digest=version.digest,
+        groups=groups,
+        max_units=groups * version.recipe.units_per_group,
+        beacon=BEACON,
+    )
+
+
+def make(
+    version: CheckedVersion,
+    *,
+    facts: SlotFacts,
+    weights: Path | None = None,
+    dtype: Dtype = Dtype.FLOAT32,
+    recipe: Recipe | None = None,
+    seed: bytes | None = None,
+) -> RolloutFile:
+    """The slot's file.
+
+    Args:
+        version: That the slot was leased for.
+        facts: Of the slot.
+        weights: Another folder to generate with, as a cheat does.
+        dtype: What to generate in.
+        recipe: Another recipe to sample by.
+        seed: Another seed to sample with.
+    """
+    assert facts.seed is not None
+    plan = version.planner.plan(facts.seed, groups=facts.groups)
+    requests = [replace(one, seed=seed or one.seed) for one in plan.requests()]
+    engine = TorchEngine(dtype=dtype, max_batch=8)
+    engine.load(weights or version.folder, version=version.digest)
+    drawn = {one.sample: one for one in engine.generate(requests, (recipe or version.recipe).sampling.parameters)}
+    engine.close()
+    samples = []
+    for group in plan.groups:
+        for number in group.samples:
+            one = drawn[number]
+            reward = version.planner.reward(group.prompt, one.tokens, one.finish)
+            samples.append(
+                Sample(
+                    group=group.group,
+                    sample=number,
+                    prompt_index=group.prompt.index,
+                    prompt_tokens=np.array(group.tokens, np.int32),
+                    output_tokens=np.array(one.tokens, np.int32),
+                    logprobs=one.logprobs,
+                    finish=one.finish,
+                    task_reward=reward.task,
+                    length_penalty=reward.length_penalty,
+                    reward=reward.total,
+                    target_length=reward.target,
+                    proofs=one.proofs,
+                )
+            )
+    return RolloutFile(header_of(version, facts, dtype), tuple(samples))
+
+
+def header_of(version: CheckedVersion, facts: SlotFacts, dtype: Dtype = Dtype.FLOAT32) -> SlotHeader:
+    """What an honest node writes above its samples."""
+    return SlotHeader(
+        run=facts.run,
+        step=facts.step,
+        index=facts.index,
+        node=facts.node,
+        checkpoint=version.digest,
+        environment=version.recipe.environment.name,
+        environment_version=version.environment.version,
+        engine=TorchEngine.name,
+        dtype=dtype,
+    )
+
+
+def with_row(file: RolloutFile, row: int, sample: Sample) -> RolloutFile:
+    """The file with another sample in one row."""
+    return with_rows(file, [*file.samples[:row], sample, *file.samples[row + 1 :]])
+
+
+def with_rows(file: RolloutFile, samples: Sequence[Sample]) -> RolloutFile:
+    """The file with other rows."""
+    return RolloutFile(file.header, tuple(samples))
