@@ -57,6 +57,7 @@ PARTS = {
     "work": "cli.work",
     "worker": "cli.worker",
     "env": "cli.env",
+    "rollouts": "cli.rollouts",
     "ledger": "cli.ledger",
     "token": "cli.token",
     "shardcast": "cli.shardcast",

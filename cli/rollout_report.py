@@ -1,0 +1,206 @@
+"""How `muster rollouts` looks at files; apart from its commands, because this loads torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from cli.documents import read_document
+from cli.output import note, printable, say, show_fields, show_json, show_table, warn
+from protocol.errors import InvalidInput
+from protocol.identifiers import digest
+from protocol.wire.runs import SlotGrant
+from rollouts.calibration import RolloutCalibration
+from rollouts.checks import CheckResult, Finding, SlotFacts, State, open_version
+from rollouts.checks.reading import read
+from rollouts.engines.interface import Dtype
+from rollouts.samples import RolloutFile, Sample
+from rollouts.tokenizer import FolderTokenizer
+from rollouts.verify import Verification, verify_file
+
+
+def verify(
+    file: Path,
+    *,
+    model: Path,
+    lease: Path | None,
+    beacon: str | None,
+    units: int | None,
+    calibration: Path | None,
+    dtype: Dtype | None,
+    device: str | None,
+) -> Verification:
+    """Checks a file; see the command.
+
+    Raises:
+        MusterError: It could not be looked at.
+    """
+    return verify_file(
+        file,
+        open_version(model),
+        facts=_facts(file, lease, beacon, units),
+        calibration=None if calibration is None else RolloutCalibration.read(calibration),
+        dtype=dtype,
+        device=_device(device),
+    )
+
+
+def show_verification(verification: Verification, *, as_json: bool) -> None:
+    """Prints what all checks say: a table, then everything that is wrong."""
+    if as_json:
+        show_json(_report(verification))
+    else:
+        _print(verification)
+
+
+def show_samples(file: Path, *, model: Path | None, group: int | None, limit: int, as_json: bool) -> None:
+    """Prints samples; see the command.
+
+    Raises:
+        InvalidInput: It is no file of rollouts, or there is no such group.
+    """
+    found = _read(file)
+    tokenizer = None if model is None else FolderTokenizer(model)
+    chosen = [sample for sample in found.samples if group is None or sample.group == group]
+    if not chosen:
+        raise InvalidInput(f"there is no group {group} in {file}", hint="leave --group out to see all of them")
+    shown = [_sample(sample, tokenizer) for sample in chosen[:limit]]
+    if as_json:
+        show_json({"header": found.header, "units": found.units, "samples": shown})
+        return
+    show_fields(_header(found), as_json=False)
+    for sample, one in zip(chosen, shown, strict=False):
+        say("")
+        say(_title(sample))
+        say(f"  prompt  {one['prompt']!r}")
+        say(f"  answer  {one['answer']!r}")
+    if len(chosen) > limit:
+        note(f"{len(chosen) - limit} more samples; --limit shows them")
+
+
+def _facts(file: Path, lease: Path | None, beacon: str | None, units: int | None) -> SlotFacts | None:
+    stands_on = None if beacon is None else digest(beacon)
+    if lease is not None:
+        grant = read_document(lease, SlotGrant, made_by="the task that leased the slot")
+        if stands_on not in {None, grant.beacon}:
+            raise InvalidInput(f"the grant's beacon is {grant.beacon}", hint="give --lease or --beacon, not both")
+        return SlotFacts.of_lease(grant.lease.lease, beacon=grant.beacon, units=units)
+    found, _ = read(file)
+    return None if found is None else SlotFacts.of_file(found, beacon=stands_on, units=units)
+
+
+def _device(name: str | None) -> torch.device | None:
+    try:
+        device = None if name is None else torch.device(name)
+    except RuntimeError as error:
+        raise InvalidInput(f"{name!r} is no device", hint="give cpu, cuda or cuda:NUMBER") from error
+    if device is not None and device.type == "cuda" and not torch.cuda.is_available():
+        raise InvalidInput(f"this machine has no device {device}", hint="leave the device out, or give cpu")
+    return device
+
+
+def _read(path: Path) -> RolloutFile:
+    found, result = read(path)
+    if found is None:
+        raise InvalidInput(f"{path} is no file of rollouts: {result.findings[0].what}")
+    return found
+
+
+def _print(verification: Verification) -> None:
+    if verification.file is not None:
+        show_fields(_header(verification.file), as_json=False)
+    show_table(
+        ("check", "result", "figures"),
+        [(one.check, _state(one), _figures(one)) for one in verification.results],
+        as_json=False,
+        empty="",
+    )
+    for one in verification.failed:
+        for finding in one.findings:
+            say(f"{one.check}: {_place(finding)}{finding.what}")
+        if one.found > len(one.findings):
+            say(f"{one.check}: … and {one.found - len(one.findings)} more")
+    for one in verification.results:
+        if one.note:
+            warn(f"{one.check}: {one.note}")
+    words = "rejected" if verification.failed else "nothing is wrong with it"
+    if verification.unknown and not verification.failed:
+        words += f", as far as it could be checked: not {', '.join(one.check for one in verification.unknown)}"
+    say(words)
+
+
+def _state(result: CheckResult) -> str:
+    return f"failed ({result.fails})" if result.state is State.FAILED else result.state.value
+
+
+def _figures(result: CheckResult) -> str:
+    shown = (
+        f"{name.replace('_', ' ')} {value:.4g}" if isinstance(value, float) else f"{name.replace('_', ' ')} {value}"
+        for name, value in result.figures.items()
+        if value is not None
+    )
+    return ", ".join(shown)
+
+
+def _place(finding: Finding) -> str:
+    parts = (("row", finding.row), ("sample", finding.sample), ("group", finding.group), ("token", finding.position))
+    named = [f"{name} {value}" for name, value in parts if value is not None]
+    return f"{', '.join(named)}: " if named else ""
+
+
+def _report(verification: Verification) -> dict[str, object]:
+    return {
+        "rejected": bool(verification.failed),
+        "header": None if verification.file is None else verification.file.header,
+        "checks": verification.results,
+        "limits": verification.limits,
+    }
+
+
+def _header(file: RolloutFile) -> dict[str, object]:
+    header = file.header
+    rewards = [sample.reward for sample in file.samples]
+    return {
+        "run": header.run,
+        "slot": f"step {header.step}, index {header.index}",
+        "node": header.node,
+        "version": header.checkpoint,
+        "environment": f"{header.environment} {header.environment_version}",
+        "made by": f"{header.engine.value} in {header.dtype.value}",
+        "samples": f"{len(file.samples)} in {len({sample.group for sample in file.samples})} groups",
+        "work units": file.units,
+        "mean reward": f"{sum(rewards) / len(rewards):.3f}",
+    }
+
+
+def _sample(sample: Sample, tokenizer: FolderTokenizer | None) -> dict[str, object]:
+    return {
+        "group": sample.group,
+        "sample": sample.sample,
+        "prompt_index": sample.prompt_index,
+        "prompt": _words(sample.prompt_tokens.tolist(), tokenizer),
+        "answer": _words(sample.output_tokens.tolist(), tokenizer),
+        "tokens": len(sample.output_tokens),
+        "finish": sample.finish,
+        "task_reward": sample.task_reward,
+        "length_penalty": sample.length_penalty,
+        "reward": sample.reward,
+        "target_length": sample.target_length,
+        "mean_logprob": float(sample.logprobs.mean()) if len(sample.logprobs) else None,
+    }
+
+
+def _words(tokens: list[int], tokenizer: FolderTokenizer | None) -> str:
+    """The text, or the tokens themselves where there is no tokenizer or they are none of its."""
+    if tokenizer is not None and all(token >= 0 for token in tokens):
+        return printable(tokenizer.decode(tokens))
+    return " ".join(map(str, tokens))
+
+
+def _title(sample: Sample) -> str:
+    target = "" if sample.target_length is None else f", target {sample.target_length}"
+    penalty = f" - {sample.length_penalty:g}" if sample.length_penalty else ""
+    earned = f"reward {sample.reward:g} (task {sample.task_reward:g}{penalty})"
+    length = f"{len(sample.output_tokens)} tokens{target}, ended by {sample.finish.value}"
+    return f"group {sample.group}, sample {sample.sample}: {earned}, {length}, prompt {sample.prompt_index}"
