@@ -1,11 +1,13 @@
 -- Counts an upload that a node asks for against what it may have open, and may send in a window; answers {0, 0}, or
--- what is too much (1 open tickets, 2 files, 3 bytes) and for how long (ms). A ticket that is still open costs nothing again.
+-- what is too much (1 open tickets, 2 files, 3 bytes) and for how long (ms). A ticket that is still open costs nothing
+-- again; one for the same object in another size is another ticket, or a large file would go on a small one's account.
 -- ARGV: owner, object, size, now, open until, most open, window, window's end, most files, most bytes
-local owner, object, size, now, till = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local owner, ticket, size = ARGV[1], ARGV[2] .. ' ' .. ARGV[3], tonumber(ARGV[3])
+local now, till = tonumber(ARGV[4]), tonumber(ARGV[5])
 local most_open, window, ends = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
 local open, sent = P .. 'uploads:' .. owner, P .. 'uploads:' .. owner .. ':' .. window
 redis.call('ZREMRANGEBYSCORE', open, '-inf', now)
-if not redis.call('ZSCORE', open, object) then
+if not redis.call('ZSCORE', open, ticket) then
   if redis.call('ZCARD', open) >= most_open then
     return {1, tonumber(redis.call('ZRANGE', open, 0, 0, 'WITHSCORES')[2]) - now}
   end
@@ -16,6 +18,6 @@ if not redis.call('ZSCORE', open, object) then
   redis.call('HINCRBY', sent, 'bytes', ARGV[3])
   redis.call('PEXPIRE', sent, ends - now + 1000)
 end
-redis.call('ZADD', open, till, object)
+redis.call('ZADD', open, till, ticket)
 redis.call('PEXPIRE', open, till - now + 1000)
 return {0, 0}

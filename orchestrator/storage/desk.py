@@ -151,7 +151,7 @@ class UploadDesk:
                 hint="announce the file's real size; if that was it, the store is broken: tell the pool's owner",
                 code="other-object",
             )
-        await self._uploads.done(owner, key)
+        await self._uploads.done(owner, key, size=size)
         return UploadTicket(key=str(key), already_there=True)
 
     async def _is_validator(self, who: Address) -> bool:

@@ -51,7 +51,7 @@ class UploadStore:
         self._quota = quota
 
     async def take(self, owner: Address, key: ObjectKey, *, size: int, now: datetime, expires: datetime) -> None:
-        """Counts a ticket; one for the same object that is still open costs nothing.
+        """Counts a ticket; one for the same object and size that is still open costs nothing.
 
         Raises:
             QuotaUsed: It is one too many, or too large; says until when.
@@ -86,6 +86,6 @@ class UploadStore:
             case _:
                 raise Unavailable("the store's answer can't be read")
 
-    async def done(self, owner: Address, key: ObjectKey) -> None:
+    async def done(self, owner: Address, key: ObjectKey, *, size: int) -> None:
         """Closes a ticket: its object is there."""
-        await self._database.ask("ZREM", self._database.key("uploads", owner), str(key))
+        await self._database.ask("ZREM", self._database.key("uploads", owner), f"{key} {size}")

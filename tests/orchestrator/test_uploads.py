@@ -371,6 +371,15 @@ async def test_open_tickets_files_and_bytes_are_counted_per_node(make_pool: Make
     assert await refused(node, 6) == ""
 
 
+async def test_a_small_tickets_account_pays_for_no_large_file(make_pool: MakePool) -> None:
+    pool = make_pool(upload_bytes_per_hour=10_000)
+    node = await pool.member()
+    assert (await ask(pool, node, size=1)).status_code == 200
+    assert (await ask(pool, node, size=8000)).status_code == 200
+    answer = await ask(pool, node, size=9000)
+    assert (answer.status_code, answer.json()["code"]) == (429, "upload-quota")
+
+
 async def test_a_file_that_came_makes_place_for_the_next(make_pool: MakePool) -> None:
     pool = make_pool(uploads_open=1)
     node = await pool.member()
