@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import httpx
 import pytest
 
 from shardcast.allowlist import allowed_networks
+from shardcast.assembly import Progress
+from shardcast.client import Client
+from shardcast.guard import ServingLimits
+from shardcast.origin import Origin
+from tests.shardcast.conftest import RUN_NAME, content, read_folder
+from tests.shardcast.manifests import PUBLISHER
 from tests.shardcast.nginx_front import (
     DEPLOY,
     NEEDS_NGINX,
@@ -38,6 +44,30 @@ async def origin() -> AsyncIterator[tuple[Behind, int]]:
 async def front(tmp_path: Path, origin: tuple[Behind, int]) -> AsyncIterator[Front]:
     with running(tmp_path, upstream=origin[1]) as started:
         yield started
+
+
+async def test_a_client_fetches_through_it_while_the_version_grows(
+    tmp_path: Path, client_of: Callable[..., Client]
+) -> None:
+    data = content(1)["model.safetensors"]
+    heard = asyncio.Event()
+
+    def progress(now: Progress) -> None:
+        if now.done:
+            heard.set()
+
+    limits = ServingLimits(trusted_proxies=("127.0.0.1/32",))
+    async with Origin(tmp_path / "origin", run=RUN_NAME, key=PUBLISHER, limits=limits) as published:
+        with running(tmp_path, upstream=published.server.port) as front:
+            async with client_of(f"http://127.0.0.1:{front.port}") as client:
+                async with published.publish(version=1) as writing:
+                    await writing.write("model.safetensors", data[: len(data) // 2])
+                    fetching = asyncio.create_task(client.fetch(1, tmp_path / "to", on_progress=progress))
+                    async with asyncio.timeout(PATIENCE):
+                        await heard.wait()  # before there is an end of anything that could be waited for
+                    await writing.write("model.safetensors", data[len(data) // 2 :])
+                fetched = await fetching
+    assert read_folder(fetched.path) == {"model.safetensors": data}
 
 
 async def test_what_is_behind_sees_the_callers_address_and_no_other_that_it_claims(front: Front) -> None:
