@@ -220,10 +220,10 @@ class Origin:
         """
         key = VersionKey(version, self._last_attempt(version) + 1)
         author = Author(run=self.run, key=key, publisher=self._key, base=base)
-        self._attempts(version).write_text(str(key.attempt))
+        _write_whole(self._attempts(version), str(key.attempt))
         holding = Holding(author.manifest, log=self._path(key, "manifest"), locate=self._locate(key, folder))
         holding.start()
-        self._path(key, "folder").write_text(str(folder.absolute()))
+        _write_whole(self._path(key, "folder"), str(folder.absolute()))
         voided = self.shelf.put(holding)
         if voided is not None:
             self._forget(voided.manifest.key)
@@ -339,6 +339,13 @@ def file_sizes(folder: Path, *, may_be_empty: bool = False) -> dict[str, int]:
     if not sizes and not may_be_empty:
         raise InvalidInput(f"there is nothing in {folder}", hint="a version has at least one file")
     return sizes
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Writes a small file so that a crash leaves the old one or the new one."""
+    partial = path.with_name(path.name + ".new")
+    partial.write_text(text)
+    partial.replace(path)
 
 
 def _append(path: Path, data: bytes | bytearray | memoryview) -> None:
