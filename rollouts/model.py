@@ -21,9 +21,24 @@ TOKENIZER_FILE = "tokenizer.json"
 SINGLE_WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
 
+ADAPTER_FILE = "adapter_config.json"
+
 _LARGEST_JSON = 64 * 1024 * 1024
 _LARGEST_HEADER = 100 * 1024 * 1024
 """The limit of the safetensors format itself."""
+_NOT_OF_A_CONFIG = {
+    "quantization_config": "publish versions in bfloat16 or float32, as they are trained",
+    "transformers_weights": "the weights are in model.safetensors, or where its index says",
+    "attn_implementation": "leave it out: how attention is computed is for whoever computes it to say",
+    "_attn_implementation": "leave it out: how attention is computed is for whoever computes it to say",
+    "_attn_implementation_internal": "leave it out: how attention is computed is for whoever computes it to say",
+    "experts_implementation": "leave it out: how experts are computed is for whoever computes them to say",
+    "_experts_implementation": "leave it out: how experts are computed is for whoever computes them to say",
+    "_experts_implementation_internal": "leave it out: how experts are computed is for whoever computes them to say",
+}
+"""What transformers would obey in a config: load code for attention from the internet, or other weights than ours."""
+_FREQUENCIES_BY_LENGTH = {"dynamic", "longrope", "su"}
+"""Kinds of rotary positions that change with the longest sequence of a batch: generation and a prefill then differ."""
 _FLOAT_TYPES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}
 
 
@@ -99,11 +114,7 @@ def read_model(folder: Path) -> ModelFacts:
     if not folder.is_dir():
         raise BadVersionFolder(f"{folder} is no folder")
     config = _json(folder / CONFIG_FILE, why="it says what the model is")
-    if config.get("quantization_config") is not None:
-        raise BadVersionFolder(
-            f"the weights in {folder} are quantised",
-            hint="publish versions in bfloat16 or float32, as they are trained",
-        )
+    _check_config(config)
     _check_attention(config)
     facts = ModelFacts(
         folder=folder,
@@ -145,6 +156,20 @@ def _count(config: dict[str, Any], name: str) -> int:
     return value
 
 
+def _check_config(config: dict[str, Any]) -> None:
+    """Refuses what would have two readers of one folder compute differently, wherever in a config it stands."""
+    for part in (config, *(value for value in config.values() if isinstance(value, dict))):
+        for name, hint in _NOT_OF_A_CONFIG.items():
+            if part.get(name) is not None:
+                raise BadVersionFolder(f"{CONFIG_FILE} has {name}: {str(part[name])[:80]!r}", hint=hint)
+        kinds = {part.get("rope_type"), part.get("type")} if {"rope_type", "type"} & part.keys() else set()
+        if changing := {kind for kind in kinds if isinstance(kind, str)} & _FREQUENCIES_BY_LENGTH:
+            raise BadVersionFolder(
+                f"{CONFIG_FILE} has rotary positions of type {min(changing)}, which change with a batch's longest row",
+                hint="what generation computes with them can't be computed again; use another type, such as yarn",
+            )
+
+
 def _check_attention(config: dict[str, Any]) -> None:
     """Sliding windows and recurrent layers keep states that no cache by position can."""
     kinds = set(config.get("layer_types") or ["full_attention"])
@@ -174,7 +199,15 @@ def _end_tokens(folder: Path, config: dict[str, Any]) -> frozenset[int]:
 
 
 def _tensors(folder: Path) -> dict[str, StoredTensor]:
+    if (folder / ADAPTER_FILE).exists():
+        raise BadVersionFolder(
+            f"{folder} has an {ADAPTER_FILE}, which stands for other weights", hint="merge the adapter into the weights"
+        )
     if (folder / WEIGHTS_INDEX).exists():
+        if (folder / SINGLE_WEIGHTS).exists():
+            raise BadVersionFolder(
+                f"{folder} has {SINGLE_WEIGHTS} and {WEIGHTS_INDEX}", hint="publish one of them: readers would differ"
+            )
         index = _json(folder / WEIGHTS_INDEX, why="it lists the weights files").get("weight_map")
         if not isinstance(index, dict) or not all(isinstance(name, str) for name in index.values()):
             raise BadVersionFolder(f"{folder / WEIGHTS_INDEX} has no weight_map from tensors to files")
@@ -185,10 +218,14 @@ def _tensors(folder: Path) -> dict[str, StoredTensor]:
     for name in names:
         if Path(name).name != name:
             raise BadVersionFolder(f"{WEIGHTS_INDEX} names {name!r}, which is no file of this folder")
-        tensors |= _header(folder / name)
-    if index is not None and index.keys() != tensors.keys():
-        missing = min(index.keys() ^ tensors.keys())
-        raise BadVersionFolder(f"{WEIGHTS_INDEX} and the files that it lists do not agree about {missing}")
+        found = _header(folder / name)
+        if twice := tensors.keys() & found.keys():
+            raise BadVersionFolder(f"{min(twice)} stands in {tensors[min(twice)].file.name} and in {name}")
+        tensors |= found
+    where = {name: tensor.file.name for name, tensor in tensors.items()}
+    if index is not None and index != where:
+        wrong = min(name for name in index.keys() | where.keys() if index.get(name) != where.get(name))
+        raise BadVersionFolder(f"{WEIGHTS_INDEX} and the files that it lists do not agree about {wrong}")
     return tensors
 
 
@@ -210,7 +247,13 @@ def _header(path: Path) -> dict[str, StoredTensor]:
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise BadVersionFolder(f"{path} has a malformed header") from error
-    end = max((tensor.start + tensor.size for tensor in tensors.values()), default=8 + length)
+    end = 8 + length
+    for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].size)):
+        if tensor.start != end:
+            raise BadVersionFolder(
+                f"{name} in {path} begins at byte {tensor.start}, and what is before it ends at {end}"
+            )
+        end += tensor.size
     if size != end:
         raise BadVersionFolder(f"{path} has {size} bytes where its header says {end}")
     for name, tensor in tensors.items():
@@ -239,6 +282,8 @@ def _check_tokenizer(facts: ModelFacts) -> None:
         raise BadVersionFolder(
             f"{facts.folder} has no {TOKENIZER_FILE}", hint="publish the tokenizer with the weights: prompts need it"
         )
+    if path.stat().st_size > _LARGEST_JSON:
+        raise BadVersionFolder(f"{path} has more than {_LARGEST_JSON} bytes")
     try:
         largest = max(Tokenizer.from_file(str(path)).get_vocab().values(), default=-1)
     except Exception as error:  # the library raises bare Exception

@@ -10,6 +10,10 @@ from transformers import PreTrainedTokenizerFast
 from rollouts.errors import BadVersionFolder
 from rollouts.model import TOKENIZER_FILE
 
+_WITHOUT_CLOCK = "{%- set strftime_now = the_date_of_today -%}"
+"""Put before a chat template: to it, there is no such function. With it, a prompt would have other tokens on the day on
+which it is checked than on the day on which its answers were drawn, and honest work would look forged."""
+
 
 class FolderTokenizer:
     """The tokenizer that a folder's `tokenizer.json` describes, whatever the model's type.
@@ -27,11 +31,13 @@ class FolderTokenizer:
             )
         try:
             self._tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except Exception as error:  # the library raises bare Exception
             raise BadVersionFolder(f"the tokenizer in {folder} can't be used: {error}") from error
 
     def encode(self, text: str, *, chat: bool = False) -> list[int]:
         """The tokens that the model reads; with `chat`, of the user's turn in the tokenizer's chat template.
+
+        The same on every day: a template that asks for the date takes its default, or fails if it has none.
 
         Raises:
             BadVersionFolder: A chat was asked for, and the tokenizer has no template, or a broken one.
@@ -45,7 +51,12 @@ class FolderTokenizer:
             )
         turns = [{"role": "user", "content": text}]
         try:
-            templated = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+            templated = self._tokenizer.apply_chat_template(
+                turns,
+                chat_template=f"{_WITHOUT_CLOCK}{self._tokenizer.get_chat_template()}",
+                tokenize=False,
+                add_generation_prompt=True,
+            )
         except Exception as error:  # a template is a program, and may raise whatever it likes
             raise BadVersionFolder(f"the tokenizer's chat template fails: {error}") from error
         return list(self._tokenizer.encode(str(templated), add_special_tokens=False))

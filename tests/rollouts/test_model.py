@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -77,6 +78,31 @@ def in_two_files(folder: Path, **index: str) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where | index}))
 
 
+def with_a_hole(folder: Path) -> None:
+    """Bytes that no tensor has, which some readers take and some don't."""
+    path = folder / "model.safetensors"
+    whole = path.read_bytes()
+    length = int.from_bytes(whole[:8], "little")
+    header = json.loads(whole[8 : 8 + length])
+    for entry in header.values():
+        if "data_offsets" in entry:
+            entry["data_offsets"] = [at + 64 for at in entry["data_offsets"]]
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(64) + whole[8 + length :])
+
+
+def with_single_and_index(folder: Path) -> None:
+    single = (folder / "model.safetensors").read_bytes()
+    in_two_files(folder)
+    (folder / "model.safetensors").write_bytes(single)
+
+
+def with_one_tensor_twice(folder: Path) -> None:
+    in_two_files(folder)
+    norm = load_file(folder / "two.safetensors")["model.norm.weight"]
+    save_file(load_file(folder / "one.safetensors") | {"model.norm.weight": norm}, folder / "one.safetensors")
+
+
 def without_end_token(folder: Path) -> None:
     for name in ("config.json", "generation_config.json"):
         rewrite_json(folder / name, eos_token_id=None)
@@ -100,7 +126,45 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         lambda folder: rewrite_json(folder / "config.json", vocab_size=True),
         "True for vocab_size",
     ),
-    "quantised": (lambda folder: rewrite_json(folder / "config.json", quantization_config={}), "are quantised"),
+    "quantised": (
+        lambda folder: rewrite_json(folder / "config.json", quantization_config={"bits": 4}),
+        "has quantization_config",
+    ),
+    "code for attention from the internet": (
+        lambda folder: rewrite_json(folder / "config.json", attn_implementation="somebody/kernel"),
+        "config.json has attn_implementation: 'somebody/kernel'",
+    ),
+    "code for attention, named within": (
+        lambda folder: rewrite_json(folder / "config.json", text_config={"_attn_implementation": "somebody/kernel"}),
+        "config.json has _attn_implementation",
+    ),
+    "weights in another file": (
+        lambda folder: rewrite_json(folder / "config.json", transformers_weights="other.safetensors"),
+        "config.json has transformers_weights",
+    ),
+    "weights that an adapter changes": (
+        lambda folder: (folder / "adapter_config.json").write_text("{}"),
+        "has an adapter_config.json",
+    ),
+    "positions that depend on the batch": (
+        lambda folder: rewrite_json(folder / "config.json", rope_parameters={"rope_type": "longrope"}),
+        "rotary positions of type longrope",
+    ),
+    "positions that depend on the batch, as older configs say it": (
+        lambda folder: rewrite_json(folder / "config.json", rope_scaling={"type": "dynamic", "factor": 2.0}),
+        "rotary positions of type dynamic",
+    ),
+    "weights in one file and in several": (with_single_and_index, "has model.safetensors and model.safetensors.index"),
+    "a tensor in two files": (with_one_tensor_twice, "model.norm.weight stands in one.safetensors and in two"),
+    "an index that takes a tensor from the wrong file": (
+        lambda folder: in_two_files(folder, **{"model.norm.weight": "one.safetensors"}),
+        "do not agree about model.norm.weight",
+    ),
+    "bytes between header and tensors": (with_a_hole, "and what is before it ends at"),
+    "a tokenizer without end": (
+        lambda folder: os.truncate(folder / "tokenizer.json", (64 << 20) + 1),
+        "tokenizer.json has more than",
+    ),
     "sliding windows": (
         lambda folder: rewrite_json(folder / "config.json", layer_types=["sliding_attention", "full_attention"]),
         "other layers than full attention: full_attention, sliding_attention",
@@ -186,10 +250,23 @@ def test_a_chat_goes_through_the_folder_s_template_and_needs_one(folder: Path) -
         FolderTokenizer(folder).encode("hello", chat=True)
 
 
+def test_a_chat_has_the_same_tokens_on_every_day(folder: Path) -> None:
+    """Some published templates write today's date into the prompt."""
+    date = "{{ strftime_now('%d') if strftime_now is defined else 'some' }}"
+    rewrite_json(folder / "tokenizer_config.json", chat_template=f"{date} day")
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    chat = FolderTokenizer(folder)
+    assert chat.decode(chat.encode("hello", chat=True)) == "some day"
+    rewrite_json(folder / "tokenizer_config.json", chat_template="{{ strftime_now('%d') }}")
+    with pytest.raises(BadVersionFolder, match="chat template fails: 'the_date_of_today' is undefined"):
+        FolderTokenizer(folder).encode("hello", chat=True)
+
+
 def test_a_folder_without_a_tokenizer_has_none(folder: Path) -> None:
-    (folder / "tokenizer.json").write_text("{")
-    with pytest.raises(BadVersionFolder, match="can't be used"):
-        FolderTokenizer(folder)
+    for nothing in ("{", '{"model": {"type": "Unigram", "vocab": []}, "decoder": {"type": "none"}}'):
+        (folder / "tokenizer.json").write_text(nothing)
+        with pytest.raises(BadVersionFolder, match="can't be used"):
+            FolderTokenizer(folder)
     (folder / "tokenizer.json").unlink()
     with pytest.raises(BadVersionFolder, match=r"has no tokenizer\.json"):
         FolderTokenizer(folder)
