@@ -195,9 +195,9 @@ async def until(question: Callable[[], Awaitable[T | bool | None]], *, what: str
 
 
 async def found_pool(home: Path, chain: ChainProcess, redis_url: str, stack: ExitStack) -> Pool:
-    """Deploys and founds everything but the processes; `node` and `node-2` are registered and their stake is in."""
-    economy = await found_economy(chain.url, chain.chain_id, DevnetDirectory(home), workers=2, say=lambda _: None)
+    """Deploys and founds everything but the processes; `node`, `node-2` and `node-3` are registered and staked."""
+    economy = await found_economy(chain.url, chain.chain_id, DevnetDirectory(home), workers=3, say=lambda _: None)
     keys = dict(economy.keys)
-    for ours, (provider, node) in zip(("", "-2"), worker_names(2), strict=True):
+    for ours, (provider, node) in zip(("", "-2", "-3"), worker_names(3), strict=True):
         keys[f"node{ours}"], keys[f"provider{ours}"] = keys[node], keys[provider]
     return Pool(home, chain, redis_url, economy.deployment, keys, stack)
