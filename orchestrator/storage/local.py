@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import shutil
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -24,12 +25,16 @@ from orchestrator.storage.interface import ObjectFacts, ObjectMissing, Presigned
 from orchestrator.storage.url_signer import UrlSigner, shared_secret
 from protocol.clock import Clock
 from protocol.errors import RateLimited
+from protocol.identifiers import Address
 from protocol.wire.uploads import ObjectKey
 
 T = TypeVar("T")
 
 MOST_AT_ONCE = 256
 """Files that may arrive at the same time."""
+
+MOST_OF_ONE = 32
+"""Of one owner: one URL, sent many times and slowly, must not take the places of all."""
 
 PIECE_PATIENCE = timedelta(seconds=30)
 """For the next bytes of a file."""
@@ -66,7 +71,7 @@ class LocalStore:
         self._clock = clock
         self._reserve = reserve
         self._signer: UrlSigner | None = None
-        self._places = asyncio.Semaphore(MOST_AT_ONCE)
+        self._arriving: Counter[Address] = Counter()
 
     @property
     def urls(self) -> UrlSigner:
@@ -135,11 +140,9 @@ class LocalStore:
             RateLimited: Too many objects arrive now.
             StorageFull: The disk is.
         """
-        if self._places.locked():
-            raise RateLimited(f"{MOST_AT_ONCE} files arrive already", retry_after=timedelta(seconds=5))
         self._check_room(size)
         place = self._incoming / hashlib.sha256(str(key).encode()).hexdigest()
-        async with self._places:
+        with self._place_for(key.owner):
             incoming = await _whole(partial(Incoming, place, self.path(key), size=size, sha256=key.sha256[2:]))
             try:
                 async for block in self._blocks(pieces, incoming):
@@ -167,6 +170,21 @@ class LocalStore:
     @property
     def _incoming(self) -> Path:
         return self._root / "incoming"
+
+    @contextmanager
+    def _place_for(self, owner: Address) -> Iterator[None]:
+        for arriving, most, whose in (
+            (self._arriving.total(), MOST_AT_ONCE, ""),
+            (self._arriving[owner], MOST_OF_ONE, f" from {owner}"),
+        ):
+            if arriving >= most:
+                raise RateLimited(f"{most} files{whose} arrive already", retry_after=timedelta(seconds=5))
+        self._arriving[owner] += 1
+        try:
+            yield
+        finally:
+            self._arriving[owner] -= 1
+            self._arriving += Counter()  # forgets whose count is zero
 
     def _check_room(self, size: int) -> None:
         _ = self.urls  # makes the directory

@@ -16,6 +16,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
+from orchestrator.storage import local
 from protocol.clients.node import NodeClient
 from protocol.clock import TurnedClock
 from protocol.errors import NotFound
@@ -378,6 +379,28 @@ async def test_a_small_tickets_account_pays_for_no_large_file(make_pool: MakePoo
     assert (await ask(pool, node, size=8000)).status_code == 200
     answer = await ask(pool, node, size=9000)
     assert (answer.status_code, answer.json()["code"]) == (429, "upload-quota")
+
+
+async def test_one_url_sent_many_times_and_slowly_leaves_places_for_others(
+    pool: PoolUnderTest, node: Key, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "MOST_OF_ONE", 2)
+    given, other = await upload(pool, node), await pool.member()  # it is there: nothing is locked any more
+    begun, gate = asyncio.Semaphore(0), asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        begun.release()
+        await gate.wait()
+        yield CONTENT
+
+    waiting = [asyncio.create_task(put(pool, given, slowly())) for _ in range(2)]
+    for _ in waiting:
+        await begun.acquire()
+    assert (await put(pool, given)).status_code == 429
+    assert (await put(pool, await ticket(pool, other))).status_code == 201
+    gate.set()
+    assert [(await each).status_code for each in waiting] == [201, 201]
+    assert (await put(pool, given)).status_code == 201
 
 
 async def test_a_file_that_came_makes_place_for_the_next(make_pool: MakePool) -> None:
