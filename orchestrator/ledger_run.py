@@ -213,29 +213,25 @@ class LedgerRun:
 
     async def carry(self, works: Sequence[SignedWork]) -> list[NotTaken]:
         """Submits work for its nodes, in one transaction."""
-        items = [
-            work_client.Submission(
-                lease=each.lease.lease,
-                lease_signature=each.lease.raw_signature,
-                sha256=each.sha256,
-                units=each.units,
-                node_signature=each.raw_signature,
-            )
-            for each in works
-        ]
-        refused = await (await self._connected()).work.submit_batch(items)
-        return [NotTaken(each.key, error_name(each.reason), each.reason) for each in refused]
+        refused = await (await self._connected()).work.submit_batch([_submission(each) for each in works])
+        return [_work_not_taken(each) for each in refused]
 
     async def carry_joins(self, joins: Sequence[Joining]) -> list[NotTaken]:
         """Redeems invites for their nodes, in one transaction."""
-        items = [
-            pool_client.Joining(
-                each.invite.invite, each.invite.raw_signature, node_signature=bytes.fromhex(each.signature[2:])
-            )
-            for each in joins
-        ]
-        refused = await (await self._connected()).pools.join_batch(items)
-        return [NotTaken(each.node, error_name(each.reason), each.reason) for each in refused]
+        refused = await (await self._connected()).pools.join_batch([_joining(each) for each in joins])
+        return [_join_not_taken(each) for each in refused]
+
+    async def refusals(self, works: Sequence[SignedWork]) -> list[NotTaken]:
+        """What of it the ledger would refuse now."""
+        book = (await self._connected()).work
+        found = await asyncio.gather(*(book.refusal_of(_submission(each)) for each in works))
+        return [_work_not_taken(each) for each in found if each is not None]
+
+    async def join_refusals(self, joins: Sequence[Joining]) -> list[NotTaken]:
+        """Which joins it would refuse now."""
+        pools = (await self._connected()).pools
+        found = await asyncio.gather(*(pools.join_refusal_of(_joining(each)) for each in joins))
+        return [_join_not_taken(each) for each in found if each is not None]
 
     async def events(self) -> RunEvents:
         """What happened since the last commit."""
@@ -320,6 +316,30 @@ class LedgerRun:
         if getattr(event, "run", self._run) != self._run:
             return None
         return _told(event, reverted=reverted)
+
+
+def _submission(work: SignedWork) -> work_client.Submission:
+    return work_client.Submission(
+        lease=work.lease.lease,
+        lease_signature=work.lease.raw_signature,
+        sha256=work.sha256,
+        units=work.units,
+        node_signature=work.raw_signature,
+    )
+
+
+def _joining(join: Joining) -> pool_client.Joining:
+    return pool_client.Joining(
+        join.invite.invite, join.invite.raw_signature, node_signature=bytes.fromhex(join.signature[2:])
+    )
+
+
+def _work_not_taken(refusal: work_client.Refusal) -> NotTaken:
+    return NotTaken(refusal.key, error_name(refusal.reason), refusal.reason)
+
+
+def _join_not_taken(refusal: pool_client.JoinRefusal) -> NotTaken:
+    return NotTaken(refusal.node, error_name(refusal.reason), refusal.reason)
 
 
 def _told(event: LedgerEvent, *, reverted: bool) -> RunEvent | None:

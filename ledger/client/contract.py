@@ -121,6 +121,24 @@ class BoundContract:
         except TransactionReverted as error:
             raise in_plain_words(error) from error
 
+    async def refusal(self, name: str, *arguments: object) -> str:
+        """The contract's error that a transaction of the caller would meet now, in its own words; empty if none.
+
+        Nothing is sent, so the answer costs no gas.
+
+        Raises:
+            ReadOnly: There is no key.
+            InvalidInput: A value does not fit the contract's type.
+            ChainUnavailable: The chain could not be asked.
+        """
+        with _fitting(name):
+            data = self._contract.encode_abi(name, args=list(arguments))
+        try:
+            await self._writer().estimate(Call(to=self.at, data=bytes.fromhex(data[2:])))
+        except TransactionReverted as error:
+            return self.explain(bytes.fromhex(error.data[2:])) if len(error.data) > 2 else error.detail
+        return ""
+
     async def called(self, transaction: Digest) -> tuple[str, Mapping[str, Any]] | None:
         """The function of this contract that a transaction called, and its arguments by name.
 

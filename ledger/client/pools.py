@@ -269,6 +269,14 @@ class Pools:
         """Redeems an invite; the node's signature may be empty when the caller is the node."""
         return await self._contract.send("join", _abi_invite(invite), orchestrator_signature, node_signature)
 
+    async def join_refusal_of(self, joining: Joining) -> JoinRefusal | None:
+        """Why the ledger would not take a join now; None if it would. Costs no gas."""
+        invite = joining.invite
+        reason = await self._contract.refusal(
+            "join", _abi_invite(invite), joining.orchestrator_signature, joining.node_signature
+        )
+        return JoinRefusal(invite.pool_id, invite.node, reason) if reason else None
+
     async def join_batch(self, joinings: Sequence[Joining]) -> list[JoinRefusal]:
         """Carries many joins, so that nodes need no gas; returns those that were refused, with the reason."""
         items = [(_abi_invite(each.invite), each.orchestrator_signature, each.node_signature) for each in joinings]

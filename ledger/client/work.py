@@ -132,23 +132,17 @@ class WorkBook:
 
     async def submit(self, submission: Submission) -> Digest:
         """Submits work and returns its key; reverts with the reason if the ledger does not take it."""
-        receipt = await self._contract.send(
-            "submitWork",
-            _abi_lease(submission.lease),
-            submission.lease_signature,
-            submission.sha256,
-            submission.units,
-            submission.node_signature,
-        )
+        receipt = await self._contract.send("submitWork", *_abi_submission(submission))
         return self._contract.events(WorkSubmitted, receipt)[0].key
+
+    async def refusal_of(self, submission: Submission) -> Refusal | None:
+        """Why the ledger would not take a submission now; None if it would. Costs no gas."""
+        reason = await self._contract.refusal("submitWork", *_abi_submission(submission))
+        return Refusal(submission.lease.key.hash, reason) if reason else None
 
     async def submit_batch(self, submissions: Sequence[Submission]) -> list[Refusal]:
         """Carries many submissions; returns those that were refused, with the reason."""
-        items = [
-            (_abi_lease(item.lease), item.lease_signature, item.sha256, item.units, item.node_signature)
-            for item in submissions
-        ]
-        receipt = await self._contract.send("submitBatch", items)
+        receipt = await self._contract.send("submitBatch", [_abi_submission(item) for item in submissions])
         return self._refusals(WorkRefused, receipt)
 
     async def dispute(
@@ -200,6 +194,10 @@ def _lease(values: Mapping[str, Any]) -> Lease:
         max_units=values["maxUnits"],
         expiry=values["expiry"],
     )
+
+
+def _abi_submission(item: Submission) -> tuple[object, ...]:
+    return _abi_lease(item.lease), item.lease_signature, item.sha256, item.units, item.node_signature
 
 
 def _abi_lease(lease: Lease) -> tuple[object, ...]:

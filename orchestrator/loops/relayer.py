@@ -80,7 +80,17 @@ class Relayer:
         until = now + int(AGAIN.total_seconds() * 1000)
         if not await self._store.put_off(kind, rows, until_ms=until, lease=self._lease.value):
             return 0
-        return await self._carry(kind, rows)
+        rows = await self._worth_gas(kind, rows)
+        return await self._carry(kind, rows) if rows else 0
+
+    async def _worth_gas(self, kind: RelayKind, rows: Sequence[RelayRow]) -> list[RelayRow]:
+        """Without what the ledger refused before and would again: that is asked, so it is paid for once at the most."""
+        doubtful = [row for row in rows if row.refusals]
+        refused = {str(each.name): each for each in await self._refusals(kind, doubtful)} if doubtful else {}
+        for row in doubtful:
+            if (refusal := refused.get(_ledger_name(kind, row))) is not None:
+                await self._refuse(kind, row, refusal)
+        return [row for row in rows if not row.refusals or _ledger_name(kind, row) not in refused]
 
     async def _settled(self, kind: RelayKind, row: RelayRow) -> bool:
         """Whether there is nothing to carry: the ledger has it, or its time is over."""
@@ -159,6 +169,11 @@ class Relayer:
         if kind is RelayKind.JOIN:
             return await self._ledger.carry_joins([Joining.model_validate_json(row.body) for row in rows])
         return await self._ledger.carry([Submission.model_validate_json(row.body).work for row in rows])
+
+    async def _refusals(self, kind: RelayKind, rows: Sequence[RelayRow]) -> list[NotTaken]:
+        if kind is RelayKind.JOIN:
+            return await self._ledger.join_refusals([Joining.model_validate_json(row.body) for row in rows])
+        return await self._ledger.refusals([Submission.model_validate_json(row.body).work for row in rows])
 
     async def _refuse(self, kind: RelayKind, row: RelayRow, refusal: NotTaken) -> None:
         now = unix_ms(self._clock.now())

@@ -180,6 +180,14 @@ class RunLedger(Protocol):
         """Submits work for its nodes; returns what was refused."""
         ...
 
+    async def refusals(self, works: Sequence[SignedWork]) -> list[NotTaken]:
+        """What of it the ledger would refuse now; asked, not tried, so that it costs no gas."""
+        ...
+
+    async def join_refusals(self, joins: Sequence[Joining]) -> list[NotTaken]:
+        """Which joins it would refuse now; asked, not tried."""
+        ...
+
     async def carry_joins(self, joins: Sequence[Joining]) -> list[NotTaken]:
         """Redeems invites for their nodes; returns what was refused."""
         ...

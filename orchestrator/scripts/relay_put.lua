@@ -4,11 +4,12 @@ local kind, name, what, body, now = unpack(ARGV)
 local key = P .. 'relay:' .. kind .. ':' .. name
 local state = redis.call('HGET', key, 'state')
 local same = redis.call('HGET', key, 'what') == what
--- What was refused for a passing reason (money that came since) may be tried again.
+-- What was refused for a passing reason (money that came since) may be tried again. That it was refused is remembered:
+-- the ledger is asked before gas is paid for it again.
 if not state or (state == 'refused' and redis.call('HGET', key, 'passing') == '1') then
   redis.call('DEL', key)
-  redis.call('HSET', key, 'state', 'queued', 'what', what, 'body', body, 'at', now, 'tries', 0, 'refusals', 0,
-    'reason', '')
+  redis.call('HSET', key, 'state', 'queued', 'what', what, 'body', body, 'at', now, 'tries', 0, 'refusals',
+    state and 1 or 0, 'reason', '')
   redis.call('ZADD', P .. 'relay:' .. kind, now, name)
   same = true
 end

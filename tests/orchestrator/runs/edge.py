@@ -187,6 +187,16 @@ class MemoryRunLedger:
             raise Unavailable("the answer was lost", code="transaction-not-mined")
         return [NotTaken(key, error, f"{error}(…)") for key, error in results if error]
 
+    async def refusals(self, works: Sequence[SignedWork]) -> list[NotTaken]:
+        self._answer()
+        keys = [work.lease.lease.key.hash for work in works]
+        return [NotTaken(key, self.refuse[key], f"{self.refuse[key]}(…)") for key in keys if key in self.refuse]
+
+    async def join_refusals(self, joins: Sequence[Joining]) -> list[NotTaken]:
+        self._answer()
+        nodes = [join.invite.node for join in joins]
+        return [NotTaken(node, self.refuse[node], f"{self.refuse[node]}(…)") for node in nodes if node in self.refuse]
+
     async def carry_joins(self, joins: Sequence[Joining]) -> list[NotTaken]:
         self._answer()
         self.batches.append(len(joins))

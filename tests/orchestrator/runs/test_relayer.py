@@ -220,6 +220,24 @@ async def test_money_that_is_missing_may_come_and_then_the_work_is_carried(run: 
     assert await run.relayer.round() == 1
 
 
+async def test_what_the_ledger_refused_once_costs_no_gas_again_however_often_it_is_handed_in(make_run: MakeRun) -> None:
+    run = make_run(run_lease_s=3600)
+    await run.sync.round()
+    await run.publish(0)
+    key, grant = await leased(run)
+    work = run.signed(key, grant)
+    run.chain.refuse[work.lease.lease.key.hash] = "StakeTooLow"
+    for _ in range(12):
+        await run.hand_in(key, work)
+        await run.relayer.round()
+        await run.pool.clock.turn(AGAIN * 7)
+    assert run.chain.batches == [1]
+    run.chain.refuse.clear()
+    await run.relayer.round()
+    assert receipt(await run.hand_in(key, work))[0] == "carried"
+    assert run.chain.batches == [1, 1]
+
+
 async def test_what_the_ledger_refuses_for_good_is_told_in_words(run: RunUnderTest) -> None:
     key, grant = await leased(run)
     work = run.signed(key, grant)
