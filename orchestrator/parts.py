@@ -98,6 +98,7 @@ def build_parts(
     relay = RelayDesk(
         pool_id=settings.pool_id,
         store=RelayStore(database),
+        objects=objects,
         pool=pool,
         key=key,
         invites=ledger.domain,

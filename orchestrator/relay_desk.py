@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from orchestrator.pool_view import PoolView
+from orchestrator.storage import ObjectStore
 from orchestrator.store.relay import RelayKind, RelayRow, RelayStore
 from orchestrator.store.runs import RunStore, SlotRow
 from protocol.clock import Clock
@@ -17,6 +18,7 @@ from protocol.signing import unix_ms
 from protocol.typed_data import SigningDomain
 from protocol.wire.leases import SignedWork
 from protocol.wire.runs import Joining, JoinReceipt, ReceiptState, Submission, SubmissionReceipt
+from protocol.wire.uploads import ObjectKey
 
 MOST_WAITING = 10_000
 """Of a kind. Leases and invites are ours, so only a chain that is down for long fills it."""
@@ -28,6 +30,7 @@ class RelayDesk:
     Args:
         pool_id: The pool.
         store: The relayer's queue.
+        objects: The pool's store: work is carried whose file is there.
         pool: The pool as the ledger has it.
         key: The orchestrator's: leases and invites carry its signature.
         invites: The contract that takes invites.
@@ -35,10 +38,19 @@ class RelayDesk:
     """
 
     def __init__(
-        self, *, pool_id: int, store: RelayStore, pool: PoolView, key: Key, invites: SigningDomain, clock: Clock
+        self,
+        *,
+        pool_id: int,
+        store: RelayStore,
+        objects: ObjectStore,
+        pool: PoolView,
+        key: Key,
+        invites: SigningDomain,
+        clock: Clock,
     ) -> None:
         self.store = store
         self._pool_id = pool_id
+        self._objects = objects
         self._pool = pool
         self._key = key
         self._invites = invites
@@ -54,7 +66,8 @@ class RelayDesk:
         Raises:
             Forbidden: The lease is another node's, or not of this pool, run or ledger, or not signed by the pool.
             Unprocessable: The units are too many, or the node's signature is not its own.
-            Conflict: The lease has expired, or other work was handed in under it.
+            Conflict: The lease has expired, other work was handed in under it, or its file is not in the store.
+            StorageUnavailable: Whether the file is there can't be said now.
         """
         work = submission.work
         key = work.lease.lease.key.hash
@@ -70,6 +83,8 @@ class RelayDesk:
                 hint="its slot is gone: lease another",
                 code="lease-expired",
             )
+        if known is None:
+            await self._check_file(node, work)
         queued, same = await self._put(RelayKind.WORK, key, submission.model_dump_json())
         if not same and not _same_work(queued, work):
             raise Conflict(
@@ -106,6 +121,16 @@ class RelayDesk:
                 raise Forbidden(what, hint="hand in what this pool leased to this node", code="foreign-lease")
         signer = _signer(lambda: lease.lease.signer(lease.raw_signature, domain), "lease")
         await self._check_ours(signer, "lease")
+
+    async def _check_file(self, node: Address, work: SignedWork) -> None:
+        """Work without a file is carried to nobody: no validator could judge it, and so nobody would answer for it."""
+        if await self._objects.head(ObjectKey(pool_id=self._pool_id, owner=node, sha256=work.sha256)) is None:
+            raise Conflict(
+                f"no file {work.sha256} of this node is in the pool's store",
+                hint="upload it first: POST /v1/uploads",
+                code="no-file",
+                retryable=True,
+            )
 
     # Joins
 

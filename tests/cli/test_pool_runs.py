@@ -16,6 +16,7 @@ from cli import main as command_line
 from orchestrator.app import build_orchestrator
 from orchestrator.runs.slots import Happening
 from orchestrator.settings import OrchestratorSettings
+from orchestrator.storage import ObjectStore
 from protocol.clients import NodeClient
 from protocol.keys import Key
 from protocol.leases import Work
@@ -27,7 +28,7 @@ from protocol.wire.heartbeat import Heartbeat
 from protocol.wire.leases import SignedWork
 from protocol.wire.runs import ReceiptState, SlotRequest
 from tests.orchestrator.edge import POOL, MemoryLedger
-from tests.orchestrator.runs.edge import RUN, MemoryRunLedger, sha
+from tests.orchestrator.runs.edge import RUN, MemoryRunLedger, sha, upload
 from tests.serving import served
 
 NODE, ORCHESTRATOR = Key.generate(), Key.generate()
@@ -41,6 +42,7 @@ class Owner:
     url: str
     home: Path
     chain: MemoryRunLedger
+    objects: ObjectStore
     capsys: pytest.CaptureFixture[str]
     monkeypatch: pytest.MonkeyPatch
 
@@ -68,6 +70,7 @@ class Owner:
                 words = Work(lease_hash=grant.lease.lease.hash, sha256=sha(1), units=7)
                 signature = "0x" + words.sign(NODE, grant.lease.domain).hex()
                 work = SignedWork(lease=grant.lease, sha256=sha(1), units=7, signature=signature)
+                upload(self.objects, work)
                 for _ in range(200):
                     receipt = await node.submit_work(work, figures={"samples": 12, "reward": 0.25})
                     if receipt.state is ReceiptState.CARRIED:
@@ -115,7 +118,7 @@ def owner(
             f'[pool]\nid = {POOL}\norchestrator = "{url}"\ntoken_file = "token"\n[orchestrator]\nport = 1\n'
         )
         capsys.readouterr()
-        yield Owner(url, tmp_path, chain, capsys, monkeypatch)
+        yield Owner(url, tmp_path, chain, app.state.parts.objects, capsys, monkeypatch)
 
 
 def test_an_owner_sees_a_run_from_its_first_version_to_a_verdict(owner: Owner) -> None:

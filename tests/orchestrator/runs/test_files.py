@@ -49,14 +49,14 @@ def _local(url: str) -> str:
 
 
 async def judged(run: RunUnderTest) -> dict[str, Any]:
-    """Work that was delivered, uploaded and accepted; as it is listed."""
+    """Work that was uploaded, delivered and accepted; as it is listed."""
     key = await run.member()
     grant = await run.lease(key)
     words = Work(lease_hash=grant.lease.lease.hash, sha256=sha256(FILE), units=7)
     signature = "0x" + words.sign(key, grant.lease.domain).hex()
+    await put(run, key.address, FILE, audit=False)
     await run.hand_in(key, SignedWork(lease=grant.lease, sha256=sha256(FILE), units=7, signature=signature))
     await run.relayer.round()
-    await put(run, key.address, FILE, audit=False)
     await put(run, VALIDATOR.address, AUDIT, audit=True)
     run.chain.happen(grant.lease.lease.key.hash, key.address, Happening.JUDGED, Outcome.ACCEPTED)
     verdict = run.chain.happened[-1]

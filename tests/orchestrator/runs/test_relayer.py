@@ -52,6 +52,14 @@ async def test_handed_in_work_is_carried_and_counted(run: RunUnderTest) -> None:
     assert (item["units"], item["groups"], item["figures"]) == (7, 4, {"reward": 0.5})
 
 
+async def test_work_whose_file_nobody_can_read_is_not_carried(run: RunUnderTest) -> None:
+    key, grant = await leased(run)
+    answer = await run.hand_in(key, run.signed(key, grant), uploaded=False)
+    assert (answer.status_code, answer.json()["code"], answer.json()["retryable"]) == (409, "no-file", True)
+    assert await run.relayer.round() == 0
+    assert receipt(await run.hand_in(key, run.signed(key, grant)))[0] == "queued"
+
+
 async def test_many_go_in_one_transaction(run: RunUnderTest) -> None:
     await run.demand(0, 100)
     keys = [await run.member() for _ in range(3)]
