@@ -106,7 +106,7 @@ class Policy:
             return False
         with torch.no_grad():
             for name, stored in facts.tensors.items():
-                named[name].copy_(_read(stored))
+                named[name].copy_(read_tensor(stored))
         self.facts = facts
         return True
 
@@ -140,7 +140,7 @@ def load_policy(folder: Path, *, dtype: Dtype, device: torch.device, instead_of:
         else:
             if instead_of is not None:
                 instead_of.drop()
-            _check_memory(facts, dtype, device)
+            check_memory(facts, dtype, device)
             policy = Policy(_from_folder(facts, dtype, device), facts)
     except (OSError, SafetensorError) as error:
         raise BadVersionFolder(f"the weights in {folder} can't be read: {error}") from error
@@ -153,8 +153,12 @@ def load_policy(folder: Path, *, dtype: Dtype, device: torch.device, instead_of:
     return policy
 
 
-def _read(stored: StoredTensor) -> torch.Tensor:
-    """One tensor, read and not mapped: a mapped file that is cut off would kill the process."""
+def read_tensor(stored: StoredTensor) -> torch.Tensor:
+    """Returns one tensor on the CPU. It is read and not mapped: a mapped file that is cut off would kill the process.
+
+    Raises:
+        BadVersionFolder: The file was cut off.
+    """
     data = bytearray(stored.size)
     with stored.file.open("rb") as file:
         file.seek(stored.start)
@@ -165,7 +169,8 @@ def _read(stored: StoredTensor) -> torch.Tensor:
     return torch.frombuffer(data, dtype=_STORED_TYPES[stored.dtype]).view(stored.shape)
 
 
-def _check_memory(facts: ModelFacts, dtype: Dtype, device: torch.device) -> None:
+def check_memory(facts: ModelFacts, dtype: Dtype, device: torch.device) -> None:
+    """Raises OutOfMemory if a model's weights do not fit on a device."""
     needed = facts.parameters * _TORCH_TYPES[dtype].itemsize
     available = available_memory(device)
     if needed > _SHARE_FOR_WEIGHTS * available:
@@ -185,7 +190,7 @@ def _from_folder(facts: ModelFacts, dtype: Dtype, device: torch.device) -> PreTr
                 local_files_only=True,
                 use_safetensors=True,
                 trust_remote_code=False,
-                disable_mmap=True,  # see _read
+                disable_mmap=True,  # see read_tensor
                 output_loading_info=True,
             )
         except (ValueError, RuntimeError, KeyError, TypeError, AttributeError, ImportError) as error:

@@ -27,7 +27,7 @@ def layers_of(cache: DynamicCache) -> list[Layer]:
     return [(layer.keys, layer.values) for layer in layers]
 
 
-class NoRoom(Exception):
+class NoRoom(MemoryError):
     """The cache would need more memory than it may take."""
 
 

@@ -12,27 +12,24 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import structlog
 import torch
 from transformers.cache_utils import DynamicCache
 
 from protocol.errors import InvalidInput
 from protocol.identifiers import Digest
-from rollouts.engines.errors import EngineBusy, EngineFailed, GenerationStopped, NothingLoaded, OutOfMemory
+from rollouts.engines.batch_size import fewer
+from rollouts.engines.errors import EngineBusy, EngineFailed, GenerationStopped, NothingLoaded
 from rollouts.engines.interface import Completion, Dtype, EngineName, SampleRequest, check_requests
 from rollouts.engines.torch.batch import Answer, Batch
-from rollouts.engines.torch.cache import Layer, NoRoom, layers_of
+from rollouts.engines.torch.cache import Layer, layers_of
 from rollouts.memory import available_memory
 from rollouts.policy import Policy, load_policy
 from rollouts.sampling.drawing import NotANumber
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.toploc import ProofBuilder, Unprovable
 
-_log = structlog.get_logger(__name__)
-
 _SHARE_FOR_CACHE = 0.7
 """Of the memory that is left when generation begins; the rest is for activations and logits."""
-_NOT_ENOUGH = ("not enough memory", "can't allocate memory", "out of memory")
 
 
 class TorchEngine:
@@ -150,8 +147,8 @@ class TorchEngine:
                         yield completion
                 except (NotANumber, Unprovable) as error:
                     raise EngineFailed(error.detail, hint=error.hint) from error
-                except (NoRoom, MemoryError, RuntimeError) as error:
-                    rows = _fewer(rows, error)
+                except (MemoryError, RuntimeError) as error:
+                    rows = fewer(rows, error, engine=self.name)
                     if builder is not None:
                         for answer in batch.answers:
                             builder.discard(answer.request.sample)
@@ -232,20 +229,3 @@ def _completion(answer: Answer, proofs: _Pending, version: Digest) -> Completion
         proofs=proofs.result(),
         version=version,
     )
-
-
-def _fewer(rows: int, error: Exception) -> int:
-    """The next size of a batch after one that did not fit.
-
-    Raises:
-        OutOfMemory: A single answer did not fit.
-        EngineFailed: It was not memory that was missing.
-    """
-    first_line = str(error).strip().split("\n", maxsplit=1)[0]
-    of_memory = isinstance(error, (NoRoom, MemoryError, torch.OutOfMemoryError))
-    if not of_memory and not any(words in first_line.lower() for words in _NOT_ENOUGH):
-        raise EngineFailed(f"the torch engine crashed: {type(error).__name__}: {first_line}") from error
-    if rows == 1:
-        raise OutOfMemory(f"not even one answer fits: {first_line}") from error
-    _log.warning("smaller batch", rows=rows // 2, reason=first_line)
-    return rows // 2

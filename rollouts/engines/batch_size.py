@@ -1,0 +1,41 @@
+"""A smaller batch after one that did not fit."""
+
+from __future__ import annotations
+
+import structlog
+import torch
+
+from rollouts.engines.errors import EngineFailed, OutOfMemory
+from rollouts.engines.interface import EngineName
+
+_log = structlog.get_logger(__name__)
+
+_NOT_ENOUGH = ("not enough memory", "can't allocate memory", "out of memory")
+
+
+def is_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(
+        words in first_line_of(error).lower() for words in _NOT_ENOUGH
+    )
+
+
+def first_line_of(error: BaseException) -> str:
+    """Returns what an error says, without what libraries append to it."""
+    return str(error).strip().split("\n", maxsplit=1)[0]
+
+
+def fewer(rows: int, error: Exception, *, engine: EngineName) -> int:
+    """Returns the next size of a batch after one that ended in this error.
+
+    Raises:
+        OutOfMemory: A single answer did not fit.
+        EngineFailed: It was not memory that was missing.
+    """
+    first_line = first_line_of(error)
+    if not is_of_memory(error):
+        raise EngineFailed(f"the {engine.value} engine crashed: {type(error).__name__}: {first_line}") from error
+    if rows == 1:
+        raise OutOfMemory(f"not even one answer fits: {first_line}") from error
+    _log.warning("smaller batch", engine=engine.value, rows=rows // 2, reason=first_line)
+    return rows // 2

@@ -1,0 +1,140 @@
+"""Answers under way in one vLLM, from the requests to the completions."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from protocol.identifiers import Digest
+from rollouts.engines.errors import EngineFailed
+from rollouts.engines.interface import Completion, FinishReason, SampleRequest
+from rollouts.engines.vllm.drawing import Drawing
+from rollouts.engines.vllm.running import RunningVllm
+from rollouts.sampling.parameters import SamplingParameters
+from rollouts.toploc import PendingProofs, ProofBuilder, Unprovable
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """An answer whose proofs may still be under way; None if nobody wants them."""
+
+    sample: int
+    tokens: tuple[int, ...]
+    logprobs: list[float]
+    proofs: PendingProofs | None
+
+    @property
+    def ready(self) -> bool:
+        return self.proofs is None or self.proofs.done()
+
+
+class Batch:
+    """One batch.
+
+    Args:
+        running: What draws it.
+        parameters: For all answers.
+        end_tokens: What ends one.
+        builder: Of the proofs; None if nobody wants them.
+        rows: The most answers at once.
+        prompt_tokens_at_once: Of the prompts that join between two steps, unless one alone is longer.
+    """
+
+    def __init__(
+        self,
+        running: RunningVllm,
+        parameters: SamplingParameters,
+        *,
+        end_tokens: frozenset[int],
+        builder: ProofBuilder | None,
+        rows: int,
+        prompt_tokens_at_once: int,
+    ) -> None:
+        self._running = running
+        self._parameters = parameters
+        self._end_tokens = end_tokens
+        self._builder = builder
+        self._rows = rows
+        self._prompt_tokens_at_once = prompt_tokens_at_once
+        self._drawing = Drawing(parameters, builder)
+        self._growing: set[int] = set()
+        running.begin(self._drawing)
+
+    def completions(
+        self, requests: Iterable[SampleRequest], version: Digest, check: Callable[[], None]
+    ) -> Iterator[Completion]:
+        """Answers the requests; the proofs of an answer are waited for while others grow.
+
+        Args:
+            requests: What is asked.
+            version: What the engine holds.
+            check: Called between two steps; what it raises is passed on.
+
+        Raises:
+            EngineFailed: A logit or a state is no number.
+            Exception: Whatever vLLM raises when it crashes.
+        """
+        waiting = deque(requests)
+        proving: deque[_Ended] = deque()
+        while waiting or self._growing:
+            check()
+            self._feed(waiting)
+            ended = [self._end(sample, tokens) for sample, tokens in self._running.step()]
+            if self._drawing.broken:
+                raise EngineFailed("a row of logits has no finite log-sum", hint="load the version again")
+            proving.extend(ended)
+            while proving and proving[0].ready:
+                yield self._completion(proving.popleft(), version)
+        while proving:
+            check()
+            yield self._completion(proving.popleft(), version)
+
+    def abort(self) -> None:
+        """Takes out of vLLM what has not ended."""
+        self._running.abort(self._growing)
+        self._growing.clear()
+
+    def forget(self) -> None:
+        """Drops the states of what has not ended, when vLLM has crashed."""
+        if self._builder is not None:
+            for sample in self._growing:
+                self._builder.discard(sample)
+
+    def _feed(self, waiting: deque[SampleRequest]) -> None:
+        joining = 0
+        while waiting and len(self._growing) < self._rows:
+            length = len(waiting[0].prompt_tokens)
+            if joining and joining + length > self._prompt_tokens_at_once:
+                return
+            joining += length
+            request = waiting.popleft()
+            self._drawing.begin(request)
+            self._growing.add(request.sample)
+            self._running.add(request, self._parameters, end_tokens=self._end_tokens)
+
+    def _end(self, sample: int, tokens: tuple[int, ...]) -> _Ended:
+        self._growing.remove(sample)
+        proofs = None if self._builder is None else self._builder.finish(sample, rows=len(tokens))
+        return _Ended(sample, tokens, self._drawing.finish(sample), proofs)
+
+    def _completion(self, ended: _Ended, version: Digest) -> Completion:
+        if len(ended.tokens) != len(ended.logprobs):
+            raise EngineFailed(f"vLLM gave {len(ended.tokens)} tokens for {len(ended.logprobs)} that were drawn")
+        return Completion(
+            sample=ended.sample,
+            tokens=ended.tokens,
+            logprobs=np.array(ended.logprobs, dtype=np.float32),
+            finish=FinishReason.EOS if ended.tokens[-1] in self._end_tokens else FinishReason.LENGTH,
+            proofs=_proofs(ended),
+            version=version,
+        )
+
+
+def _proofs(ended: _Ended) -> bytes:
+    try:
+        return b"" if ended.proofs is None else ended.proofs.result()
+    except Unprovable as error:
+        raise EngineFailed(error.detail, hint=error.hint) from error

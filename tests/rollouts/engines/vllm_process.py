@@ -1,0 +1,221 @@
+"""A vLLM engine in a process and an environment of its own, driven from a test.
+
+The test's side is `VllmProcess`; run as a program, this is the other side. Both speak in pickles over pipes: they
+are one program in two processes.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+import torch
+
+import rollouts.engines.errors
+import rollouts.errors
+from protocol import errors as protocol_errors
+from protocol.errors import MusterError
+from protocol.identifiers import Digest
+from rollouts.engines.interface import Completion, Dtype, SampleRequest
+from rollouts.sampling.parameters import SamplingParameters
+
+ROOT = Path(__file__).parents[3]
+PYTHON = ROOT / ".tools" / "vllm" / "bin" / "python"
+_KINDS = vars(protocol_errors) | vars(rollouts.errors) | vars(rollouts.engines.errors)
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """What came before somebody said stop, and how long it took to be heard, in seconds."""
+
+    completions: list[Completion]
+    seconds: float
+
+
+class VllmProcess:
+    """The test's side; a context manager."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        with log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [PYTHON, "-m", "tests.rollouts.engines.vllm_process"],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def open(self, *, dtype: Dtype = Dtype.FLOAT32, max_batch: int = 64) -> None:
+        """Closes the engine that there is, and opens another."""
+        self._ask("open", dtype=dtype, max_batch=max_batch)
+
+    def open_second(self, folder: Path) -> None:
+        """Loads a version into a second engine beside it."""
+        self._ask("open_second", folder=folder)
+
+    def load(self, folder: Path, *, version: Digest) -> None:
+        """As the engine's."""
+        self._ask("load", folder=folder, version=version)
+
+    def version(self) -> Digest | None:
+        """As the engine's."""
+        version: Digest | None = self._ask("version")
+        return version
+
+    def generate(
+        self, requests: Sequence[SampleRequest], parameters: SamplingParameters, *, with_proofs: bool = True
+    ) -> dict[int, Completion]:
+        """All completions, by sample."""
+        answers: list[Completion] = self._ask(
+            "generate", requests=requests, parameters=parameters, with_proofs=with_proofs
+        )
+        assert len({one.sample for one in answers}) == len(answers)
+        return {one.sample: one for one in answers}
+
+    def leave(self, requests: Sequence[SampleRequest], parameters: SamplingParameters, *, folder: Path) -> str:
+        """Takes one completion, then tries to load under it, and leaves; returns the name of what that raised."""
+        name: str = self._ask("leave", requests=requests, parameters=parameters, folder=folder)
+        return name
+
+    def stop(self, requests: Sequence[SampleRequest], parameters: SamplingParameters, *, after: int) -> float:
+        """Says stop when asked for the `after`-th time; returns the seconds until the engine had stopped."""
+        seconds: float = self._ask("stop", requests=requests, parameters=parameters, after=after)
+        return seconds
+
+    def fail(self, error: Exception, *, above: int) -> None:
+        """From now on drawing for more rows than `above` raises an error, in the middle of vLLM's step."""
+        self._ask("fail", error=error, above=above)
+
+    def mend(self) -> None:
+        """Takes that back."""
+        self._ask("mend")
+
+    def _ask(self, name: str, **given: Any) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            pickle.dump((name, given), self._process.stdin)
+            self._process.stdin.flush()
+            good, value = pickle.load(self._process.stdout)
+        except (EOFError, BrokenPipeError):
+            raise AssertionError(f"the vLLM process ended:\n{self._log.read_text()[-4000:]}") from None
+        if not good:
+            kind, detail, hint = value
+            if kind in _KINDS:
+                raise _KINDS[kind](detail, hint=hint)
+            raise AssertionError(f"{kind}: {detail}\n{self._log.read_text()[-4000:]}")
+        return value
+
+
+class _Other:
+    """The other side's operations; each is named as the test's."""
+
+    def __init__(self) -> None:
+        # Loads what the test's environment does not have.
+        from rollouts.engines.vllm import drawing  # noqa: PLC0415
+        from rollouts.engines.vllm.engine import VllmEngine  # noqa: PLC0415
+
+        self._kind = VllmEngine
+        self._drawing: Any = drawing
+        self._noise = self._drawing.noise
+        self._engine: Any = None
+
+    def open(self, *, dtype: Dtype, max_batch: int) -> None:
+        if self._engine is not None:
+            self._engine.close()
+        self._engine = self._kind(dtype=dtype, device=torch.device("cpu"), max_batch=max_batch)
+
+    def open_second(self, *, folder: Path) -> None:
+        second = self._kind(dtype=Dtype.FLOAT32, device=torch.device("cpu"))
+        second.load(folder, version=self._engine.version)
+
+    def load(self, *, folder: Path, version: Digest) -> None:
+        self._engine.load(folder, version=version)
+
+    def version(self) -> Digest | None:
+        version: Digest | None = self._engine.version
+        return version
+
+    def generate(self, **given: Any) -> list[Completion]:
+        requests, parameters = given.pop("requests"), given.pop("parameters")
+        return list(self._engine.generate(requests, parameters, **given))
+
+    def leave(self, *, requests: Any, parameters: Any, folder: Path) -> str:
+        answers = self._engine.generate(requests, parameters)
+        next(answers)
+        try:
+            self._engine.load(folder, version=self._engine.version)
+        except MusterError as error:
+            return type(error).__name__
+        return "nothing"
+
+    def stop(self, *, requests: Any, parameters: Any, after: int) -> float:
+        asked, said = 0, 0.0
+
+        def should_stop() -> bool:
+            nonlocal asked, said
+            asked += 1
+            said = time.monotonic()
+            return asked >= after
+
+        try:
+            list(self._engine.generate(requests, parameters, should_stop=should_stop))
+        except rollouts.engines.errors.GenerationStopped:
+            return time.monotonic() - said
+        raise AssertionError("it did not stop")
+
+    def fail(self, *, error: Exception, above: int) -> None:
+        def noise(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            if len(keys) > above:
+                raise error
+            return self._noise(keys, *args, **kwargs)
+
+        self._drawing.noise = noise
+
+    def mend(self) -> None:
+        self._drawing.noise = self._noise
+
+
+def _serve(requests: BinaryIO, replies: BinaryIO) -> None:
+    other = _Other()
+    while True:
+        try:
+            name, given = pickle.load(requests)
+        except EOFError:
+            return
+        operation: Callable[..., Any] = getattr(other, name)
+        try:
+            reply = (True, operation(**given))
+        except MusterError as error:
+            reply = (False, (type(error).__name__, error.detail, error.hint))
+        except Exception as error:  # noqa: BLE001 - told to the test
+            reply = (False, (type(error).__name__, str(error), ""))
+            sys.excepthook(type(error), error, error.__traceback__)
+        pickle.dump(reply, replies)
+        replies.flush()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    pipe = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print does not belong among the replies
+    _serve(sys.stdin.buffer, pipe)
