@@ -44,6 +44,7 @@ _REFUSALS = {
     "earlier": "step {detail} comes before step {step} and wants rollouts",
     "enough": "step {step} has all the rollouts that it wants, or they are on their way",
     "busy": "the node holds {most_live} slots already",
+    "trial": "the node delivered too few of its leases: it holds one slot at a time until it delivers more",
     "escrow": "the pool's escrow can't pay for more work than is open",
     "stake": "the stake of the node's provider does not cover more open work",
     "full": "the node has used all its indices of step {step}",
@@ -158,9 +159,9 @@ class RunDesk:
         raise Unavailable("the run changes too fast", hint="try again")
 
     async def _grant(self, node: Address, request: SlotRequest, state: RunState, seat: Seat) -> tuple[str, str]:
-        resting = (await self.delivered(node)).resting_until_ms
-        if resting is not None:
-            seconds = math.ceil((resting - self._now_ms()) / 1000)
+        delivered = await self.delivered(node)
+        if delivered.resting_until_ms is not None:
+            seconds = math.ceil((delivered.resting_until_ms - self._now_ms()) / 1000)
             raise NoSlot(f"the node delivered too few of its leases and rests for another {seconds} s")
         block = max(state.block, seat.block)
         beacon = await self.ledger.block_hash(block)
@@ -168,7 +169,7 @@ class RunDesk:
             raise NoSlot(f"block {block}, which seeds stand on, is not confirmed yet")
         lease_ms = int(self.terms.lease.total_seconds() * 1000)
         now = self._now_ms()
-        return await self.store.grant(
+        word, detail = await self.store.grant(
             node,
             seat.provider,
             request.step,
@@ -181,11 +182,12 @@ class RunDesk:
             self.terms.async_level,
             self.terms.default_demand,
             self.terms.groups_per_slot,
-            self.terms.most_live,
+            1 if delivered.on_trial else self.terms.most_live,
             beacon,
             block,
             lease_ms,
         )
+        return "trial" if word == "busy" and delivered.on_trial else word, detail
 
     async def _live(self, name: str) -> SlotRow:
         row = await self.store.slot(name)

@@ -15,7 +15,8 @@ import structlog
 
 from orchestrator.run_desk import RunDesk, units_for
 from orchestrator.run_owner import RunOwner
-from orchestrator.runs.chain import AnnouncementEvent, MoneyEvent, RunEvent, SeatEvent, WorkEvent
+from orchestrator.runs.chain import AnnouncementEvent, MoneyEvent, RunEvent, SeatEvent, WorkEvent, error_name
+from orchestrator.runs.deliveries import tried_in_time
 from orchestrator.runs.slots import LEASED, Happening, Slot, SlotState, after, as_on_ledger
 from orchestrator.store.leases import Lease
 from orchestrator.store.relay import RelayKind, RelayStore
@@ -299,8 +300,10 @@ class RunSync:
         if queued is not None and queued.state is ReceiptState.QUEUED:
             await self._store.put_off(row.id, until_ms=now + LOOK_AGAIN_MS)
             return
-        # Handed in and never carried, for whatever reason: that is not the node's failure to deliver.
-        what = Happening.LEASE_OVER if queued is None else Happening.LAPSED
+        in_time = queued is not None and tried_in_time(
+            handed_in_ms=queued.at_ms, expiry_s=row.expiry, error=error_name(queued.reason)
+        )
+        what = Happening.LAPSED if in_time else Happening.LEASE_OVER
         await self._end(row, what, {"ended": str(row.expiry * 1000)})
 
     async def _end(self, row: SlotRow, what: Happening, fields: dict[str, str]) -> None:

@@ -7,8 +7,9 @@ local same = redis.call('HGET', key, 'what') == what
 -- What was refused for a passing reason (money that came since) may be tried again. That it was refused is remembered:
 -- the ledger is asked before gas is paid for it again.
 if not state or (state == 'refused' and redis.call('HGET', key, 'passing') == '1') then
+  local first = redis.call('HGET', key, 'at') or now
   redis.call('DEL', key)
-  redis.call('HSET', key, 'state', 'queued', 'what', what, 'body', body, 'at', now, 'tries', 0, 'refusals',
+  redis.call('HSET', key, 'state', 'queued', 'what', what, 'body', body, 'at', first, 'tries', 0, 'refusals',
     state and 1 or 0, 'reason', '')
   redis.call('ZADD', P .. 'relay:' .. kind, now, name)
   same = true

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from orchestrator.runs.deliveries import DeliveryTerms, PastLease, judge_deliveries
+from orchestrator.runs.deliveries import DeliveryTerms, PastLease, judge_deliveries, tried_in_time
 from orchestrator.runs.slots import LEASED, Counted, Happening, Slot, SlotState, after, as_on_ledger
 from orchestrator.runs.steps import Asked, Choice, StepCount, Window, ask, choose_step
 from protocol.verdicts import Outcome
@@ -245,4 +245,21 @@ def test_who_delivers_less_than_the_pools_share_rests(
     judged = judge_deliveries(leases, terms=TERMS, now_ms=6_000)
     assert (judged.delivered, judged.undelivered) == (delivered, undelivered)
     assert judged.resting_until_ms == (15_000 if rests else None)
-    assert judge_deliveries(leases, terms=TERMS, now_ms=15_000).resting_until_ms is None
+    rested = judge_deliveries(leases, terms=TERMS, now_ms=15_000)
+    assert (rested.resting_until_ms, rested.on_trial) == (None, rests)
+
+
+@pytest.mark.parametrize(
+    ("before_the_end_ms", "error", "excused"),
+    [
+        (30_000, "", True),
+        (29_999, "", False),
+        (60_000, "EscrowTooLow", True),
+        (60_000, "StakeTooLow", False),
+        (60_000, "NotMember", False),
+    ],
+)
+def test_work_that_was_not_carried_is_excused_if_it_came_in_time_and_the_ledger_blames_somebody_else(
+    before_the_end_ms: int, error: str, *, excused: bool
+) -> None:
+    assert tried_in_time(handed_in_ms=100_000 - before_the_end_ms, expiry_s=100, error=error) == excused

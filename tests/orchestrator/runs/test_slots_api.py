@@ -218,6 +218,24 @@ async def test_who_delivers_too_little_rests_and_may_then_try_again(make_run: Ma
     await run.pool.clock.turn(timedelta(seconds=301))
     await run.pool.beat(key)
     assert (await run.lease(key, groups=1)).lease.index == 2
+    assert "one slot at a time" in problem(await run.ask(key, groups=1))[2]
+
+
+async def test_who_hands_in_at_the_last_moment_again_and_again_has_to_rest(make_run: MakeRun) -> None:
+    run = make_run(run_delivery_least=2, run_grace_s=1)
+    await run.sync.round()
+    await run.publish(0)
+    key = await run.member()
+    for _ in range(2):
+        grant = await run.lease(key, groups=8)
+        await run.pool.clock.turn(timedelta(seconds=99.5))
+        await run.pool.beat(key)
+        await run.hand_in(key, run.signed(key, grant))
+        await run.pool.clock.turn(timedelta(seconds=5))
+        await run.relayer.round()
+        await run.sync.round()
+    assert run.chain.batches == []
+    assert "rests for another" in problem(await run.ask(key))[2]
 
 
 async def test_a_node_can_not_release_what_is_anothers_or_over(run: RunUnderTest) -> None:
