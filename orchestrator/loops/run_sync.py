@@ -231,6 +231,7 @@ class RunSync:
             return True
         now = await self._ledger.work(key)
         if now is None:
+            await self._relay.again(RelayKind.WORK, key, now_ms=self._now_ms())
             then, due = LEASED, row.expiry * 1000
         else:
             then = as_on_ledger(now.state, now.outcome)
@@ -291,12 +292,15 @@ class RunSync:
     async def _end_lease(self, row: SlotRow, *, now: int, synced: int) -> None:
         """A lease is undelivered when the ledger was read beyond its end, and nobody here was to carry its work."""
         until = row.expiry * 1000 + int(self._desk.terms.grace.total_seconds() * 1000)
+        terms = self._desk.terms
+        key = WorkKey(pool_id=terms.pool_id, run=terms.run, node=row.node, step=row.step, index=row.index).hash
+        queued = await self._relay.get(RelayKind.WORK, key)
         if until > min(now, synced):
             await self._store.put_off(row.id, until_ms=max(until, now + LOOK_AGAIN_MS // 5))
+            if queued is not None and queued.state is ReceiptState.CARRIED and await self._ledger.work(key) is None:
+                # A reorg so short that no event told of it: the receipt was true, and is not any more.
+                await self._relay.again(RelayKind.WORK, key, now_ms=now)
             return
-        terms = self._desk.terms
-        key = WorkKey(pool_id=terms.pool_id, run=terms.run, node=row.node, step=row.step, index=row.index)
-        queued = await self._relay.get(RelayKind.WORK, key.hash)
         if queued is not None and queued.state is ReceiptState.QUEUED:
             await self._store.put_off(row.id, until_ms=now + LOOK_AGAIN_MS)
             return

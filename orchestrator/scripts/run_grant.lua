@@ -55,7 +55,8 @@ redis.call('HSET', P .. 'run:slot:' .. id, 'rev', 1, 'step', step, 'node', node,
 redis.call('SET', asked_before, id, 'PX', remembered)
 redis.call('ZADD', P .. 'run:slots:' .. step, expiry, id)
 redis.call('ZADD', P .. 'run:steps', step, step)
-redis.call('ZADD', P .. 'run:due', expiry .. '000', id)
+-- Somebody looks at it a while before its end, when there is still time to carry its work again.
+redis.call('ZADD', P .. 'run:due', string.format('%.0f', (tonumber(expiry) - 60) * 1000), id)
 redis.call('LPUSH', P .. 'run:node:' .. node, id)
 redis.call('LTRIM', P .. 'run:node:' .. node, 0, 499)
 redis.call('SADD', live, id)

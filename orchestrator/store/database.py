@@ -60,6 +60,7 @@ NAMES = (
     "overdue",
     "patch_task",
     "place",
+    "relay_again",
     "relay_put",
     "relay_settle",
     "renew",

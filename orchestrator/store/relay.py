@@ -56,6 +56,10 @@ class RelayStore:
         pairs = dict(zip(fields[::2], fields[1::2], strict=True))
         return _row(name, text_of(pairs)), bool(same)
 
+    async def again(self, kind: RelayKind, name: str, *, now_ms: int) -> bool:
+        """Queues once more what was carried, because the chain took it back; whether it was carried."""
+        return bool(await self._database.call("relay_again", kind.value, name, now_ms))
+
     async def get(self, kind: RelayKind, name: str) -> RelayRow | None:
         """One thing; None if it was never queued, or that is long ago."""
         found = await self._database.ask("HGETALL", self._key(kind, name))

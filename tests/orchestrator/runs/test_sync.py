@@ -105,6 +105,32 @@ async def test_a_submission_that_the_chain_takes_back_is_a_lease_again(run: RunU
     assert (item["sha256"], item["units"]) == (sha(2), 9)
 
 
+async def test_work_that_the_chain_takes_back_is_carried_again(run: RunUnderTest) -> None:
+    key = await run.member()
+    work = await run.delivered(key, await run.lease(key))
+    run.chain.take_back(work)
+    await run.sync.round()
+    assert await run.relayer.round() == 1
+    await run.sync.round()
+    assert (await run.view())["pending"] == 4
+
+
+async def test_work_that_vanishes_before_anybody_read_of_it_is_carried_again_while_its_lease_lasts(
+    run: RunUnderTest,
+) -> None:
+    key = await run.member()
+    grant = await run.lease(key)
+    await run.hand_in(key, run.signed(key, grant))
+    await run.relayer.round()
+    run.chain.works.clear()
+    run.chain.happened.pop()
+    await run.pool.clock.turn(timedelta(seconds=50))
+    await run.sync.round()
+    assert await run.relayer.round() == 1
+    await run.sync.round()
+    assert (await run.view())["pending"] == 4
+
+
 @pytest.mark.parametrize("hidden", [False, True], ids=["from the transaction", "a carrier's contract hides the lease"])
 async def test_after_the_loss_of_redis_everything_is_read_from_the_ledger_again(
     make_run: MakeRun, *, hidden: bool
