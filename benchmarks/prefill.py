@@ -1,0 +1,152 @@
+"""Checking by prefill against generating the same tokens, one engine, one thread; `python -m benchmarks.prefill`.
+
+Both are measured in turns in one process, and medians are compared. `prefill` is states and logits of every token;
+`checked` is all that checks 8 to 10 need: the same, with every proof compared and every draw replayed. Generation draws
+with the slot's noise and builds proofs. A batch of 16 or more is in groups of 8. `MUSTER_BATCHES`, `MUSTER_TOKENS`,
+`MUSTER_SHAPES` (by first words), `MUSTER_BENCHMARK_ROUNDS` choose what is measured; an accelerator is used if there is
+one.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.models import SHAPES, random_model
+from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST
+from rollouts.checks import gather
+from rollouts.engines.interface import Dtype, EngineName, FinishReason, SampleRequest
+from rollouts.engines.opening import open_engine
+from rollouts.policy import Policy, load_policy
+from rollouts.prefill import Answer, prefill
+from rollouts.samples import RolloutFile, Sample, SlotHeader
+from rollouts.sampling.parameters import SamplingParameters
+
+ROUNDS = int(os.environ.get("MUSTER_BENCHMARK_ROUNDS", "3"))
+BATCHES = [int(one) for one in os.environ.get("MUSTER_BATCHES", "1,16,128").split(",")]
+TOKENS = [int(one) for one in os.environ.get("MUSTER_TOKENS", "8,64,256,1024").split(",")]
+CHOSEN = tuple(os.environ.get("MUSTER_SHAPES", "tiny,small").split(","))
+PROMPT, EACH = 24, 8
+SEED = b"\x01" * 32
+WANTED = {(1, 256): 25.0, (16, 256): 6.0}
+HEADER = SlotHeader(
+    run=ZERO_DIGEST,
+    step=0,
+    index=0,
+    node=ZERO_ADDRESS,
+    checkpoint=ZERO_DIGEST,
+    environment="none",
+    environment_version="1",
+    engine=EngineName.TORCH,
+    dtype=Dtype.FLOAT32,
+)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long it takes."""
+    began = time.perf_counter()
+    work()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def requests_of(batch: int) -> list[SampleRequest]:
+    """Groups of `EACH`, or one of all that there are; prompts differ in their last token."""
+    return [
+        SampleRequest(sample=sample, prompt_tokens=(*range(2, PROMPT + 1), 30 + sample // EACH), seed=SEED)
+        for sample in range(batch)
+    ]
+
+
+def measure(folder: Path, policy: Policy, batch: int, tokens: int) -> tuple[int, list[float]]:
+    """How many tokens there were, and median seconds: generation, prefill, all of the checking."""
+    engine = open_engine(EngineName.TORCH, dtype=Dtype.FLOAT32, max_batch=batch)
+    engine.load(folder, version=ZERO_DIGEST)
+    requests, parameters = requests_of(batch), SamplingParameters(max_new_tokens=tokens)
+    drawn = sorted(engine.generate(requests, parameters), key=lambda one: one.sample)
+    blank = Sample(
+        group=0,
+        sample=0,
+        prompt_index=0,
+        prompt_tokens=np.zeros(1, np.int32),
+        output_tokens=np.zeros(1, np.int32),
+        logprobs=np.zeros(1, np.float32),
+        finish=FinishReason.LENGTH,
+        task_reward=0.0,
+        length_penalty=0.0,
+        reward=0.0,
+        target_length=None,
+        proofs=b"",
+    )
+    samples = [
+        replace(
+            blank,
+            sample=one.sample,
+            prompt_tokens=np.array(request.prompt_tokens, np.int32),
+            output_tokens=np.array(one.tokens, np.int32),
+            proofs=one.proofs,
+        )
+        for request, one in zip(requests, drawn, strict=True)
+    ]
+    answers = [Answer(sample.prompt_tokens, sample.output_tokens) for sample in samples]
+    file = RolloutFile(HEADER, tuple(samples))
+    works: tuple[Callable[[], object], ...] = (
+        lambda: list(engine.generate(requests, parameters)),
+        lambda: sum(len(rows.spans) for rows in prefill(policy, answers)),
+        lambda: gather(policy, file, range(batch), seed=SEED, parameters=parameters),
+    )
+    took: list[list[float]] = [[] for _ in works]
+    for _ in range(ROUNDS):
+        for of_one, work in zip(took, works, strict=True):
+            of_one.append(seconds(work))
+    engine.close()
+    return file.units, [statistics.median(of_one) for of_one in took]
+
+
+def main() -> None:
+    """Measures and prints."""
+    torch.set_num_threads(1)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with tempfile.TemporaryDirectory() as home:
+        for shape in (shape for shape in SHAPES if shape.startswith(CHOSEN)):
+            folder = random_model(Path(home) / shape, shape)
+            policy = load_policy(folder, dtype=Dtype.FLOAT32, device=device)
+            table = Table(title=f"{shape} parameters, float32 on {device}, medians of {ROUNDS} rounds in turns")
+            columns = (
+                "answers",
+                "new tokens",
+                "generated, s",
+                "prefill, s",
+                "checked, s",
+                "prefill",
+                "checked",
+                "wanted",
+            )
+            for column in columns:
+                table.add_column(column, justify="right")
+            for batch in BATCHES:
+                for tokens in TOKENS:
+                    _, (generated, prefilled, checked) = measure(folder, policy, batch, tokens)
+                    table.add_row(
+                        str(batch),
+                        str(tokens),
+                        *(f"{one:.3f}" for one in (generated, prefilled, checked)),
+                        *(f"{generated / one:.1f}x" for one in (prefilled, checked)),
+                        f"≥ {WANTED.get((batch, tokens), 1.0):g}x",
+                    )
+            Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    main()
