@@ -14,22 +14,20 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.models import SHAPES, random_model
-from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST
+from benchmarks.rollout_files import as_file
+from protocol.identifiers import ZERO_DIGEST
 from rollouts.checks import gather
-from rollouts.engines.interface import Dtype, EngineName, FinishReason, SampleRequest
+from rollouts.engines.interface import Dtype, EngineName, SampleRequest
 from rollouts.engines.opening import open_engine
 from rollouts.policy import Policy, load_policy
 from rollouts.prefill import Answer, prefill
-from rollouts.samples import RolloutFile, Sample, SlotHeader
 from rollouts.sampling.parameters import SamplingParameters
 
 ROUNDS = int(os.environ.get("MUSTER_BENCHMARK_ROUNDS", "3"))
@@ -39,17 +37,6 @@ CHOSEN = tuple(os.environ.get("MUSTER_SHAPES", "tiny,small").split(","))
 PROMPT, EACH = 24, 8
 SEED = b"\x01" * 32
 WANTED = {(1, 256): 25.0, (16, 256): 6.0}
-HEADER = SlotHeader(
-    run=ZERO_DIGEST,
-    step=0,
-    index=0,
-    node=ZERO_ADDRESS,
-    checkpoint=ZERO_DIGEST,
-    environment="none",
-    environment_version="1",
-    engine=EngineName.TORCH,
-    dtype=Dtype.FLOAT32,
-)
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -69,38 +56,14 @@ def requests_of(batch: int) -> list[SampleRequest]:
     ]
 
 
-def measure(folder: Path, policy: Policy, batch: int, tokens: int) -> tuple[int, list[float]]:
-    """How many tokens there were, and median seconds: generation, prefill, all of the checking."""
+def measure(folder: Path, policy: Policy, batch: int, tokens: int) -> list[float]:
+    """Median seconds: generation, prefill, all of the checking."""
     engine = open_engine(EngineName.TORCH, dtype=Dtype.FLOAT32, max_batch=batch)
     engine.load(folder, version=ZERO_DIGEST)
     requests, parameters = requests_of(batch), SamplingParameters(max_new_tokens=tokens)
-    drawn = sorted(engine.generate(requests, parameters), key=lambda one: one.sample)
-    blank = Sample(
-        group=0,
-        sample=0,
-        prompt_index=0,
-        prompt_tokens=np.zeros(1, np.int32),
-        output_tokens=np.zeros(1, np.int32),
-        logprobs=np.zeros(1, np.float32),
-        finish=FinishReason.LENGTH,
-        task_reward=0.0,
-        length_penalty=0.0,
-        reward=0.0,
-        target_length=None,
-        proofs=b"",
-    )
-    samples = [
-        replace(
-            blank,
-            sample=one.sample,
-            prompt_tokens=np.array(request.prompt_tokens, np.int32),
-            output_tokens=np.array(one.tokens, np.int32),
-            proofs=one.proofs,
-        )
-        for request, one in zip(requests, drawn, strict=True)
-    ]
-    answers = [Answer(sample.prompt_tokens, sample.output_tokens) for sample in samples]
-    file = RolloutFile(HEADER, tuple(samples))
+    drawn = engine.generate(requests, parameters)
+    file = as_file(requests, drawn, engine=EngineName.TORCH, dtype=Dtype.FLOAT32)
+    answers = [Answer(sample.prompt_tokens, sample.output_tokens) for sample in file.samples]
     works: tuple[Callable[[], object], ...] = (
         lambda: list(engine.generate(requests, parameters)),
         lambda: sum(len(rows.spans) for rows in prefill(policy, answers)),
@@ -111,7 +74,7 @@ def measure(folder: Path, policy: Policy, batch: int, tokens: int) -> tuple[int,
         for of_one, work in zip(took, works, strict=True):
             of_one.append(seconds(work))
     engine.close()
-    return file.units, [statistics.median(of_one) for of_one in took]
+    return [statistics.median(of_one) for of_one in took]
 
 
 def main() -> None:
@@ -137,7 +100,7 @@ def main() -> None:
                 table.add_column(column, justify="right")
             for batch in BATCHES:
                 for tokens in TOKENS:
-                    _, (generated, prefilled, checked) = measure(folder, policy, batch, tokens)
+                    generated, prefilled, checked = measure(folder, policy, batch, tokens)
                     table.add_row(
                         str(batch),
                         str(tokens),
