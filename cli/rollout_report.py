@@ -9,7 +9,7 @@ import torch
 from cli.documents import read_document
 from cli.output import note, printable, say, show_fields, show_json, show_table, warn
 from protocol.errors import InvalidInput
-from protocol.identifiers import digest
+from protocol.identifiers import Digest, digest
 from protocol.wire.runs import SlotGrant
 from rollouts.calibration import RolloutCalibration
 from rollouts.checks import CheckResult, Finding, SlotFacts, State, open_version
@@ -36,10 +36,13 @@ def verify(
     Raises:
         MusterError: It could not be looked at.
     """
+    stands_on = None if beacon is None else digest(beacon)
     return verify_file(
         file,
         open_version(model),
-        facts=_facts(file, lease, beacon, units),
+        facts=None if lease is None else _facts(lease, stands_on, units),
+        beacon=stands_on,
+        units=units,
         calibration=None if calibration is None else RolloutCalibration.read(calibration),
         dtype=dtype,
         device=_device(device),
@@ -79,15 +82,11 @@ def show_samples(file: Path, *, model: Path | None, group: int | None, limit: in
         note(f"{len(chosen) - limit} more samples; --limit shows them")
 
 
-def _facts(file: Path, lease: Path | None, beacon: str | None, units: int | None) -> SlotFacts | None:
-    stands_on = None if beacon is None else digest(beacon)
-    if lease is not None:
-        grant = read_document(lease, SlotGrant, made_by="the task that leased the slot")
-        if stands_on not in {None, grant.beacon}:
-            raise InvalidInput(f"the grant's beacon is {grant.beacon}", hint="give --lease or --beacon, not both")
-        return SlotFacts.of_lease(grant.lease.lease, beacon=grant.beacon, units=units)
-    found, _ = read(file)
-    return None if found is None else SlotFacts.of_file(found, beacon=stands_on, units=units)
+def _facts(lease: Path, beacon: Digest | None, units: int | None) -> SlotFacts:
+    grant = read_document(lease, SlotGrant, made_by="the task that leased the slot")
+    if beacon not in {None, grant.beacon}:
+        raise InvalidInput(f"the grant's beacon is {grant.beacon}", hint="give --lease or --beacon, not both")
+    return SlotFacts.of_lease(grant.lease.lease, beacon=grant.beacon, units=units)
 
 
 def _device(name: str | None) -> torch.device | None:

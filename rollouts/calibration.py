@@ -7,6 +7,7 @@ show. What has no entry can't be judged statistically, with one exception: float
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -70,6 +71,11 @@ class RolloutCalibration(Calibration):
     """Limits for all that a pool allows."""
 
     entries: Annotated[tuple[Limits, ...], Field(max_length=4096)]
+
+    @classmethod
+    def shipped(cls) -> Self:
+        """What was measured for small models with this release; a pool measures its own."""
+        return cls.read(Path(__file__).with_name("calibrations.json"))
 
     def limits_for(self, models: tuple[str, ...], *, prover: Arithmetic, verifier: Arithmetic) -> Limits | None:
         """The first entry for one of these names, if there is one."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from protocol.identifiers import Digest
 from rollouts.calibration import Limits, RolloutCalibration, float32_limits, model_names
 from rollouts.checks import (
     EXACT_CHECKS,
@@ -70,6 +71,8 @@ def verify_file(
     version: CheckedVersion,
     *,
     facts: SlotFacts | None = None,
+    beacon: Digest | None = None,
+    units: int | None = None,
     calibration: RolloutCalibration | None = None,
     dtype: Dtype | None = None,
     device: torch.device | None = None,
@@ -80,8 +83,10 @@ def verify_file(
     Args:
         path: The file.
         version: That its slot was leased for.
-        facts: Of its slot; None if all that is known is in the file.
-        calibration: Limits; for float32 on both sides there are some without.
+        facts: Of its slot; None if all that is known of it is in the file, and these two:
+        beacon: The hash of the block that the seed stands on.
+        units: The work units that were submitted.
+        calibration: Limits; None for those that were shipped. For float32 on both sides there are some without.
         dtype: What to compute in; None for what the file names.
         device: Where; None for an accelerator if there is one.
         rows: Which rows to compute again; None for all.
@@ -93,8 +98,9 @@ def verify_file(
     file, format_result = read(path)
     if file is None:
         return Verification(file=None, results=(format_result,), limits=None)
-    facts = facts or SlotFacts.of_file(file, beacon=None)
+    facts = facts or SlotFacts.of_file(file, beacon=beacon, units=units)
     dtype = dtype or file.header.dtype
+    calibration = calibration or RolloutCalibration.shipped()
     limits = limits_of(file, version, calibration=calibration, dtype=dtype)
     case = Case(file=file, facts=facts, version=version, limits=limits)
     fits = fits_model(case)
@@ -138,13 +144,13 @@ def with_evidence(case: Case, policy: Policy, *, rows: Sequence[int] | None = No
 
 
 def limits_of(
-    file: RolloutFile, version: CheckedVersion, *, calibration: RolloutCalibration | None, dtype: Dtype
+    file: RolloutFile, version: CheckedVersion, *, calibration: RolloutCalibration, dtype: Dtype
 ) -> Limits | None:
     """What honest work shows for this file's engine and type, checked by torch in `dtype`; None if nobody measured."""
     names = model_names(version.model, digest=version.digest)
     prover = Arithmetic(engine=file.header.engine, dtype=file.header.dtype)
     verifier = Arithmetic(engine=EngineName.TORCH, dtype=dtype)
-    found = None if calibration is None else calibration.limits_for(names, prover=prover, verifier=verifier)
+    found = calibration.limits_for(names, prover=prover, verifier=verifier)
     if found is None and prover.dtype is Dtype.FLOAT32 and dtype is Dtype.FLOAT32:
         return float32_limits(names)
     return found

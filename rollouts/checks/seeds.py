@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -18,13 +18,20 @@ RATIONALE = (
     "seed leaves no choice, and whoever has it draws the same to the bit, so any difference was made on purpose."
 )
 
+_MOST_MISSING = 4
+"""A file that names many groups and holds little of them is not drawn again: it costs its maker nothing to write."""
+
 
 def judge(case: Case) -> CheckResult:
     """Draws the slot again and compares row by row; without the seed, as much as can be said without it."""
     seed, facts = case.facts.seed, case.facts
-    size = case.version.recipe.group_size
-    findings = list(_numbers(case, facts.groups * size))
-    figures = {"groups": facts.groups, "samples": len(case.file.samples)}
+    wanted, rows = facts.groups * case.version.recipe.group_size, len(case.file.samples)
+    figures = {"groups": facts.groups, "samples": rows}
+    if facts.from_file and wanted > _MOST_MISSING * rows:
+        what = f"{rows} samples in {facts.groups} groups, which have {wanted}"
+        finding = Finding(reason=ReasonCode.SEED_GROUPS, what=what)
+        return concluded(CHECK.name, [finding], fails=CHECK.fails, figures=figures)
+    findings = list(_numbers(case, wanted))
     if seed is not None:
         plan = case.version.planner.plan(seed, groups=facts.groups)
         findings += _rows(case, {sample: group for group in plan.groups for sample in group.samples})
@@ -38,19 +45,20 @@ def _numbers(case: Case, count: int) -> Iterator[Finding]:
     """Every sample of every group once, and in order."""
     numbers = [sample.sample for sample in case.file.samples]
     size = case.version.recipe.group_size
-    there = Counter(numbers)
     missing = defaultdict(list)
-    for number in sorted(set(range(count)) - there.keys()):
+    for number in sorted(set(range(count)) - set(numbers)):
         missing[number // size].append(number)
     for group, lacking in missing.items():
         yield Finding(
             reason=ReasonCode.SEED_GROUPS, what=f"group {group} lacks {_listed(lacking)} of its {size}", group=group
         )
+    seen: set[int] = set()
     for row, number in enumerate(numbers):
         if number >= count:
             yield case.finding(ReasonCode.SEED_GROUPS, f"sample {number} is past the slot's {count} samples", row=row)
-        elif there[number] > 1 and numbers.index(number) != row:
+        elif number in seen:
             yield case.finding(ReasonCode.SEED_GROUPS, f"sample {number} stands here again", row=row)
+        seen.add(number)
     if not missing and len(numbers) == count:
         for row, number in enumerate(numbers):
             if number != row:

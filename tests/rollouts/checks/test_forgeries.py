@@ -195,6 +195,15 @@ def test_most_of_that_is_seen_without_the_beacon(
     assert "beacon" in results["sampling"].note
 
 
+def test_a_file_that_names_many_groups_is_not_drawn_at_their_cost(
+    judge: Judge, honest: RolloutFile, facts: SlotFacts
+) -> None:
+    scattered = with_rows(honest, [replace(one, group=1000 + row) for row, one in enumerate(honest.samples)])
+    one_a_group = replace(SlotFacts.of_file(scattered, beacon=facts.beacon), groups=4 * len(honest.samples))
+    [finding] = judge(scattered, one_a_group)["seeds"].findings
+    assert finding.what == "12 samples in 48 groups, which have 192"
+
+
 def test_another_beacon_draws_other_prompts(judge: Judge, honest: RolloutFile, facts: SlotFacts) -> None:
     assert judge(honest, replace(facts, beacon=digest(b"\1" * 32)))["seeds"].state is State.FAILED
 

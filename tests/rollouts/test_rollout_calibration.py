@@ -1,0 +1,63 @@
+"""Limits of whole files: found by version before architecture, measured with headroom, and built in for float32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rollouts.calibration import (
+    FLOAT32_SAMPLING,
+    RolloutCalibration,
+    SamplingLimits,
+    float32_limits,
+    model_names,
+)
+from rollouts.engines.interface import Dtype, EngineName
+from rollouts.model import read_model
+from rollouts.sampling.replay import Replay
+from rollouts.toploc import Arithmetic, BadCalibration
+
+SINGLE = Arithmetic(engine=EngineName.TORCH, dtype=Dtype.FLOAT32)
+HALF = Arithmetic(engine=EngineName.TORCH, dtype=Dtype.BFLOAT16)
+
+
+def test_a_models_own_entry_goes_before_its_architectures(qwen2: Path) -> None:
+    own, architecture = model_names(read_model(qwen2), digest="0x" + "ab" * 32)
+    assert (own, architecture) == ("ab" * 16, "qwen2-h96-l2-v64")
+    entries = tuple(float32_limits((name,)) for name in (architecture, own))
+    calibration = RolloutCalibration.from_json(RolloutCalibration(entries=entries).to_json())
+    found = calibration.limits_for((own, architecture), prover=SINGLE, verifier=SINGLE)
+    assert found == entries[1]
+    assert calibration.limits_for((own, architecture), prover=HALF, verifier=SINGLE) is None
+    assert calibration.limits_for(("other",), prover=SINGLE, verifier=SINGLE) is None
+
+
+@pytest.mark.parametrize(("share", "tokens", "most"), [(0.0, 1000, 0), (0.001, 10, 1), (0.001, 5000, 6), (1.0, 5, 6)])
+def test_a_short_file_may_have_one_mismatch_if_any_may(share: float, tokens: int, most: int) -> None:
+    assert SamplingLimits(mismatch_share=share, largest=1.0, largest_sum=1.0).mismatches(tokens) == most
+
+
+def test_limits_are_the_worst_of_honest_files_times_the_headroom() -> None:
+    honest = [
+        Replay(tokens=100, mismatches=2, largest=0.5, largest_sum=0.6),
+        Replay(tokens=100, mismatches=1, largest=0.2, largest_sum=0.9),
+    ]
+    limits = SamplingLimits.around(honest, headroom=2.0)
+    assert (limits.mismatch_share, limits.largest, limits.largest_sum) == (0.04, 1.0, 1.8)
+
+
+def test_no_measurement_goes_below_what_float32_is_allowed() -> None:
+    clean = Replay(tokens=100, mismatches=0, largest=0.0, largest_sum=0.0)
+    assert SamplingLimits.around([clean], headroom=2.0) == FLOAT32_SAMPLING
+
+
+def test_the_shipped_limits_can_be_read_and_know_bfloat16() -> None:
+    shipped = RolloutCalibration.shipped()
+    assert {one.prover.dtype for one in shipped.entries} == set(Dtype)
+    assert all(one.files > 1 and one.headroom > 1 for one in shipped.entries)
+
+
+def test_what_is_no_calibration_is_refused() -> None:
+    with pytest.raises(BadCalibration, match="Field required"):
+        RolloutCalibration.from_json(b'{"entries": [{"model": "a"}]}')
