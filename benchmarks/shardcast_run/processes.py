@@ -82,6 +82,17 @@ class Measured:
             stdin.write(line.encode() + b"\n")
             stdin.flush()
 
+    def said(self, what: str) -> list[dict[str, Any]]:
+        """Every line of JSON so far that has this key."""
+        with self._news:
+            return [line for line in self._said if what in line]
+
+    def kill(self) -> None:
+        """Ends it at once, as a power cut does: nothing in it gets to tidy up."""
+        self.look()
+        self._process.kill()
+        self._process.wait()
+
     def end_of_it(self, *, patience: float) -> int:
         """Waits until it ends by itself; its exit code."""
         return self._process.wait(patience)
