@@ -202,6 +202,39 @@ async def test_one_item_that_fails_holds_up_no_other(store: QueueStore, tmp_path
     assert [item.key for item in store.items()] == ["bad"]
 
 
+async def test_a_file_that_takes_long_holds_up_no_other(store: QueueStore, tmp_path: Path, clock: TurnedClock) -> None:
+    class OneIsSlow(Recorded):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate, self.delivered = asyncio.Event(), asyncio.Semaphore(0)
+
+        async def put(self, item: QueueItem) -> Mapping[str, str]:
+            if item.key == "slow":
+                await self.gate.wait()
+            return await super().put(item)
+
+        async def acknowledge(self, item: QueueItem) -> Mapping[str, str]:
+            self.delivered.release()
+            return await super().acknowledge(item)
+
+    delivery = OneIsSlow()
+    runner = QueueRunner(store, delivery, clock=clock)
+    slow = hand_over(store, tmp_path, "slow")
+    running = asyncio.create_task(runner.run())
+    for key in "abcdef":
+        hand_over(store, tmp_path, key)
+        runner.wake()
+        async with asyncio.timeout(20):
+            await delivery.delivered.acquire()
+    assert store.get(slow).stage is Stage.REQUESTED
+    delivery.gate.set()
+    async with asyncio.timeout(20):
+        await delivery.delivered.acquire()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert Counter(delivery.calls)["put"] == 7
+
+
 async def test_a_last_attempt_ignores_waits_and_counts_what_is_left(
     store: QueueStore, tmp_path: Path, clock: TurnedClock
 ) -> None:

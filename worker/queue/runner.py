@@ -115,19 +115,32 @@ class QueueRunner:
         self._woken.set()
 
     async def run(self) -> None:
-        """Works until cancelled."""
-        while True:
-            self._woken.clear()
-            if not await self.work():
-                await self._wait()
+        """Works until cancelled. An item that takes long, as a large file does, keeps one place and stops no other."""
+        under_way: dict[str, asyncio.Task[bool]] = {}
+        try:
+            while True:
+                self._woken.clear()
+                # Those that are under way are due too, as long as nothing was written down about them.
+                for item in await self._due(most=_AT_ONCE + len(under_way)):
+                    if item.id not in under_way and len(under_way) < _AT_ONCE:
+                        under_way[item.id] = asyncio.create_task(self._deliver(item), name=f"deliver {item.id}")
+                await self._wait(under_way)
+                for item_id in [item_id for item_id, task in under_way.items() if task.done()]:
+                    under_way.pop(item_id).result()
+        finally:
+            for task in under_way.values():
+                task.cancel()
+            await asyncio.gather(*under_way.values(), return_exceptions=True)
 
     async def work(self) -> int:
         """One round over what is due now; returns how many items were moved or finished."""
+        moved = await asyncio.gather(*(self._deliver(item) for item in await self._due(most=_AT_ONCE)))
+        return sum(moved)
+
+    async def _due(self, *, most: int) -> list[QueueItem]:
         now_ms = self._now_ms()
         latest_ms = now_ms + 2 * int(LONGEST_WAIT.total_seconds() * 1000)
-        due = await asyncio.to_thread(self._store.due, now_ms=now_ms, latest_ms=latest_ms, most=_AT_ONCE)
-        moved = await asyncio.gather(*(self._deliver(item) for item in due))
-        return sum(moved)
+        return await asyncio.to_thread(self._store.due, now_ms=now_ms, latest_ms=latest_ms, most=most)
 
     async def deliver_now(self, *, linger: timedelta = timedelta()) -> int:
         """Tries everything that waits once, also what was put off; returns how many items are left. For a last time.
@@ -210,15 +223,16 @@ class QueueRunner:
         _log.error("delivery-parked", item=item.id, stage=item.stage, why=why)
         await asyncio.to_thread(self._store.park, item, why=why)
 
-    async def _wait(self) -> None:
-        """Until something is added, or the next item is due."""
+    async def _wait(self, under_way: Mapping[str, asyncio.Task[bool]]) -> None:
+        """Until something is added or done, or the next item is due."""
         now_ms = self._now_ms()
-        waiting = [item.not_before_ms for item in await asyncio.to_thread(self._store.items) if not item.parked]
+        items = await asyncio.to_thread(self._store.items) if len(under_way) < _AT_ONCE else []
+        waiting = [item.not_before_ms for item in items if not item.parked and item.id not in under_way]
         pause = min([_IDLE, *(timedelta(milliseconds=max(10, at - now_ms)) for at in waiting)])
         woken = asyncio.ensure_future(self._woken.wait())
         alarm = asyncio.ensure_future(self._clock.sleep(pause))
         try:
-            await asyncio.wait({woken, alarm}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({woken, alarm, *under_way.values()}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in (woken, alarm):
                 task.cancel()
