@@ -184,7 +184,10 @@ def write_recipe(folder: Path, recipe: Recipe, *, eligible: Sequence[int] = ()) 
 
 
 def eligible_prompts(folder: Path, recipe: Recipe) -> EligiblePrompts:
-    """Returns the prompts that slots of this version are drawn from. A table is mapped, not read.
+    """Returns the prompts that slots of this version are drawn from.
+
+    A table is read, at most 512 MiB of it, and not mapped: who can write to the folder could change a mapped one after
+    it was checked, or end the process by cutting it off.
 
     Raises:
         BadVersionFolder: The table is missing, of another length than the recipe says, or not increasing.
@@ -197,9 +200,11 @@ def eligible_prompts(folder: Path, recipe: Recipe) -> EligiblePrompts:
         size = path.stat().st_size
         if size != 8 * prompts.count:
             raise BadVersionFolder(f"{path} has {size} bytes where {prompts.count} prompts have {8 * prompts.count}")
-        indices = np.memmap(path, dtype="<u8", mode="r")
+        indices = np.fromfile(path, dtype="<u8", count=prompts.count)
     except OSError as error:
         raise BadVersionFolder(f"{path} can't be read: {error.strerror}") from error
+    if len(indices) != prompts.count:
+        raise BadVersionFolder(f"{path} was cut off while it was being read")
     if not _increasing(indices) or int(indices[-1]) > _LARGEST_INDEX:
         raise BadVersionFolder(f"the indices in {path} do not increase, or end past 2^63")
     return EligiblePrompts(indices)

@@ -13,7 +13,7 @@ from protocol.clock import Clock
 from protocol.identifiers import Digest
 from protocol.wire.runs import CheckpointRef
 from rollouts.errors import BadVersionFolder
-from rollouts.task.policies import NoPolicy
+from rollouts.task.policies import INCOMING, NoPolicy
 from shardcast.client import Client
 from shardcast.freshness import Announced
 
@@ -55,7 +55,7 @@ class RelayFetch:
                 f"version {checkpoint.version} is not here, and the run names no relays",
                 hint="the pool's owner names them in the orchestrator's settings, or the trainer with the version",
             )
-        incoming = to.with_name(f".incoming-{to.name}")
+        incoming = to.with_name(f"{INCOMING}{to.name}")
         wanted = Announced(checkpoint.version, checkpoint.attempt, checkpoint.digest)
         async with Client(
             checkpoint.relays,

@@ -40,8 +40,7 @@ class SlotGenerator:
         clock: Whose time is measured.
 
     Raises:
-        BadVersionFolder: The folder has no usable recipe or prompts.
-        ModelUnusable: It has no usable tokenizer.
+        BadVersionFolder: The folder has no usable recipe, prompts or tokenizer.
         UnknownEnvironment: The recipe's environment is not installed here.
     """
 

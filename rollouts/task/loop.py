@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import structlog
 
 from protocol.clock import Clock
-from protocol.errors import Conflict, InvalidInput, MusterError, RateLimited
+from protocol.errors import Conflict, InvalidInput, MusterError, RateLimited, Unavailable
 from protocol.identifiers import Digest
+from protocol.wire.bridge import HandOver
 from protocol.wire.runs import CheckpointRef, SlotGrant, SlotName, SlotWish, StepAnswer
 from rollouts.engines.errors import EngineFailed, GenerationStopped
 from rollouts.engines.interface import Engine
+from rollouts.samples import RolloutFile
 from rollouts.task.bridge import Bridge
 from rollouts.task.generator import Produced, SlotGenerator
 from rollouts.task.outbox import Outbox, figures
@@ -36,6 +39,10 @@ _PAUSE = timedelta(seconds=2)
 _LONGEST_PAUSE = timedelta(seconds=60)
 _LOOK_AHEAD = timedelta(seconds=2)
 _LAST_PATIENCE = timedelta(milliseconds=700)
+_CLOSING_PATIENCE = timedelta(milliseconds=200)
+"""Together under the second within which a task stops."""
+
+_T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 
 
@@ -44,6 +51,13 @@ class VersionWentBack(Conflict):
 
     code = "version-went-back"
     default_hint = "versions only grow; ask the pool's owner what happened"
+
+
+class DiskTrouble(Unavailable):
+    """A volume can't be read or written now."""
+
+    code = "disk-trouble"
+    default_hint = "make room on the volumes of the task, and look at the disk's health"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +94,8 @@ class RolloutTask:
         self._clock = clock
         self._stop = asyncio.Event()
         self._halt = threading.Event()
+        self._engine_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        self._closing: Future[None] | None = None
         self._scorer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="score")
         self._policy: HeldPolicy | None = None
         self._generator: SlotGenerator | None = None
@@ -100,9 +116,6 @@ class RolloutTask:
         Raises:
             EngineFailed: The engine failed too often in a row.
         """
-        left = await self._outbox.hand_over_left()
-        if left:
-            _log.info("left-files-handed-over", files=left)
         while not self._stop.is_set():
             try:
                 pause = await self._until_stopped(self._turn())
@@ -118,6 +131,8 @@ class RolloutTask:
                 pause = self._failed(error)
             except MusterError as error:
                 pause = self._put_off(error)
+            except OSError as error:
+                pause = self._put_off(DiskTrouble(f"{error.filename or 'a volume'}: {error.strerror or error}"))
             else:
                 self._pause = _PAUSE
             await self._wait(pause)
@@ -138,6 +153,8 @@ class RolloutTask:
     async def _turn(self) -> timedelta:
         """One slot, or nothing to do; returns how long to wait before the next."""
         answer = await self._bridge.step()
+        if left := await self._outbox.hand_over_left():
+            _log.info("left-files-handed-over", files=left)
         if answer.checkpoint is None or answer.need == 0:
             _log.info("nothing-to-do", why=answer.reason, step=answer.step)
             return timedelta(milliseconds=max(answer.retry_after_ms, 100))
@@ -150,9 +167,10 @@ class RolloutTask:
             if newer.checkpoint is None or newer.checkpoint.digest != grant.lease.digest:
                 raise GenerationStopped("the lease names a version that the run does not")
             generator = await self._ready(newer.run_id, newer.checkpoint)
-        produced = await self._generate(generator, grant)
+        ends = self._clock.monotonic() + grant.lease.expiry - self._clock.now().timestamp()
+        produced = await self._generate(generator, grant, ends=ends)
         self._failures = 0
-        handed = await asyncio.to_thread(self._outbox.put, produced.file)
+        handed = await self._write(produced.file, ends=ends)
         await self._outbox.hand_over(handed)
         await self._done(answer, produced)
         return timedelta()
@@ -170,7 +188,7 @@ class RolloutTask:
         except InvalidInput as error:
             raise self._give_up_on(checkpoint.digest, error) from error
         try:
-            generator = await asyncio.to_thread(self._load, policy)
+            generator = await self._with_engine(self._load, policy)
         except BaseException as error:
             policy.release()
             self._generator = None
@@ -186,18 +204,23 @@ class RolloutTask:
 
     def _load(self, policy: HeldPolicy) -> SlotGenerator:
         self._engine.load(policy.folder, version=policy.digest)
+        generator = SlotGenerator(self._engine, policy, scorer=self._scorer, clock=self._clock)
         policy.check_unchanged()
-        return SlotGenerator(self._engine, policy, scorer=self._scorer, clock=self._clock)
+        return generator
 
-    async def _generate(self, generator: SlotGenerator, grant: SlotGrant) -> Produced:
-        expiry = float(grant.lease.expiry)
+    async def _with_engine(self, function: Callable[..., _T], *args: object) -> _T:
+        """Runs something on the one thread that uses the engine; who stops waiting does not stop it."""
+        return await asyncio.get_running_loop().run_in_executor(self._engine_thread, function, *args)
+
+    async def _generate(self, generator: SlotGenerator, grant: SlotGrant, *, ends: float) -> Produced:
+        """Makes the slot's file, unless its lease ends before: at `ends`, by a clock that nobody sets."""
 
         def should_stop() -> bool:
-            return self._halt.is_set() or self._clock.now().timestamp() >= expiry
+            return self._halt.is_set() or self._clock.monotonic() >= ends
 
         looking = asyncio.create_task(self._look_ahead(generator))
         try:
-            return await asyncio.to_thread(generator.produce, grant, should_stop=should_stop)
+            return await self._with_engine(partial(generator.produce, grant, should_stop=should_stop))
         except GenerationStopped:
             with suppress(MusterError):
                 await self._bridge.release(SlotName(step=grant.lease.step, index=grant.lease.index))
@@ -209,13 +232,31 @@ class RolloutTask:
             with suppress(asyncio.CancelledError):
                 await looking
 
+    async def _write(self, file: RolloutFile, *, ends: float) -> HandOver:
+        """Writes a finished file; waits for a volume that can't be written as long as the lease lasts.
+
+        Raises:
+            OSError: It still can't.
+        """
+        while True:
+            try:
+                return await asyncio.to_thread(self._outbox.put, file)
+            except OSError as error:
+                if self._clock.monotonic() >= ends:
+                    raise
+                _log.warning("file-not-written", why=str(error), hint=DiskTrouble.default_hint)
+                await self._clock.sleep(_PAUSE)
+
     def _give_up_on(self, digest: Digest, error: InvalidInput) -> InvalidInput:
         """A version that can't be generated with is not leased again: its slots would only go undelivered."""
         self._unusable[digest] = error
         return error
 
     async def _look_ahead(self, generator: SlotGenerator) -> None:
-        """Fetches the next version while this one is generated with; any trouble shows again when it is wanted."""
+        """Fetches the next version while this one is generated with; any trouble shows again when it is wanted.
+
+        So it raises nothing: the file that is being made is worth more than the next version.
+        """
         while True:
             await self._clock.sleep(_LOOK_AHEAD)
             try:
@@ -224,8 +265,11 @@ class RolloutTask:
                 if newest is not None and newest.digest != generator.version and newest.version > self._newest:
                     (await self._policies.hold(answer.run_id, newest)).release()
                     return
-            except MusterError as error:
-                _log.info("look-ahead-failed", why=error.detail)
+            except InvalidInput as error:  # it would come as bad again, and again in full
+                _log.warning("look-ahead-failed", why=error.detail)
+                return
+            except (MusterError, OSError) as error:
+                _log.info("look-ahead-failed", why=str(error))
 
     async def _done(self, answer: StepAnswer, produced: Produced) -> None:
         samples, units = produced.file.samples, produced.file.units
@@ -276,9 +320,12 @@ class RolloutTask:
             task.cancel()
 
     async def aclose(self) -> None:
-        """Lets go of the policy, the engine and the scorer."""
+        """Lets go of the policy, the engine and the scorer; does not wait long for what they are still at."""
         self._scorer.shutdown(wait=False, cancel_futures=True)
-        self._engine.close()
+        if self._closing is None:
+            self._closing = self._engine_thread.submit(self._engine.close)
+            self._engine_thread.shutdown(wait=False)
+        await asyncio.wait({asyncio.wrap_future(self._closing)}, timeout=_CLOSING_PATIENCE.total_seconds())
         if self._policy is not None:
             self._policy.release()
 

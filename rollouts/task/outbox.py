@@ -67,7 +67,11 @@ class Outbox:
         self._forget(file)
 
     async def hand_over_left(self) -> int:
-        """Gives what an earlier life of the task left, and returns how many files that was."""
+        """Gives what was finished and not taken, by an earlier life of the task too; returns how many files that was.
+
+        Raises:
+            MusterError: The worker takes one not now; it and those after it are kept.
+        """
         if not self._home.is_dir():
             return 0
         given = 0
@@ -78,6 +82,8 @@ class Outbox:
             except ValidationError:
                 note.unlink()
             except MusterError as error:
+                if error.retryable:
+                    raise
                 _log.warning("left-file-not-taken", file=note.stem, why=error.detail)
         for path in self._home.iterdir():  # whatever was not finished; the slot's lease expires without guilt
             if path.suffix != ".json" and not path.with_suffix(".json").exists():

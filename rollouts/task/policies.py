@@ -1,7 +1,8 @@
 """Versions of the policy on the shared volume: fetched once for all tasks, checked before use, removed when old.
 
-<shared>/checkpoints/<digest>/          a version, whole
-<shared>/checkpoints/.<digest>.lock     held shared by who uses it, alone by who fetches or removes it
+<shared>/checkpoints/<digest>/            a version, whole
+<shared>/checkpoints/.incoming-<digest>/  what is being fetched, or was when a fetch broke
+<shared>/checkpoints/.<digest>.lock       held shared by who uses it, alone by who fetches or removes it
 """
 
 from __future__ import annotations
@@ -30,8 +31,17 @@ from rollouts.errors import BadVersionFolder
 KEPT_VERSIONS = 2
 """Beside those in use: the one that is generated with and the one before, should the step move back."""
 
+INCOMING = ".incoming-"
+"""Begins the name of the folder that a version is fetched into."""
+_KEPT_INCOMING = 1
+"""Of broken fetches: the newest may still be gone on with."""
+
 _LOOK_AGAIN = timedelta(milliseconds=200)
 _log = structlog.get_logger(__name__)
+
+
+Stamp = tuple[tuple[str, int, int, int, int], ...]
+"""Name, size, both times and inode of each file of a folder."""
 
 
 class Fetch(Protocol):
@@ -52,6 +62,13 @@ class NoPolicy(Unavailable):
     code = "no-policy"
 
 
+class DamagedPolicy(Unavailable):
+    """What is here is not the version, and another task is using it."""
+
+    code = "damaged-policy"
+    default_hint = "stop the other tasks on this volume; the version is then fetched again"
+
+
 @dataclass(slots=True)
 class HeldPolicy:
     """A version that nobody removes while it is held.
@@ -59,12 +76,12 @@ class HeldPolicy:
     Args:
         digest: Its digest, checked.
         folder: Where it is.
-        stamp: Size, time and inode of its files when they were checked.
+        stamp: Of its files when they were checked.
     """
 
     digest: Digest
     folder: Path
-    stamp: tuple[tuple[str, int, int, int], ...]
+    stamp: Stamp
     _descriptor: int = field(repr=False)
 
     def check_unchanged(self) -> None:
@@ -104,33 +121,55 @@ class PolicyStore:
     async def hold(self, run: Digest, checkpoint: CheckpointRef) -> HeldPolicy:
         """Returns the folder of a run's version, held, after making sure that its content is the digest's.
 
+        A damaged folder is fetched anew if there is somebody to fetch it from.
+
         Raises:
             NoPolicy: It is not there and there is nobody to fetch it from.
-            BadVersionFolder: What is there, or what was fetched, is something else; it is removed if we fetched it.
+            BadVersionFolder: What is there is something else and can't be fetched anew, or what was fetched is.
+            DamagedPolicy: What is there is something else, and another task uses it.
         """
         digest = checkpoint.digest
+        folder = self._home / digest
         self._home.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._lock(digest), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = self._open_lock(digest)
         try:
-            folder = self._home / digest
+            may_fetch = self._fetch is not None
             await self._take(descriptor, fcntl.LOCK_SH)
-            while not _is_here(folder):  # fetched by us, and removed by nobody before we hold it again
-                await self._bring(run, checkpoint, folder, descriptor)
-                await self._take(descriptor, fcntl.LOCK_SH)
-            stamp = _stamp(folder)
-            found = await asyncio.to_thread(_digest_of, folder)
+            while True:
+                while not _is_here(folder):  # fetched by us, and removed by nobody before we hold it again
+                    await self._bring(run, checkpoint, folder, descriptor)
+                    await self._take(descriptor, fcntl.LOCK_SH)
+                stamp = _stamp(folder)
+                damage = await asyncio.to_thread(_damage, folder, digest)
+                if damage is None:
+                    break
+                await asyncio.to_thread(self._remove_damaged, folder, damage, descriptor, may_fetch=may_fetch)
+                may_fetch = False
         except BaseException:
             os.close(descriptor)
             raise
-        held = HeldPolicy(digest, folder, stamp, descriptor)
-        if found != digest:
-            held.release()
-            raise BadVersionFolder(
-                f"{folder} has the digest {found}", hint="remove the folder; it is fetched again if there are relays"
-            )
         with suppress(OSError):  # a volume that keeps no times is tidied by chance only
             os.utime(folder)
-        return held
+        return HeldPolicy(digest, folder, stamp, descriptor)
+
+    def _remove_damaged(self, folder: Path, damage: str, descriptor: int, *, may_fetch: bool) -> None:
+        """Makes way for another fetch.
+
+        Raises:
+            BadVersionFolder: There is to be none.
+            DamagedPolicy: Another task uses what is there.
+        """
+        if not may_fetch:
+            raise BadVersionFolder(
+                f"{folder} {damage}", hint="remove the folder; it is fetched again if there are relays"
+            )
+        if not _locked(descriptor, fcntl.LOCK_EX):
+            raise DamagedPolicy(f"{folder} {damage}")
+        _log.warning("version-damaged", folder=str(folder), why=damage)
+        if folder.is_symlink():
+            folder.unlink()
+        else:
+            shutil.rmtree(folder)
 
     async def _bring(self, run: Digest, checkpoint: CheckpointRef, folder: Path, descriptor: int) -> None:
         if self._fetch is None:
@@ -148,10 +187,11 @@ class PolicyStore:
         await asyncio.to_thread(self._tidy)
 
     def _tidy(self) -> None:
-        versions = [path for path in self._home.iterdir() if path.is_dir() and not path.name.startswith(".")]
-        versions.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
-        for path in versions[self._keep :]:
-            with self._alone(Digest(path.name)) as alone:
+        found = sorted(((_used(path), path) for path in self._home.iterdir() if path.is_dir()), reverse=True)
+        versions = [path for _, path in found if not path.name.startswith(".")]
+        incoming = [path for _, path in found if path.name.startswith(INCOMING)]
+        for path in (*versions[self._keep :], *incoming[_KEPT_INCOMING:]):
+            with suppress(OSError), self._alone(Digest(path.name.removeprefix(INCOMING))) as alone:
                 if alone:
                     shutil.rmtree(path, ignore_errors=True)
                     _log.info("version-removed", version=path.name)
@@ -159,7 +199,7 @@ class PolicyStore:
     @contextmanager
     def _alone(self, digest: Digest) -> Iterator[bool]:
         """Whether nobody uses the version; nobody begins to while this lasts."""
-        descriptor = os.open(self._lock(digest), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = self._open_lock(digest)
         try:
             yield _locked(descriptor, fcntl.LOCK_EX)
         finally:
@@ -169,8 +209,17 @@ class PolicyStore:
         while not _locked(descriptor, kind):
             await self._clock.sleep(_LOOK_AGAIN)
 
-    def _lock(self, digest: Digest) -> Path:
-        return self._home / f".{digest}.lock"
+    def _open_lock(self, digest: Digest) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        return os.open(self._home / f".{digest}.lock", flags, 0o600)
+
+
+def _used(path: Path) -> int:
+    """When a folder was used last, in nanoseconds; 0 if another task has just removed it."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _is_here(folder: Path) -> bool:
@@ -187,18 +236,23 @@ def _locked(descriptor: int, kind: int) -> bool:
     return True
 
 
-def _digest_of(folder: Path) -> Digest:
+def _damage(folder: Path, wanted: Digest) -> str | None:
+    """What is wrong with a folder, as the end of a sentence; None if it is the version that is wanted."""
     try:
-        return version_digest(folder_files(folder))
+        found = version_digest(folder_files(folder))
     except (MusterError, OSError) as error:
-        raise BadVersionFolder(f"{folder} is no version: {error}") from error
+        return f"is no version: {error}"
+    if folder.is_symlink():
+        return "is a link"
+    return None if found == wanted else f"has the digest {found}"
 
 
-def _stamp(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
-    """What tells that a file was replaced or written to since."""
+def _stamp(folder: Path) -> Stamp:
+    """What tells that a file was replaced or written to since. The second time can't be set, not even by its owner."""
     facts = []
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             about = path.stat()
-            facts.append((path.relative_to(folder).as_posix(), about.st_size, about.st_mtime_ns, about.st_ino))
+            name = path.relative_to(folder).as_posix()
+            facts.append((name, about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino))
     return tuple(facts)

@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -86,7 +85,3 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--allow-plain-http", action="store_true", help="let http go to relays on other machines")
     parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

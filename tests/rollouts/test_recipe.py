@@ -53,6 +53,15 @@ def test_a_table_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFact
     assert list(eligible_prompts(folder, read_recipe(folder))) == sorted(indices)
 
 
+def test_a_table_does_not_change_under_who_has_read_it(tmp_path: Path) -> None:
+    """Other tasks can write to the shared volume; a mapped table would change, or end the process when it is cut."""
+    written = recipe(prompts=PromptTable(count=3))
+    write_recipe(tmp_path, written, eligible=(1, 2, 3))
+    eligible = eligible_prompts(tmp_path, written)
+    (tmp_path / PROMPTS_FILE).write_bytes(b"\xff" * 8)
+    assert list(eligible) == [1, 2, 3]
+
+
 @pytest.mark.parametrize("eligible", [(), (1,), (2, 1), (1, 1), (1, 2, 3)])
 def test_a_table_that_does_not_fit_is_not_written(tmp_path: Path, eligible: tuple[int, ...]) -> None:
     with pytest.raises(InvalidInput):

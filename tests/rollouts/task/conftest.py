@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,23 @@ POOL = 7
 RUN = "devnet"
 BEACON = digest(b"\7" * 32)
 NODE = Key.generate().address
+
+
+class HastyClock(SystemClock):
+    """Real time, but that pauses are short, that it can be set (`ahead`), and that time can have passed."""
+
+    def __init__(self) -> None:
+        self.ahead = timedelta()
+        self.passed = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.passed
+
+    def now(self) -> datetime:
+        return super().now() + self.ahead
+
+    async def sleep(self, duration: timedelta) -> None:
+        await super().sleep(min(duration, timedelta(milliseconds=20)))
 
 
 @dataclass
@@ -105,6 +123,7 @@ class Surroundings:
     server: UnixServer
     stack: AsyncExitStack
     metrics: dict[str, float] = field(default_factory=dict)
+    clock: HastyClock = field(default_factory=HastyClock)
 
     @property
     def data(self) -> Path:
@@ -134,7 +153,7 @@ class Surroundings:
 
     async def task(self) -> RolloutTask:
         """A task as its container starts it."""
-        clock = SystemClock()
+        clock = self.clock
         bridge = await self.stack.enter_async_context(
             Bridge(str(self.home / "s"), token=TASK.token, clock=clock, backoff=Backoff(attempts=2))
         )

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
+import torch
 
-from protocol.identifiers import run_id
-from protocol.wire.runs import LEASED_WORK, LeasedWork
+from protocol.errors import Unavailable
+from protocol.identifiers import Digest, run_id
+from protocol.wire.bridge import HandedOver, HandOver
+from protocol.wire.runs import LEASED_WORK, CheckpointRef, LeasedWork
+from rollouts.engines.torch.batch import Batch
 from rollouts.environments import load_environment
 from rollouts.plan import SlotPlanner
 from rollouts.recipe import eligible_prompts, read_recipe
@@ -18,6 +25,7 @@ from rollouts.samples import RolloutFile
 from rollouts.schema import read_rollouts
 from rollouts.seeds import slot_seed
 from rollouts.task.loop import RolloutTask
+from rollouts.task.policies import HeldPolicy
 from rollouts.tokenizer import FolderTokenizer
 from tests.rollouts.task.conftest import BEACON, NODE, RUN, Surroundings
 
@@ -36,7 +44,7 @@ async def run_until(task: RolloutTask, done: Callable[[], bool]) -> None:
         assert time.monotonic() < until, "the task did not come so far"
         await asyncio.sleep(0.02)
     task.stop()
-    await running
+    await asyncio.wait_for(running, PATIENCE_S)
 
 
 def handed_over(around: Surroundings) -> list[RolloutFile]:
@@ -92,7 +100,7 @@ async def test_a_new_version_is_loaded_between_slots_and_an_older_one_never(arou
     asked = around.orchestrator.asked
     await _until(lambda: around.orchestrator.asked > asked)  # it is asked again, and leases nothing of the old one
     task.stop()
-    await running
+    await asyncio.wait_for(running, PATIENCE_S)
     assert [file.header.checkpoint for file in handed_over(around)] == [first, second]
     assert len(around.orchestrator.granted) == 2
 
@@ -104,7 +112,7 @@ async def test_it_stops_within_a_second_and_gives_the_slot_back(around: Surround
     await _until(lambda: bool(around.orchestrator.granted))
     told = time.monotonic()
     task.stop()
-    await running
+    await asyncio.wait_for(running, PATIENCE_S)
     assert time.monotonic() - told < 2  # one second, and what a busy machine adds
     assert not handed_over(around)
     assert [(slot.step, slot.index) for slot in around.orchestrator.released] == [(3, 0)]
@@ -112,15 +120,15 @@ async def test_it_stops_within_a_second_and_gives_the_slot_back(around: Surround
 
 async def test_a_lease_that_ends_while_it_generates_is_let_go_and_the_next_one_is_done(around: Surroundings) -> None:
     around.publish(0, new_tokens=8)
-    around.orchestrator.slots = 2
     around.orchestrator.lease_s = -1
     task = await around.task()
     running = asyncio.create_task(task.run())
     await _until(lambda: task.totals.abandoned == 1)
     around.orchestrator.lease_s = 60
+    around.orchestrator.slots = 2
     await _until(lambda: task.totals.slots == 1)
     task.stop()
-    await running
+    await asyncio.wait_for(running, PATIENCE_S)
     assert [file.header.index for file in handed_over(around)] == [1]
 
 
@@ -138,6 +146,146 @@ async def test_what_a_killed_task_had_finished_is_handed_over_by_the_next(around
     assert not list((around.data / "outbox").iterdir())
 
 
+async def test_a_file_that_the_worker_could_not_take_is_handed_over_before_more_is_generated(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around.publish(0)
+    around.orchestrator.slots = 2
+    task = await around.task()
+    hand_over, refused = task._bridge.hand_over, list[HandOver]()
+
+    async def full_at_first(file: HandOver) -> HandedOver:
+        if len(refused) < 3:
+            assert len(around.orchestrator.granted) == 1
+            refused.append(file)
+            raise Unavailable("the worker's disk is full")
+        return await hand_over(file)
+
+    monkeypatch.setattr(task._bridge, "hand_over", full_at_first)
+    await run_until(task, lambda: len(around.queue.items()) == 2)
+    assert [file.header.index for file in handed_over(around)] == [0, 1]
+    assert len(refused) == 3
+
+
+async def test_it_stops_while_the_worker_takes_its_time_with_a_file_that_was_left(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around.publish(0)
+    file = await _finished_but_not_handed_over(await around.task(), around)
+    task = await around.task()
+    asked = asyncio.Event()
+
+    async def never(file: HandOver) -> HandedOver:
+        asked.set()
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError
+
+    monkeypatch.setattr(task._bridge, "hand_over", never)
+    running = asyncio.create_task(task.run())
+    await asked.wait()
+    told = time.monotonic()
+    task.stop()
+    await asyncio.wait_for(running, PATIENCE_S)
+    assert time.monotonic() - told < 2
+    again = await around.task()
+    await run_until(again, lambda: bool(around.queue.items()))
+    assert handed_over(around)[0].units == file.units
+
+
+async def test_a_full_disk_costs_time_and_no_file(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+    around.publish(0)
+    task = await around.task()
+    put, full = task._outbox.put, [1, 2, 3]
+
+    def full_at_first(file: RolloutFile) -> HandOver:
+        if full:
+            full.pop()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return put(file)
+
+    monkeypatch.setattr(task._outbox, "put", full_at_first)
+    await run_until(task, lambda: task.totals.slots == 1)
+    assert len(handed_over(around)) == len(around.orchestrator.granted) == 1
+
+
+async def test_a_disk_that_stays_full_ends_the_slot_with_its_lease_and_not_the_task(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around.publish(0)
+    task = await around.task()
+
+    def always_full(file: RolloutFile) -> HandOver:
+        around.clock.passed += 3600
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(task._outbox, "put", always_full)
+    asked = around.orchestrator.asked
+    await run_until(task, lambda: around.orchestrator.asked > asked + 3)
+    assert task.totals.slots == 0
+
+
+async def test_trouble_with_the_next_version_does_not_cost_the_file_that_is_being_made(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = around.publish(0, new_tokens=240)
+    task = await around.task()
+    hold, failed = task._policies.hold, list[int]()
+
+    async def out_of_room(run: Digest, checkpoint: CheckpointRef) -> HeldPolicy:
+        if checkpoint.digest != first:
+            failed.append(checkpoint.version)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return await hold(run, checkpoint)
+
+    monkeypatch.setattr(task._policies, "hold", out_of_room)
+    running = asyncio.create_task(task.run())
+    await _until(lambda: bool(around.orchestrator.granted))
+    around.publish(1)
+    await _until(lambda: bool(around.queue.items()))
+    task.stop()
+    await asyncio.wait_for(running, PATIENCE_S)
+    assert failed
+    assert [file.header.checkpoint for file in handed_over(around)] == [first]
+
+
+async def test_it_stops_though_the_engine_is_in_the_middle_of_a_long_pass(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around.publish(0)
+    task = await around.task()
+    begun, go_on = threading.Event(), threading.Event()
+    step = Batch.step
+
+    def long_step(batch: Batch) -> torch.Tensor:
+        begun.set()
+        assert go_on.wait(PATIENCE_S)
+        return step(batch)
+
+    monkeypatch.setattr(Batch, "step", long_step)
+    running = asyncio.create_task(task.run())
+    await _until(begun.is_set)
+    told = time.monotonic()
+    task.stop()
+    await asyncio.wait_for(running, PATIENCE_S)
+    await task.aclose()
+    assert time.monotonic() - told < 2
+    go_on.set()
+
+
+async def test_a_clock_that_is_set_forward_ends_no_lease(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+    around.publish(0)
+    task = await around.task()
+    step = Batch.step
+
+    def step_after_an_hour(batch: Batch) -> torch.Tensor:
+        around.clock.ahead = timedelta(hours=1)
+        return step(batch)
+
+    monkeypatch.setattr(Batch, "step", step_after_an_hour)
+    await run_until(task, lambda: task.totals.slots == 1)
+    assert task.totals.abandoned == 0
+
+
 async def test_a_version_that_can_not_be_used_leases_nothing(around: Surroundings) -> None:
     around.publish(0, version="99")  # of an environment that is not installed here
     task = await around.task()
@@ -146,7 +294,7 @@ async def test_a_version_that_can_not_be_used_leases_nothing(around: Surrounding
     around.publish(1)
     await _until(lambda: task.totals.slots == 1)
     task.stop()
-    await running
+    await asyncio.wait_for(running, PATIENCE_S)
     assert [lease.version for lease in around.orchestrator.granted] == [1]
 
 

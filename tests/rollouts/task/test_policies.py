@@ -15,7 +15,7 @@ from protocol.clock import SystemClock
 from protocol.identifiers import Digest, address, run_id
 from protocol.wire.runs import CheckpointRef
 from rollouts.errors import BadVersionFolder
-from rollouts.task.policies import NoPolicy, PolicyStore
+from rollouts.task.policies import INCOMING, DamagedPolicy, NoPolicy, PolicyStore
 
 RUN = run_id("test")
 
@@ -95,6 +95,65 @@ async def test_a_folder_that_somebody_put_there_is_checked(tmp_path: Path) -> No
         await store(tmp_path, None).hold(RUN, wanted)
 
 
+async def test_a_damaged_folder_is_fetched_anew(tmp_path: Path) -> None:
+    """Such as after a power cut, or when somebody else wrote to the volume."""
+    source = Source(honest)
+    wanted, content = version(1)
+    held = await store(tmp_path, source).hold(RUN, wanted)
+    held.release()
+    (held.folder / "w").write_bytes(b"")
+    (await store(tmp_path, source).hold(RUN, wanted)).release()
+    assert (held.folder / "w").read_bytes() == content
+    held.folder.rename(tmp_path / "elsewhere")
+    held.folder.symlink_to(tmp_path / "elsewhere")
+    (await store(tmp_path, source).hold(RUN, wanted)).release()
+    assert not held.folder.is_symlink()
+    assert (tmp_path / "elsewhere" / "w").read_bytes() == content
+    assert source.fetched == [1, 1, 1]
+
+
+async def test_a_damaged_folder_that_another_task_uses_is_left_until_it_does_not(tmp_path: Path) -> None:
+    source = Source(honest)
+    wanted, content = version(1)
+    other = await store(tmp_path, source).hold(RUN, wanted)
+    (other.folder / "w").write_bytes(b"")
+    with pytest.raises(DamagedPolicy) as raised:
+        await store(tmp_path, source).hold(RUN, wanted)
+    assert raised.value.retryable
+    assert (other.folder / "w").read_bytes() == b""
+    other.release()
+    (await store(tmp_path, source).hold(RUN, wanted)).release()
+    assert (other.folder / "w").read_bytes() == content
+
+
+async def test_what_comes_wrong_twice_is_not_fetched_for_ever(tmp_path: Path) -> None:
+    source = Source(lambda _: b"something else")
+    with pytest.raises(BadVersionFolder, match="has the digest"):
+        await store(tmp_path, source).hold(RUN, version(1)[0])
+    assert source.fetched == [1, 1]
+
+
+async def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    wanted, _ = version(1)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / f".{wanted.digest}.lock").symlink_to(tmp_path / "made")
+    with pytest.raises(OSError, match="symbolic links"):
+        await store(tmp_path, Source(honest)).hold(RUN, wanted)
+    assert not (tmp_path / "made").exists()
+
+
+async def test_of_broken_fetches_only_the_newest_stays(tmp_path: Path) -> None:
+    policies = store(tmp_path, Source(honest))
+    for number in range(4):
+        broken = tmp_path / "checkpoints" / f"{INCOMING}{version(number)[0].digest}"
+        broken.mkdir(parents=True)
+        (broken / "w").write_bytes(b"half")
+        os.utime(broken, (1_000_000 + number, 1_000_000 + number))
+    await policies.tidy()
+    left = [path for path in (tmp_path / "checkpoints").iterdir() if path.is_dir()]
+    assert left == [broken]
+
+
 async def test_without_relays_a_missing_version_says_where_it_is_looked_for(tmp_path: Path) -> None:
     with pytest.raises(NoPolicy, match="checkpoints"):
         await store(tmp_path, None).hold(RUN, version(1)[0])
@@ -103,7 +162,10 @@ async def test_without_relays_a_missing_version_says_where_it_is_looked_for(tmp_
 async def test_a_change_after_the_check_is_noticed(tmp_path: Path) -> None:
     held = await store(tmp_path, Source(honest)).hold(RUN, version(1)[0])
     held.check_unchanged()
-    (held.folder / "w").write_bytes(b"other!")
+    file = held.folder / "w"
+    before = file.stat()
+    file.write_bytes(bytes(before.st_size))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))  # whoever writes can hide it so
     with pytest.raises(BadVersionFolder, match="changed"):
         held.check_unchanged()
     held.release()
