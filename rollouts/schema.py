@@ -114,6 +114,8 @@ def read_rollouts(path: Path, *, limits: ReadLimits | None = None) -> RolloutFil
     Raises:
         BadRolloutFile: It is no such file, breaks a limit, has other columns or types, a null, a number that is not
             finite, an unknown word, or rows of different slots.
+        OSError: This machine can't read the file now, which says nothing about who wrote it.
+        MemoryError: Nor does this, unless the caller gave it as much memory as the limits allow.
     """
     limits = limits or ReadLimits()
     size = path.stat().st_size
@@ -124,7 +126,11 @@ def read_rollouts(path: Path, *, limits: ReadLimits | None = None) -> RolloutFil
             _check_footer(parquet, limits)
             table = parquet.read(use_threads=False)
         table.validate(full=True)
+    except MemoryError:
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the system's word, not the decoder's
         raise BadRolloutFile(f"it does not read as Parquet: {_first_line(error)}", code="not-parquet") from error
     return _file(table, limits)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -177,3 +178,20 @@ def test_altered_bytes_are_refused_or_read_and_never_crash(
     (folder / "b").write_bytes(content[: data.draw(st.integers(0, len(content)))])
     with suppress(BadRolloutFile):
         read_rollouts(folder / "b")
+
+
+FAULTS = [OSError(errno.EIO, "Input/output error"), pa.ArrowMemoryError("malloc of size 64 failed")]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+def test_a_fault_of_the_reader_s_machine_is_not_the_writer_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    write_rollouts(tmp_path / "a", RolloutFile(HEADER, (sample(0),)))
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(pq.ParquetFile, "read", fail)
+    with pytest.raises(type(fault)):
+        read_rollouts(tmp_path / "a")
