@@ -42,17 +42,23 @@ class Sandbox:
         self.kind = kind
         self.isolation = isolation
         self._jobs = 0
-        self._control = Control()
-        self._said = os.fdopen(os.memfd_create("said"), "w+b")  # needs no disk
-        self._process = subprocess.Popen(
-            launch.command,
-            stdin=self._control.theirs.fileno(),
-            stdout=subprocess.DEVNULL,
-            stderr=self._said,
-            env=launch.environment,
-            cwd=launch.directory,
-            start_new_session=True,
-        )
+        try:
+            with contextlib.ExitStack() as opened:
+                self._control = Control()
+                opened.callback(self._control.close)
+                self._said = opened.enter_context(os.fdopen(os.memfd_create("said"), "w+b"))  # needs no disk
+                self._process = subprocess.Popen(
+                    launch.command,
+                    stdin=self._control.theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=self._said,
+                    env=launch.environment,
+                    cwd=launch.directory,
+                    start_new_session=True,
+                )
+                opened.pop_all()
+        except OSError as error:  # no processes, memory or descriptors left, say
+            raise SandboxUnavailable(f"a sandbox can't be started: {error}") from error
         self._control.theirs.close()
         try:
             self._control.send(dict(launch.orders))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import shutil
 import subprocess
@@ -142,3 +143,16 @@ def test_no_process_is_left_when_sandboxes_are_closed() -> None:
     while {each.pid for each in psutil.Process().children(recursive=True)} - before and time.monotonic() < until:
         time.sleep(0.01)
     assert {each.pid for each in psutil.Process().children(recursive=True)} <= before
+
+
+def test_a_machine_without_room_for_a_process_has_no_sandbox_now_and_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*args: object, **kwargs: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", full)
+    before = psutil.Process().num_fds()
+    with pytest.raises(SandboxUnavailable, match="can't be started"):
+        process.Sandbox(Kind.SOLUTION, Isolation.PROCESS)
+    assert psutil.Process().num_fds() == before
