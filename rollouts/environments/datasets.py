@@ -87,7 +87,7 @@ class Dataset:
         self._chosen: list[int] = []
         for number, row in enumerate(self._rows):
             problem = self._problem(number, row)
-            if problem.task_type in wanted and usable(problem):
+            if problem.task_type in wanted and _is_text(problem.prompt) and usable(problem):
                 self._chosen.append(number)
         if not self._chosen:
             raise BadDataset(
@@ -164,6 +164,15 @@ class _ParquetRows:
 
     def row(self, number: int) -> object:
         return self._table.slice(number, 1).to_pylist()[0]
+
+
+def _is_text(prompt: str) -> bool:
+    """Whether a tokenizer can take it: JSON may hold halves of characters, which no encoding has."""
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _lines(read: Callable[[int], bytes]) -> Iterator[bytes]:

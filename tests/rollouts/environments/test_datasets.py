@@ -44,6 +44,13 @@ def test_rows_of_the_right_type_with_an_answer_become_prompts_in_the_files_order
         environment.prompt(3)
 
 
+def test_a_prompt_that_no_tokenizer_can_take_is_left_out(write_rows: WriteRows) -> None:
+    halved = row({"ground_truth": "0"}, prompt="half a character: \ud800")
+    environment = load_environment("math", options=write_rows([halved, *ROWS]))
+    assert environment.size() == 3
+    assert environment.prompt(0).text == "one?"
+
+
 def test_parquet_and_json_lines_give_the_same_prompts(write_rows: WriteRows, tmp_path: Path) -> None:
     texts = [{**each, "verification_info": as_text(each["verification_info"])} for each in ROWS]
     path = tmp_path / "rows.parquet"
