@@ -143,11 +143,7 @@ class RunDesk:
             if word == "stake-unknown":
                 await self.learn_stake(seat.provider, state)
             elif word == "not-active":
-                raise Forbidden(
-                    f"the node is {detail}, and only healthy members lease slots",
-                    hint="look at its state: `muster worker status`",
-                    code="not-active",
-                )
+                raise _not_active(detail)
             elif word in _REFUSALS:
                 told = {
                     "detail": detail,
@@ -247,6 +243,9 @@ class RunDesk:
         known = (await self.store.seats([node])).get(node)
         if known is not None:
             return known
+        state, active = await self.store.standing(node)
+        if not active:  # else anybody with a key could have us ask the chain, again and again
+            raise _not_active(state)
         seat = await self.ledger.seat(node)
         if seat is None:
             raise Forbidden(f"{node} is no member of the pool", hint="it joins first", code="not-a-member")
@@ -278,6 +277,14 @@ def checkpoint_of(state: RunState) -> CheckpointRef | None:
         block=state.block,
         publisher=state.publisher,
         relays=state.relays,
+    )
+
+
+def _not_active(state: str) -> Forbidden:
+    return Forbidden(
+        f"the node is {state}, and only healthy members lease slots",
+        hint="look at its state: `muster worker status`",
+        code="not-active",
     )
 
 

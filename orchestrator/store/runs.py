@@ -252,6 +252,11 @@ class RunStore:
         pairs = [(node, json.loads(seat)) for node, seat in zip(nodes, found, strict=True) if seat]
         return {node: Seat(provider=address(seat[0]), block=seat[1]) for node, seat in pairs}
 
+    async def standing(self, node: Address) -> tuple[str, bool]:
+        """A node's state, as far as it is known here, and whether it is a healthy member."""
+        state, member = await self._database.ask("HMGET", self._database.key("node", node), "state", "member")
+        return (state or b"unknown").decode(), state == b"healthy" and member == b"1"
+
     async def remember_seat(self, node: Address, seat: Seat) -> None:
         """Remembers a seat until something happens to it."""
         await self._database.ask("HSET", self._key("seats"), node, json.dumps([seat.provider, seat.block]))

@@ -141,8 +141,9 @@ async def test_open_leases_bind_escrow_and_stake_until_they_are_over(run: RunUnd
     assert (await run.lease(key, groups=4)).lease.groups == 4
 
 
-async def test_a_stranger_gets_no_slot(run: RunUnderTest) -> None:
-    assert problem(await run.ask(Key.generate()))[0] == 403
+async def test_a_stranger_gets_no_slot_and_costs_no_question_to_the_chain(run: RunUnderTest) -> None:
+    run.chain.down = True
+    assert problem(await run.ask(Key.generate()))[:2] == (403, "not-active")
 
 
 async def test_a_node_holds_so_many_slots_and_no_more(make_run: MakeRun) -> None:
