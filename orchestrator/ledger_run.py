@@ -10,7 +10,6 @@ from datetime import timedelta
 
 from redis.asyncio import Redis
 
-from ledger import events as happened
 from ledger.artifacts import Contract
 from ledger.client import Ledger
 from ledger.client import pools as pool_client
@@ -21,23 +20,20 @@ from ledger.cursor import Batch, EventCursor, Web3Events
 from ledger.cursor_stores import RedisCursorStore
 from ledger.deployment import Deployment
 from ledger.errors import CursorTooOld
-from ledger.events import EventDecoder, LedgerEvent, topic_of
+from ledger.events import EventDecoder, topic_of
 from ledger.receipts import Log
+from orchestrator.ledger_run_events import FOLLOWED, told
 from orchestrator.runs.chain import (
     Announced,
-    AnnouncementEvent,
     Funds,
-    MoneyEvent,
     NotTaken,
     RunEvent,
     RunEvents,
     Seat,
-    SeatEvent,
-    WorkEvent,
     WorkNow,
     error_name,
 )
-from orchestrator.runs.slots import Happening, SlotState
+from orchestrator.runs.slots import SlotState
 from protocol.clock import Clock
 from protocol.identifiers import Address, Digest
 from protocol.keys import Key
@@ -58,30 +54,6 @@ _STATES = {
     WorkStatus.DISPUTED: SlotState.DISPUTED,
     WorkStatus.FINAL: SlotState.FINAL,
     WorkStatus.EXPIRED: SlotState.EXPIRED,
-}
-
-FOLLOWED: dict[Contract, tuple[type[LedgerEvent], ...]] = {
-    Contract.WORK_LEDGER: (
-        happened.WorkSubmitted,
-        happened.VerdictGiven,
-        happened.WorkDisputed,
-        happened.WorkFinal,
-        happened.WorkExpired,
-    ),
-    Contract.CHECKPOINTS: (happened.CheckpointAnnounced,),
-    Contract.COMPUTE_POOLS: (
-        happened.MemberJoined,
-        happened.MemberLeft,
-        happened.EscrowFunded,
-        happened.EscrowWithdrawn,
-    ),
-    Contract.STAKE_MANAGER: (
-        happened.Staked,
-        happened.UnbondStarted,
-        happened.UnbondCancelled,
-        happened.Slashed,
-        happened.LocksChanged,
-    ),
 }
 
 
@@ -315,7 +287,7 @@ class LedgerRun:
             return None
         if getattr(event, "run", self._run) != self._run:
             return None
-        return _told(event, reverted=reverted)
+        return told(event, reverted=reverted)
 
 
 def _submission(work: SignedWork) -> work_client.Submission:
@@ -340,72 +312,3 @@ def _work_not_taken(refusal: work_client.Refusal) -> NotTaken:
 
 def _join_not_taken(refusal: pool_client.JoinRefusal) -> NotTaken:
     return NotTaken(refusal.node, error_name(refusal.reason), refusal.reason)
-
-
-def _told(event: LedgerEvent, *, reverted: bool) -> RunEvent | None:
-    told: RunEvent | None = None
-    match event:
-        case happened.WorkSubmitted():
-            told = _work(
-                event,
-                Happening.SUBMITTED,
-                reverted=reverted,
-                step=event.step,
-                index=event.index,
-                version=event.version,
-                digest=event.checkpoint,
-                sha256=event.sha256,
-                units=event.units,
-            )
-        case happened.VerdictGiven():
-            told = _work(
-                event,
-                Happening.DECIDED if event.decisive else Happening.JUDGED,
-                reverted=reverted,
-                outcome=event.outcome,
-                reason=event.reason,
-                audit_hash=event.audit_hash,
-                judge=event.validator,
-            )
-        case happened.WorkDisputed():
-            told = _work(event, Happening.DISPUTED, reverted=reverted)
-        case happened.WorkFinal():
-            told = _work(event, Happening.FINAL, reverted=reverted, outcome=event.outcome)
-        case happened.WorkExpired():
-            told = _work(event, Happening.EXPIRED, reverted=reverted)
-        case happened.CheckpointAnnounced():
-            told = AnnouncementEvent(version=event.version)
-        case happened.MemberJoined() | happened.MemberLeft():
-            told = SeatEvent(node=event.node)
-        case happened.EscrowFunded() | happened.EscrowWithdrawn():
-            told = MoneyEvent(provider=None)
-        case (
-            happened.Staked()
-            | happened.UnbondStarted()
-            | happened.UnbondCancelled()
-            | happened.Slashed()
-            | happened.LocksChanged()
-        ):
-            told = MoneyEvent(provider=event.provider)
-        case _:
-            pass
-    return told
-
-
-def _work(
-    event: happened.WorkSubmitted
-    | happened.VerdictGiven
-    | happened.WorkDisputed
-    | happened.WorkFinal
-    | happened.WorkExpired,
-    what: Happening,
-    **more: object,
-) -> WorkEvent:
-    return WorkEvent(
-        what=what,
-        key=event.key,
-        node=event.node,
-        block=event.log.block_number,
-        transaction=event.log.transaction,
-        **more,  # type: ignore[arg-type]  # named as the fields are, by the callers above
-    )

@@ -1,0 +1,103 @@
+"""The ledger's events in a run's own words."""
+
+from __future__ import annotations
+
+from ledger import events as happened
+from ledger.artifacts import Contract
+from ledger.events import LedgerEvent
+from orchestrator.runs.chain import AnnouncementEvent, MoneyEvent, RunEvent, SeatEvent, WorkEvent
+from orchestrator.runs.slots import Happening
+
+FOLLOWED: dict[Contract, tuple[type[LedgerEvent], ...]] = {
+    Contract.WORK_LEDGER: (
+        happened.WorkSubmitted,
+        happened.VerdictGiven,
+        happened.WorkDisputed,
+        happened.WorkFinal,
+        happened.WorkExpired,
+    ),
+    Contract.CHECKPOINTS: (happened.CheckpointAnnounced,),
+    Contract.COMPUTE_POOLS: (
+        happened.MemberJoined,
+        happened.MemberLeft,
+        happened.EscrowFunded,
+        happened.EscrowWithdrawn,
+    ),
+    Contract.STAKE_MANAGER: (
+        happened.Staked,
+        happened.UnbondStarted,
+        happened.UnbondCancelled,
+        happened.Slashed,
+        happened.LocksChanged,
+    ),
+}
+
+
+def told(event: LedgerEvent, *, reverted: bool) -> RunEvent | None:
+    """What an event means to a run; None if nothing."""
+    found: RunEvent | None = None
+    match event:
+        case happened.WorkSubmitted():
+            found = _work(
+                event,
+                Happening.SUBMITTED,
+                reverted=reverted,
+                step=event.step,
+                index=event.index,
+                version=event.version,
+                digest=event.checkpoint,
+                sha256=event.sha256,
+                units=event.units,
+            )
+        case happened.VerdictGiven():
+            found = _work(
+                event,
+                Happening.DECIDED if event.decisive else Happening.JUDGED,
+                reverted=reverted,
+                outcome=event.outcome,
+                reason=event.reason,
+                audit_hash=event.audit_hash,
+                judge=event.validator,
+            )
+        case happened.WorkDisputed():
+            found = _work(event, Happening.DISPUTED, reverted=reverted)
+        case happened.WorkFinal():
+            found = _work(event, Happening.FINAL, reverted=reverted, outcome=event.outcome)
+        case happened.WorkExpired():
+            found = _work(event, Happening.EXPIRED, reverted=reverted)
+        case happened.CheckpointAnnounced():
+            found = AnnouncementEvent(version=event.version)
+        case happened.MemberJoined() | happened.MemberLeft():
+            found = SeatEvent(node=event.node)
+        case happened.EscrowFunded() | happened.EscrowWithdrawn():
+            found = MoneyEvent(provider=None)
+        case (
+            happened.Staked()
+            | happened.UnbondStarted()
+            | happened.UnbondCancelled()
+            | happened.Slashed()
+            | happened.LocksChanged()
+        ):
+            found = MoneyEvent(provider=event.provider)
+        case _:
+            pass
+    return found
+
+
+def _work(
+    event: happened.WorkSubmitted
+    | happened.VerdictGiven
+    | happened.WorkDisputed
+    | happened.WorkFinal
+    | happened.WorkExpired,
+    what: Happening,
+    **more: object,
+) -> WorkEvent:
+    return WorkEvent(
+        what=what,
+        key=event.key,
+        node=event.node,
+        block=event.log.block_number,
+        transaction=event.log.transaction,
+        **more,  # type: ignore[arg-type]  # named as the fields are, by the callers above
+    )
