@@ -56,6 +56,7 @@ class RunOwner:
         """Takes what the trainer wants of a step.
 
         Raises:
+            Conflict: It closes a step that no slots were leased for yet: closed steps never open again.
             Unavailable: Others change the run at the same time, again and again.
         """
         for _ in range(_TRIES):
@@ -75,6 +76,7 @@ class RunOwner:
                 return _step_view(demand.step, row, floor=floor)
             event = ("", "", "")
             if asked.floor > demand.step:
+                self._check_begun(state, demand.step)
                 event = ("run.step-closed", f"step {demand.step} is closed", actor)
             written = await self._store.change(
                 state,
@@ -87,6 +89,15 @@ class RunOwner:
                 row = (await self._store.steps([demand.step]))[demand.step]
                 return _step_view(demand.step, row, floor=asked.floor)
         raise Unavailable("the run changes too fast", hint="try again")
+
+    def _check_begun(self, state: RunState, step: int) -> None:
+        last = self._desk.window(state).last
+        if state.version is not None and step > last:
+            raise Conflict(
+                f"step {step} can't be closed: with version {state.version} no step beyond {last} has begun",
+                hint="check the number; steps that are closed, and all below them, never open again",
+                code="step-not-begun",
+            )
 
     async def adopt(self, new: NewCheckpoint, *, actor: str) -> CheckpointRef:
         """Has slots leased for a version from now on.

@@ -193,7 +193,7 @@ async def test_old_steps_are_forgotten_with_everything_in_them(make_run: MakeRun
     await run.demand(0, 8, closed=True)
     await run.sync.round()
     assert await run.rollouts(status="all") != []
-    await run.demand(5, 8, closed=True)
+    await run.publish(5)
     await run.sync.round()
     assert await run.rollouts(status="all") == []
     assert await run.pool.parts.redis.keys("*run:slot*") == []
@@ -259,6 +259,14 @@ async def test_a_step_that_closes_early_still_takes_what_was_leased(run: RunUnde
     run.chain.happen(work, key.address, Happening.JUDGED, Outcome.ACCEPTED)
     await run.sync.round()
     assert [item["key"] for item in await run.rollouts(step="0")] == [work]
+
+
+async def test_a_step_that_has_not_begun_can_not_be_closed_by_a_slip_of_the_finger(run: RunUnderTest) -> None:
+    async with run.pool.http() as http:
+        body, token = {"step": 30, "groups": 0, "closed": True}, {"Authorization": f"Bearer {run.pool.token}"}
+        answer = await http.put("/v1/run/demand", json=body, headers=token)
+    assert (answer.status_code, answer.json()["code"]) == (409, "step-not-begun")
+    assert (await run.step(await run.member())).need == 8
 
 
 async def test_generation_waits_when_it_is_too_far_ahead(run: RunUnderTest) -> None:
