@@ -8,8 +8,9 @@ from dataclasses import asdict
 from protocol.verdicts import ReasonCode
 from rollouts.checks.case import Case
 from rollouts.checks.result import Check, CheckResult, Cost, Fails, Figure, Finding, concluded, unknown
-from rollouts.toploc import TOPLOC, Aggregate, aggregate
+from rollouts.toploc import TOPLOC, aggregate
 from rollouts.toploc import judge as judge_proofs
+from rollouts.toploc.results import WORST
 
 RATIONALE = (
     "A proof holds the largest values of the states that produced the tokens. Another model, or this one in fewer "
@@ -22,16 +23,17 @@ def judge(case: Case) -> CheckResult:
     """Compares every interval, sample, and the file."""
     if not case.evidence:
         return unknown(CHECK.name, "no row was computed again")
-    samples = {row: aggregate(evidence.proofs) for row, evidence in sorted(case.evidence.items())}
     whole = aggregate(result for evidence in case.evidence.values() for result in evidence.proofs)
     figures: dict[str, Figure] = {"proofs": whole.proofs, "points": whole.points} | asdict(whole.figures)
-    rows: Mapping[int, Mapping[str, Figure]] = {row: asdict(one.figures) for row, one in samples.items()}
+    rows: Mapping[int, Mapping[str, Figure]] = {
+        row: asdict(aggregate(evidence.proofs).figures) for row, evidence in sorted(case.evidence.items())
+    }
     malformed = [*_malformed(case)]
     if malformed:
         return concluded(CHECK.name, malformed, fails=Fails.EXACT, figures=figures, rows=rows)
     if case.limits is None:
         return unknown(CHECK.name, "no limits are calibrated for this model, engine and type", figures=figures)
-    findings = [*_intervals(case), *_together(case, samples, whole)]
+    findings = [*_intervals(case), *_together(case)]
     return concluded(CHECK.name, findings, fails=CHECK.fails, figures=figures, rows=rows)
 
 
@@ -51,33 +53,54 @@ def _intervals(case: Case) -> Iterator[Finding]:
     """Intervals that are off by themselves: of each row the first, since what comes after depends on it."""
     if case.limits is None:
         return
-    most = case.limits.sample.distance_worst
     for row, evidence in sorted(case.evidence.items()):
-        off = [number for number, one in enumerate(evidence.proofs) if one.distance_mean > most]
+        most = [_most(case, row, number) for number in range(len(evidence.proofs))]
+        off = [number for number, one in enumerate(evidence.proofs) if one.distance_mean > most[number]]
         if off:
             distance, more = evidence.proofs[off[0]].distance_mean, len(off) - 1
             yield case.finding(
                 ReasonCode.COMPUTATION_OTHER_MODEL,
                 f"proof {off[0]}, of tokens {_tokens(case, row, off[0])}, is off by {distance:.3g} units of the last "
-                f"place; the limit is {most:.3g}{f', and {more} more of this row' if more else ''}",
+                f"place; the limit is {most[off[0]]:.3g}{f', and {more} more of this row' if more else ''}",
                 row=row,
                 position=off[0] * TOPLOC.interval,
             )
 
 
-def _together(case: Case, samples: Mapping[int, Aggregate], whole: Aggregate) -> Iterator[Finding]:
+def _together(case: Case) -> Iterator[Finding]:
     if case.limits is None:
         return
-    for row, one in samples.items():
-        for excess in judge_proofs(one, case.limits.sample).excesses:
+    full = {
+        row: [one for number, one in enumerate(evidence.proofs) if not _is_thin(case, row, number)]
+        for row, evidence in sorted(case.evidence.items())
+    }
+    for row, results in full.items():
+        for excess in judge_proofs(aggregate(results), case.limits.sample).excesses if results else ():
             if excess.figure != "distance_worst":
                 what = f"{excess.figure} {excess.value:.3g}; the limit for a sample is {excess.threshold:.3g}"
                 yield case.finding(ReasonCode.COMPUTATION_OTHER_MODEL, what, row=row)
-    for excess in judge_proofs(whole, case.limits.file).excesses:
+    every = [one for results in full.values() for one in results]
+    for excess in judge_proofs(aggregate(every), case.limits.file).excesses if every else ():
         yield Finding(
             reason=ReasonCode.COMPUTATION_OTHER_MODEL,
             what=f"{excess.figure} {excess.value:.3g} over all rows; the limit is {excess.threshold:.3g}",
         )
+
+
+def _is_thin(case: Case, row: int, number: int) -> bool:
+    """Whether an interval has so few values that nearly all are points, those next to 0 among them.
+
+    There the last bits decide about sign and exponent. Only a token or two of a very narrow model have so few.
+    """
+    rows = min(TOPLOC.interval, len(case.file.samples[row].output_tokens) - number * TOPLOC.interval)
+    return rows * case.version.model.hidden < 2 * TOPLOC.top_k
+
+
+def _most(case: Case, row: int, number: int) -> float:
+    """How far an interval may be off by itself: in a thin one, two points may be off altogether."""
+    most = 0.0 if case.limits is None else case.limits.sample.distance_worst
+    points = case.evidence[row].proofs[number].points
+    return most + (2 * WORST / points if points and _is_thin(case, row, number) else 0.0)
 
 
 def _tokens(case: Case, row: int, number: int) -> str:

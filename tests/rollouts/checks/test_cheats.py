@@ -11,11 +11,13 @@ from safetensors.torch import load_file, save_file
 
 from protocol.verdicts import ReasonCode
 from rollouts.calibration import float32_limits
-from rollouts.checks import PREFILL_CHECKS, Case, CheckedVersion, SlotFacts, State
+from rollouts.checks import PREFILL_CHECKS, Case, CheckedVersion, RowEvidence, SlotFacts, State
+from rollouts.checks.computation import CHECK as COMPUTATION
 from rollouts.checks.result import CheckResult
 from rollouts.engines.interface import Dtype
 from rollouts.policy import Policy
 from rollouts.samples import RolloutFile
+from rollouts.toploc import ProofResult
 from rollouts.verify import run_check, with_evidence
 from tests.rollouts.made import RECIPE, make
 from tests.rollouts.tiny import tiny_folder
@@ -85,3 +87,16 @@ def test_what_nobody_calibrated_is_measured_and_not_judged(
         result = run_check(check, case)
         assert (result.state, bool(result.figures)) == (State.UNKNOWN, True)
         assert "calibrated" in result.note
+
+
+@pytest.mark.parametrize(("off", "state"), [(1, State.PASSED), (2, State.PASSED), (3, State.FAILED)])
+def test_values_next_to_zero_decide_nothing_in_an_answer_of_one_token(
+    off: int, state: State, version: CheckedVersion, facts: SlotFacts, honest: RolloutFile
+) -> None:
+    """Of 96 values all are points; a sign that rounding turned is as far off as a point can be."""
+    one = replace(honest.samples[0], output_tokens=honest.samples[0].output_tokens[:1])
+    file = RolloutFile(honest.header, (one, *honest.samples[1:]))
+    turned = ProofResult(None, 96, off, off, 0, 0.0, 128 * off + 5)
+    evidence = {0: RowEvidence(proofs=(turned,), logprobs=one.logprobs[:1], gaps=None)}
+    case = Case(file=file, facts=facts, version=version, limits=float32_limits(("tiny",)), evidence=evidence)
+    assert run_check(COMPUTATION, case).state is state
