@@ -181,7 +181,8 @@ class LedgerRun:
 
     async def leases_in(self, transaction: Digest) -> list[Lease]:
         """The leases that a transaction used."""
-        return await (await self._connected()).work.leases_in(transaction)
+        named = await (await self._connected()).work.leases_in(transaction)
+        return [lease for lease, signer in named if await self._has_role("orchestrator", signer)]
 
     async def carry(self, works: Sequence[SignedWork]) -> list[NotTaken]:
         """Submits work for its nodes, in one transaction."""
@@ -245,10 +246,12 @@ class LedgerRun:
         if known is not None and known[0] > now:
             return known[1]
         pools = (await self._connected()).pools
-        asked: Callable[[int, Address], Awaitable[bool]] = (
-            pools.is_publisher if role == "publisher" else pools.is_validator
-        )
-        has = await asked(self._pool_id, who)
+        asked: dict[str, Callable[[int, Address], Awaitable[bool]]] = {
+            "orchestrator": pools.is_orchestrator,
+            "publisher": pools.is_publisher,
+            "validator": pools.is_validator,
+        }
+        has = await asked[role](self._pool_id, who)
         self._roles[role, who] = (now + ROLES_GOOD_FOR.total_seconds(), has)
         self._roles.move_to_end((role, who))
         if len(self._roles) > MOST_ROLES:

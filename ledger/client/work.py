@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,6 +13,7 @@ from ledger.client.contract import BoundContract
 from ledger.events import RewardsClaimed, VerdictRefused, WorkRefused, WorkSubmitted
 from ledger.receipts import Receipt
 from ledger.values import struct_from_abi
+from protocol.errors import MusterError
 from protocol.identifiers import ZERO_DIGEST, Address, Digest, address, digest
 from protocol.leases import Lease
 from protocol.verdicts import Outcome
@@ -115,18 +117,29 @@ class WorkBook:
         """What a pool has paid so far."""
         return await self._contract.read_struct(Totals, "totalsOf", pool_id)
 
-    async def leases_in(self, transaction: Digest) -> list[Lease]:
-        """The leases that a transaction submitted work under; empty if it went through another contract.
+    async def leases_in(self, transaction: Digest) -> list[tuple[Lease, Address]]:
+        """The leases that a transaction named, each with who signed it; empty if it went through another contract.
 
-        `WorkSubmitted` names the slot only: how many groups it had, and until when it held, stands here.
+        `WorkSubmitted` names the slot only: how many groups it had, and until when it held, stands here. A batch may
+        name leases that the contract refused, also for the same slot: only the signer tells them apart.
         """
         called = await self._contract.called(transaction)
         if called is None:
             return []
         name, arguments = called
         if name == "submitWork":
-            return [_lease(arguments["lease"])]
-        return [_lease(item["lease"]) for item in arguments["items"]] if name == "submitBatch" else []
+            return self._signed([(arguments["lease"], arguments["leaseSignature"])])
+        if name == "submitBatch":
+            return self._signed([(item["lease"], item["leaseSignature"]) for item in arguments["items"]])
+        return []
+
+    def _signed(self, named: Sequence[tuple[Mapping[str, Any], bytes]]) -> list[tuple[Lease, Address]]:
+        found = []
+        for values, signature in named:
+            with contextlib.suppress(MusterError):  # anybody may put anything into a batch
+                lease = _lease(values)
+                found.append((lease, lease.signer(bytes(signature), self.domain)))
+        return found
 
     # Nodes
 

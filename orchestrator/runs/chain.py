@@ -173,7 +173,7 @@ class RunLedger(Protocol):
         ...
 
     async def leases_in(self, transaction: Digest) -> list[Lease]:
-        """The leases that a transaction used."""
+        """The leases of this pool's orchestrator that a transaction named."""
         ...
 
     async def carry(self, works: Sequence[SignedWork]) -> list[NotTaken]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ledger.amounts import UNIT
-from ledger.client.work import Verdict, WorkStatus
+from ledger.client.work import Submission, Verdict, WorkStatus
 from orchestrator.app import build_orchestrator
 from orchestrator.ledger_pool import LedgerPool
 from orchestrator.ledger_run import LedgerRun
@@ -192,6 +192,30 @@ async def test_a_relayer_that_dies_after_the_transaction_carries_nothing_twice(
         assert after == sent, "it was looked up on the ledger, and no gas was paid again"
         answer = await run.pool.send(key, f"/v1/submissions/{work}", None, method="GET")
         assert answer.json()["state"] == "carried"
+
+
+async def test_a_forged_lease_beside_the_real_one_is_not_taken_for_it_when_redis_was_lost(
+    world: World, redis_url: str, tmp_path: Path
+) -> None:
+    async with orchestrating(world, redis_url, tmp_path) as run:
+        await run.sync.round()
+        key = await join_by_relay(run, world)
+        await publish(run, world, 0)
+        await run.sync.round()
+        work = run.signed(key, await run.lease(key, groups=3))
+        lease, domain = work.lease.lease, work.lease.domain
+        forged = replace(lease, groups=10**6)
+        signatures = {lease: work.lease.raw_signature, forged: forged.sign(key, domain)}
+        batch = [
+            Submission(each, signatures[each], work.sha256, work.units, work.raw_signature) for each in (forged, lease)
+        ]
+        refused = await (await world.as_("owner")).work.submit_batch(batch)
+        assert [each.key for each in refused] == [lease.key.hash]
+
+        await run.pool.parts.redis.flushall()
+        run.chain.forget_position()
+        await run.sync.round()
+        assert (await run.view())["pending"] == 3
 
 
 class _Killed(BaseException):
