@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
 from typing import Self
@@ -27,7 +28,19 @@ from shardcast.upstream import Upstream
 STRAGGLERS = timedelta(seconds=1)
 """How long, after the first peer has said what it has, the others are waited for."""
 
+FIRST_DOUBT = timedelta(milliseconds=250)
+LONGEST_DOUBT = timedelta(minutes=1)
+"""How long nothing new is believed of a peer that could not show what it listed; doubles with each time in a row."""
+
 _log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """A peer that is being asked to show what it lists."""
+
+    task: asyncio.Task[None]
+    began: float
 
 
 class Directory:
@@ -53,7 +66,7 @@ class Directory:
         clock: Clock,
     ) -> None:
         self.revision = 0
-        """Grows with each listing that comes or goes."""
+        """Grows with each listing that comes or goes, and with each version that is found to be real."""
         self._run = run
         self._signer = signer
         self._peers = peers
@@ -65,6 +78,9 @@ class Directory:
         self._real: set[VersionKey] = set()
         self._bases: dict[VersionKey, Base | None] = {}
         self._lies: set[tuple[str, VersionKey]] = set()
+        self._checks: dict[str, _Check] = {}
+        self._doubts: dict[str, int] = {}
+        self._doubted: set[str] = set()
         self._change = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -75,9 +91,10 @@ class Directory:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._tasks:
+        tasks = [*self._tasks, *(check.task for check in self._checks.values())]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     @property
     def answered(self) -> bool:
@@ -133,15 +150,21 @@ class Directory:
             but: These are not wanted.
         """
         unwanted = set(but)
-        checked: set[VersionKey] = set()
+        until = self._clock.monotonic() + self._upstream.patience.answer.total_seconds()
         while True:
-            keys = [key for key in self.listed() if version is None or key.version == version]
-            key = next((key for key in keys if key not in unwanted and key not in checked), None)
-            if key is None:
-                return None
-            if await self._is_real(key):
-                return key
-            checked.add(key)
+            keys = [key for key in self.listed() if key not in unwanted and (version is None or key.version == version)]
+            best = next((key for key in keys if key in self._real), None)
+            now = self._clock.monotonic()
+            checks = self._checks_of([key for key in keys if best is None or key > best])
+            # A peer that is slow to prove what it lists holds up nobody: it is heard when it has.
+            left = [(until if best is None else check.began + STRAGGLERS.total_seconds()) - now for check in checks]
+            if max(left, default=0.0) <= 0:
+                return best
+            alarm = asyncio.ensure_future(self._clock.sleep(timedelta(seconds=max(left))))
+            try:
+                await asyncio.wait({alarm, *(check.task for check in checks)}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                alarm.cancel()
 
     def base_of(self, key: VersionKey) -> Base | None:
         """What the deltas of a version that is real are applied to, if it has any."""
@@ -154,7 +177,7 @@ class Directory:
             try:
                 async for line in self._upstream.manifest_lines(url, key, start=0):
                     if line == b"\n":
-                        break
+                        break  # it is not sealed yet
                     manifest.read(line)
                     if manifest.sealed:
                         return manifest
@@ -174,25 +197,69 @@ class Directory:
         self._note(url, Fault.BAD_MANIFEST)
         self._lies.add((url, key))
 
-    async def _is_real(self, key: VersionKey) -> bool:
-        if key in self._real:
-            return True
-        for url in self._holders(key):
-            try:
-                async for line in self._upstream.manifest_lines(url, key, start=0):
-                    if line != b"\n":
-                        manifest = Manifest(run=self._run, key=key, signer=self._signer)
-                        manifest.read(line)
-                        self._bases[key] = manifest.base
-                        self._real.add(key)
-                        return True
-            except BadManifest as error:
-                self._note_lie(url, key, error)
-            except Failed as error:
-                self._note(url, error.fault)
-                if error.fault is Fault.GONE:
-                    self._lies.add((url, key))
-        return False
+    def _checks_of(self, keys: Iterable[VersionKey]) -> list[_Check]:
+        """One check for each peer that says it has one of these and did not show it yet; begun if need be."""
+        unproven = set(keys)
+        found = []
+        for url, listing in self._listings.items():
+            claimed = {key for key in _keys(listing) & unproven if (url, key) not in self._lies}
+            if claimed and url not in self._doubted:
+                if url not in self._checks:
+                    task = asyncio.create_task(self._check(url))
+                    self._checks[url] = _Check(task, self._clock.monotonic())
+                found.append(self._checks[url])
+        return found
+
+    async def _check(self, url: str) -> None:
+        """Has a peer show what it lists, newest first, until it fails to."""
+        try:
+            while (key := self._unproven(url)) is not None:
+                try:
+                    await asyncio.wait_for(self._prove(url, key), self._upstream.patience.answer.total_seconds())
+                except BadManifest as error:
+                    self._note_lie(url, key, error)
+                except (Failed, TimeoutError) as error:
+                    fault = error.fault if isinstance(error, Failed) else Fault.STALLED
+                    self._note(url, fault)
+                    if fault is Fault.GONE:
+                        self._lies.add((url, key))
+                    else:
+                        self._doubt(url)
+                        return
+                else:
+                    self._doubts.pop(url, None)
+                    self._say_changed()
+        finally:
+            del self._checks[url]
+
+    def _unproven(self, url: str) -> VersionKey | None:
+        listing = self._listings.get(url)
+        keys = set() if listing is None else _keys(listing)
+        return max((key for key in keys - self._real if (url, key) not in self._lies), default=None)
+
+    async def _prove(self, url: str, key: VersionKey) -> None:
+        """Returns when a peer has shown the first extension of a version. An empty line is none: it lists too early."""
+        async for line in self._upstream.manifest_lines(url, key, start=0):
+            manifest = Manifest(run=self._run, key=key, signer=self._signer)
+            manifest.read(line)
+            self._bases[key] = manifest.base
+            self._real.add(key)
+            return
+        raise Failed(Fault.CUT, f"{url} lists version {key} and shows nothing of it")
+
+    def _doubt(self, url: str) -> None:
+        """Nothing that a peer lists is looked at for a while, but for what is known to be real."""
+        doubts = self._doubts.get(url, 0)
+        self._doubts[url] = doubts + 1
+        self._doubted.add(url)
+        self._tasks = [task for task in self._tasks if not task.done()]
+        pause = min(FIRST_DOUBT * 2 ** min(doubts, 10), LONGEST_DOUBT)
+        self._tasks.append(asyncio.create_task(self._forgive(url, after=pause)))
+
+    async def _forgive(self, url: str, *, after: timedelta) -> None:
+        await self._clock.sleep(after)
+        self._doubted.discard(url)
+        self._say_changed()
 
     async def _all_asked(self, version: int | None) -> None:
         while len(self._asked) < len(self._peers.urls):
@@ -213,19 +280,23 @@ class Directory:
                 _log.info("peer-failed", peer=url, why=error.detail)
                 self._note(url, error.fault)
             self._listings.pop(url, None)
-            self._heard(url)
+            self._asked.add(url)
+            self._say_changed()
             failures += 1
             await self._clock.sleep(min(timedelta(milliseconds=100) * 2 ** min(failures, 6), timedelta(seconds=5)))
 
     def _take(self, url: str, listing: Listing) -> None:
         if (listing.run, listing.publisher) != (self._run, self._signer):
             raise Failed(Fault.REFUSED, f"{url} serves run {listing.run} of {listing.publisher}, not ours")
+        if self._listings.get(url) == listing:
+            return
         self._listings[url] = listing
-        self._lies = {lie for lie in self._lies if lie[0] != url or lie[1] in _keys(listing)}
-        self._heard(url)
-
-    def _heard(self, url: str) -> None:
+        keys = _keys(listing)
+        self._lies = {lie for lie in self._lies if lie[0] != url or lie[1] in keys}
         self._asked.add(url)
+        self._say_changed()
+
+    def _say_changed(self) -> None:
         self.revision += 1
         self._change.set()
         self._change = asyncio.Event()

@@ -97,6 +97,8 @@ class Transfer:
         self._changed = asyncio.Event()
         self._progress_at = clock.monotonic()
         self._following: set[str] = set()
+        self._quiet: set[str] = set()
+        """Peers that had no news of the manifest; the others are heard before they are again."""
         self._lacking: dict[str, float] = {}
         self._lacking_since: float | None = None
 
@@ -146,7 +148,10 @@ class Transfer:
     async def _follow(self) -> None:
         """Reads the manifest from one peer after another until it is sealed."""
         while not self.holding.manifest.sealed:
-            url = self._draw(without=self._following)
+            url = self._draw(without=self._following | self._quiet)
+            if url is None and self._quiet:
+                self._quiet.clear()
+                continue
             if url is None:
                 await self._pause()
                 continue
@@ -164,9 +169,16 @@ class Transfer:
     async def _read_manifest(self, url: str) -> None:
         holding = self.holding
         following = holding.manifest.length
+        heard = self._clock.monotonic()
         async for line in self._upstream.manifest_lines(url, holding.manifest.key, start=following):
             if line == b"\n":
+                # An origin may have nothing to say for long, and a relay may keep it to itself: nobody is blamed.
+                silent = self._clock.monotonic() - heard > self._upstream.patience.answer.total_seconds()
+                if silent and len(self._peers.urls) > FOLLOWERS:
+                    self._quiet.add(url)
+                    return
                 continue
+            heard = self._clock.monotonic()
             if following == holding.manifest.length:  # or the other follower was first
                 self._announce(holding.take(line))
                 self._note_progress()

@@ -5,6 +5,7 @@ Nothing it says is believed here but its form; sizes are bounded before anything
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -31,6 +32,10 @@ MOST_LISTING_BYTES = 1 << 16
 _FAILURES = (aiohttp.ClientError, aiohttp.http_exceptions.HttpProcessingError, OSError, ValueError)
 """What a conversation may end with; a time-out is an OSError."""
 
+LINES_PER_SECOND = 20
+LINES_AT_ONCE = 40
+"""Listings, and empty lines of manifests, that are read of one stream; an honest peer says fewer."""
+
 _MOST_LINE = MOST_EXTENSION_BYTES + (1 << 10)
 
 
@@ -51,6 +56,21 @@ class Patience:
     """Without a new block or a new word from the publisher; then a fetch gives up. What it has stays for the next."""
     hedge: timedelta = timedelta(milliseconds=1500)
     """Without a block from one connection while another has nothing to do; then that one asks for the same."""
+
+
+class _Pacing:
+    """Lines that cost their sender nothing are read at a rate that costs us nothing: the sender's window fills up."""
+
+    def __init__(self) -> None:
+        self._due = 0.0
+
+    async def turn(self) -> None:
+        """Returns at once for so many lines, then when the next one fits."""
+        now = asyncio.get_running_loop().time()
+        self._due = max(self._due, now) + 1 / LINES_PER_SECOND
+        early = self._due - now - LINES_AT_ONCE / LINES_PER_SECOND
+        if early > 0:
+            await asyncio.sleep(early)
 
 
 class Upstream:
@@ -138,16 +158,20 @@ class Upstream:
         return bytes(body)
 
     async def _lines(self, url: str, path: str, most: int, *, empty: bool = False) -> AsyncIterator[bytes]:
+        pacing = _Pacing()
         async with self._get(url, path, total=None) as response:
             while True:
                 try:
-                    line = await response.content.readline()
+                    async with asyncio.timeout(self.patience.silence.total_seconds()):  # and not for each byte of it
+                        line = await response.content.readline()
                 except _FAILURES as error:
                     raise _failed(url, error) from error
                 if not line:
                     return
                 if len(line) > most or not line.endswith(b"\n"):
                     raise Failed(Fault.CUT if len(line) <= most else Fault.REFUSED, f"{url} sent no whole line")
+                if line == b"\n" or not empty:
+                    await pacing.turn()
                 if empty or line != b"\n":
                     yield line
 

@@ -271,6 +271,29 @@ async def from_the_past(
     return response
 
 
+async def ghost(
+    relay: HostileRelay, request: web.Request, response: web.StreamResponse, body: bytes
+) -> web.StreamResponse:
+    """Lists a version that nobody published, and of its manifest says for ever that it is about to come."""
+    if str(MOST_VERSION) in request.path:
+        response = web.StreamResponse()
+        return await hush(relay, request, response, body)
+    if request.path.endswith("/versions"):
+        return await from_the_future(relay, request, response, body)
+    return await _send(request, response, body)
+
+
+async def hush(
+    relay: HostileRelay, request: web.Request, response: web.StreamResponse, body: bytes
+) -> web.StreamResponse:
+    """Empty lines for ever, as a peer says them that has nothing new to tell."""
+    await response.prepare(request)
+    while not relay.leaving.is_set():
+        await response.write(b"\n")
+        await asyncio.sleep(0.01)
+    return response
+
+
 async def junk(
     relay: HostileRelay, request: web.Request, response: web.StreamResponse, body: bytes
 ) -> web.StreamResponse:

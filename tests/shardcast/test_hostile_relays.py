@@ -16,7 +16,7 @@ from shardcast.client import Client
 from shardcast.manifest import VersionKey
 from shardcast.origin import Origin
 from shardcast.peers import Peers
-from shardcast.transfer import Pace
+from shardcast.transfer import FOLLOWERS, Pace
 from tests.shardcast import hostile
 from tests.shardcast.conftest import QUICK, content, eventually, read_folder, total, write_folder
 from tests.shardcast.hostile import HostileRelay, Spoil
@@ -155,3 +155,33 @@ async def test_what_two_clients_wasted_is_counted(origin: Origin, client_of: Cli
     async with client_of(origin.url) as client:
         fetched = await client.fetch(1, tmp_path / "to")
         assert total(client.metrics.received) == fetched.size
+
+
+async def test_a_version_that_stays_a_promise_holds_up_nobody(
+    origin: Origin, stack: AsyncExitStack, client_of: Clients, tmp_path: Path
+) -> None:
+    await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
+    bad = await stack.enter_async_context(HostileRelay(origin.url, "/versions", hostile.ghost))
+    client = await stack.enter_async_context(client_of(bad.url, origin.url, patience=SURE))
+    await eventually(lambda: bad.spoilt > 0 and len(client.peers.urls) == 2)
+    async with asyncio.timeout(15):
+        assert await client.latest() == VersionKey(1, 1)
+        following = client.follow(tmp_path / "to")
+        assert (await anext(following)).version == 1
+        await origin.publish_folder(2, tmp_path / "source")
+        assert (await anext(following)).version == 2
+
+
+async def test_two_relays_that_keep_a_manifest_to_themselves_do_not_keep_a_client_from_the_third(
+    origin: Origin, stack: AsyncExitStack, client_of: Clients, tmp_path: Path
+) -> None:
+    await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
+    bad = [
+        await stack.enter_async_context(HostileRelay(origin.url, "/manifest", hostile.hush)) for _ in range(FOLLOWERS)
+    ]
+    client = client_of(*(each.url for each in bad), origin.url, patience=SURE)
+    for each in bad:
+        prefer(client.peers, each.url)
+    await stack.enter_async_context(client)
+    async with asyncio.timeout(15):
+        assert read_folder((await client.fetch(1, tmp_path / "to")).path) == FILES
