@@ -24,6 +24,9 @@ class ServingLimits:
     """Requests from one address."""
     patience: timedelta = timedelta(seconds=30)
     """How long an answer waits for a block that is not here yet, or for a reader that takes nothing."""
+    idle: timedelta = timedelta(seconds=20)
+    """From a connection's begin, or its last answer, to the end of the next request's head: who sends a byte now and
+    then is cut off. Whoever keeps connections for later finds them closed, and opens them again."""
     trusted_proxies: tuple[str, ...] = ()
     """Networks whose `X-Forwarded-For` is believed."""
 

@@ -114,13 +114,24 @@ class Server:
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=1,
+            keepalive_timeout=self._limits.idle.total_seconds(),
+        )
         await self._runner.setup()
         if self._runner.server is None:  # setup makes it
             raise Unavailable("the server did not start", retryable=False)
         try:
             self._listener = await asyncio.get_running_loop().create_server(
-                self._guard.factory(self._runner.server), self.host, self.port, ssl=self._tls, backlog=1024
+                self._guard.factory(self._runner.server),
+                self.host,
+                self.port,
+                ssl=self._tls,
+                ssl_handshake_timeout=self._limits.idle.total_seconds() if self._tls else None,
+                backlog=1024,
             )
         except OSError as error:
             await self._runner.cleanup()

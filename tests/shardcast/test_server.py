@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -82,6 +82,38 @@ async def test_an_address_has_so_many_connections(stack: AsyncExitStack, tmp_pat
         each.close()
     await eventually(lambda: origin.server._guard._alive() == 0)
     assert await status_of(f"{origin.url}/v1/probe") == 200
+
+
+HEAD = b"GET /v1/versions?follow=1 HTTP/1.1\r\nHost: a\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", HEAD, b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n" + HEAD],
+    ids=["nothing", "half-a-head", "half-a-head-after-an-answer"],
+)
+async def test_who_does_not_finish_a_request_is_cut_off(stack: AsyncExitStack, tmp_path: Path, sent: bytes) -> None:
+    limits = ServingLimits(idle=timedelta(milliseconds=200))
+    origin = await stack.enter_async_context(Origin(tmp_path, run=RUN_NAME, key=PUBLISHER, limits=limits))
+    reader, writer = await asyncio.open_connection("127.0.0.1", origin.server.port)
+    writer.write(sent)
+    with suppress(ConnectionError):
+        async with asyncio.timeout(10):
+            await reader.read()
+    writer.close()
+
+
+async def test_who_did_finish_it_is_heard_for_as_long_as_it_takes(stack: AsyncExitStack, tmp_path: Path) -> None:
+    limits = ServingLimits(idle=timedelta(milliseconds=100))
+    origin = await stack.enter_async_context(Origin(tmp_path / "o", run=RUN_NAME, key=PUBLISHER, limits=limits))
+    reader, writer = await asyncio.open_connection("127.0.0.1", origin.server.port)
+    writer.write(HEAD + b"\r\n")
+    await reader.readuntil(b'"versions":[]}')
+    await asyncio.sleep(0.3)  # what must not happen has no event
+    await origin.publish_folder(1, write_folder(tmp_path / "source", {"a": b"1"}))
+    async with asyncio.timeout(10):
+        await reader.readuntil(b'"version":1,')
+    writer.close()
 
 
 async def test_metrics_say_what_is_held_and_sent(origin: Origin, tmp_path: Path) -> None:
