@@ -8,7 +8,7 @@ from dataclasses import asdict
 from protocol.verdicts import ReasonCode
 from rollouts.checks.case import Case
 from rollouts.checks.result import Check, CheckResult, Cost, Fails, Figure, Finding, concluded, unknown
-from rollouts.toploc import TOPLOC, aggregate
+from rollouts.toploc import TOPLOC, Thresholds, aggregate
 from rollouts.toploc import judge as judge_proofs
 from rollouts.toploc.results import WORST
 
@@ -17,6 +17,11 @@ RATIONALE = (
     "bits, has other states (TOPLOC, arXiv 2501.16007). Honest machines differ by rounding alone, so limits are "
     "measured; bytes that can't be a proof come from no honest prover."
 )
+
+SWAPPED = 2
+"""Points of an interval, a sample or a file that may be off altogether, besides the limits. Two values that tie for the
+128th place change it with the last bits, and the proof says nothing about one that the prover left out. In float32 one
+interval in some thousand has such a point."""
 
 
 def judge(case: Case) -> CheckResult:
@@ -54,7 +59,7 @@ def _intervals(case: Case) -> Iterator[Finding]:
     if case.limits is None:
         return
     for row, evidence in sorted(case.evidence.items()):
-        most = [_most(case, row, number) for number in range(len(evidence.proofs))]
+        most = [_allowed(case.limits.sample, one.points).distance_worst for one in evidence.proofs]
         off = [number for number, one in enumerate(evidence.proofs) if one.distance_mean > most[number]]
         if off:
             distance, more = evidence.proofs[off[0]].distance_mean, len(off) - 1
@@ -70,37 +75,32 @@ def _intervals(case: Case) -> Iterator[Finding]:
 def _together(case: Case) -> Iterator[Finding]:
     if case.limits is None:
         return
-    full = {
-        row: [one for number, one in enumerate(evidence.proofs) if not _is_thin(case, row, number)]
-        for row, evidence in sorted(case.evidence.items())
-    }
-    for row, results in full.items():
-        for excess in judge_proofs(aggregate(results), case.limits.sample).excesses if results else ():
+    for row, evidence in sorted(case.evidence.items()):
+        one = aggregate(evidence.proofs)
+        for excess in judge_proofs(one, _allowed(case.limits.sample, one.points)).excesses:
             if excess.figure != "distance_worst":
                 what = f"{excess.figure} {excess.value:.3g}; the limit for a sample is {excess.threshold:.3g}"
                 yield case.finding(ReasonCode.COMPUTATION_OTHER_MODEL, what, row=row)
-    every = [one for results in full.values() for one in results]
-    for excess in judge_proofs(aggregate(every), case.limits.file).excesses if every else ():
-        yield Finding(
-            reason=ReasonCode.COMPUTATION_OTHER_MODEL,
-            what=f"{excess.figure} {excess.value:.3g} over all rows; the limit is {excess.threshold:.3g}",
-        )
+    whole = aggregate(result for evidence in case.evidence.values() for result in evidence.proofs)
+    for excess in judge_proofs(whole, _allowed(case.limits.file, whole.points)).excesses:
+        if excess.figure != "distance_worst":
+            yield Finding(
+                reason=ReasonCode.COMPUTATION_OTHER_MODEL,
+                what=f"{excess.figure} {excess.value:.3g} over all rows; the limit is {excess.threshold:.3g}",
+            )
 
 
-def _is_thin(case: Case, row: int, number: int) -> bool:
-    """Whether an interval has so few values that nearly all are points, those next to 0 among them.
-
-    There the last bits decide about sign and exponent. Only a token or two of a very narrow model have so few.
-    """
-    rows = min(TOPLOC.interval, len(case.file.samples[row].output_tokens) - number * TOPLOC.interval)
-    return rows * case.version.model.hidden < 2 * TOPLOC.top_k
-
-
-def _most(case: Case, row: int, number: int) -> float:
-    """How far an interval may be off by itself: in a thin one, two points may be off altogether."""
-    most = 0.0 if case.limits is None else case.limits.sample.distance_worst
-    points = case.evidence[row].proofs[number].points
-    return most + (2 * WORST / points if points and _is_thin(case, row, number) else 0.0)
+def _allowed(limits: Thresholds, points: int) -> Thresholds:
+    """The limits for so many points, of which `SWAPPED` may be off altogether."""
+    share = SWAPPED / max(1, points)
+    raised = {
+        "exponent_mismatches": min(1.0, limits.exponent_mismatches + share),
+        "sign_mismatches": min(1.0, limits.sign_mismatches + share),
+        "mantissa_mean": min(WORST, limits.mantissa_mean + share * WORST),
+        "distance_mean": min(WORST, limits.distance_mean + share * WORST),
+        "distance_worst": min(WORST, limits.distance_worst + share * WORST),
+    }
+    return limits.model_copy(update=raised)
 
 
 def _tokens(case: Case, row: int, number: int) -> str:

@@ -90,13 +90,11 @@ def test_what_nobody_calibrated_is_measured_and_not_judged(
 
 
 @pytest.mark.parametrize(("off", "state"), [(1, State.PASSED), (2, State.PASSED), (3, State.FAILED)])
-def test_values_next_to_zero_decide_nothing_in_an_answer_of_one_token(
+def test_two_values_that_tie_for_the_last_place_may_change_it(
     off: int, state: State, version: CheckedVersion, facts: SlotFacts, honest: RolloutFile
 ) -> None:
-    """Of 96 values all are points; a sign that rounding turned is as far off as a point can be."""
-    one = replace(honest.samples[0], output_tokens=honest.samples[0].output_tokens[:1])
-    file = RolloutFile(honest.header, (one, *honest.samples[1:]))
-    turned = ProofResult(None, 96, off, off, 0, 0.0, 128 * off + 5)
-    evidence = {0: RowEvidence(proofs=(turned,), logprobs=one.logprobs[:1], gaps=None)}
-    case = Case(file=file, facts=facts, version=version, limits=float32_limits(("tiny",)), evidence=evidence)
+    """The proof says nothing about a value that the prover left out: it is as far off as a point can be."""
+    swapped = ProofResult(None, 128, off, off, 0, 0.0, 128 * off + 2)
+    evidence = {0: RowEvidence(proofs=(swapped,), logprobs=honest.samples[0].logprobs, gaps=None)}
+    case = Case(file=honest, facts=facts, version=version, limits=float32_limits(("tiny",)), evidence=evidence)
     assert run_check(COMPUTATION, case).state is state
