@@ -58,6 +58,7 @@ PARTS = {
     "worker": "cli.worker",
     "env": "cli.env",
     "rollouts": "cli.rollouts",
+    "trainer": "cli.trainer",
     "ledger": "cli.ledger",
     "token": "cli.token",
     "shardcast": "cli.shardcast",

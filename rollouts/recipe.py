@@ -99,6 +99,8 @@ class Recipe(_Part):
     chat: bool = False
     """Whether a prompt is put into the tokenizer's chat template, as the user's turn."""
     length: LengthTargets | None = None
+    held_out: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """The share of prompts, by `is_held_out`, that is in no version's table: what evaluations ask."""
     prompts: Annotated[PromptRange | PromptTable, Field(discriminator="kind")]
 
     @model_validator(mode="after")

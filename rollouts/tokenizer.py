@@ -61,6 +61,16 @@ class FolderTokenizer:
             raise BadVersionFolder(f"the tokenizer's chat template fails: {error}") from error
         return list(self._tokenizer.encode(str(templated), add_special_tokens=False))
 
+    def encode_answer(self, text: str) -> list[int]:
+        """The tokens of an answer as a model would write it: nothing is put before or behind them."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+    @property
+    def end_token(self) -> int | None:
+        """The token that its own files call the end of sequence, if they name one."""
+        token: object = self._tokenizer.eos_token_id
+        return token if isinstance(token, int) else None
+
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of some tokens, special ones left out."""
         text = self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)

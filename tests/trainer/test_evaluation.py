@@ -1,0 +1,68 @@
+"""An evaluation asks what was kept from training, and counts right."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.errors import InvalidInput
+from protocol.identifiers import ZERO_DIGEST
+from rollouts.engines.interface import Dtype, EngineName
+from rollouts.engines.opening import open_engine
+from rollouts.environments import is_held_out, load_environment
+from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice
+from rollouts.tokenizer import FolderTokenizer
+from trainer.evaluation import Evaluation, Evaluator, held_out_prompts, pass_at
+
+LETTERS = load_environment("letters")
+
+
+def test_held_out_prompts_are_the_first_ones_each_text_once() -> None:
+    found = held_out_prompts(LETTERS, share=0.1, count=300)
+    texts = [LETTERS.prompt(index).text for index in found]
+    assert len(set(texts)) == 300
+    assert all(is_held_out(LETTERS.prompt(index), 0.1) for index in found)
+    assert found == sorted(found)
+    assert held_out_prompts(LETTERS, share=0.1, count=20) == found[:20]
+
+
+def test_without_a_share_there_is_nothing_to_ask() -> None:
+    with pytest.raises(InvalidInput, match="no prompts that are held out at a share of 0"):
+        held_out_prompts(LETTERS, share=0.0, count=10)
+
+
+@given(st.data(), st.integers(1, 8))
+def test_pass_at_k_is_the_share_of_choices_of_k_answers_with_a_right_one(data: st.DataObject, samples: int) -> None:
+    solved, k = data.draw(st.integers(0, samples)), data.draw(st.integers(1, samples))
+    chosen = list(combinations([True] * solved + [False] * (samples - solved), k))
+    expected = sum(any(each) for each in chosen) / len(chosen)
+    assert pass_at(k, samples=samples, solved=solved) == pytest.approx(expected)
+
+
+def evaluate(folder: Path, *, max_batch: int, samples: int = 3) -> Evaluation:
+    recipe = Recipe(
+        environment=EnvironmentChoice(name="letters", version="1"),
+        sampling=SamplingChoice(max_new_tokens=6),
+        group_size=4,
+        prompts=PromptRange(count=100),
+    )
+    engine = open_engine(EngineName.TORCH, dtype=Dtype.FLOAT32, device="cpu", max_batch=max_batch)
+    engine.load(folder, version=ZERO_DIGEST)
+    evaluator = Evaluator(
+        environment=LETTERS, recipe=recipe, tokenizer=FolderTokenizer(folder), indices=range(6), samples=samples
+    )
+    return evaluator.evaluate(engine)
+
+
+def test_an_evaluation_does_not_depend_on_how_answers_were_batched(llama: Path) -> None:
+    assert evaluate(llama, max_batch=64) == evaluate(llama, max_batch=5)
+
+
+def test_pass_at_k_is_given_for_powers_of_two(llama: Path) -> None:
+    assert list(evaluate(llama, max_batch=64, samples=5).pass_at) == [1, 2, 4]
+    greedy_only = evaluate(llama, max_batch=64, samples=0)
+    assert (greedy_only.pass_at, greedy_only.reward) == ({}, None)

@@ -1,0 +1,42 @@
+"""The devnet's base is a version that can be published as it is, and knows what it was taught to know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cli.trainer_work import EvaluationChoices, run_evaluation
+from rollouts.environments import is_held_out, load_environment
+from rollouts.model import read_model
+from rollouts.recipe import eligible_prompts, read_recipe
+from trainer.presets import devnet_base, preset_file, preset_names
+from trainer.sft.settings import check_settings, read_settings_file
+
+
+def test_the_base_is_small_and_holds_what_a_version_needs() -> None:
+    facts = read_model(devnet_base())
+    assert facts.parameters == 443_008
+    assert {tensor.dtype for tensor in facts.tensors.values()} == {"F32"}
+    assert (facts.vocabulary, facts.hidden) == (64, 128)
+    assert sum(path.stat().st_size for path in devnet_base().iterdir()) < 2_000_000
+
+
+def test_no_prompt_of_its_table_is_held_out() -> None:
+    recipe = read_recipe(devnet_base())
+    environment = load_environment(recipe.environment.name, version=recipe.environment.version)
+    eligible = eligible_prompts(devnet_base(), recipe)
+    assert recipe.held_out == 0.1
+    assert len(eligible) > 5_000
+    assert not any(is_held_out(environment.prompt(index), recipe.held_out) for index in eligible[::7])
+
+
+def test_it_answers_about_a_third_of_what_it_never_saw() -> None:
+    choices = EvaluationChoices(prompts=256, samples=4, held_out=None, engine="torch", dtype="float32", device=None)
+    found = run_evaluation(devnet_base(), choices)
+    assert 0.30 <= found.greedy <= 0.50
+    assert found.pass_at[1] < found.greedy + 0.05 < found.pass_at[4] + 0.10, "there is something to select among"
+
+
+def test_every_preset_is_a_warm_up() -> None:
+    for name in preset_names():
+        path: Path = preset_file(name)
+        assert check_settings(read_settings_file(path), source=name).recipe is not None

@@ -1,0 +1,43 @@
+"""The learning rate is a function of the step's number: it rises to its peak, falls to where it should, and stays."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.schedules import Schedule, learning_rate
+
+
+@pytest.mark.parametrize(
+    ("schedule", "step", "expected"),
+    [
+        (Schedule.CONSTANT, 60, 1.0),
+        (Schedule.LINEAR, 60, 0.5 + 0.5 * 0.2),
+        (Schedule.COSINE, 60, 0.5 + 0.5 * 0.2),
+        (Schedule.LINEAR, 85, 0.25 + 0.75 * 0.2),
+        (Schedule.COSINE, 110, 0.2),
+        (Schedule.LINEAR, 400, 0.2),
+        (Schedule.COSINE, 0, 0.1),
+        (Schedule.COSINE, 9, 1.0),
+    ],
+)
+def test_a_rate_is_where_its_schedule_says(schedule: Schedule, step: int, expected: float) -> None:
+    found = learning_rate(step, steps=111, peak=1.0, schedule=schedule, warm_up_steps=10, final_share=0.2)
+    assert found == pytest.approx(expected)
+
+
+@given(st.sampled_from(Schedule), st.integers(1, 300), st.integers(0, 400), st.floats(0, 1), st.floats(1e-8, 1))
+def test_rates_rise_once_then_never_again_and_never_pass_the_peak(
+    schedule: Schedule, steps: int, warm_up: int, final: float, peak: float
+) -> None:
+    rates = [
+        learning_rate(step, steps=steps, peak=peak, schedule=schedule, warm_up_steps=warm_up, final_share=final)
+        for step in range(steps)
+    ]
+    assert all(0 <= rate <= peak * (1 + 1e-12) for rate in rates)
+    rising, falling = rates[:warm_up], rates[warm_up:]
+    assert rising == sorted(rising)
+    assert all(later <= earlier * (1 + 1e-12) for earlier, later in pairwise(falling))

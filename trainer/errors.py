@@ -1,0 +1,41 @@
+"""What goes wrong while a model is trained.
+
+MusterError
+├── TrainingDiverged   loss or gradient is no number, again and again
+├── InvalidInput       (protocol)
+│   ├── BadSettings    a file of settings, or an option, says what can't be
+│   └── BadExamples    there is nothing to learn from, or a row of a file can't be read
+├── Conflict           (protocol) the target is taken, or half-finished work is of other settings
+└── Unavailable        (protocol)
+    └── NotWritten     the disk is full, or refuses; what was written before stands
+"""
+
+from __future__ import annotations
+
+from protocol.errors import InvalidInput, MusterError, Unavailable
+
+
+class TrainingDiverged(MusterError):
+    """The loss or the gradient is no number, and skipping steps did not help."""
+
+    code = "training-diverged"
+    default_hint = "lower the learning rate, lengthen its warm-up, or clip gradients closer"
+
+
+class BadSettings(InvalidInput):
+    """A setting is unknown, missing, or has a value that it can't have."""
+
+    code = "bad-settings"
+
+
+class BadExamples(InvalidInput):
+    """Nothing can be learned from this."""
+
+    code = "bad-examples"
+
+
+class NotWritten(Unavailable):
+    """A file could not be written; the one before it stands."""
+
+    code = "not-written"
+    default_hint = "make room on that disk; the same command then goes on from the last checkpoint"

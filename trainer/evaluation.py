@@ -1,0 +1,190 @@
+"""What a version of the policy can do: held-out prompts, answered greedily and by sampling.
+
+Held-out prompts are in no version's table (`Recipe.held_out`), so nothing was trained on them. An evaluation depends on
+the weights and on nothing else that varies: the prompts are the first held-out ones, and the noise has its own seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from protocol.errors import InvalidInput
+from rollouts.engines.interface import Completion, Engine, FinishReason, SampleRequest
+from rollouts.environments import Environment, is_held_out
+from rollouts.plan import PlannedGroup, SlotPlanner, Tokenizer
+from rollouts.recipe import Recipe
+from rollouts.sampling.parameters import SamplingParameters
+
+_TAG = b"muster-evaluation-v1"
+_LOOKED_AT_FOR_EACH = 100
+"""So many candidates are looked at for each prompt that can be expected among them, before the search is given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """What was found.
+
+    Args:
+        prompts: How many were asked.
+        greedy: The share of prompts whose greedy answer is right.
+        greedy_tokens: The mean length of these answers, the end token included.
+        greedy_finished: The share of these that the model ended by itself.
+        samples: Answers to each prompt that were drawn; 0 if none were.
+        pass_at: The probability that at least one of k drawn answers is right, by k; estimated without bias from all.
+        reward: The mean reward of drawn answers, the length penalty taken off; None if none were drawn.
+        undecided: Answers, greedy and drawn, that no check could decide within its limits.
+    """
+
+    prompts: int
+    greedy: float
+    greedy_tokens: float
+    greedy_finished: float
+    samples: int = 0
+    pass_at: Mapping[int, float] = field(default_factory=dict)
+    reward: float | None = None
+    undecided: int = 0
+
+
+def held_out_prompts(environment: Environment, *, share: float, count: int) -> list[int]:
+    """Returns the indices of the first held-out prompts, each text once; fewer if the environment has no more.
+
+    Raises:
+        InvalidInput: None can be found.
+    """
+    size = environment.size()
+    search = math.ceil(count / share) * _LOOKED_AT_FOR_EACH if share > 0 else 0
+    found: list[int] = []
+    texts: set[str] = set()
+    for index in range(search if size is None else min(size, search)):
+        if len(found) == count:
+            break
+        prompt = environment.prompt(index)
+        if prompt.text not in texts and is_held_out(prompt, share):
+            found.append(index)
+            texts.add(prompt.text)
+    if not found:
+        raise InvalidInput(
+            f"{environment.name} has no prompts that are held out at a share of {share}",
+            hint="an evaluation asks what was kept from training: give a larger share",
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluator:
+    """Asks the same prompts of one version after another.
+
+    Args:
+        environment: The one that the recipe names.
+        recipe: How prompts are put and answers drawn.
+        tokenizer: The model's.
+        indices: Of the prompts.
+        samples: Answers to each prompt that are drawn, besides the greedy one.
+    """
+
+    environment: Environment
+    recipe: Recipe
+    tokenizer: Tokenizer
+    indices: Sequence[int]
+    samples: int = 0
+
+    def evaluate(self, engine: Engine, *, should_stop: Callable[[], bool] | None = None) -> Evaluation:
+        """Asks what the engine has loaded.
+
+        Raises:
+            PromptTooLong: A prompt leaves no room for an answer.
+            BadVersionFolder: A prompt can't be put to this model.
+            SandboxUnavailable: Answers can't be checked on this machine.
+            GenerationStopped: `should_stop` said so.
+        """
+        asked = [self._plan(index) for index in self.indices]
+        sampling = self.recipe.sampling.parameters
+        at_best = SamplingParameters(max_new_tokens=sampling.max_new_tokens, top_k=1)
+        greedy = self._ask(engine, asked, at_best, each=1, should_stop=should_stop)
+        drawn = self._ask(engine, asked, sampling, each=self.samples, should_stop=should_stop)
+        return Evaluation(
+            prompts=len(asked),
+            greedy=sum(greedy.solved.values()) / len(asked),
+            greedy_tokens=greedy.tokens / len(asked),
+            greedy_finished=greedy.finished / len(asked),
+            samples=self.samples,
+            pass_at={
+                k: sum(pass_at(k, samples=self.samples, solved=drawn.solved[place]) for place in range(len(asked)))
+                / len(asked)
+                for k in _powers_of_two(self.samples)
+            },
+            reward=math.fsum(drawn.rewards) / len(drawn.rewards) if self.samples else None,
+            undecided=greedy.undecided + drawn.undecided,
+        )
+
+    def _plan(self, index: int) -> _Asked:
+        seed = hashlib.sha256(_TAG + index.to_bytes(8, "big")).digest()
+        planner = SlotPlanner(
+            recipe=self.recipe, eligible=[index], environment=self.environment, tokenizer=self.tokenizer
+        )
+        return _Asked(planner, seed, planner.plan(seed, groups=1).groups[0])
+
+    def _ask(
+        self,
+        engine: Engine,
+        asked: Sequence[_Asked],
+        parameters: SamplingParameters,
+        *,
+        each: int,
+        should_stop: Callable[[], bool] | None,
+    ) -> _Tally:
+        requests = [
+            SampleRequest(sample=place * each + sample, prompt_tokens=one.group.tokens, seed=one.seed)
+            for place, one in enumerate(asked)
+            for sample in range(each)
+        ]
+        tally = _Tally()
+        if requests:
+            for answer in engine.generate(requests, parameters, with_proofs=False, should_stop=should_stop):
+                tally.add(answer.sample // each, asked[answer.sample // each], answer)
+        return tally
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    planner: SlotPlanner
+    seed: bytes
+    group: PlannedGroup
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What answers were worth."""
+
+    solved: Counter[int] = field(default_factory=Counter)
+    tokens: int = 0
+    finished: int = 0
+    rewards: list[float] = field(default_factory=list)
+    undecided: int = 0
+
+    def add(self, place: int, asked: _Asked, answer: Completion) -> None:
+        reward = asked.planner.reward(asked.group.prompt, answer.tokens, answer.finish)
+        self.solved[place] += reward.task == 1.0
+        self.tokens += len(answer.tokens)
+        self.finished += answer.finish is FinishReason.EOS
+        self.rewards.append(reward.total)
+        self.undecided += reward.undecided
+
+
+def pass_at(k: int, *, samples: int, solved: int) -> float:
+    """The unbiased estimate of pass@k from so many answers (Codex, arXiv 2107.03374, equation 1).
+
+    Args:
+        k: At most `samples`.
+        samples: Answers to one prompt.
+        solved: How many of them are right.
+    """
+    return 1.0 - math.comb(samples - solved, k) / math.comb(samples, k)
+
+
+def _powers_of_two(most: int) -> list[int]:
+    return [1 << power for power in range(most.bit_length())]

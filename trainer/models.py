@@ -1,0 +1,144 @@
+"""A model that can be trained: opened from a version's folder, made from a config and a seed, written as a version."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import JsonValue
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from rollouts.engines.interface import Dtype
+from rollouts.errors import BadVersionFolder
+from rollouts.model import GENERATION_FILE, ModelFacts, read_model
+from rollouts.recipe import Recipe, write_recipe
+from rollouts.tokenizer import FolderTokenizer
+from trainer.characters import END, PAD, write_character_tokenizer
+from trainer.errors import BadSettings
+from trainer.files import whole_folder
+
+# transformers annotates its functions in parts only, and some of that is wrong.
+_CONFIGS: Any = AutoConfig
+_MODELS: Any = AutoModelForCausalLM
+_LOGGING: Any = transformers_logging
+
+TORCH_TYPES = {Dtype.FLOAT32: torch.float32, Dtype.BFLOAT16: torch.bfloat16}
+
+_COMPANIONS = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "chat_template.jinja",
+    GENERATION_FILE,
+)
+"""What a version takes over from the one that it was trained from."""
+
+
+def make_model(folder: Path, *, model_type: str, config: Mapping[str, JsonValue], characters: str, seed: int) -> None:
+    """Writes a model of random weights with a tokenizer of characters; equal arguments give equal weights.
+
+    Raises:
+        BadSettings: transformers knows no such type, or the config can't be one of it.
+        NotWritten: The disk is full, or refuses.
+    """
+    with whole_folder(folder) as partial, _quiet():
+        tokens = write_character_tokenizer(partial, characters)
+        given = {"vocab_size": tokens, "eos_token_id": END, "pad_token_id": PAD, "bos_token_id": None} | dict(config)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            try:
+                model = _MODELS.from_config(_CONFIGS.for_model(model_type, **given), dtype=torch.float32)
+            except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, ZeroDivisionError) as error:
+                first_line = str(error).strip().split("\n")[0]
+                raise BadSettings(f"no {model_type[:40]} model has this config: {first_line[:200]}") from error
+        model.save_pretrained(partial)
+
+
+def open_model(folder: Path, *, device: torch.device) -> tuple[PreTrainedModel, ModelFacts]:
+    """Loads a folder's model for training, in float32.
+
+    Raises:
+        BadVersionFolder: The folder can't be used, such as one whose tokenizer has tokens that the model lacks.
+    """
+    facts = read_model(folder)
+    with _quiet():
+        try:
+            model, info = _MODELS.from_pretrained(
+                folder,
+                dtype=torch.float32,
+                local_files_only=True,
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
+        except (ValueError, RuntimeError, KeyError, TypeError, AttributeError, OSError, SafetensorError) as error:
+            first_line = str(error).strip().split("\n")[0]
+            raise BadVersionFolder(f"no model can be made from {folder}: {first_line}") from error
+    if info["missing_keys"] or info["unexpected_keys"] or info["mismatched_keys"]:
+        raise BadVersionFolder(f"the weights in {folder} are not those of its config")
+    ready: PreTrainedModel = model.to(device)
+    return ready, facts
+
+
+def end_token(facts: ModelFacts, tokenizer: FolderTokenizer) -> int:
+    """The token that a demonstration ends with: the tokenizer's own if it ends answers, else the first that does."""
+    own = tokenizer.end_token
+    return own if own in facts.end_tokens and own is not None else min(facts.end_tokens)
+
+
+def write_version(
+    folder: Path,
+    model: PreTrainedModel,
+    *,
+    start: Path,
+    dtype: Dtype,
+    recipe: Recipe | None,
+    eligible: Sequence[int] = (),
+) -> None:
+    """Writes what can be published: weights, config, the start's tokenizer, and how rollouts are made with it.
+
+    Args:
+        folder: It is there whole afterwards, or not at all.
+        model: Not changed.
+        start: The folder that the model came from.
+        dtype: What its weights are stored in.
+        recipe: None for a version that no rollouts are made with yet.
+        eligible: The recipe's table of prompts, if it names one.
+
+    Raises:
+        NotWritten: The disk is full, or refuses.
+    """
+    stored: Any = copy.deepcopy(model)
+    stored.to(TORCH_TYPES[dtype])
+    with whole_folder(folder) as partial, _quiet():
+        stored.save_pretrained(partial)
+        for name in _COMPANIONS:
+            if (start / name).is_file():
+                shutil.copyfile(start / name, partial / name)
+        if recipe is not None:
+            write_recipe(partial, recipe, eligible=eligible)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without a progress bar and without advice for people at a prompt."""
+    bars, level = _LOGGING.is_progress_bar_enabled(), _LOGGING.get_verbosity()
+    _LOGGING.disable_progress_bar()
+    _LOGGING.set_verbosity_error()
+    try:
+        yield
+    finally:
+        _LOGGING.set_verbosity(level)
+        if bars:
+            _LOGGING.enable_progress_bar()

@@ -1,0 +1,40 @@
+"""Warm-ups by name, and the devnet's base model, which one of them made.
+
+`muster trainer sft --preset devnet --to DIR` makes the shipped weights again.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+from protocol.errors import NotFound
+
+DEVNET = "devnet"
+
+_FOLDER = Path(str(files(__name__)))
+
+
+def preset_names() -> list[str]:
+    """Every warm-up that has a name."""
+    return sorted(path.stem for path in _FOLDER.glob("*.toml"))
+
+
+def preset_file(name: str) -> Path:
+    """The settings of a warm-up.
+
+    Raises:
+        NotFound: There is none of this name.
+    """
+    if name not in preset_names():
+        raise NotFound(f"there is no preset {name[:40]!r}", hint=f"there are: {', '.join(preset_names())}")
+    return _FOLDER / f"{name}.toml"
+
+
+def devnet_base() -> Path:
+    """The folder of the devnet's base model: a version that can be published as it is.
+
+    Llama-shaped, 0.44 M parameters in float32, a tokenizer of 64 characters, `recipe.json` for `letters` and its table
+    of eligible prompts, in which none of the held-out ones stand. Read-only: copy it before changing anything.
+    """
+    return _FOLDER / DEVNET

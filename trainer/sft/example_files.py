@@ -1,0 +1,117 @@
+"""Prompts and completions from a file: JSON lines or Parquet with two columns of text.
+
+    {"prompt": "rev:abcd=", "completion": "dcba"}
+
+Other columns are left alone. Nothing is skipped silently: a row that can't be read is an error with its number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from rollouts.tokenizer import FolderTokenizer
+from trainer.errors import BadExamples
+from trainer.sft.examples import Example
+
+_LONGEST_ROW = 16 * 1024 * 1024
+_ROWS_AT_A_TIME = 1024
+_COLUMNS = ("prompt", "completion")
+
+
+class FileCorpus:
+    """The rows of one file, held in memory as text.
+
+    Args:
+        path: Ends in `.parquet`, or is JSON lines.
+        tokenizer: The model's.
+        end: The token that ends a completion.
+        chat: Whether prompts are put into the tokenizer's chat template.
+
+    Raises:
+        BadExamples: It can't be read, is empty, or one of its rows is not what it should be.
+    """
+
+    def __init__(self, path: Path, *, tokenizer: FolderTokenizer, end: int, chat: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._end = end
+        self._chat = chat
+        try:
+            with path.open("rb") as file:
+                self.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            rows = _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)
+            self._rows = [_checked(path, number, row) for number, row in enumerate(rows, start=1)]
+        except OSError as error:
+            raise BadExamples(f"{path} can't be read: {error.strerror or error}") from error
+        if not self._rows:
+            raise BadExamples(f"{path} has no rows")
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return len(self._rows)
+
+    def example(self, place: int) -> Example:
+        """One row as tokens.
+
+        Raises:
+            BadExamples: Its prompt has no tokens.
+        """
+        prompt, completion = self._rows[place]
+        tokens = self._tokenizer.encode(prompt, chat=self._chat)
+        if not tokens:
+            raise BadExamples(f"the prompt of row {place + 1} has no tokens", hint="a prompt has at least one")
+        return Example(tuple(tokens), (*self._tokenizer.encode_answer(completion), self._end))
+
+
+def _json_rows(path: Path) -> Iterator[object]:
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(_LONGEST_ROW + 1):
+            number += 1
+            if len(line) > _LONGEST_ROW:
+                raise BadExamples(f"{path}: row {number} has more than {_LONGEST_ROW} bytes")
+            try:
+                yield json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise BadExamples(
+                    f"{path}: row {number} is no JSON: {error}", hint="one JSON object a line, or a .parquet file"
+                ) from error
+
+
+def _parquet_rows(path: Path) -> Iterator[object]:
+    import pyarrow as pa  # noqa: PLC0415 - only who reads such a file waits for it
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=_ROWS_AT_A_TIME, columns=list(_COLUMNS)):
+                yield from batch.to_pylist()
+    except pa.ArrowException as error:
+        raise BadExamples(f"{path} is no Parquet file of examples: {str(error)[:200]}") from error
+
+
+def _checked(path: Path, number: int, row: object) -> tuple[str, str]:
+    values = [row.get(name) for name in _COLUMNS] if isinstance(row, Mapping) else []
+    match values:
+        case [str(prompt), str(completion)] if _writable(prompt) and _writable(completion):
+            return prompt, completion
+        case [str(), str()]:
+            raise BadExamples(
+                f"{path}: row {number} has text that is no Unicode", hint="a surrogate stands alone in it"
+            )
+        case _:
+            raise BadExamples(
+                f"{path}: row {number} has no text for prompt and completion",
+                hint='a row is {"prompt": "…", "completion": "…"}',
+            )
+
+
+def _writable(text: str) -> bool:
+    """Whether it can be written as UTF-8: JSON may hold halves of characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

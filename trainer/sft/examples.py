@@ -1,0 +1,170 @@
+"""What a warm-up learns from: prompts with the completions that are to be learned, as tokens."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from rollouts.environments import Environment, is_held_out
+from rollouts.errors import BadVersionFolder
+from rollouts.plan import SlotPlanner
+from rollouts.recipe import Recipe
+from rollouts.tokenizer import FolderTokenizer
+from trainer.errors import BadExamples
+
+_TARGET_TAG = b"muster-demonstration-v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One thing to learn.
+
+    Args:
+        prompt: At least one token; not learned.
+        completion: At least one token, the end token last; learned.
+    """
+
+    prompt: tuple[int, ...]
+    completion: tuple[int, ...]
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Both."""
+        return self.prompt + self.completion
+
+
+class Corpus(Protocol):
+    """Candidates by their places; some of them may turn out to be no examples."""
+
+    def __len__(self) -> int:
+        """How many candidates there are."""
+        ...
+
+    def example(self, place: int) -> Example | None:
+        """The candidate at a place, always the same; None if it is not to be learned."""
+        ...
+
+
+class EnvironmentCorpus:
+    """An environment's own demonstrations of a range of its prompts, without those that the recipe holds out.
+
+    Args:
+        environment: The one that the recipe names.
+        recipe: How prompts are put to the model.
+        tokenizer: The model's.
+        end: The token that ends a completion.
+        indices: The candidates.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        recipe: Recipe,
+        *,
+        tokenizer: FolderTokenizer,
+        end: int,
+        indices: range,
+    ) -> None:
+        self._environment = environment
+        self._recipe = recipe
+        self._tokenizer = tokenizer
+        self._end = end
+        self._indices = indices
+
+    def __len__(self) -> int:
+        """How many candidates there are."""
+        return len(self._indices)
+
+    def example(self, place: int) -> Example | None:
+        """A demonstration; None for a prompt that is held out, too long for the recipe, or without any.
+
+        Raises:
+            BadExamples: The tokenizer can't write it, so that no answer of the model could ever be right.
+        """
+        index = self._indices[place]
+        prompt = self._environment.prompt(index)
+        if self._recipe.held_out and is_held_out(prompt, self._recipe.held_out):
+            return None
+        answer = self._environment.demonstration(prompt)
+        if answer is None:
+            return None
+        planner = SlotPlanner(
+            recipe=self._recipe, eligible=[index], environment=self._environment, tokenizer=self._tokenizer
+        )
+        try:
+            asked = planner.plan(hashlib.sha256(_TARGET_TAG + index.to_bytes(8, "big")).digest(), groups=1).groups[0]
+        except BadVersionFolder:
+            return None
+        completion = self._tokenizer.encode_answer(answer)
+        if self._tokenizer.decode(completion) != answer:
+            raise BadExamples(
+                f"the tokenizer can't write the demonstration of prompt {index}: {answer[:40]!r} becomes "
+                f"{self._tokenizer.decode(completion)[:40]!r}",
+                hint="give the tokenizer every character of the environment",
+            )
+        return Example(asked.tokens, (*completion, self._end))
+
+
+@dataclass(slots=True)
+class ExampleStream:
+    """Examples in a seeded order, every candidate once in an epoch, without end.
+
+    Args:
+        corpus: Where they come from.
+        seed: Of the order.
+        longest: Longer examples are left out.
+        position: How many candidates were looked at before: with it, a stream goes on where another stopped.
+    """
+
+    corpus: Corpus
+    seed: int
+    longest: int
+    position: int = 0
+    left_out: int = 0
+    """How many were too long, in this process."""
+    _order: Sequence[int] = field(default=(), init=False)
+    _epoch: int = field(default=-1, init=False)
+
+    def take(self, count: int) -> list[Example]:
+        """The next examples.
+
+        Raises:
+            BadExamples: Not one in a whole epoch of candidates can be used.
+        """
+        found: list[Example] = []
+        since = 0
+        while len(found) < count:
+            example = self._next()
+            if example is None:
+                since += 1
+            else:
+                found.append(example)
+                since = 0
+            if since > 2 * len(self.corpus):  # an epoch's order differs from the next one's
+                raise BadExamples(
+                    f"none of {len(self.corpus)} candidates can be learned from ({self.left_out} of them too long)",
+                    hint="give an environment with demonstrations, other prompts, or longer rows",
+                )
+        return found
+
+    def _next(self) -> Example | None:
+        epoch, place = divmod(self.position, len(self.corpus))
+        if epoch != self._epoch:
+            self._order, self._epoch = epoch_order(len(self.corpus), seed=self.seed, epoch=epoch), epoch
+        self.position += 1
+        example = self.corpus.example(self._order[place])
+        if example is not None and len(example.tokens) > self.longest:
+            self.left_out += 1
+            return None
+        return example
+
+
+def epoch_order(count: int, *, seed: int, epoch: int) -> Sequence[int]:
+    """A shuffled `range(count)`, by a generator whose raw words are the same in every release of numpy."""
+    words = np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64)).random_raw(count)
+    order: list[int] = np.argsort(words, kind="stable").tolist()
+    return order

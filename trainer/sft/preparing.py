@@ -1,0 +1,101 @@
+"""What a warm-up's settings stand for: a start on the disk, an environment, a recipe, examples, and what is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rollouts.environments import Environment, is_held_out, load_environment
+from rollouts.recipe import PromptRange, PromptTable, Recipe
+from rollouts.tokenizer import FolderTokenizer
+from trainer.errors import BadSettings
+from trainer.evaluation import Evaluator, held_out_prompts
+from trainer.models import make_model
+from trainer.sft.example_files import FileCorpus
+from trainer.sft.examples import Corpus, EnvironmentCorpus
+from trainer.sft.settings import EnvironmentExamples, FileExamples, ResultRecipe, ScratchStart, WarmUpSettings
+
+START = "start"
+"""The folder, beside the state, of a start that is made from scratch."""
+
+
+def start_of(settings: WarmUpSettings, work: Path) -> Path:
+    """The folder that is trained from, made now if it is from scratch and not there."""
+    if not isinstance(settings.start, ScratchStart):
+        return settings.start.folder
+    folder = work / START
+    if not folder.exists():
+        make_model(
+            folder,
+            model_type=settings.start.model_type,
+            config=settings.start.config,
+            characters=settings.start.characters,
+            seed=settings.seed,
+        )
+    return folder
+
+
+def environment_of(recipe: ResultRecipe | None) -> Environment | None:
+    """The environment that the recipe names, if there is one."""
+    if recipe is None:
+        return None
+    chosen = recipe.environment
+    return load_environment(chosen.name, version=chosen.version, options=chosen.options)
+
+
+def recipe_of(wanted: ResultRecipe | None, environment: Environment | None) -> tuple[Recipe | None, Sequence[int]]:
+    """The result's recipe, with its table of eligible prompts if some are held out."""
+    if wanted is None or environment is None:
+        return None, ()
+    candidates = _indices(environment, wanted.first, wanted.count, what="recipe")
+    fields = wanted.model_dump(exclude={"first", "count"})
+    if not wanted.held_out:
+        return Recipe(**fields, prompts=PromptRange(first=candidates.start, count=len(candidates))), ()
+    eligible = [index for index in candidates if not is_held_out(environment.prompt(index), wanted.held_out)]
+    if not eligible:
+        raise BadSettings("the recipe holds all of its prompts out", hint="lower held_out, or give more prompts")
+    return Recipe(**fields, prompts=PromptTable(count=len(eligible))), eligible
+
+
+def _indices(environment: Environment, first: int, count: int | None, *, what: str) -> range:
+    size = environment.size()
+    if size is None and count is None:
+        raise BadSettings(f"{environment.name} has no last prompt", hint=f"say how many with count, under {what}")
+    end = min(first + count if count is not None else size or 0, 2**63 if size is None else size)
+    if end <= first:
+        raise BadSettings(f"{environment.name} has no prompts from {first} on", hint=f"see first, under {what}")
+    return range(first, end)
+
+
+def corpus_of(
+    settings: WarmUpSettings,
+    environment: Environment | None,
+    recipe: Recipe | None,
+    *,
+    tokenizer: FolderTokenizer,
+    end: int,
+) -> tuple[Corpus, str]:
+    """What is learned from, and what tells it from another corpus of the same settings."""
+    match settings.examples:
+        case FileExamples(path=path):
+            rows = FileCorpus(path, tokenizer=tokenizer, end=end, chat=recipe is not None and recipe.chat)
+            return rows, rows.sha256
+        case EnvironmentExamples(first=first, count=count):
+            if environment is None or recipe is None:
+                raise BadSettings("no environment is named", hint="name one in the recipe")
+            indices = _indices(environment, first, count, what="examples")
+            corpus = EnvironmentCorpus(environment, recipe, tokenizer=tokenizer, end=end, indices=indices)
+            return corpus, environment.version
+
+
+def evaluator_of(
+    settings: WarmUpSettings, environment: Environment | None, recipe: Recipe | None, tokenizer: FolderTokenizer
+) -> Evaluator | None:
+    """What asks held-out prompts; None if there are none, or none are wanted."""
+    wanted = settings.evaluation
+    if environment is None or recipe is None or not wanted.prompts or not recipe.held_out:
+        return None
+    indices = held_out_prompts(environment, share=recipe.held_out, count=wanted.prompts)
+    return Evaluator(
+        environment=environment, recipe=recipe, tokenizer=tokenizer, indices=indices, samples=wanted.samples
+    )

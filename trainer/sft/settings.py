@@ -1,0 +1,179 @@
+"""What a warm-up is told: a TOML file, a preset, or options of `muster trainer sft`; all of it is in the result's seed.
+
+seed = 1
+steps = 1500
+[start]                 # where the weights come from: a folder, or a config and a seed
+kind = "folder"
+folder = "models/base"
+[examples]              # what is learned: an environment's own demonstrations, or a file of prompts and completions
+kind = "environment"
+[recipe]                # how the result is used: see docs/rollouts.md; needed for an environment's examples
+environment = { name = "letters", version = "1" }
+sampling = { max_new_tokens = 12 }
+group_size = 16
+held_out = 0.1
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+
+from rollouts.engines.interface import Dtype
+from rollouts.recipe import EnvironmentChoice, LengthTargets, SamplingChoice
+from trainer.errors import BadSettings
+from trainer.schedules import Schedule
+
+_MOST_BYTES = 1024 * 1024
+_Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class FolderStart(_Part):
+    """Weights and tokenizer of a Hugging Face folder."""
+
+    kind: Literal["folder"] = "folder"
+    folder: Path
+
+
+class ScratchStart(_Part):
+    """Random weights, drawn from the settings' seed, and a tokenizer of single characters."""
+
+    kind: Literal["scratch"] = "scratch"
+    model_type: Annotated[str, Field(min_length=1, max_length=64)] = "llama"
+    """As transformers calls it."""
+    config: dict[str, JsonValue]
+    """What differs from that type's defaults."""
+    characters: str
+    """One token for each, after those for padding, the end, and what is unknown."""
+
+
+class EnvironmentExamples(_Part):
+    """The recipe's environment shows how it is done; what the recipe holds out is left out."""
+
+    kind: Literal["environment"] = "environment"
+    first: Annotated[int, Field(ge=0, le=2**62)] = 0
+    """The first prompt that is learned from."""
+    count: _Count | None = None
+    """How many candidates there are from there; None for all of a finite environment."""
+
+
+class FileExamples(_Part):
+    """Rows of `prompt` and `completion`, JSON lines or Parquet."""
+
+    kind: Literal["file"] = "file"
+    path: Path
+
+
+class ResultRecipe(_Part):
+    """How the result is used. Its eligible prompts are a range of candidates without what is held out."""
+
+    environment: EnvironmentChoice
+    sampling: SamplingChoice
+    group_size: Annotated[int, Field(ge=1, le=4096)] = 16
+    max_prompt_tokens: Annotated[int, Field(ge=1, le=2**20)] = 4096
+    chat: bool = False
+    length: LengthTargets | None = None
+    held_out: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """The share of prompts that is kept from every training."""
+    first: Annotated[int, Field(ge=0, le=2**62)] = 0
+    count: Annotated[int, Field(ge=1, le=2**26)] | None = None
+    """How many prompts may become eligible; None for all of a finite environment."""
+
+
+class Optimiser(_Part):
+    """AdamW, and how large its steps are."""
+
+    learning_rate: Annotated[float, Field(gt=0, le=1)] = 1e-5
+    """The largest."""
+    schedule: Schedule = Schedule.COSINE
+    warm_up_steps: Annotated[int, Field(ge=0)] = 20
+    final_share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """What share of the largest rate the last step has."""
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
+    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
+    clip: Annotated[float, Field(gt=0)] = 1.0
+    """The longest gradient."""
+    most_bad_steps: Annotated[int, Field(ge=0)] = 3
+    """So many steps in a row may be skipped because loss or gradient is no number; one more ends the warm-up."""
+
+
+class EvaluationChoice(_Part):
+    """What is asked while a model learns; nothing of it changes the result."""
+
+    every: Annotated[int, Field(ge=0)] = 0
+    """Steps between evaluations; 0 for one at the end only."""
+    prompts: Annotated[int, Field(ge=0, le=2**20)] = 256
+    """Held-out prompts; 0 for no evaluation at all."""
+    samples: Annotated[int, Field(ge=0, le=4096)] = 0
+    """Answers to each for pass@k, besides the greedy one."""
+
+
+class WarmUpSettings(_Part):
+    """One warm-up from its start to its result."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
+    """Of the weights of a model from scratch, and of the order of examples."""
+    start: Annotated[FolderStart | ScratchStart, Field(discriminator="kind")]
+    examples: Annotated[EnvironmentExamples | FileExamples, Field(discriminator="kind")] = EnvironmentExamples()
+    recipe: ResultRecipe | None = None
+    steps: _Count = 1000
+    examples_per_step: _Count = 64
+    row_tokens: _Count = 1024
+    """The most tokens of a packed row; longer examples are left out."""
+    rows_at_once: _Count = 8
+    """Rows that go through the model together; more of a step follow, and their gradients add up."""
+    optimiser: Optimiser = Optimiser()
+    dtype: Dtype = Dtype.BFLOAT16
+    """What the result's weights are stored in; they are trained in float32."""
+    checkpoint_every: _Count = 100
+    """The most steps that a crash costs."""
+    evaluation: EvaluationChoice = EvaluationChoice()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.recipe is None and isinstance(self.examples, EnvironmentExamples):
+            raise ValueError("an environment's demonstrations need a recipe that names the environment")
+        return self
+
+
+def check_settings(values: Mapping[str, object], *, source: str) -> WarmUpSettings:
+    """Makes settings of plain values.
+
+    Raises:
+        BadSettings: One is unknown, missing or impossible; the message names it and `source`.
+    """
+    try:
+        return WarmUpSettings.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise BadSettings(
+            f"{source}: {place or 'settings'}: {first['msg'].removeprefix('Value error, ')}",
+            hint="docs/trainer.md lists the settings of a warm-up",
+        ) from error
+
+
+def read_settings_file(path: Path) -> dict[str, object]:
+    """Reads a TOML file of settings, unchecked: options may still change them.
+
+    Raises:
+        BadSettings: It can't be read, or is no TOML.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise BadSettings(f"{path} has more than {_MOST_BYTES} bytes")
+        return tomllib.loads(data.decode())
+    except OSError as error:
+        raise BadSettings(f"{path} can't be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise BadSettings(f"{path} is no TOML: {error}") from error

@@ -1,0 +1,130 @@
+"""Half-finished work on the disk: one file of weights, optimiser and place in the examples, replaced as a whole.
+
+The same settings go on from it as if nothing had happened; other settings are refused, because what came out would be
+made by neither.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from transformers import PreTrainedModel
+
+from protocol.errors import Conflict
+from trainer.files import write_whole
+
+STATE_FILE = "state.safetensors"
+_FORMAT = 1
+_OF_OPTIMISER = ("exp_avg", "exp_avg_sq", "step")
+_OTHER_FOLDER = "give another --to, or delete the folder to begin anew"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """How far a warm-up is.
+
+    Args:
+        step: Steps that were done.
+        position: Candidates that were looked at.
+        skipped: Steps that were skipped because a number was none, in all.
+        skipped_in_a_row: The last so many steps were.
+    """
+
+    step: int = 0
+    position: int = 0
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+
+
+def save_state(
+    folder: Path,
+    *,
+    place: Place,
+    about: Mapping[str, object],
+    model: PreTrainedModel,
+    optimiser: torch.optim.Optimizer,
+) -> None:
+    """Replaces the state; killed in between, the one before it stands.
+
+    Args:
+        folder: Where.
+        place: How far it is.
+        about: What decides the result; only the same may go on.
+        model: Its weights are kept.
+        optimiser: Its averages are kept.
+
+    Raises:
+        NotWritten: The disk is full, or refuses; the state before it stands.
+    """
+    tensors = {"rng": torch.get_rng_state()}
+    for name, parameter in _trained(model).items():
+        tensors[f"weight.{name}"] = parameter.detach()
+        for kind, value in optimiser.state.get(parameter, {}).items():
+            tensors[f"{kind}.{name}"] = value
+    said = {"format": _FORMAT, "about": dict(about), **_as_json(place)}
+    kept = {name: tensor.to("cpu").contiguous() for name, tensor in tensors.items()}
+    write_whole(folder / STATE_FILE, save(kept, metadata={"muster": json.dumps(said)}))
+
+
+def load_state(
+    folder: Path, *, about: Mapping[str, object], model: PreTrainedModel, optimiser: torch.optim.Optimizer
+) -> Place:
+    """Puts the state back, if there is one; returns where it is.
+
+    Raises:
+        Conflict: It is of other settings, of another release, or broken.
+    """
+    path = folder / STATE_FILE
+    if not path.exists():
+        return Place()
+    try:
+        with safe_open(path, framework="pt") as file:
+            said = json.loads(file.metadata()["muster"])
+            _check(path, said, about)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
+        _restore(tensors, model, optimiser)
+        return Place(
+            step=said["step"],
+            position=said["position"],
+            skipped=said["skipped"],
+            skipped_in_a_row=said["skipped_in_a_row"],
+        )
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise Conflict(f"{path} is no state of a warm-up: {error}", hint=_OTHER_FOLDER) from error
+
+
+def _as_json(place: Place) -> dict[str, int]:
+    return {name: getattr(place, name) for name in Place.__slots__}
+
+
+def _trained(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
+    return dict(model.named_parameters())
+
+
+def _check(path: Path, said: Mapping[str, Any], about: Mapping[str, object]) -> None:
+    if said.get("format") != _FORMAT:
+        raise Conflict(f"{path} is of another release", hint=_OTHER_FOLDER)
+    found: Mapping[str, object] = said["about"]
+    changed = sorted(name for name in {*found, *about} if found.get(name) != about.get(name))
+    if changed:
+        raise Conflict(f"{path} is of another warm-up: {', '.join(changed)} differs", hint=_OTHER_FOLDER)
+
+
+def _restore(tensors: Mapping[str, torch.Tensor], model: PreTrainedModel, optimiser: torch.optim.Optimizer) -> None:
+    with torch.no_grad():
+        for name, parameter in _trained(model).items():
+            parameter.copy_(tensors[f"weight.{name}"])
+            if f"step.{name}" in tensors:
+                optimiser.state[parameter] = {
+                    kind: value if kind == "step" else value.to(parameter.device)
+                    for kind in _OF_OPTIMISER
+                    if (value := tensors.get(f"{kind}.{name}")) is not None
+                }
+    torch.set_rng_state(tensors["rng"])
