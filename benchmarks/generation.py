@@ -1,8 +1,9 @@
-"""Generation with proofs against generation without, torch engine; `python -m benchmarks.generation`.
+"""Generation with proofs against generation without; `python -m benchmarks.generation`.
 
 Both are measured in turns in one process, round after round, and the medians are compared: what else the machine does
 falls on both. Wall time lets the proofs' thread use a core of its own; CPU time counts it in full. `MUSTER_SHAPES`
-picks shapes by their first words (`tiny,small,wide`; the last takes minutes). An accelerator is used if there is one.
+picks shapes by their first words (`tiny,small,wide`; the last takes minutes), `MUSTER_ENGINE` the engine (`torch`, or
+`vllm` where it is installed). An accelerator is used if there is one.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from rollouts.sampling.parameters import SamplingParameters
 
 ROUNDS = int(os.environ.get("MUSTER_BENCHMARK_ROUNDS", "5"))
 CHOSEN = tuple(os.environ.get("MUSTER_SHAPES", "tiny,small").split(","))
+ENGINE = EngineName(os.environ.get("MUSTER_ENGINE", "torch"))
 GROUPS, EACH, NEW_TOKENS = 4, 8, 64
 WANTED = 0.99
 
@@ -53,7 +55,9 @@ class Rates:
 def main() -> None:
     """Measures and prints."""
     torch.set_num_threads(1)
-    table = Table(title=f"{GROUPS * EACH} answers of {NEW_TOKENS} tokens, medians of {ROUNDS} rounds in turns")
+    table = Table(
+        title=f"{ENGINE.value}: {GROUPS * EACH} answers of {NEW_TOKENS} tokens, medians of {ROUNDS} rounds in turns"
+    )
     for column in ("model", "type", "tokens/s without", "with proofs", "share", "share of CPU time", "wanted"):
         table.add_column(column, justify="left" if column in {"model", "type"} else "right")
     shapes = [shape for shape in SHAPES if shape.startswith(CHOSEN)]
@@ -61,7 +65,7 @@ def main() -> None:
         for shape in shapes:
             folder = random_model(Path(home) / shape, shape)
             for dtype in Dtype:
-                engine = open_engine(EngineName.TORCH, dtype=dtype)
+                engine = open_engine(ENGINE, dtype=dtype)
                 engine.load(folder, version=ZERO_DIGEST)
                 without, proved = Rates(), Rates()
                 Rates().measure(engine, with_proofs=True)

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.utils import logging as transformers_logging
 
@@ -28,6 +28,7 @@ _SHARE_FOR_WEIGHTS = 0.9
 
 # transformers annotates its functions in parts only, and some of that is wrong.
 _auto: Any = AutoModelForCausalLM
+_configs: Any = AutoConfig
 _logging: Any = transformers_logging
 _TORCH_TYPES = {Dtype.FLOAT32: torch.float32, Dtype.BFLOAT16: torch.bfloat16}
 _STORED_TYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -178,6 +179,30 @@ def check_memory(facts: ModelFacts, dtype: Dtype, device: torch.device) -> None:
             f"{facts.parameters:,} parameters in {dtype.value} need {needed / 1e6:,.1f} MB, and {device} has "
             f"{available / 1e6:,.1f} MB",
             hint="use a machine with more memory, or bfloat16",
+        )
+
+
+def check_whole(facts: ModelFacts) -> None:
+    """Compares how many numbers the weights have with how many the config asks for; reads none of them.
+
+    For a loader that knows foreign names and wrong sides, but not that a part of a tensor of its own was never filled.
+
+    Raises:
+        BadVersionFolder: They differ, or no model can be made from the config.
+    """
+    with _quiet(), torch.device("meta"):
+        try:
+            model = _auto.from_config(_configs.from_pretrained(facts.folder, local_files_only=True))
+        except (ValueError, RuntimeError, KeyError, TypeError, AttributeError, ImportError, OSError) as error:
+            first_line = str(error).strip().split("\n")[0]
+            raise BadVersionFolder(f"no model can be made from {facts.folder}: {first_line}") from error
+    own, with_shared = (
+        sum(value.numel() for _, value in model.named_parameters(remove_duplicate=alone)) for alone in (True, False)
+    )
+    if facts.parameters not in {own, with_shared}:
+        raise BadVersionFolder(
+            f"the weights in {facts.folder} are not those of its config: {facts.parameters:,} numbers instead of "
+            f"{own:,}"
         )
 
 

@@ -13,15 +13,15 @@ import torch
 from safetensors import SafetensorError
 
 from protocol.errors import InvalidInput, MusterError
-from protocol.identifiers import Digest
+from protocol.identifiers import ZERO_DIGEST, Digest
 from rollouts.engines.batch_size import fewer, is_of_memory
 from rollouts.engines.errors import EngineBusy, EngineFailed, GenerationStopped, NothingLoaded, OutOfMemory
-from rollouts.engines.interface import Completion, Dtype, EngineName, SampleRequest, check_requests
+from rollouts.engines.interface import SEED_BYTES, Completion, Dtype, EngineName, SampleRequest, check_requests
 from rollouts.engines.vllm.batch import Batch
 from rollouts.engines.vllm.running import RunningVllm
 from rollouts.errors import BadVersionFolder
 from rollouts.model import ModelFacts, fingerprint, read_model
-from rollouts.policy import check_memory
+from rollouts.policy import check_memory, check_whole
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.toploc import ProofBuilder
 
@@ -172,6 +172,7 @@ class VllmEngine:
                 raise _failed_start(error, facts) from error
             return
         self._end()
+        check_whole(facts)
         check_memory(facts, self.dtype, self._device)
         self._rows = self._max_batch
         self._start(facts)
@@ -181,11 +182,21 @@ class VllmEngine:
             self._running = RunningVllm(
                 facts, dtype=self.dtype, device=self._device, max_batch=self._rows, cache_bytes=self._cache_bytes
             )
+            _with_weights.add(self)
+            self._try_out(facts)
         except MusterError:
             raise
         except Exception as error:
             raise _failed_start(error, facts) from error
-        _with_weights.add(self)
+
+    def _try_out(self, facts: ModelFacts) -> None:
+        """Draws one token: vLLM takes models at its start that it has no kernels for, and says so in the first step."""
+        parameters = SamplingParameters(max_new_tokens=1)
+        batch = Batch(
+            self._held(), parameters, end_tokens=facts.end_tokens, builder=None, rows=1, prompt_tokens_at_once=1
+        )
+        request = SampleRequest(sample=0, prompt_tokens=(0,), seed=bytes(SEED_BYTES))
+        list(batch.completions([request], ZERO_DIGEST, lambda: None))
 
     def _start_again(self, facts: ModelFacts, version: Digest) -> None:
         """Starts vLLM anew with what it held: after an error in the middle of a step nothing in it can be trusted."""

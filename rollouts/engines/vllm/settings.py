@@ -54,6 +54,7 @@ def engine_arguments(
         "model": str(facts.folder),
         "dtype": dtype.value,
         "load_format": "safetensors",
+        "use_tqdm_on_load": False,
         "skip_tokenizer_init": True,
         "generation_config": "vllm",
         "trust_remote_code": False,

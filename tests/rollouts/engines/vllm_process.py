@@ -25,6 +25,7 @@ from protocol import errors as protocol_errors
 from protocol.errors import MusterError
 from protocol.identifiers import Digest
 from rollouts.engines.interface import Completion, Dtype, SampleRequest
+from rollouts.engines.vllm.settings import prepare_process
 from rollouts.sampling.parameters import SamplingParameters
 
 ROOT = Path(__file__).parents[3]
@@ -64,9 +65,14 @@ class VllmProcess:
         self._process.kill()
         self._process.communicate()
 
-    def open(self, *, dtype: Dtype = Dtype.FLOAT32, max_batch: int = 64) -> None:
+    def open(self, *, dtype: Dtype = Dtype.FLOAT32, max_batch: int = 64, cache_bytes: int | None = None) -> None:
         """Closes the engine that there is, and opens another."""
-        self._ask("open", dtype=dtype, max_batch=max_batch)
+        self._ask("open", dtype=dtype, max_batch=max_batch, cache_bytes=cache_bytes)
+
+    def preemptions(self) -> int:
+        """How often vLLM has thrown an answer's keys and values away, to compute them again later."""
+        count: int = self._ask("preemptions")
+        return count
 
     def open_second(self, folder: Path) -> None:
         """Loads a version into a second engine beside it."""
@@ -138,11 +144,26 @@ class _Other:
         self._drawing: Any = drawing
         self._noise = self._drawing.noise
         self._engine: Any = None
+        self._preempted = 0
+        self._count_preemptions()
 
-    def open(self, *, dtype: Dtype, max_batch: int) -> None:
+    def open(self, **given: Any) -> None:
         if self._engine is not None:
             self._engine.close()
-        self._engine = self._kind(dtype=dtype, device=torch.device("cpu"), max_batch=max_batch)
+        self._engine = self._kind(device=torch.device("cpu"), **given)
+
+    def preemptions(self) -> int:
+        return self._preempted
+
+    def _count_preemptions(self) -> None:
+        prepare_process()
+        from vllm.v1.core.sched.scheduler import Scheduler  # noqa: PLC0415
+
+        def counted(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+            self._preempted += 1
+            return preempt(scheduler, *args, **kwargs)
+
+        preempt, Scheduler._preempt_request = Scheduler._preempt_request, counted
 
     def open_second(self, *, folder: Path) -> None:
         second = self._kind(dtype=Dtype.FLOAT32, device=torch.device("cpu"))
