@@ -179,6 +179,10 @@ class Manifest:
             raise BadManifest(f"extension {extension.sequence} does not follow number {self.length - 1} of {self.key}")
         if (extension.opening is not None) != (extension.sequence == 0):
             raise BadManifest("an opening stands in the first extension, and nowhere else")
+        # Everything that can be said has a bound, so a manifest that only grows by what is said has one, too.
+        said = extension.opening or extension.files or extension.shards or extension.ended or extension.digest
+        if not said:
+            raise BadManifest(f"extension {extension.sequence} of {self.key} says nothing")
 
 
 def content_of(files: Iterable[FileState]) -> list[VersionFile]:

@@ -285,3 +285,10 @@ def test_no_change_of_a_line_is_ever_believed(at: int, data: st.DataObject) -> N
 def test_no_bytes_crash_a_reader(line: bytes) -> None:
     with pytest.raises(MusterError):
         empty().read(line)
+
+
+def test_a_manifest_does_not_grow_by_nothing() -> None:
+    writer = author()
+    writer.extend()
+    with pytest.raises(BadManifest, match="says nothing"):
+        writer.extend()
