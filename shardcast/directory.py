@@ -173,19 +173,24 @@ class Directory:
     async def sealed(self, key: VersionKey) -> Manifest | None:
         """The whole manifest of a version; None if nobody has it, or it is not sealed yet."""
         for url in self._holders(key):
-            manifest = Manifest(run=self._run, key=key, signer=self._signer)
             try:
-                async for line in self._upstream.manifest_lines(url, key, start=0):
-                    if line == b"\n":
-                        break  # it is not sealed yet
-                    manifest.read(line)
-                    if manifest.sealed:
-                        return manifest
+                async with asyncio.timeout(self._upstream.patience.progress.total_seconds()):
+                    return await self._read_sealed(url, key)
             except BadManifest as error:
                 self._note_lie(url, key, error)
-            except Failed as error:
-                self._note(url, error.fault)
+            except (Failed, TimeoutError) as error:
+                self._note(url, error.fault if isinstance(error, Failed) else Fault.STALLED)
         return None
+
+    async def _read_sealed(self, url: str, key: VersionKey) -> Manifest:
+        manifest = Manifest(run=self._run, key=key, signer=self._signer)
+        async for line in self._upstream.manifest_lines(url, key, start=0):
+            if line == b"\n":
+                break
+            manifest.read(line)
+            if manifest.sealed:
+                return manifest
+        raise Failed(Fault.GONE, f"{url} does not have version {key} sealed")
 
     def _holders(self, key: VersionKey) -> list[str]:
         return [
