@@ -61,7 +61,7 @@ class IpRates:
         Raises:
             RateLimited: It is one too many; `retry_after` says when the next one fits.
         """
-        bucket = _bucket(ip)
+        bucket = counted_as(ip)
         now = self._clock.monotonic()
         due = max(self._due.get(bucket, now), now)
         ahead = due - now
@@ -127,7 +127,8 @@ def _parse(ip: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     return getattr(parsed, "ipv4_mapped", None) or parsed
 
 
-def _bucket(ip: str) -> str:
+def counted_as(ip: str) -> str:
+    """Whom a caller counts as: its address, or the /64 of an IPv6 one, of which whoever has one has them all."""
     if ":" not in ip:
         return ip
     parsed = _parse(ip)

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import cast
 
 from protocol.clock import Clock
-from protocol.rates import CallerAddresses, IpRates, Rate
+from protocol.rates import CallerAddresses, IpRates, Rate, counted_as
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class ServingLimits:
     connections: int = 2048
     """At a time, in all."""
     connections_per_address: int = 256
-    """At a time, from one address. A trusted proxy may have all of them: it counts for itself."""
+    """At a time, from one address or one /64 of IPv6. A trusted proxy may have all of them: it counts for itself."""
     rate: Rate = field(default_factory=lambda: Rate(count=500, per=timedelta(seconds=1), burst=2000))
     """Requests from one address."""
     patience: timedelta = timedelta(seconds=30)
@@ -60,7 +60,8 @@ class Guard:
         """Counts a new connection; false if it is one too many."""
         peer = transport.get_extra_info("peername")
         address = str(peer[0]) if isinstance(peer, tuple) else "local"
-        living = [each for each in self._open.get(address, ()) if not each.is_closing()]
+        counted = counted_as(address)
+        living = [each for each in self._open.get(counted, ()) if not each.is_closing()]
         limit = None
         if len(self._open) > _MOST_ADDRESSES:
             self._sweep()
@@ -70,9 +71,9 @@ class Guard:
             limit = "connections-per-address"
         if limit is not None:
             self._refused(limit)
-            self._open[address] = living
+            self._open[counted] = living
             return False
-        self._open[address] = [*living, transport]
+        self._open[counted] = [*living, transport]
         return True
 
     def _is_proxy(self, address: str) -> bool:

@@ -17,10 +17,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from protocol.clock import SystemClock
 from protocol.rates import Rate
 from shardcast.client import Client
 from shardcast.extensions import BLOCK
-from shardcast.guard import ServingLimits
+from shardcast.guard import Guard, ServingLimits
 from shardcast.origin import Origin
 from tests.shardcast.conftest import RUN_NAME, content, eventually, read_folder, status_of, total, write_folder
 from tests.shardcast.manifests import PUBLISHER
@@ -114,6 +115,22 @@ async def test_who_did_finish_it_is_heard_for_as_long_as_it_takes(stack: AsyncEx
     async with asyncio.timeout(10):
         await reader.readuntil(b'"version":1,')
     writer.close()
+
+
+class From(asyncio.Transport):
+    """An open connection from an address that this machine does not have."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__({"peername": (address, 1, 0, 0)})
+
+    def is_closing(self) -> bool:
+        return False
+
+
+def test_who_has_a_network_of_addresses_has_no_more_connections() -> None:
+    guard = Guard(ServingLimits(connections_per_address=2), clock=SystemClock(), refused=lambda _: None)
+    callers = ["2001:db8::1", "2001:db8::2", "2001:db8::ffff:3", "2001:db8:0:1::1", "192.0.2.1", "192.0.2.2"]
+    assert [guard.admit(From(each)) for each in callers] == [True, True, False, True, True, True]
 
 
 async def test_metrics_say_what_is_held_and_sent(origin: Origin, tmp_path: Path) -> None:
