@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -39,12 +41,16 @@ TASK = RunningTask(assignment_id="a" * 32, task_id="b" * 32, task_name="rollouts
 DOMAIN = SigningDomain(1, Key.generate().address)
 POOL = 7
 RUN = "devnet"
+PATIENCE_S = 30
 BEACON = digest(b"\7" * 32)
 NODE = Key.generate().address
 
 
 class HastyClock(SystemClock):
-    """Real time, but that pauses are short, that it can be set (`ahead`), and that time can have passed."""
+    """Real time, but that pauses are short, that it can be set (`ahead`), and that time can have passed.
+
+    For the task alone: who waits for answers needs all of the time that it is given.
+    """
 
     def __init__(self) -> None:
         self.ahead = timedelta()
@@ -155,7 +161,7 @@ class Surroundings:
         """A task as its container starts it."""
         clock = self.clock
         bridge = await self.stack.enter_async_context(
-            Bridge(str(self.home / "s"), token=TASK.token, clock=clock, backoff=Backoff(attempts=2))
+            Bridge(str(self.home / "s"), token=TASK.token, clock=SystemClock(), backoff=Backoff(attempts=2))
         )
         task = RolloutTask(
             bridge=bridge,
@@ -166,6 +172,14 @@ class Surroundings:
             clock=clock,
         )
         return await self.stack.enter_async_context(task)
+
+
+async def until(done: Callable[[], bool], *, patience_s: float = PATIENCE_S) -> None:
+    """Returns when something is so."""
+    end = time.monotonic() + patience_s
+    while not done():
+        assert time.monotonic() < end, "it did not happen"
+        await asyncio.sleep(0.01)
 
 
 @pytest.fixture

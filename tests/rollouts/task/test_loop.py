@@ -27,9 +27,7 @@ from rollouts.seeds import slot_seed
 from rollouts.task.loop import RolloutTask
 from rollouts.task.policies import HeldPolicy
 from rollouts.tokenizer import FolderTokenizer
-from tests.rollouts.task.conftest import BEACON, NODE, RUN, Surroundings
-
-PATIENCE_S = 30
+from tests.rollouts.task.conftest import BEACON, NODE, PATIENCE_S, RUN, Surroundings, until
 
 
 class Killed(Exception):
@@ -39,10 +37,7 @@ class Killed(Exception):
 async def run_until(task: RolloutTask, done: Callable[[], bool]) -> None:
     """Runs the task until something is so, then stops it."""
     running = asyncio.create_task(task.run())
-    until = time.monotonic() + PATIENCE_S
-    while not done() and not running.done():
-        assert time.monotonic() < until, "the task did not come so far"
-        await asyncio.sleep(0.02)
+    await until(lambda: done() or running.done())
     task.stop()
     await asyncio.wait_for(running, PATIENCE_S)
 
@@ -90,15 +85,15 @@ async def test_a_new_version_is_loaded_between_slots_and_an_older_one_never(arou
     first = around.publish(0)
     task = await around.task()
     running = asyncio.create_task(task.run())
-    await _until(lambda: task.totals.slots == 1)
+    await until(lambda: task.totals.slots == 1)
     old = around.orchestrator.checkpoint
     second = around.publish(5)
     around.orchestrator.slots = 2
-    await _until(lambda: task.totals.slots == 2)
+    await until(lambda: task.totals.slots == 2)
     around.orchestrator.checkpoint = old
     around.orchestrator.slots = 3
     asked = around.orchestrator.asked
-    await _until(lambda: around.orchestrator.asked > asked)  # it is asked again, and leases nothing of the old one
+    await until(lambda: around.orchestrator.asked > asked)  # it is asked again, and leases nothing of the old one
     task.stop()
     await asyncio.wait_for(running, PATIENCE_S)
     assert [file.header.checkpoint for file in handed_over(around)] == [first, second]
@@ -109,7 +104,7 @@ async def test_it_stops_within_a_second_and_gives_the_slot_back(around: Surround
     around.publish(0, new_tokens=240)
     task = await around.task()
     running = asyncio.create_task(task.run())
-    await _until(lambda: bool(around.orchestrator.granted))
+    await until(lambda: bool(around.orchestrator.granted))
     told = time.monotonic()
     task.stop()
     await asyncio.wait_for(running, PATIENCE_S)
@@ -123,10 +118,10 @@ async def test_a_lease_that_ends_while_it_generates_is_let_go_and_the_next_one_i
     around.orchestrator.lease_s = -1
     task = await around.task()
     running = asyncio.create_task(task.run())
-    await _until(lambda: task.totals.abandoned == 1)
+    await until(lambda: task.totals.abandoned == 1)
     around.orchestrator.lease_s = 60
     around.orchestrator.slots = 2
-    await _until(lambda: task.totals.slots == 1)
+    await until(lambda: task.totals.slots == 1)
     task.stop()
     await asyncio.wait_for(running, PATIENCE_S)
     assert [file.header.index for file in handed_over(around)] == [1]
@@ -239,9 +234,9 @@ async def test_trouble_with_the_next_version_does_not_cost_the_file_that_is_bein
 
     monkeypatch.setattr(task._policies, "hold", out_of_room)
     running = asyncio.create_task(task.run())
-    await _until(lambda: bool(around.orchestrator.granted))
+    await until(lambda: bool(around.orchestrator.granted))
     around.publish(1)
-    await _until(lambda: bool(around.queue.items()))
+    await until(lambda: bool(around.queue.items()))
     task.stop()
     await asyncio.wait_for(running, PATIENCE_S)
     assert failed
@@ -263,7 +258,7 @@ async def test_it_stops_though_the_engine_is_in_the_middle_of_a_long_pass(
 
     monkeypatch.setattr(Batch, "step", long_step)
     running = asyncio.create_task(task.run())
-    await _until(begun.is_set)
+    await until(begun.is_set)
     told = time.monotonic()
     task.stop()
     await asyncio.wait_for(running, PATIENCE_S)
@@ -290,19 +285,12 @@ async def test_a_version_that_can_not_be_used_leases_nothing(around: Surrounding
     around.publish(0, version="99")  # of an environment that is not installed here
     task = await around.task()
     running = asyncio.create_task(task.run())
-    await _until(lambda: around.orchestrator.asked > 0)
+    await until(lambda: around.orchestrator.asked > 0)
     around.publish(1)
-    await _until(lambda: task.totals.slots == 1)
+    await until(lambda: task.totals.slots == 1)
     task.stop()
     await asyncio.wait_for(running, PATIENCE_S)
     assert [lease.version for lease in around.orchestrator.granted] == [1]
-
-
-async def _until(done: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < until, "it did not happen"
-        await asyncio.sleep(0.01)
 
 
 async def _finished_but_not_handed_over(task: RolloutTask, around: Surroundings) -> RolloutFile:

@@ -1,10 +1,44 @@
-"""`python -m rollouts` where it can't work: one line that says why, and exit status 1."""
+"""`python -m rollouts` as its container runs it, and where it can't work: one line that says why, and exit status 1."""
 
 from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
 
 import pytest
 
 from rollouts.task.program import main
+from tests.rollouts.task.conftest import TASK, Surroundings, until
+
+_PATIENCE_S = 90
+
+
+async def test_the_process_delivers_a_file_and_ends_with_0_as_soon_as_it_is_told(around: Surroundings) -> None:
+    around.publish(0)
+    command = (sys.executable, "-m", "rollouts", "--dtype", "float32", "--device", "cpu", "--threads", "1")
+    environment = {
+        "MUSTER_DATA_DIR": str(around.data),
+        "MUSTER_SHARED_DIR": str(around.shared),
+        "MUSTER_BRIDGE_SOCKET": str(around.home / "s"),
+        "MUSTER_BRIDGE_TOKEN": TASK.token,
+    }
+    process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **environment})
+    try:
+        await until(lambda: bool(around.queue.items()), patience_s=_PATIENCE_S)
+        around.publish(1, new_tokens=240)
+        around.orchestrator.slots = 100
+        await until(lambda: len(around.orchestrator.granted) > 1)
+        told = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), _PATIENCE_S) == 0
+        assert time.monotonic() - told < 3  # one second, and what a busy machine adds
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 def test_outside_a_container_it_says_what_is_missing(
