@@ -110,7 +110,8 @@ class Pool:
             "MUSTER_ORCHESTRATOR_DISCOVERY_EVERY_S": "0.3",
             "MUSTER_ORCHESTRATOR_LEDGER_EVERY_S": "0.3",
             "MUSTER_ORCHESTRATOR_REMOVALS_EVERY_S": "0.5",
-            "MUSTER_ORCHESTRATOR_DEAD_AFTER": "24",
+            # A worker that starts again on a busy machine takes many of these short intervals.
+            "MUSTER_ORCHESTRATOR_DEAD_AFTER": "120",
             **self.settings,
         }
         self._start("orchestrator", ["orchestrator", "serve"], environment)
