@@ -87,6 +87,8 @@ def settings_of(choices: WarmUpChoices) -> WarmUpSettings:
         values["examples"] = {"kind": "file", "path": choices.file}
     if choices.environment is not None:
         _set(values, "recipe.environment", _environment(choices.environment))
+        if choices.file is None:
+            _set(values, "examples.kind", "environment")
     if choices.steps is not None:
         values["steps"] = choices.steps
     if choices.seed is not None:
