@@ -10,9 +10,7 @@ import os
 import pickle
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -31,14 +29,6 @@ from rollouts.sampling.parameters import SamplingParameters
 ROOT = Path(__file__).parents[3]
 PYTHON = ROOT / ".tools" / "vllm" / "bin" / "python"
 _KINDS = vars(protocol_errors) | vars(rollouts.errors) | vars(rollouts.engines.errors)
-
-
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """What came before somebody said stop, and how long it took to be heard, in seconds."""
-
-    completions: list[Completion]
-    seconds: float
 
 
 class VllmProcess:
@@ -102,10 +92,10 @@ class VllmProcess:
         name: str = self._ask("leave", requests=requests, parameters=parameters, folder=folder)
         return name
 
-    def stop(self, requests: Sequence[SampleRequest], parameters: SamplingParameters, *, after: int) -> float:
-        """Says stop when asked for the `after`-th time; returns the seconds until the engine had stopped."""
-        seconds: float = self._ask("stop", requests=requests, parameters=parameters, after=after)
-        return seconds
+    def stop(self, requests: Sequence[SampleRequest], parameters: SamplingParameters, *, after: int) -> int:
+        """Says stop when asked for the `after`-th time; returns how often the engine asked until it stopped."""
+        asked: int = self._ask("stop", requests=requests, parameters=parameters, after=after)
+        return asked
 
     def fail(self, error: Exception, *, above: int) -> None:
         """From now on drawing for more rows than `above` raises an error, in the middle of vLLM's step."""
@@ -189,19 +179,18 @@ class _Other:
             return type(error).__name__
         return "nothing"
 
-    def stop(self, *, requests: Any, parameters: Any, after: int) -> float:
-        asked, said = 0, 0.0
+    def stop(self, *, requests: Any, parameters: Any, after: int) -> int:
+        asked = 0
 
         def should_stop() -> bool:
-            nonlocal asked, said
+            nonlocal asked
             asked += 1
-            said = time.monotonic()
             return asked >= after
 
         try:
             list(self._engine.generate(requests, parameters, should_stop=should_stop))
         except rollouts.engines.errors.GenerationStopped:
-            return time.monotonic() - said
+            return asked
         raise AssertionError("it did not stop")
 
     def fail(self, *, error: Exception, above: int) -> None:
