@@ -29,6 +29,10 @@ from shardcast.upstream import Upstream
 FOLLOWERS = 2
 """Peers whose word on a growing manifest is heard at a time, so that one that withholds it holds up nobody."""
 
+MOST_FOLLOWERS = 8
+"""While a manifest is not sealed, one more peer is heard each time that an answer's patience has passed: so a client
+that drew slow or unwilling ones first does not depend on them."""
+
 _CHECK_BLOCKS = 64
 _GONE_FOR = timedelta(seconds=5)
 """When every peer has said for so long that it lacks the version, it is gone."""
@@ -122,7 +126,8 @@ class Transfer:
         threads = ThreadPoolExecutor(self._pace.connections, thread_name_prefix="shardcast")
         finish = asyncio.create_task(self._until_finished())
         tasks = [finish, asyncio.create_task(self._watch()), asyncio.create_task(self._check_what_lies_here())]
-        tasks += [asyncio.create_task(self._follow()) for _ in range(min(FOLLOWERS, len(self._peers.urls)))]
+        followers = min(MOST_FOLLOWERS, len(self._peers.urls))
+        tasks += [asyncio.create_task(self._follow(late=max(0, n + 1 - FOLLOWERS))) for n in range(followers)]
         tasks += [asyncio.create_task(self._lane(threads)) for _ in range(self._pace.connections)]
         try:
             while not finish.done():
@@ -145,8 +150,10 @@ class Transfer:
 
     # The manifest
 
-    async def _follow(self) -> None:
-        """Reads the manifest from one peer after another until it is sealed."""
+    async def _follow(self, *, late: int) -> None:
+        """Reads the manifest from one peer after another until it is sealed; begins after so many patiences."""
+        if late:
+            await self._clock.sleep(late * self._upstream.patience.answer)
         while not self.holding.manifest.sealed:
             url = self._draw(without=self._following | self._quiet)
             if url is None and self._quiet:

@@ -294,6 +294,19 @@ async def hush(
     return response
 
 
+async def dribble(
+    relay: HostileRelay, request: web.Request, response: web.StreamResponse, body: bytes
+) -> web.StreamResponse:
+    """All lines, but so slowly that each alone is no reason to leave."""
+    await response.prepare(request)
+    for line in body.splitlines(keepends=True):
+        await response.write(line)
+        await asyncio.sleep(0.4)
+        if relay.leaving.is_set():
+            break
+    return response
+
+
 async def junk(
     relay: HostileRelay, request: web.Request, response: web.StreamResponse, body: bytes
 ) -> web.StreamResponse:

@@ -172,16 +172,16 @@ async def test_a_version_that_stays_a_promise_holds_up_nobody(
         assert (await anext(following)).version == 2
 
 
+@pytest.mark.parametrize("spoil", [hostile.hush, hostile.dribble], ids=name)
 async def test_two_relays_that_keep_a_manifest_to_themselves_do_not_keep_a_client_from_the_third(
-    origin: Origin, stack: AsyncExitStack, client_of: Clients, tmp_path: Path
+    origin: Origin, stack: AsyncExitStack, client_of: Clients, tmp_path: Path, spoil: Spoil
 ) -> None:
-    await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
-    bad = [
-        await stack.enter_async_context(HostileRelay(origin.url, "/manifest", hostile.hush)) for _ in range(FOLLOWERS)
-    ]
+    files = {f"part-{number}": b"%d" % number for number in range(50)}  # more than a hundred lines of manifest
+    await origin.publish_folder(1, write_folder(tmp_path / "source", files))
+    bad = [await stack.enter_async_context(HostileRelay(origin.url, "/manifest", spoil)) for _ in range(FOLLOWERS)]
     client = client_of(*(each.url for each in bad), origin.url, patience=SURE)
     for each in bad:
         prefer(client.peers, each.url)
     await stack.enter_async_context(client)
     async with asyncio.timeout(15):
-        assert read_folder((await client.fetch(1, tmp_path / "to")).path) == FILES
+        assert read_folder((await client.fetch(1, tmp_path / "to")).path) == files
