@@ -41,7 +41,7 @@ class HostileRelay:
         app = web.Application()
         app.router.add_get("/trap", self._trap)
         app.router.add_get("/{path:.*}", self._answer)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.01)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()
