@@ -18,6 +18,10 @@ from shardcast.manifest import FileState
 _STEP_BLOCKS = 32
 """Blocks hashed between two looks at whether the work was cancelled."""
 
+_LAG_BLOCKS = 8
+"""Announced blocks that are waited for before a thread hashes them: a hand-over for each block would cost as much as
+its share of the writing."""
+
 
 class Sums:
     """Hashes the wanted files of a holding, one after another, as far as they are there.
@@ -58,6 +62,7 @@ class Sums:
             state = holding.manifest.files[index]
             if done < state.blocks:
                 await holding.wait_for_block(index, done)
+                await holding.wait_for_block(index, min(done + _LAG_BLOCKS, state.blocks) - 1)
                 run = holding.run_of(index, done, _STEP_BLOCKS)
                 await asyncio.to_thread(self._update, sha256, holding.path(index), done * BLOCK, (done + run) * BLOCK)
                 done += run
