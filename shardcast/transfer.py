@@ -7,6 +7,7 @@ and ends the transfer when nobody gives anything any more. A relay and a client 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -99,6 +100,8 @@ class Transfer:
         self._busy: dict[Claim, BlockConnection] = {}
         self._idle: dict[str, list[BlockConnection]] = {}
         self._changed = asyncio.Event()
+        self._resting: deque[asyncio.Future[None]] = deque()
+        """Lanes that have nothing to do."""
         self._progress_at = clock.monotonic()
         self._following: set[str] = set()
         self._quiet: set[str] = set()
@@ -204,7 +207,9 @@ class Transfer:
                 self._to_check.put_nowait(span)
             else:
                 self._schedule.announce([span])
-        self._wake()
+        self._wake_lane()
+        if self.finished:
+            self._wake()
 
     def _lies_here(self, state: FileState) -> int:
         if state.index not in self._lying:
@@ -235,13 +240,16 @@ class Transfer:
         while not self.finished:
             claim = self._next_claim()
             if claim is None:
-                await self._pause()
+                await self._rest()
                 continue
+            if self._schedule.has_waiting:
+                self._wake_lane()
             try:
                 await self._bring(claim, threads)
             finally:
                 self._schedule.give_up(claim)
-                self._wake()
+                if claim.left or self.finished:
+                    self._wake()
 
     def _next_claim(self) -> Claim | None:
         """What to ask for next, and whom; None if there is nothing to ask for, or nobody who may be asked now."""
@@ -369,7 +377,18 @@ class Transfer:
                     f"{patience.progress.total_seconds():.0f} s"
                 )
 
-    async def _pause(self) -> None:
+    async def _rest(self) -> None:
+        """Pauses a lane until it is its turn, or a claim may have become late."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._resting.append(turn)
+        try:
+            # Claims that others make meanwhile are not late before this has passed.
+            await self._pause(turn, most_s=self._upstream.patience.hedge.total_seconds())
+        finally:
+            if turn in self._resting:
+                self._resting.remove(turn)
+
+    async def _pause(self, turn: asyncio.Future[None] | None = None, *, most_s: float = _LONGEST_PAUSE_S) -> None:
         """Waits until there is something to do, or somebody may be asked again."""
         now = self._clock.monotonic()
         moments = [
@@ -377,9 +396,10 @@ class Transfer:
             self._peers.next_return(now),
             min(self._lacking.values(), default=None),
         ]
-        wait_s = min([each - now for each in moments if each is not None and each > now], default=_LONGEST_PAUSE_S)
+        wait_s = min([each - now for each in moments if each is not None and each > now], default=most_s)
+        wait_s = min(wait_s, most_s)
         alarm = asyncio.ensure_future(self._clock.sleep(timedelta(seconds=max(wait_s, _SHORTEST_PAUSE_S))))
-        change = asyncio.ensure_future(self._changed.wait())
+        change = asyncio.ensure_future(self._changed.wait()) if turn is None else turn
         try:
             await asyncio.wait({alarm, change}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -387,5 +407,15 @@ class Transfer:
             change.cancel()
 
     def _wake(self) -> None:
+        """Makes everybody look again."""
         self._changed.set()
         self._changed = asyncio.Event()
+        while self._resting:
+            self._wake_lane()
+
+    def _wake_lane(self) -> None:
+        """Gives one resting lane its turn; it wakes the next if there is more than it takes."""
+        if self._resting:
+            turn = self._resting.popleft()
+            if not turn.done():
+                turn.set_result(None)
