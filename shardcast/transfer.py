@@ -52,8 +52,8 @@ class Pace:
 
     connections: int = 4
     """At most; each holds one block in memory."""
-    span_blocks: int = 8
-    """Most blocks of one request."""
+    span_blocks: int = 16
+    """Most blocks of one request: few enough to share between peers, enough that asking costs little beside them."""
 
 
 class Transfer:
