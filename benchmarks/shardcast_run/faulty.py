@@ -56,8 +56,13 @@ async def _relay(folder: Path, port: int, upstream: int) -> None:
         await relay.run()
 
 
-async def _spoiler(port: int, behind: int) -> None:
+async def _spoiler(folder: Path, port: int, upstream: int) -> None:
     """Stands before a relay and passes its answers on as they come, but flips a bit in every tenth block."""
+    async with Relay(folder, upstreams=[_url(upstream)], run=RUN, signer=PUBLISHER.address) as relay:
+        await _spoil(port, relay.url)
+
+
+async def _spoil(port: int, behind: str) -> None:
     served = 0
 
     def spoil(piece: bytes, at: int) -> bytes:
@@ -67,7 +72,7 @@ async def _spoiler(port: int, behind: int) -> None:
 
     async def answer(request: web.Request) -> web.StreamResponse:
         headers = {"Range": request.headers["Range"]} if "Range" in request.headers else {}
-        async with session.get(_url(behind) + request.path_qs, headers=headers) as given:
+        async with session.get(behind + request.path_qs, headers=headers) as given:
             kept = ("Content-Range", "Content-Type", "Content-Length")
             response = web.StreamResponse(
                 status=given.status, headers={name: given.headers[name] for name in kept if name in given.headers}
@@ -127,7 +132,7 @@ if __name__ == "__main__":
             asyncio.run(_origin(Path(folder), int(port), int(versions), int(mebibytes), float(seconds)))
         case ["relay", folder, port, upstream]:
             asyncio.run(_relay(Path(folder), int(port), int(upstream)))
-        case ["spoiler", port, behind]:
-            asyncio.run(_spoiler(int(port), int(behind)))
+        case ["spoiler", folder, port, upstream]:
+            asyncio.run(_spoiler(Path(folder), int(port), int(upstream)))
         case ["clients", folder, count, *ports]:
             asyncio.run(_clients(Path(folder), int(count), [int(port) for port in ports]))
