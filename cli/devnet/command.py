@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cli.devnet.network import DevnetOptions, run_devnet
+from cli.devnet.network import DevnetOptions, FirstTask, run_devnet
 from cli.devnet.view import make_view
 from ledger.chain import ChainKind
 from protocol.wire.nodes import RuntimeKind
@@ -23,6 +23,7 @@ def devnet(
     runtime: Annotated[
         RuntimeKind | None, typer.Option(help="What tasks run in; default: Docker where an engine answers.")
     ] = None,
+    task: Annotated[FirstTask, typer.Option(help="What the workers do.")] = FirstTask.ROLLOUTS,
     ledger_only: Annotated[
         bool, typer.Option("--ledger-only", help="Chain, contracts and a pool; no services and no workers.")
     ] = False,
@@ -36,6 +37,7 @@ def devnet(
         chain=chain,
         block_time=timedelta(seconds=block_time),
         workers=workers,
+        task=task,
         runtime=runtime,
         keep=keep,
         ledger_only=ledger_only,

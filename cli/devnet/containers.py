@@ -9,8 +9,6 @@ import docker
 from docker.errors import DockerException
 from requests.exceptions import RequestException
 
-from cli.devnet.image import make_image
-
 WORKER_LABEL = "io.muster.worker"
 """The label of every container that a worker made; its value is the node's address."""
 
@@ -22,12 +20,6 @@ def engine_answers() -> bool:
             return bool(client.ping())
     except (DockerException, RequestException):
         return False
-
-
-def import_image() -> None:
-    """Makes the image of the first task, without a registry."""
-    with _engine(timeout=120) as client:
-        make_image(client)
 
 
 def remove_containers(nodes: Iterable[str]) -> None:

@@ -47,6 +47,11 @@ class DevnetDirectory:
         return self.path / "password"
 
     @property
+    def policies(self) -> Path:
+        """Versions of the policy, each in a folder by its number; the origin publishes what appears here."""
+        return self.path / "policies"
+
+    @property
     def owner_token(self) -> Path:
         """The bearer token of the pool's owner; random, readable by its owner only."""
         return self.path / "owner-token"

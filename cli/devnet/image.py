@@ -1,16 +1,18 @@
 """A container image made on the spot, without a registry: this machine's own Python, a shell, and their libraries.
 
-`python -m cli.devnet.image muster/python:local` makes one by hand.
+`python -m cli.devnet.image hello` makes the one of the task `hello`, `rollouts` the one with torch and this very code.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import threading
 from collections.abc import Iterable, Iterator
@@ -20,6 +22,24 @@ from typing import IO
 import docker
 
 TAG = "muster/python:local"
+ROLLOUTS_TAG = "muster/rollouts:local"
+
+_BASE = "muster/rollouts-base"
+_NOT_FOR_ROLLOUTS = (
+    *(
+        "pip",
+        "setuptools",
+        "mypy",
+        "mypyc",
+        "ruff",
+        "virtualenv",
+        "grimp",
+        "importlinter",
+        "hypothesis",
+        "schemathesis",
+    ),
+    *("jsonschema_rs", "graphql", "botocore", "boto3", "eth", "ens", "web3", "docker", "_pytest", "pytest"),
+)
 
 _PROGRAMS = ("sh", "cat", "echo", "env", "id", "ls", "sleep", "true", "false", "touch", "head", "ln", "rm", "mkdir")
 _LEFT_OUT = {"__pycache__", "site-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip"}
@@ -56,6 +76,37 @@ def make_image(client: docker.DockerClient, tag: str = TAG, *, packages: Iterabl
     return tag
 
 
+def make_rollouts_image(client: docker.DockerClient) -> str:
+    """Makes the image of the task that generates, without a registry, and returns its tag.
+
+    What is installed on this machine makes the base, which is made again only when the lock changes (half a minute, 1.5
+    GB); this very code is a layer on top of it, as `deploy/images/rollouts/Dockerfile` says.
+    """
+    root = Path(__file__).resolve().parents[2]
+    lock = hashlib.sha256((root / "requirements.lock").read_bytes()).hexdigest()[:12]
+    base = f"{_BASE}:{lock}-{sys.version_info.major}.{sys.version_info.minor}"
+    if not client.images.list(name=base):
+        for older in client.images.list(name=_BASE):
+            client.images.remove(str(older.id), force=True)
+        make_image(client, base, packages=_installed_packages())
+    client.images.build(
+        path=str(root),
+        dockerfile=str(root / "deploy/images/rollouts/Dockerfile"),
+        tag=ROLLOUTS_TAG,
+        buildargs={"BASE": base, "INSTALL": "no"},
+        network_mode="none",
+        rm=True,
+    )
+    return ROLLOUTS_TAG
+
+
+def _installed_packages() -> list[Path]:
+    """What is installed beside this program, but for what is large and has no place on a contributor's machine."""
+    installed = sorted(Path(sysconfig.get_path("purelib")).iterdir())
+    wanted = [path for path in installed if path.name not in _NOT_FOR_ROLLOUTS and not path.name.startswith("__")]
+    return [path for path in wanted if path.suffix != ".pth"]
+
+
 def _produce(writer: int, packages: tuple[Path, ...], failures: list[Exception]) -> None:
     with os.fdopen(writer, "wb") as file:
         try:
@@ -72,8 +123,12 @@ def _write_archive(file: IO[bytes], packages: tuple[Path, ...]) -> None:
     standard_library = base / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     programs = [Path(found).resolve() for name in _PROGRAMS if (found := shutil.which(name)) is not None]
     extensions = list((standard_library / "lib-dynload").glob("*.so"))
+    extensions += [library for package in packages for library in package.rglob("*.so*") if package.is_dir()]
     with tarfile.open(fileobj=file, mode="w|") as archive:
+        carried = tuple(str(package) + os.sep for package in packages)
         for path in _distinct([interpreter, *_libraries([interpreter, *programs, *extensions])]):
+            if str(path.resolve()).startswith(carried):
+                continue  # a package's own library travels with it
             _add(archive, path.resolve(), str(path))
         for name in _PROGRAMS:
             if found := shutil.which(name):
@@ -88,7 +143,7 @@ def _write_archive(file: IO[bytes], packages: tuple[Path, ...]) -> None:
             entry.size, entry.mode = len(text), 0o644
             archive.addfile(entry, io.BytesIO(text.encode()))
         for package in packages:
-            archive.add(package, arcname=f"opt/packages/{package.name}", filter=_wanted)
+            archive.add(package, arcname=f"opt/packages/{package.name}", filter=_of_package)
 
 
 def _libraries(programs: Iterable[Path]) -> Iterator[Path]:
@@ -122,5 +177,23 @@ def _wanted(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
     return _plain(entry)
 
 
+def _of_package(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """With its compiled modules: on a read-only root they would be compiled again at each start, for half a minute."""
+    if entry.name.endswith((".a", ".h", ".hpp", ".cuh")):
+        return None
+    if entry.isdir():
+        entry.mode |= 0o555
+    return _plain(entry)
+
+
+def main(task: str) -> None:
+    """Makes the image of the devnet's task of this name, `hello` or `rollouts`."""
+    client = docker.from_env(timeout=600)
+    try:
+        make_image(client) if task == "hello" else make_rollouts_image(client)
+    finally:
+        client.close()
+
+
 if __name__ == "__main__":
-    make_image(docker.from_env(), *sys.argv[1:2])
+    main(sys.argv[1])

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import signal
 import uuid
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
 
 from cli.connection import open_chain
@@ -15,11 +16,22 @@ from cli.devnet.directory import DevnetDirectory, claim_directory
 from cli.devnet.economy import Economy, found_economy, worker_names
 from cli.devnet.guardian import Guardian
 from cli.devnet.redis import redis_spec
+from cli.devnet.run import (
+    await_first_rollouts,
+    open_orchestrator,
+    post_rollouts_task,
+    publish_first_policy,
+    run_facts,
+)
 from cli.devnet.services import (
     POOL,
+    RELAYS,
     ServicePlaces,
     discovery_spec,
+    image_spec,
     orchestrator_spec,
+    origin_spec,
+    relay_spec,
     worker_spec,
     write_configuration,
     write_ledger_configuration,
@@ -38,6 +50,15 @@ CHAIN_ID = 31_337
 _REFRESH_SECONDS = 0.5
 
 
+class FirstTask(StrEnum):
+    """What the workers do."""
+
+    ROLLOUTS = "rollouts"
+    """Generate rollouts for a run, with a small real model that origin and relays broadcast."""
+    HELLO = "hello"
+    """Count, and say who they are: enough to try nodes, tasks, logs and events."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevnetOptions:
     """What a person may choose."""
@@ -46,6 +67,7 @@ class DevnetOptions:
     chain: ChainKind = ChainKind.EMBEDDED
     block_time: timedelta = timedelta(seconds=0.5)
     workers: int = 2
+    task: FirstTask = FirstTask.ROLLOUTS
     runtime: RuntimeKind | None = None
     """What tasks run in; None takes Docker where an engine answers, else the process sandbox."""
     keep: bool = False
@@ -91,10 +113,30 @@ class RunningNetwork:
     rpc: str
     economy: Economy
     directory: DevnetDirectory
+    places: ServicePlaces | None = None
+    """Where its services are; None if it has none."""
 
 
 async def _start(
     options: DevnetOptions, directory: DevnetDirectory, supervisor: Supervisor, guardian: Guardian, view: View
+) -> RunningNetwork:
+    runtime = await choose_runtime(options.runtime)
+    image = asyncio.create_task(_make_image(options, runtime, supervisor, view))
+    try:
+        return await _start_all(options, directory, supervisor, guardian, view, runtime, image)
+    finally:
+        image.cancel()
+        await asyncio.gather(image, return_exceptions=True)
+
+
+async def _start_all(
+    options: DevnetOptions,
+    directory: DevnetDirectory,
+    supervisor: Supervisor,
+    guardian: Guardian,
+    view: View,
+    runtime: RuntimeKind,
+    image: asyncio.Task[None],
 ) -> RunningNetwork:
     rpc = await _start_chain(options, directory, supervisor)
     workers = 0 if options.ledger_only else options.workers
@@ -111,27 +153,59 @@ async def _start(
         discovery_port=free_port(),
         discovery_address=economy.keys["discovery"].address,
         orchestrator_port=free_port(),
+        origin_port=free_port(),
+        relay_ports=tuple(free_port() for _ in range(RELAYS)),
     )
     write_configuration(directory, places)
     await supervisor.start(redis)
-    await asyncio.gather(
-        supervisor.start(discovery_spec(directory, places)), supervisor.start(orchestrator_spec(directory, places))
-    )
-    runtime = await choose_runtime(options.runtime)
+    services = [discovery_spec(directory, places), orchestrator_spec(directory, places)]
+    if options.task is FirstTask.ROLLOUTS:
+        services += [origin_spec(directory, places), *(relay_spec(directory, places, n + 1) for n in range(RELAYS))]
+    await asyncio.gather(*[supervisor.start(service) for service in services])
     names = [name for _, name in worker_names(workers)]
     guardian.watch_containers([economy.keys[name].address for name in names])
     await asyncio.gather(
-        post_first_task(directory, places, runtime, view.event),
+        _give_work(options, directory, places, economy, runtime, view, image),
         *[
             supervisor.start(worker_spec(name, write_worker_settings(directory, places, name, runtime)))
             for name in names
         ],
     )
-    if names:
+    if names and options.task is FirstTask.HELLO:
         await await_first_task(directory, places, nodes=len(names))
         view.event(f"the first task runs on {len(names)} nodes")
+    elif names:
+        await await_first_rollouts(directory, places, nodes=len(names))
+        view.event(f"work of {len(names)} nodes is on the ledger")
     view.event("ready: try `.venv/bin/muster pool nodes` in another terminal, here in this folder")
-    return RunningNetwork(rpc, economy, directory)
+    return RunningNetwork(rpc, economy, directory, places)
+
+
+async def _give_work(
+    options: DevnetOptions,
+    directory: DevnetDirectory,
+    places: ServicePlaces,
+    economy: Economy,
+    runtime: RuntimeKind,
+    view: View,
+    image: asyncio.Task[None],
+) -> None:
+    """What nodes will find to do when they have joined."""
+    if options.task is FirstTask.ROLLOUTS:
+        await publish_first_policy(directory, places, economy, view.event)
+    await image
+    if options.task is FirstTask.HELLO:
+        await post_first_task(directory, places, runtime, view.event)
+        return
+    await post_rollouts_task(directory, places, runtime, view.event)
+
+
+async def _make_image(options: DevnetOptions, runtime: RuntimeKind, supervisor: Supervisor, view: View) -> None:
+    """Makes the image that containers need while all else starts; in a process of its own, so that it can be ended."""
+    if runtime is RuntimeKind.PROCESS or options.ledger_only or not options.workers:
+        return
+    view.event("making a container image from this machine's own Python (the first time, up to a minute)")
+    await supervisor.complete(image_spec(options.task.value))
 
 
 async def _start_chain(options: DevnetOptions, directory: DevnetDirectory, supervisor: Supervisor) -> str:
@@ -182,11 +256,16 @@ async def _watch(network: RunningNetwork, supervisor: Supervisor, view: View, st
 
 
 async def _refresh(network: RunningNetwork, supervisor: Supervisor, view: View) -> None:
-    async with Ledger.connect(network.rpc, network.economy.deployment) as ledger:
+    async with AsyncExitStack() as stack:
+        ledger = await stack.enter_async_context(Ledger.connect(network.rpc, network.economy.deployment))
+        orchestrator = None
+        if network.places is not None:
+            orchestrator = await stack.enter_async_context(open_orchestrator(network.directory, network.places))
         while True:
             view.processes(supervisor.processes)
-            with suppress(MusterError):  # a chain that restarts is told by its own events
-                view.facts(await _facts(network, ledger))
+            with suppress(MusterError):  # a service that restarts is told by its own events
+                run = {} if orchestrator is None else run_facts(await orchestrator.run())
+                view.facts({**await _facts(network, ledger), **run})
             await asyncio.sleep(_REFRESH_SECONDS)
 
 

@@ -19,6 +19,11 @@ from protocol.tokens import hash_token, new_token
 from protocol.wire.nodes import RuntimeKind
 
 POOL = 1
+RUN = "devnet"
+RELAYS = 2
+ROOT = Path(__file__).resolve().parents[2]
+"""Where this very code lies."""
+
 _BEAT_SECONDS = 1.0
 """A devnet's nodes speak every second, where a real pool's speak every ten or more."""
 
@@ -33,6 +38,8 @@ class ServicePlaces:
     discovery_port: int
     discovery_address: Address
     orchestrator_port: int
+    origin_port: int
+    relay_ports: tuple[int, ...]
 
     @property
     def discovery(self) -> str:
@@ -43,6 +50,16 @@ class ServicePlaces:
     def orchestrator(self) -> str:
         """The orchestrator's URL."""
         return f"http://127.0.0.1:{self.orchestrator_port}"
+
+    @property
+    def origin(self) -> str:
+        """The URL of the origin of checkpoints."""
+        return f"http://127.0.0.1:{self.origin_port}"
+
+    @property
+    def relays(self) -> tuple[str, ...]:
+        """The relays' URLs."""
+        return tuple(f"http://127.0.0.1:{port}" for port in self.relay_ports)
 
 
 def write_configuration(directory: DevnetDirectory, places: ServicePlaces) -> None:
@@ -89,6 +106,12 @@ def write_configuration(directory: DevnetDirectory, places: ServicePlaces) -> No
             "removals_every_s": 1.0,
             "eviction_rest_s": 30.0,
             "webhooks_to_private_networks": True,
+            "run": RUN,
+            "run_lease_s": 60.0,
+            "run_grace_s": 10.0,
+            "run_pending_s": 90.0,
+            "run_ask_again_s": 0.5,
+            "relay_every_s": 0.5,
         },
     }
     text = _toml(tables) + _token_table(directory)
@@ -121,6 +144,9 @@ def write_worker_settings(directory: DevnetDirectory, places: ServicePlaces, nam
         "wait_at_most_s": 2.0,
         "labels": {"devnet": name},
         "runtime": runtime,
+        # Relays listen on this machine's loopback, which a container of its own network does not reach.
+        "allow_host_network": True,
+        "readable": [str(ROOT)],
     }
     path = directory.path / "workers" / f"{name}.toml"
     path.parent.mkdir(exist_ok=True, mode=0o700)
@@ -144,6 +170,33 @@ def worker_spec(name: str, settings: Path) -> ProcessSpec:
     return ProcessSpec(name=name, command=command, environment=_environment(), grace=timedelta(seconds=15))
 
 
+def image_spec(task: str) -> ProcessSpec:
+    """Makes the image of a task."""
+    command = [sys.executable, "-m", "cli.devnet.image", task]
+    return ProcessSpec(name="image", command=command, environment=_environment())
+
+
+def origin_spec(directory: DevnetDirectory, places: ServicePlaces) -> ProcessSpec:
+    """`muster shardcast origin` over the folder of versions."""
+    directory.policies.mkdir(exist_ok=True, mode=0o700)
+    arguments = ["origin", "--watch", str(directory.policies), "--run", RUN, "--port", str(places.origin_port)]
+    return _shardcast_spec(directory, "origin", arguments, places.origin_port)
+
+
+def relay_spec(directory: DevnetDirectory, places: ServicePlaces, number: int) -> ProcessSpec:
+    """`muster shardcast relay`; numbered from 1."""
+    port = places.relay_ports[number - 1]
+    store = directory.path / "relays" / str(number)
+    store.mkdir(parents=True, exist_ok=True, mode=0o700)
+    arguments = ["relay", "--upstream", places.origin, "--store", str(store), "--run", RUN, "--port", str(port)]
+    return _shardcast_spec(directory, f"relay-{number}", arguments, port)
+
+
+def _shardcast_spec(directory: DevnetDirectory, name: str, arguments: list[str], port: int) -> ProcessSpec:
+    command = [sys.executable, "-m", "cli", "--config", str(directory.configuration), "shardcast", *arguments]
+    return ProcessSpec(name=name, command=command, environment=_environment(), gate=_ready(port))
+
+
 def _muster_spec(directory: DevnetDirectory, name: str, arguments: list[str], gate: Gate) -> ProcessSpec:
     command = [sys.executable, "-m", "cli", *arguments, "--config", str(directory.configuration)]
     return ProcessSpec(name=name, command=command, environment=_environment(), gate=gate)
@@ -151,9 +204,8 @@ def _muster_spec(directory: DevnetDirectory, name: str, arguments: list[str], ga
 
 def _environment() -> dict[str, str]:
     """This very code from any directory."""
-    root = str(Path(__file__).resolve().parents[2])
     inherited = os.environ.get("PYTHONPATH")
-    return {"PYTHONPATH": root if not inherited else f"{root}{os.pathsep}{inherited}"}
+    return {"PYTHONPATH": str(ROOT) if not inherited else f"{ROOT}{os.pathsep}{inherited}"}
 
 
 def _ready(port: int) -> Gate:

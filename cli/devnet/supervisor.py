@@ -176,6 +176,21 @@ class Supervisor:
         process.watcher = asyncio.create_task(self._watch(process), name=f"watch {spec.name}")
         return process
 
+    async def complete(self, spec: ProcessSpec) -> None:
+        """Runs a process that is to end by itself, and returns when it has ended well.
+
+        Raises:
+            ProcessFailed: It ended otherwise; the end of its log is in the message.
+        """
+        process = SupervisedProcess(spec, self._logs / f"{spec.name}.log")
+        await self._spawn(process)
+        try:
+            if process.handle is None or await process.handle.wait() != 0:
+                raise self._failed(process, "failed")
+        finally:
+            if process.handle is not None:
+                _kill_group(process.handle.pid)
+
     async def failure(self) -> MusterError:
         """Returns when a process is lost for good, with the reason."""
         if self._failure is None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 
-from cli.devnet.containers import engine_answers, import_image
+from cli.devnet.containers import engine_answers
 from cli.devnet.directory import DevnetDirectory
 from cli.devnet.image import TAG
 from cli.devnet.services import ServicePlaces
@@ -58,10 +58,7 @@ async def choose_runtime(asked: RuntimeKind | None) -> RuntimeKind:
 async def post_first_task(
     directory: DevnetDirectory, places: ServicePlaces, runtime: RuntimeKind, say: Callable[[str], None]
 ) -> None:
-    """Makes the image if containers are to run it, and posts the task; does nothing if it is there already."""
-    if runtime is RuntimeKind.DOCKER:
-        say("making a container image from this machine's own Python")
-        await asyncio.to_thread(import_image)
+    """Posts the task; does nothing if it is there already."""
     spec = TaskSpec(
         name=NAME,
         image=TAG,

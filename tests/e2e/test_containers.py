@@ -50,7 +50,7 @@ def test_the_task_runs_in_containers_and_kill_9_leaves_none(tmp_path: Path, engi
 
 
 def test_ctrl_c_stops_containers_too(tmp_path: Path, engine: docker.DockerClient) -> None:
-    process = start_devnet(tmp_path / "net", "--workers", "1", "--runtime", "docker")
+    process = start_devnet(tmp_path / "net", "--workers", "1", "--runtime", "docker", "--task", "hello")
     network = Devnet(process, tmp_path / "net")
     nodes = {node["address"] for node in network.muster("pool", "nodes", "--json").json()}
     assert stop_devnet(process) == 0

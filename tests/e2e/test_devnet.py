@@ -55,7 +55,7 @@ def test_a_devnet_has_its_folder_alone_stops_cleanly_and_what_was_kept_goes_on(t
 
 
 def test_kill_9_leaves_nothing_running_and_the_next_devnet_starts(tmp_path: Path) -> None:
-    process = start_devnet(tmp_path / "net", "--workers", "1", "--runtime", "process")
+    process = start_devnet(tmp_path / "net", "--workers", "1", "--runtime", "process", "--task", "hello")
     process.kill()
     process.wait()
     assert process.stdout is not None

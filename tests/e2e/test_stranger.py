@@ -19,7 +19,7 @@ from tests.e2e.conftest import Devnet, Said, run_muster, start_devnet, stop_devn
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Devnet]:
     """A whole devnet with one worker of its own, whose tasks run in the process sandbox."""
     directory = tmp_path_factory.mktemp("devnet") / "net"
-    process = start_devnet(directory, "--workers", "1", "--runtime", "process")
+    process = start_devnet(directory, "--workers", "1", "--runtime", "process", "--task", "hello")
     try:
         yield Devnet(process, directory)
     finally:
