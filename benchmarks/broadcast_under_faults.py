@@ -117,7 +117,7 @@ class Stage:
         self.origin.tell("go")
         for version in range(1, self.plan.versions + 1):
             self._wait(self.origin, "begun", version)
-            time.sleep(self.plan.every_s * 0.1)
+            time.sleep(min(self.plan.every_s * 0.1, 0.4))  # so that it is under way
             if version % 3 == KILLED_AT % 3:
                 self.killed.kill()
                 outcome.kills += 1
