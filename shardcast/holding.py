@@ -25,6 +25,10 @@ from shardcast.manifest import BlockSpan, FileState, Manifest
 MANIFEST_NAME = ".manifest"
 """Hidden, so that it is no part of the version that it describes."""
 
+WRITE_BYTES = 1 << 17
+"""Bytes written at a time. The kernel keeps a larger write in one large page, for which it takes memory that has lain
+unused; filling that may cost ten times as much (virtual machines give such memory back to their host)."""
+
 _STREAM_BYTES = 1 << 18
 
 Locate = Callable[[FileState], Path]
@@ -202,7 +206,7 @@ class Holding:
                 self._reserve(descriptor, state, block * BLOCK + len(data))
                 at = block * BLOCK
                 while data:
-                    written = os.pwrite(descriptor, data, at)
+                    written = os.pwrite(descriptor, data[:WRITE_BYTES], at)
                     data, at = data[written:], at + written
             finally:
                 os.close(descriptor)

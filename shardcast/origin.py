@@ -35,7 +35,7 @@ from shardcast.delta.publishing import publish_deltas
 from shardcast.errors import VersionGone
 from shardcast.extensions import Base
 from shardcast.guard import ServingLimits
-from shardcast.holding import Holding, Locate
+from shardcast.holding import WRITE_BYTES, Holding, Locate
 from shardcast.manifest import BlockSpan, Manifest, VersionKey
 from shardcast.publication import Publication
 from shardcast.server import Server
@@ -353,7 +353,7 @@ def _append(path: Path, data: bytes | bytearray | memoryview) -> None:
     with path.open("ab", buffering=0) as file:
         view = memoryview(data).cast("B")
         while view:
-            view = view[file.write(view) :]
+            view = view[file.write(view[:WRITE_BYTES]) :]
 
 
 def _published(manifest: Manifest) -> Published:
