@@ -275,12 +275,12 @@ async def test_two_workers_on_one_machine_share_nothing(pool: Pool) -> None:
 
 async def test_a_container_runs_on_when_its_worker_is_killed_with_9(pool: Pool, engine: Engine) -> None:
     """The same with Docker, down to the container's own id and start time."""
-    await at_work(pool)
+    await at_work(pool, "talk")  # one that runs on, whatever becomes of its bridge
     pool.start_worker("node-3", runtime="docker", MUSTER_WORKER_STATE=str(pool.home / "state-docker"))
     node = pool.keys["node-3"].address
     pool.states["node-3"] = pool.home / "state-docker"
     await member(pool, "node-3")
-    await in_state(pool, AssignmentState.RUNNING, name="node-3")
+    await in_state(pool, AssignmentState.RUNNING, name="node-3", task_name="talk")
 
     def container() -> tuple[str, str]:
         (found,) = engine.client.containers.list(filters={"label": f"{LABEL_WORKER}={node}"})
@@ -290,7 +290,7 @@ async def test_a_container_runs_on_when_its_worker_is_killed_with_9(pool: Pool, 
     pool.programs["worker-node-3"].kill()
     pool.start_worker("node-3", runtime="docker", MUSTER_WORKER_STATE=str(pool.home / "state-docker"))
     await member(pool, "node-3")
-    await in_state(pool, AssignmentState.RUNNING, name="node-3")
+    await in_state(pool, AssignmentState.RUNNING, name="node-3", task_name="talk")
     assert container() == before
     assert pool.programs["worker-node-3"].terminate() == 0
     assert engine.client.containers.list(all=True, filters={"label": f"{LABEL_WORKER}={node}"}) == []
