@@ -18,7 +18,6 @@ from cli.devnet.guardian import Guardian
 from cli.devnet.redis import redis_spec
 from cli.devnet.run import (
     await_first_rollouts,
-    open_orchestrator,
     post_rollouts_task,
     publish_first_policy,
     run_facts,
@@ -38,7 +37,7 @@ from cli.devnet.services import (
     write_worker_settings,
 )
 from cli.devnet.supervisor import ProcessSpec, Supervisor
-from cli.devnet.task import await_first_task, choose_runtime, post_first_task
+from cli.devnet.task import await_first_task, choose_runtime, open_orchestrator, post_first_task
 from cli.devnet.view import View
 from ledger.amounts import format_amount
 from ledger.chain import ChainKind, chain_command, free_port

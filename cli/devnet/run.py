@@ -14,9 +14,9 @@ from cli.devnet.economy import Economy
 from cli.devnet.image import ROLLOUTS_TAG
 from cli.devnet.services import POOL, ROOT, RUN, ServicePlaces
 from cli.devnet.supervisor import ProcessFailed
+from cli.devnet.task import open_orchestrator, post_task
 from ledger.client import Ledger
 from protocol.checkpoints import folder_files, version_digest
-from protocol.clients import OrchestratorClient
 from protocol.clock import Clock, SystemClock
 from protocol.errors import MusterError
 from protocol.identifiers import Digest, run_id
@@ -25,7 +25,6 @@ from protocol.wire.runs import NewCheckpoint, RunView
 from protocol.wire.tasks import (
     MEBIBYTE,
     NetworkMode,
-    NewTask,
     Resources,
     RestartKind,
     RestartRule,
@@ -75,10 +74,7 @@ async def post_rollouts_task(
         restart=RestartRule(kind=RestartKind.ALWAYS),
         stop_grace_seconds=5,
     )
-    async with open_orchestrator(directory, places) as client:
-        if not [task async for task in client.tasks() if task.spec.name == spec.name]:
-            await client.create_task(NewTask(spec=spec))
-    say(f"the task {spec.name} is posted; {runtime.value} runs it")
+    await post_task(directory, places, spec, runtime, say)
 
 
 async def await_first_rollouts(
@@ -125,8 +121,3 @@ def run_facts(run: RunView) -> dict[str, str]:
         if step.pending or step.accepted or step.leased
     ]
     return {"run": f"{run.run}, {version}", "rollouts": "; ".join(steps) or "none yet"}
-
-
-def open_orchestrator(directory: DevnetDirectory, places: ServicePlaces) -> OrchestratorClient:
-    """A client with the owner's token."""
-    return OrchestratorClient(places.orchestrator, token=directory.owner_token.read_text().strip())

@@ -68,7 +68,14 @@ async def post_first_task(
         restart=RestartRule(kind=RestartKind.ALWAYS),
         stop_grace_seconds=1,
     )
-    async with _orchestrator(directory, places) as client:
+    await post_task(directory, places, spec, runtime, say)
+
+
+async def post_task(
+    directory: DevnetDirectory, places: ServicePlaces, spec: TaskSpec, runtime: RuntimeKind, say: Callable[[str], None]
+) -> None:
+    """Posts a task for every node, unless one of its name is there already."""
+    async with open_orchestrator(directory, places) as client:
         if not [task async for task in client.tasks() if task.spec.name == spec.name]:
             await client.create_task(NewTask(spec=spec))
     say(f"the task {spec.name} is posted; {runtime.value} runs it")
@@ -84,7 +91,7 @@ async def await_first_task(
     """
     clock = clock or SystemClock()
     until = clock.monotonic() + _PATIENCE.total_seconds()
-    async with _orchestrator(directory, places) as client:
+    async with open_orchestrator(directory, places) as client:
         while True:
             tasks = [task async for task in client.tasks() if task.spec.name == NAME]
             if tasks and tasks[0].assignments.get(AssignmentState.RUNNING, 0) >= nodes:
@@ -98,5 +105,6 @@ async def await_first_task(
             await clock.sleep(timedelta(milliseconds=200))
 
 
-def _orchestrator(directory: DevnetDirectory, places: ServicePlaces) -> OrchestratorClient:
+def open_orchestrator(directory: DevnetDirectory, places: ServicePlaces) -> OrchestratorClient:
+    """A client with the owner's token."""
     return OrchestratorClient(places.orchestrator, token=directory.owner_token.read_text().strip())
