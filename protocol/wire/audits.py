@@ -1,0 +1,172 @@
+"""The audit file of a verdict: everything that was found about one submission, for its node, the trainer, and anybody.
+
+The file is this model as canonical JSON (`AuditFile.encode`). Its SHA-256 stands on the ledger beside the verdict, and
+it lies in the pool's object store under `POOL/audits/VALIDATOR/SHA256`. The trainer takes rewards from it.
+"""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, ValidationError
+
+from protocol.errors import InvalidInput
+from protocol.identifiers import WireAddress, WireDigest
+from protocol.verdicts import Outcome
+from protocol.wire.base import MAX_INT64, LongText, Milliseconds, Name, PoolId, ShortText, WireModel
+from protocol.wire.runs import SlotIndex, Step, Version
+
+LARGEST_AUDIT_FILE = 64 * 1024 * 1024
+"""In bytes; larger ones are not read."""
+
+MOST_ROWS = 1 << 20
+MOST_CHECKS = 32
+MOST_FINDINGS = 64
+MOST_FIGURES = 64
+
+Row = Annotated[int, Field(ge=0, lt=MOST_ROWS)]
+"""A place in the file of rollouts, from 0."""
+Figure = float | int | bool | LongText | None
+Figures = Annotated[dict[Name, Figure], Field(max_length=MOST_FIGURES)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class CheckState(StrEnum):
+    """What became of a check."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    """It could not be judged; the note says what is missing. Never guilt."""
+    SKIPPED = "skipped"
+    """A check before it failed, so it was not made."""
+
+
+class AuditFinding(WireModel):
+    """One thing that is wrong."""
+
+    reason: Annotated[int, Field(ge=0, lt=1 << 16)]
+    """A `protocol.verdicts.ReasonCode`; newer validators may know more of them."""
+    what: LongText
+    """In words, with the value and what it had to be."""
+    row: Row | None = None
+    sample: Annotated[int, Field(ge=0, le=MAX_INT64)] | None = None
+    group: Annotated[int, Field(ge=0, le=MAX_INT64)] | None = None
+    position: Annotated[int, Field(ge=0, le=MAX_INT64)] | None = None
+    """The output token in question, from 0."""
+
+
+class AuditCheck(WireModel):
+    """What one check said."""
+
+    name: Name
+    state: CheckState
+    fails: Literal["exact", "statistical"] | None = None
+    findings: Annotated[tuple[AuditFinding, ...], Field(max_length=MOST_FINDINGS)] = ()
+    found: Annotated[int, Field(ge=0, le=MAX_INT64)] = 0
+    """How much is wrong; at most `MOST_FINDINGS` of it is listed."""
+    figures: Figures = {}
+    note: LongText = ""
+
+
+class AuditRow(WireModel):
+    """One row of the file. Rewards are the validator's own, not those in the file."""
+
+    row: Row
+    group: Annotated[int, Field(ge=0, le=MAX_INT64)]
+    sample: Annotated[int, Field(ge=0, le=MAX_INT64)]
+    prompt_index: Annotated[int, Field(ge=0, le=MAX_INT64)]
+    tokens: Annotated[int, Field(ge=0, le=MAX_INT64)]
+    """Generated ones."""
+    task: float | None
+    """The environment's score; None where it could not be decided (then nothing is to be learned from the row)."""
+    length_penalty: float | None
+    reward: float | None
+    audited: bool
+    """Whether the policy computed it again."""
+    figures: Figures = {}
+    """What was measured of this row by the checks that computed it again."""
+
+
+class AuditDraw(WireModel):
+    """Which rows were computed again, and why these. `seed` = HMAC-SHA256(epoch secret, work key || block hash).
+
+    The secret is revealed on the ledger when the epoch is over, so that anybody can compute seed and rows again.
+    """
+
+    epoch: Annotated[int, Field(ge=0, le=MAX_INT64)] | None
+    """None if no secret was committed before the submission: then every row is audited."""
+    block: Annotated[int, Field(ge=0, le=MAX_INT64)] | None
+    """The block after the submission whose hash went into the seed."""
+    share: Share
+    """Of the rows, as the node's record asked for it; 1 is all."""
+    why: ShortText
+    """Why this share, in words: a new node, a proven one, one that failed lately, a copy of other outputs."""
+    rows: Annotated[tuple[Row, ...], Field(max_length=MOST_ROWS)]
+    """Ascending."""
+
+
+class AuditFile(WireModel):
+    """Everything that was found about one submission."""
+
+    format: Literal[1] = 1
+    pool_id: PoolId
+    key: WireDigest
+    """The work key."""
+    validator: WireAddress
+    judged_at_ms: Milliseconds
+    muster: ShortText
+    """The release of the validator's software."""
+    outcome: Outcome
+    reason: Annotated[int, Field(ge=0, lt=1 << 16)]
+    words: LongText
+    """The verdict in one sentence, for the contributor."""
+    # What was submitted
+    node: WireAddress
+    run: WireDigest
+    step: Step
+    index: SlotIndex
+    version: Version
+    checkpoint: WireDigest
+    sha256: WireDigest
+    units: Annotated[int, Field(ge=0, le=MAX_INT64)]
+    submitted_block: Annotated[int, Field(ge=0, le=MAX_INT64)]
+    beacon_block: Annotated[int, Field(ge=0, le=MAX_INT64)] | None
+    # How it was judged
+    environment: ShortText = ""
+    environment_version: ShortText = ""
+    engine: ShortText = ""
+    dtype: ShortText = ""
+    verifier_engine: ShortText = ""
+    verifier_dtype: ShortText = ""
+    limits: dict[str, object] | None = None
+    """The calibration's entry that was used, as JSON; None if the statistical checks did not come to pass."""
+    draw: AuditDraw | None = None
+    """None if no row was computed again."""
+    checks: Annotated[tuple[AuditCheck, ...], Field(max_length=MOST_CHECKS)]
+    rows: Annotated[tuple[AuditRow, ...], Field(max_length=MOST_ROWS)] = ()
+    second_look: bool = False
+    """Whether another verdict was there before: this one decides a dispute."""
+
+    def encode(self) -> bytes:
+        """Canonical JSON: sorted keys, no spaces, UTF-8; equal findings give equal bytes."""
+        values = self.model_dump(mode="json")
+        return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+    @classmethod
+    def decode(cls, content: bytes) -> Self:
+        """Reads an audit file. Its hash was compared before.
+
+        Raises:
+            InvalidInput: It is too large, or not of this form.
+        """
+        if len(content) > LARGEST_AUDIT_FILE:
+            raise InvalidInput(f"an audit file of {len(content)} bytes; the limit is {LARGEST_AUDIT_FILE}")
+        try:
+            return cls.model_validate_json(content)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"])[:200]
+            raise InvalidInput(f"not an audit file: {place}: {first['msg']}", code="bad-audit-file") from error

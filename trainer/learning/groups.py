@@ -1,0 +1,51 @@
+"""Accepted rollouts as the learner takes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.identifiers import Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainingSample:
+    """One completion.
+
+    Args:
+        output_tokens: int32, shape (T,), the end of sequence included; T >= 1.
+        logprobs: float32, shape (T,): the sampler's own log-probabilities at the run's temperature.
+        reward: From the verdict's audit file.
+    """
+
+    output_tokens: NDArray[np.int32]
+    logprobs: NDArray[np.float32]
+    reward: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainingGroup:
+    """All completions of one prompt in one slot.
+
+    Args:
+        work: The work key of the file that it is from.
+        group: Its number in that file.
+        prompt_index: The prompt's index in the environment.
+        prompt_tokens: int32, shape (P,); P >= 1.
+        version: The policy that generated it.
+        samples: All of them; at least one.
+    """
+
+    work: Digest
+    group: int
+    prompt_index: int
+    prompt_tokens: NDArray[np.int32]
+    version: int
+    samples: tuple[TrainingSample, ...]
+
+    @property
+    def has_signal(self) -> bool:
+        """Whether rewards differ, so that there is something to learn."""
+        return len({sample.reward for sample in self.samples}) > 1

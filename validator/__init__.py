@@ -1,0 +1,1 @@
+"""The validator: takes every submission from the ledger, checks it, and writes a verdict with evidence."""

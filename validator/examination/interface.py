@@ -1,0 +1,112 @@
+"""What the service asks of an examination, and what it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from protocol.identifiers import Digest
+from protocol.verdicts import Outcome, ReasonCode
+from protocol.wire.audits import AuditCheck, AuditRow
+from protocol.wire.runs import CheckpointRef
+from validator.submissions import WorkFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowDraw:
+    """Which rows are to be computed again.
+
+    Args:
+        seed: 32 bytes that nobody could know before the submission; None only if the share is 1.
+        share: Of the rows, 0 < share <= 1; 1 is all of them.
+    """
+
+    seed: bytes | None
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """What is to be examined.
+
+    Args:
+        facts: Of the submission.
+        file: The bytes that were uploaded, already compared with the hash that was submitted.
+        checkpoint: The version, and where it can be fetched.
+        draw: Which rows.
+    """
+
+    facts: WorkFacts
+    file: Path
+    checkpoint: CheckpointRef
+    draw: RowDraw
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A conclusion, with all that an audit file says of how it came about.
+
+    Args:
+        outcome: The verdict.
+        reason: Why.
+        words: The verdict in one sentence.
+        checks: Every check in order, those that were not made too.
+        rows: Every row of the file, if it could be read.
+        audited: The rows that were computed again, ascending; more than the draw where something was suspicious.
+        fingerprint: Of all outputs, whatever the order of rows; None if the file could not be read.
+        limits: The calibration's entry that was used, as JSON.
+        beacon_block: The one of the possible beacons that fits; None if none was needed or fits.
+        environment: Name, as the file has it, and so on.
+    """
+
+    outcome: Outcome
+    reason: ReasonCode
+    words: str
+    checks: tuple[AuditCheck, ...]
+    rows: tuple[AuditRow, ...] = ()
+    audited: tuple[int, ...] = ()
+    fingerprint: Digest | None = None
+    limits: dict[str, object] | None = None
+    beacon_block: int | None = None
+    environment: str = ""
+    environment_version: str = ""
+    engine: str = ""
+    dtype: str = ""
+    verifier_engine: str = ""
+    verifier_dtype: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotJudged:
+    """No conclusion can be drawn here and now, through no fault of the node.
+
+    Args:
+        code: What kind of trouble, for metrics and for people: `no-calibration`, `no-policy`, `out-of-memory`, ...
+        why: In words.
+        retryable: Whether trying again may help; if not, a person has to look (the work is parked).
+        hint: What that person can do.
+    """
+
+    code: str
+    why: str
+    retryable: bool
+    hint: str = ""
+
+
+IsCopy = Callable[[Digest], Awaitable[bool]]
+"""Says whether other work has the same fingerprint of outputs. Then every row is computed again: equal outputs are
+natural where answers are short, and a copy does not survive the replay of its own slot's noise."""
+
+
+class Examiner(Protocol):
+    """Examines files; several at once, as far as the machine allows."""
+
+    async def examine(self, examination: Examination, *, is_copy: IsCopy) -> Finding | NotJudged:
+        """Makes every check, the cheapest first, and draws the conclusion.
+
+        Whatever is wrong with this machine, the version or the calibration is `NotJudged`, never a finding; whatever
+        the bytes of the file do to their reader is a finding about the file.
+        """
+        ...

@@ -1,0 +1,58 @@
+"""What a validator judges: a piece of work as the ledger and its lease tell of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.identifiers import Address, Digest
+from protocol.leases import Lease
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmittedWork:
+    """One `WorkSubmitted`, as a queue carries it.
+
+    Args:
+        key: The work key.
+        pool_id: The pool.
+        node: Whose work it is.
+        run: Id of the run.
+        step: Which step the slot is of.
+        index: The slot's number among this node's slots of the step.
+        version: The policy that the slot was leased for.
+        checkpoint: Its version digest.
+        sha256: Of the file, as submitted.
+        units: Work units that are claimed.
+        block: The block of the submission.
+        transaction: The transaction of the submission.
+    """
+
+    key: Digest
+    pool_id: int
+    node: Address
+    run: Digest
+    step: int
+    index: int
+    version: int
+    checkpoint: Digest
+    sha256: Digest
+    units: int
+    block: int
+    transaction: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkFacts:
+    """What is true of a submission, whatever its file says.
+
+    Args:
+        work: The submission.
+        lease: The one that it was submitted under, signed by the pool's orchestrator; None if the transaction went
+            through another contract, so that only what `work` says is known.
+        beacons: Hashes of the blocks that the slot's seed may stand on, the likeliest first, each with its number. One,
+            except where the orchestrator has forgotten which of the node's joinings counted.
+    """
+
+    work: SubmittedWork
+    lease: Lease | None
+    beacons: tuple[tuple[int, Digest], ...]
