@@ -45,8 +45,8 @@ class Examination:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """A conclusion, with all that an audit file says of how it came about.
+class Conclusion:
+    """What is concluded, with all that an audit file says of how it came about.
 
     Args:
         outcome: The verdict.
@@ -103,10 +103,10 @@ natural where answers are short, and a copy does not survive the replay of its o
 class Examiner(Protocol):
     """Examines files; several at once, as far as the machine allows."""
 
-    async def examine(self, examination: Examination, *, is_copy: IsCopy) -> Finding | NotJudged:
+    async def examine(self, examination: Examination, *, is_copy: IsCopy) -> Conclusion | NotJudged:
         """Makes every check, the cheapest first, and draws the conclusion.
 
-        Whatever is wrong with this machine, the version or the calibration is `NotJudged`, never a finding; whatever
-        the bytes of the file do to their reader is a finding about the file.
+        Whatever is wrong with this machine, the version or the calibration is `NotJudged`, never a conclusion; whatever
+        the bytes of the file do to their reader is a conclusion about the file.
         """
         ...
