@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -55,6 +56,8 @@ class RelayDesk:
         self._key = key
         self._invites = invites
         self._clock = clock
+        self.news = asyncio.Event()
+        """Set when something was queued here; the relayer of this process does not wait for its next turn then."""
 
     # Work
 
@@ -171,7 +174,9 @@ class RelayDesk:
                 retry_after=timedelta(seconds=30),
                 hint="carry it to the ledger yourself, or try again later",
             )
-        return await self.store.put(kind, name, body, now_ms=unix_ms(self._clock.now()))
+        put = await self.store.put(kind, name, body, now_ms=unix_ms(self._clock.now()))
+        self.news.set()
+        return put
 
     async def _check_ours(self, signer: Address, what: str) -> None:
         if signer != self._key.address and signer != (await self._pool.get()).orchestrator:

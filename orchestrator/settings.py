@@ -119,7 +119,9 @@ class OrchestratorSettings(Settings):
         None, description="Keystore file of who pays for what is carried; or MUSTER_RELAYER_KEY; default: our own key"
     )
     relayer_password_file: Path | None = Field(None, description="File with its password; or MUSTER_RELAYER_PASSWORD")
-    relay_every_s: float = Field(1.0, ge=0.05, description="Pause between two batches that are carried to the ledger")
+    relay_every_s: float = Field(
+        1.0, ge=0.05, description="Pause between two batches that are carried to the ledger, unless something comes in"
+    )
 
     node_rate_per_s: float = Field(5.0, gt=0, description="Requests per second of one node")
     node_burst: int = Field(50, ge=1, description="Requests of one node at once")

@@ -49,6 +49,7 @@ class _Loop:
     work: Callable[[], Awaitable[None]]
     every: timedelta | None
     stalled_after: timedelta | None
+    woken: asyncio.Event | None
 
 
 class BackgroundLoops:
@@ -74,6 +75,7 @@ class BackgroundLoops:
         *,
         every: timedelta | None = None,
         stalled_after: timedelta | None = None,
+        woken: asyncio.Event | None = None,
     ) -> None:
         """Adds a loop.
 
@@ -82,10 +84,11 @@ class BackgroundLoops:
             work: One round, if `every` is given; else work that goes on until it is cancelled, and calls `beat`.
             every: From the end of one round to the start of the next.
             stalled_after: The service is not ready when no round ended well for so long.
+            woken: Setting it ends the pause after a round that went well; the loop clears it before each round.
         """
         if name in self._states:
             raise ValueError(f"there is a loop {name} already")
-        loop = _Loop(name=name, work=work, every=every, stalled_after=stalled_after)
+        loop = _Loop(name=name, work=work, every=every, stalled_after=stalled_after, woken=woken)
         self._loops.append(loop)
         self._states[name] = LoopState(name)
         if self._tasks:
@@ -142,18 +145,32 @@ class BackgroundLoops:
     async def _keep_running(self, loop: _Loop) -> None:
         state = self._states[loop.name]
         while not self._ending.is_set():
+            if loop.woken is not None:
+                loop.woken.clear()  # before the round: what comes during it ends the pause after it
+            woken = loop.woken
             try:
                 await loop.work()
             except Exception as error:  # noqa: BLE001 - whatever a round raises, the loop goes on; cancelling is none
                 if self._ending.is_set():
                     return  # libraries turn a cancellation into an error of theirs, and it comes only once
-                pause = self._note_crash(state, error)
+                pause, woken = self._note_crash(state, error), None
             else:
                 self.beat(loop.name)
                 # Work without `every` that returns has nothing left to do; it starts anew after the first pause.
                 pause = FIRST_PAUSE if loop.every is None else loop.every
             if not self._ending.is_set():
-                await self._clock.sleep(pause)
+                await self._pause(pause, woken)
+
+    async def _pause(self, pause: timedelta, woken: asyncio.Event | None) -> None:
+        if woken is None:
+            await self._clock.sleep(pause)
+            return
+        ends = [asyncio.ensure_future(self._clock.sleep(pause)), asyncio.ensure_future(woken.wait())]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for end in ends:
+                end.cancel()
 
     def _note_crash(self, state: LoopState, error: Exception) -> timedelta:
         state.crashes += 1

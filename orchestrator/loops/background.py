@@ -80,7 +80,12 @@ def add_loops(
     loops.add("webhooks", postman.round, every=WEBHOOKS_EVERY)
     if run_ledger is not None:
         relayer = Relayer(parts.relay.store, ledger=run_ledger, lease=lease("relayer"), clock=parts.clock)
-        loops.add("relayer", patient("relayer", relayer.round), every=timedelta(seconds=settings.relay_every_s))
+        loops.add(
+            "relayer",
+            patient("relayer", relayer.round),
+            every=timedelta(seconds=settings.relay_every_s),
+            woken=parts.relay.news,
+        )
     if parts.run is not None and parts.run_owner is not None:
         run = RunSync(parts.run, parts.run_owner, relay=parts.relay.store, lease=lease(RUN_LOOP), clock=parts.clock)
         loops.add("run", patient("run", run.round), every=timedelta(seconds=settings.ledger_every_s))

@@ -74,6 +74,37 @@ async def test_a_loop_that_hangs_is_reported(clock: TurnedClock) -> None:
         await loops.check()
 
 
+async def test_news_ends_a_loops_pause_but_not_the_one_after_a_crash(clock: TurnedClock) -> None:
+    rounds, news, broken = 0, asyncio.Event(), False
+
+    async def work() -> None:
+        nonlocal rounds
+        rounds += 1
+        if broken:
+            raise RuntimeError
+
+    loops = BackgroundLoops(clock=clock)
+    loops.add("eager", work, every=60 * SECOND, woken=news)
+    async with loops:
+        await clock.turn(SECOND)
+        assert rounds == 1
+        news.set()
+        await clock.turn(SECOND / 10)
+        assert rounds == 2
+        await clock.turn(59 * SECOND)
+        assert rounds == 2
+        await clock.turn(2 * SECOND)
+        assert rounds == 3
+        broken = True
+        news.set()
+        await clock.turn(SECOND / 10)
+        news.set()
+        await clock.turn(SECOND / 10)
+        assert rounds == 4
+        await clock.turn(SECOND)
+        assert rounds >= 5
+
+
 async def test_leaving_cancels_loops_and_lets_them_clean_up(clock: TurnedClock) -> None:
     cleaned = False
 
