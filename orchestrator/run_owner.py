@@ -13,7 +13,8 @@ from orchestrator.runs.slots import Counted, SlotState
 from orchestrator.runs.steps import ask
 from orchestrator.store.runs import RunState, SlotRow, StepRow
 from protocol.clock import Clock
-from protocol.errors import Conflict, InvalidInput, Unavailable
+from protocol.errors import Conflict, InvalidInput, NotFound, Unavailable
+from protocol.identifiers import Digest
 from protocol.signing import unix_ms
 from protocol.wire.runs import (
     CheckpointRef,
@@ -161,6 +162,20 @@ class RunOwner:
             queued_submissions=queued,
             paused=await self._desk.obstacle(state),
         )
+
+    async def rollout(self, key: Digest) -> SlotRow:
+        """One piece of submitted work.
+
+        Raises:
+            NotFound: The ledger's events told of no such work yet, or its step was forgotten.
+        """
+        row = await self._store.slot_of(key)
+        if row is None or not row.slot.state.on_ledger:
+            raise NotFound(
+                f"no work {key} is known here",
+                hint="it is read from the ledger within seconds; old steps are forgotten",
+            )
+        return row
 
     async def rollouts(
         self, *, step: int | None, status: str, cursor: str | None, limit: int

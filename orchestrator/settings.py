@@ -15,6 +15,7 @@ from orchestrator.runs.deliveries import DeliveryTerms
 from orchestrator.runs.terms import RunTerms
 from orchestrator.store.uploads import Quota
 from protocol.identifiers import run_id
+from protocol.rates import Rate
 from protocol.settings import Settings
 from protocol.tokens import TokenSetting
 from protocol.wire.base import Labels, Name, ShortText
@@ -125,6 +126,8 @@ class OrchestratorSettings(Settings):
 
     node_rate_per_s: float = Field(5.0, gt=0, description="Requests per second of one node")
     node_burst: int = Field(50, ge=1, description="Requests of one node at once")
+    role_rate_per_s: float = Field(200.0, gt=0, description="Requests per second of a validator, publisher or manager")
+    role_burst: int = Field(1000, ge=1, description="Requests of one of them at once")
     ip_rate_per_s: float = Field(1000.0, gt=0, description="Requests per second of one IP")
     ip_burst: int = Field(5000, ge=1, description="Requests of one IP at once")
     streams: int = Field(64, ge=1, description="Followers of logs and events at a time")
@@ -167,6 +170,10 @@ class OrchestratorSettings(Settings):
             unhealthy_after=self.unhealthy_after,
             dead_after=self.dead_after,
         )
+
+    def role_rate(self) -> Rate:
+        """What a validator, the publisher or the manager may ask."""
+        return Rate(count=max(1, round(self.role_rate_per_s * 60)), per=timedelta(minutes=1), burst=self.role_burst)
 
     def quota(self) -> Quota:
         """What one node may upload."""

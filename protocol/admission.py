@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -28,6 +29,8 @@ CLOCK_WINDOW = timedelta(seconds=60)
 
 NONCE_KEPT = 2 * CLOCK_WINDOW + timedelta(seconds=60)
 """A request stamped 60 s ahead is good for 120 s; the third minute is for clocks of several instances that differ."""
+
+MOST_FAVOURED = 256
 
 ADMISSION_LUA = """
 -- Answers {0, 0} admitted, {1, 0} replayed, {2, wait in microseconds} too many. Times in microseconds.
@@ -76,18 +79,25 @@ class Admission:
     def __init__(self, redis: Redis, *, keys: RedisKeys, rate: Rate, clock: Clock) -> None:
         self._clock = clock
         self._prefix = keys.prefix
-        self._arguments = (
-            math.ceil(NONCE_KEPT.total_seconds() * 1000),
-            max(1, round(rate.interval_s * 1e6)),
-            round(rate.tolerance_s * 1e6),
-        )
+        self._arguments = _arguments(rate)
+        self._favoured: OrderedDict[Address, tuple[float, tuple[int, int, int]]] = OrderedDict()
         self._script: AsyncScript = redis.register_script(_SCRIPT)
+
+    def favour(self, address: Address, *, rate: Rate, lasting: timedelta) -> None:
+        """Gives an address that was found to hold a role another rate for a while; remembered by this instance only."""
+        self._favoured[address] = (self._clock.monotonic() + lasting.total_seconds(), _arguments(rate))
+        self._favoured.move_to_end(address)
+        if len(self._favoured) > MOST_FAVOURED:
+            self._favoured.popitem(last=False)
 
     def terms(self, address: Address, nonce: str) -> AdmissionTerms:
         """The keys and arguments for one request, for a script of one's own."""
         now = int(self._clock.now().timestamp() * 1e6)
+        until, arguments = self._favoured.get(address, (float("-inf"), self._arguments))
+        if until <= self._clock.monotonic():
+            arguments = self._arguments
         return AdmissionTerms(
-            (f"{self._prefix}nonce:{address}:{nonce}", f"{self._prefix}rate:{address}"), (now, *self._arguments)
+            (f"{self._prefix}nonce:{address}:{nonce}", f"{self._prefix}rate:{address}"), (now, *arguments)
         )
 
     def check(self, answer: object) -> None:
@@ -123,3 +133,12 @@ class Admission:
         with store_errors():
             answer = await self._script(keys=terms.keys, args=(*terms.arguments, attempt))
         self.check(answer)
+
+
+def _arguments(rate: Rate) -> tuple[int, int, int]:
+    """Of `muster_admit`, behind the time."""
+    return (
+        math.ceil(NONCE_KEPT.total_seconds() * 1000),
+        max(1, round(rate.interval_s * 1e6)),
+        round(rate.tolerance_s * 1e6),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated, Literal
 
@@ -13,6 +14,7 @@ from orchestrator.run_desk import RunDesk
 from orchestrator.run_files import links_to
 from orchestrator.run_owner import RunOwner, rollout_item
 from orchestrator.store.relay import RelayKind
+from orchestrator.store.runs import SlotRow
 from protocol.errors import NotFound
 from protocol.identifiers import WireDigest
 from protocol.wire.runs import (
@@ -23,6 +25,7 @@ from protocol.wire.runs import (
     JoinReceipt,
     NewCheckpoint,
     ReleasedSlots,
+    RolloutItem,
     RolloutPage,
     RunView,
     SlotGrant,
@@ -136,20 +139,26 @@ async def rollouts(
     """Submitted files in lease order, so that who is fast is not first."""
     parts = parts_of(request)
     found, following = await _owner(parts).rollouts(step=step, status=status, cursor=cursor, limit=limit)
-    links = await links_to(
-        found,
-        objects=parts.objects,
-        pool_id=parts.settings.pool_id,
-        life=timedelta(seconds=parts.settings.download_url_life_s),
-    )
-    items = tuple(rollout_item(row, each) for row, each in zip(found, links, strict=True))
-    return RolloutPage(items=items, next_cursor=following)
+    return RolloutPage(items=await _items(parts, found), next_cursor=following)
+
+
+@router.get("/run/rollouts/{key}")
+async def rollout(_reader: RunReader, request: Request, key: KeyPath) -> RolloutItem:
+    """One submitted file, by its work key: what a validator asks that read the submission on the ledger."""
+    parts = parts_of(request)
+    return (await _items(parts, [await _owner(parts).rollout(key)]))[0]
 
 
 @router.get("/nodes/{node}/leases", tags=["nodes"])
 async def leases(_owner: Reader, request: Request, node: NodePath) -> Deliveries:
     """What became of a node's leases, newest first."""
     return await _run(parts_of(request)).deliveries(node)
+
+
+async def _items(parts: Parts, rows: Sequence[SlotRow]) -> tuple[RolloutItem, ...]:
+    life = timedelta(seconds=parts.settings.download_url_life_s)
+    links = await links_to(rows, objects=parts.objects, pool_id=parts.settings.pool_id, life=life)
+    return tuple(rollout_item(row, each) for row, each in zip(rows, links, strict=True))
 
 
 def _run(parts: Parts) -> RunDesk:

@@ -13,7 +13,7 @@ from protocol.client import BadAnswer
 from protocol.clients.base import TypedClient
 from protocol.clients.streams import ServerEvent, listening
 from protocol.errors import InvalidInput, MusterError, RateLimited
-from protocol.identifiers import Address
+from protocol.identifiers import Address, Digest
 from protocol.wire.heartbeat import LogLine, NodeState
 from protocol.wire.pool import (
     AllowedNode,
@@ -231,6 +231,14 @@ class OrchestratorClient(TypedClient):
             if page.next_cursor is None or page.next_cursor == query.get("cursor"):
                 return
             query["cursor"] = page.next_cursor
+
+    async def rollout(self, key: Digest) -> RolloutItem:
+        """One submitted file, by its work key.
+
+        Raises:
+            NotFound: The orchestrator has not read it on the ledger yet, or has forgotten its step.
+        """
+        return await self._get(f"/v1/run/rollouts/{key}", RolloutItem)
 
     async def leases(self, node: Address) -> Deliveries:
         """What became of a node's leases."""

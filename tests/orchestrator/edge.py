@@ -157,6 +157,11 @@ class PoolUnderTest:
                 signer.check(answer.request, status=200, headers=answer.headers, body=answer.content)
         return answer
 
+    async def send_unsigned_answer(self, key: Key, path: str) -> httpx.Response:
+        """A signed GET of what the owner's API answers, which is not signed."""
+        async with self.http(RequestSigner(key, audience=self.parts.key.address, clock=self.clock)) as http:
+            return await http.get(path)
+
     async def beat(self, key: Key, **more: Any) -> HeartbeatAnswer:
         answer = await self.send(key, "/v1/heartbeat", {"pool_id": POOL, "worker_version": "0.1.0", **more})
         assert answer.status_code == 200, answer.text

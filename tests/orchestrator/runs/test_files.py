@@ -14,11 +14,13 @@ from orchestrator.runs.chain import WorkEvent
 from orchestrator.runs.slots import Happening
 from orchestrator.storage import StorageUnavailable
 from protocol.identifiers import Address, Digest, digest
+from protocol.keys import Key
 from protocol.leases import Work
 from protocol.verdicts import Outcome
 from protocol.wire.leases import SignedWork
 from protocol.wire.uploads import ObjectKey
 from tests.orchestrator.edge import POOL
+from tests.orchestrator.runs.conftest import MakeRun
 from tests.orchestrator.runs.edge import VALIDATOR, RunUnderTest
 
 FILE, AUDIT = b"rollouts", b"reasons"
@@ -84,3 +86,23 @@ async def test_a_store_that_is_down_costs_the_links_and_not_the_list(
     monkeypatch.setattr(run.pool.parts.objects, "head", down)
     [item] = await run.rollouts()
     assert item == before | {"size": None, "file_url": None, "audit_url": None}
+
+
+async def test_a_validator_reads_one_piece_of_work_by_its_key_and_its_node_does_not(run: RunUnderTest) -> None:
+    item = await judged(run)
+    path = f"/v1/run/rollouts/{item['key']}"
+    link = ("file_url", "audit_url")
+    answer = await run.pool.send_unsigned_answer(VALIDATOR, path)
+    assert {k: v for k, v in answer.json().items() if k not in link} == {k: v for k, v in item.items() if k not in link}
+    assert (await run.pool.send_unsigned_answer(Key.generate(), path)).status_code == 403
+    unknown = await run.pool.send_unsigned_answer(VALIDATOR, f"/v1/run/rollouts/{sha256(b'other')}")
+    assert (unknown.status_code, unknown.json()["code"]) == (404, "not-found")
+
+
+async def test_who_works_for_all_nodes_may_ask_more_often_than_one_of_them(make_run: MakeRun) -> None:
+    run = make_run(node_rate_per_s=1, node_burst=2, role_rate_per_s=1, role_burst=5)
+    await run.sync.round()
+    for who, first_refused in ((VALIDATOR, 5), (await run.pool.member(), 1)):  # its heartbeat counts
+        path = "/v1/run/rollouts?status=all" if who is VALIDATOR else "/v1/nodes/me"
+        statuses = [(await run.pool.send_unsigned_answer(who, path)).status_code for _ in range(6)]
+        assert statuses == [200] * first_refused + [429] * (6 - first_refused)
