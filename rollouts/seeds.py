@@ -92,6 +92,23 @@ def draw_targets(seed: bytes, targets: Sequence[int], groups: int) -> list[int]:
     return [targets[_below(words, len(targets))] for _ in range(groups)]
 
 
+def draw_places(tag: bytes, seed: bytes, count: int, wanted: int) -> list[int]:
+    """Draws `wanted` different numbers below `count`: the head of a random permutation.
+
+    Args:
+        tag: Keeps this use of the seed apart from its others.
+        seed: 32 bytes.
+        count: How many numbers there are to draw from.
+        wanted: How many are drawn, at most `count`.
+
+    Raises:
+        InvalidInput: More are wanted than there are, or the seed has another length.
+    """
+    if not 0 <= wanted <= count < 1 << 64:
+        raise InvalidInput(f"{wanted} of {count} places can't be drawn")
+    return _permutation_head(_words(tag, seed), count, wanted)
+
+
 def _check_groups(groups: int) -> None:
     if not 1 <= groups <= MOST_GROUPS:
         raise InvalidInput(f"{groups} groups in a slot", hint=f"a slot has 1 to {MOST_GROUPS}")

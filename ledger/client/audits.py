@@ -49,6 +49,10 @@ class AuditSecrets:
         found = await self._contract.read_struct(Commitment, "commitmentOf", pool_id, validator, epoch)
         return None if found.commitment == ZERO_DIGEST else found
 
+    async def latest(self, *, pool_id: int, validator: Address) -> int:
+        """The newest epoch that a validator committed to; 0 if none."""
+        return await self._contract.read_number("latestEpochOf", pool_id, validator)
+
     async def commit(self, *, pool_id: int, epoch: int, commitment: Digest) -> Receipt:
         """Commits the caller, a validator, to a secret for an epoch later than its last."""
         return await self._contract.send("commit", pool_id, epoch, commitment)

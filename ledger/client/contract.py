@@ -13,7 +13,7 @@ from web3 import AsyncWeb3
 from web3.exceptions import MismatchedABI, TransactionNotFound, Web3Exception
 
 from ledger.artifacts import Artifact
-from ledger.errors import TransactionReverted
+from ledger.errors import ChainUnavailable, TransactionReverted
 from ledger.events import EventDecoder, LedgerEvent
 from ledger.inflight import Call
 from ledger.receipts import Receipt
@@ -139,15 +139,20 @@ class BoundContract:
             return self.explain(bytes.fromhex(error.data[2:])) if len(error.data) > 2 else error.detail
         return ""
 
-    async def called(self, transaction: Digest) -> tuple[str, Mapping[str, Any]] | None:
+    async def called(self, transaction: Digest, *, must_exist: bool = False) -> tuple[str, Mapping[str, Any]] | None:
         """The function of this contract that a transaction called, and its arguments by name.
 
         None if the transaction is not there, or called something else (another contract may stand between).
+
+        Raises:
+            ChainUnavailable: It is not there, and `must_exist`: a node that lags behind is not to be believed.
         """
         web3 = self._contract.w3
         try:
             found = await web3.eth.get_transaction(HexStr(transaction))
-        except TransactionNotFound:
+        except TransactionNotFound as error:
+            if must_exist:
+                raise ChainUnavailable(f"the chain's node does not know transaction {transaction}") from error
             return None
         if found.get("to") is None or address(str(found["to"])) != self.at:
             return None

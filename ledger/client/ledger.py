@@ -142,6 +142,18 @@ class Ledger:
             raise NotFound(f"the chain has no block {number}") from error
         return digest(bytes(block["hash"]))
 
+    async def block_time(self, number: int) -> int:
+        """The time of a block, Unix time in seconds.
+
+        Raises:
+            NotFound: The chain has no such block (any more).
+        """
+        try:
+            block = await self.web3.eth.get_block(number)
+        except BlockNotFound as error:
+            raise NotFound(f"the chain has no block {number}") from error
+        return int(block["timestamp"])
+
     async def balance(self, who: Address) -> int:
         """What `who` can pay for gas, in wei."""
         return int(await self.web3.eth.get_balance(who))
@@ -152,7 +164,9 @@ class Ledger:
         known = dict.fromkeys(event.validator for event in added)
         return [each for each in known if await self.pools.is_validator(pool_id, each)]
 
-    async def history(self, kind: type[E], *, pool_id: int | None = None) -> list[E]:
+    async def history(
+        self, kind: type[E], *, pool_id: int | None = None, second: Address | Digest | None = None
+    ) -> list[E]:
         """Every event of a kind since the deployment, oldest first.
 
         For people and for a first look: a service follows events by cursor instead of reading all of them again.
@@ -160,10 +174,13 @@ class Ledger:
         Args:
             kind: Which event.
             pool_id: Only this pool's, for events whose first topic is a pool.
+            second: Only those with this as their second topic: a node's joinings, a run's announcements; needs a pool.
         """
         topics: list[str | None] = [topic_of(kind)]
         if pool_id is not None:
             topics.append(f"0x{pool_id:064x}")
+            if second is not None:
+                topics.append("0x" + second[2:].lower().rjust(64, "0"))
         contract = next(contract for contract, kinds in EVENTS.items() if kind in kinds)
         logs = await self._logs(self.deployment[contract], topics, self.deployment.block, await self.block())
         decoded = (self._decoder.decode(log) for log in logs)

@@ -67,6 +67,17 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedSubmission:
+    """A submission as a transaction named it; the ledger may have refused it."""
+
+    submission: Submission
+    signer: Address
+    """Who signed its lease, whoever that is."""
+    alone: bool
+    """Whether it was the whole transaction; then the node need not have signed, because it may have sent it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """A validator's finding on one piece of work."""
 
@@ -123,22 +134,29 @@ class WorkBook:
         `WorkSubmitted` names the slot only: how many groups it had, and until when it held, stands here. A batch may
         name leases that the contract refused, also for the same slot: only the signer tells them apart.
         """
-        called = await self._contract.called(transaction)
+        return [(named.submission.lease, named.signer) for named in await self.named_in(transaction)]
+
+    async def named_in(self, transaction: Digest, *, must_exist: bool = False) -> list[NamedSubmission]:
+        """The submissions that a transaction carried, those that were refused too; empty if it went another way.
+
+        Args:
+            transaction: The transaction.
+            must_exist: Whether one that the chain's node does not know is an error, not an empty list.
+
+        Raises:
+            ChainUnavailable: The chain can't be asked, or does not know it.
+        """
+        called = await self._contract.called(transaction, must_exist=must_exist)
         if called is None:
             return []
         name, arguments = called
-        if name == "submitWork":
-            return self._signed([(arguments["lease"], arguments["leaseSignature"])])
-        if name == "submitBatch":
-            return self._signed([(item["lease"], item["leaseSignature"]) for item in arguments["items"]])
-        return []
-
-    def _signed(self, named: Sequence[tuple[Mapping[str, Any], bytes]]) -> list[tuple[Lease, Address]]:
+        items = {"submitWork": [arguments], "submitBatch": arguments.get("items", ())}.get(name, ())
         found = []
-        for values, signature in named:
+        for values in items:
             with contextlib.suppress(MusterError):  # anybody may put anything into a batch
-                lease = _lease(values)
-                found.append((lease, lease.signer(bytes(signature), self.domain)))
+                submission = _submission(values)
+                signer = submission.lease.signer(submission.lease_signature, self.domain)
+                found.append(NamedSubmission(submission, signer, alone=name == "submitWork"))
         return found
 
     # Nodes
@@ -192,6 +210,16 @@ class WorkBook:
 
     def _refusals(self, kind: type[WorkRefused | VerdictRefused], receipt: Receipt) -> list[Refusal]:
         return [Refusal(e.key, self._contract.explain(e.reason)) for e in self._contract.events(kind, receipt)]
+
+
+def _submission(values: Mapping[str, Any]) -> Submission:
+    return Submission(
+        lease=_lease(values["lease"]),
+        lease_signature=bytes(values["leaseSignature"]),
+        sha256=digest(bytes(values["sha256Hash"])),
+        units=values["units"],
+        node_signature=bytes(values["nodeSignature"]),
+    )
 
 
 def _lease(values: Mapping[str, Any]) -> Lease:

@@ -1,0 +1,85 @@
+"""The draw of rows: what anybody can compute again, and nobody beforehand."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.errors import InvalidInput
+from protocol.identifiers import Digest
+from validator.audit.draw import draw_rows, row_seed, rows_drawn
+from validator.examination.interface import RowDraw
+
+KEY, BLOCK = Digest("0x" + "01" * 32), Digest("0x" + "02" * 32)
+SECRET = b"\x03" * 32
+shares = st.integers(1, 10_000).map(lambda basis_points: basis_points / 10_000)
+seeds = st.binary(min_size=32, max_size=32)
+
+
+def test_the_seed_is_the_hmac_that_the_documents_name() -> None:
+    expected = hmac.new(SECRET, b"\x01" * 32 + b"\x02" * 32, hashlib.sha256).digest()
+    assert row_seed(SECRET, KEY, BLOCK) == expected
+
+
+def test_rows_of_a_known_seed_never_change() -> None:
+    """Or past audits could not be recomputed."""
+    seed = row_seed(SECRET, KEY, BLOCK)
+    assert draw_rows(RowDraw(seed=seed, share=0.1), 64) == VECTOR
+
+
+@given(seed=seeds, share=shares, rows=st.integers(0, 300))
+def test_the_draw_is_as_large_as_the_share_asks_and_the_same_each_time(seed: bytes, share: float, rows: int) -> None:
+    drawn = draw_rows(RowDraw(seed=seed, share=share), rows)
+    assert drawn == draw_rows(RowDraw(seed=seed, share=share), rows)
+    assert list(drawn) == sorted(set(drawn))
+    assert all(0 <= row < rows for row in drawn)
+    assert len(drawn) == min(rows, max(1, -(-round(share * 10_000) * rows // 10_000)))
+    assert len(drawn) >= share * rows - 1e-6
+
+
+@given(seed=seeds, share=shares)
+def test_another_secret_key_or_block_draws_other_rows(seed: bytes, share: float) -> None:
+    seeds = {
+        row_seed(seed, KEY, BLOCK),
+        row_seed(bytes(32) if seed != bytes(32) else SECRET, KEY, BLOCK),
+        row_seed(seed, BLOCK, BLOCK),
+        row_seed(seed, KEY, KEY),
+    }
+    assert len(seeds) == 4
+
+
+def test_every_row_is_drawn_about_as_often_as_any_other() -> None:
+    """10,000 draws of 2 rows of 20: each comes 1,000 times on average, and 30 is the standard deviation."""
+    counts: Counter[int] = Counter()
+    pairs: Counter[tuple[int, ...]] = Counter()
+    for number in range(10_000):
+        seed = row_seed(SECRET, Digest("0x" + number.to_bytes(32, "big").hex()), BLOCK)
+        rows = draw_rows(RowDraw(seed=seed, share=0.1), 20)
+        counts.update(rows)
+        pairs[rows] += 1
+    assert len(counts) == 20
+    assert all(850 < count < 1150 for count in counts.values())  # five standard deviations, and nothing here is random
+    assert len(pairs) == 190
+
+
+@pytest.mark.parametrize("share", [0.0, -0.1, 1.01])
+def test_a_share_outside_of_0_and_1_is_refused(share: float) -> None:
+    with pytest.raises(InvalidInput, match="a share of"):
+        rows_drawn(share, 10)
+
+
+def test_less_than_all_rows_need_a_seed() -> None:
+    assert draw_rows(RowDraw(seed=None, share=1), 3) == (0, 1, 2)
+    assert draw_rows(RowDraw(seed=None, share=0.5), 1) == (0,)
+    with pytest.raises(InvalidInput, match="without a seed"):
+        draw_rows(RowDraw(seed=None, share=0.5), 10)
+    with pytest.raises(InvalidInput, match="secret of 3 bytes"):
+        row_seed(b"abc", KEY, BLOCK)
+
+
+VECTOR = (1, 4, 6, 23, 24, 29, 59)

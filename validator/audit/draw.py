@@ -1,0 +1,57 @@
+"""The draw of the rows that are computed again. Anybody who knows seed, share and number of rows draws the same.
+
+Nobody knows the seed before the submission: it holds the hash of a later block, which the validator can't choose, and
+a secret that the validator was bound to before and shows afterwards, which the chain's block makers don't know.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+from protocol.errors import InvalidInput
+from protocol.identifiers import Digest
+from rollouts.seeds import draw_places
+from validator.examination.interface import RowDraw
+
+ROWS_TAG = b"muster-audit-rows-v1"
+"""Keeps this use of a seed apart from others. Another tag draws other rows, and old audits can't be recomputed."""
+
+BASIS_POINTS = 10_000
+
+
+def row_seed(secret: bytes, key: Digest, block_hash: Digest) -> bytes:
+    """HMAC-SHA256 under the epoch's secret of the work key (32 bytes) and the hash (32) of the block after the work's.
+
+    Raises:
+        InvalidInput: The secret is not 32 bytes.
+    """
+    if len(secret) != 32:
+        raise InvalidInput(f"an epoch's secret of {len(secret)} bytes", hint="it has 32")
+    return hmac.digest(secret, bytes.fromhex(key[2:]) + bytes.fromhex(block_hash[2:]), hashlib.sha256)
+
+
+def rows_drawn(share: float, rows: int) -> int:
+    """How many of `rows` are drawn at a share: at least one, and never less than the share, to the basis point.
+
+    Raises:
+        InvalidInput: The share is not within (0, 1].
+    """
+    if not 0 < share <= 1:
+        raise InvalidInput(f"a share of {share} of the rows", hint="more than 0, at most 1")
+    # In whole numbers: 0.07 · 100 is 7.000000000000001 in floats, and would draw eight rows.
+    return min(rows, max(1, -(-max(1, round(share * BASIS_POINTS)) * rows // BASIS_POINTS)))
+
+
+def draw_rows(draw: RowDraw, rows: int) -> tuple[int, ...]:
+    """The rows to compute again, ascending: each set of that size is as likely as any other.
+
+    Raises:
+        InvalidInput: The share is not within (0, 1], or below 1 without a seed.
+    """
+    wanted = rows_drawn(draw.share, rows)
+    if wanted >= rows:
+        return tuple(range(rows))
+    if draw.seed is None:
+        raise InvalidInput(f"{draw.share} of the rows are to be drawn without a seed", hint="without one, draw all")
+    return tuple(sorted(draw_places(ROWS_TAG, draw.seed, rows, wanted)))

@@ -1,0 +1,77 @@
+"""How much of a node's work is computed again: everything at first, less as it proves itself, never below the floor.
+
+Pure: a record and a policy in, a share and the reason out. Only what is computed again depends on it; every other check
+is made of every row of every file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from protocol.verdicts import Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatePolicy:
+    """How fast trust grows.
+
+    Args:
+        trial: Clean verdicts in a row before anything is left out, at least 1.
+        halved_after: With each further so many, the share is halved until the floor is reached, at least 1.
+        trial_after_failure: As `trial`, for a node whose work failed once.
+    """
+
+    trial: int = 8
+    halved_after: int = 8
+    trial_after_failure: int = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRecord:
+    """What a node's verdicts say of it.
+
+    Args:
+        clean: Verdicts without fault since the beginning, or since the last failure.
+        failed_at: When work of it was last rejected or found forged; None if never.
+    """
+
+    clean: int = 0
+    failed_at: datetime | None = None
+
+
+NEW = NodeRecord()
+"""Of a node that nobody knows."""
+
+
+def share_of(record: NodeRecord, *, floor: float, policy: RatePolicy) -> tuple[float, str]:
+    """The share of a file's rows that is computed again, floor ≤ share ≤ 1, and why, in one line.
+
+    Args:
+        record: The node's.
+        floor: The pool's audit floor q, 0 < q <= 1 (`audit_floor_bps` of its terms).
+        policy: The validator's.
+    """
+    trial = policy.trial if record.failed_at is None else policy.trial_after_failure
+    if record.clean < trial:
+        if record.failed_at is None:
+            return 1.0, f"a new node: {record.clean} of {trial} clean verdicts"
+        return 1.0, f"failed on {record.failed_at:%Y-%m-%d %H:%M} UTC: {record.clean} of {trial} clean verdicts since"
+    halvings = min(64, 1 + (record.clean - trial) // max(1, policy.halved_after))
+    share = 2.0**-halvings
+    if share <= floor:
+        return floor, f"a proven node: {record.clean} clean verdicts in a row, the pool's floor"
+    return share, f"a node that proves itself: {record.clean} clean verdicts in a row"
+
+
+def after(record: NodeRecord, outcome: Outcome, *, at: datetime) -> NodeRecord:
+    """The record after one more verdict; any that is not clean begins it anew.
+
+    Args:
+        record: The one before.
+        outcome: What was said of the node's work.
+        at: When it was said.
+    """
+    if outcome is Outcome.ACCEPTED:
+        return replace(record, clean=record.clean + 1)
+    return NodeRecord(failed_at=at)

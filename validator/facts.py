@@ -1,0 +1,233 @@
+"""What is true of a submission, as the chain tells it: the lease it came under, and the blocks its seed may stand on.
+
+Nothing here is taken from the node, and nothing from the orchestrator but which of several possible joinings it meant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from ledger.client import Ledger
+from ledger.client.pools import Role
+from ledger.client.work import NamedSubmission
+from ledger.errors import ChainUnavailable
+from ledger.events import CheckpointAnnounced, MemberJoined, RoleSet
+from protocol.errors import MusterError, NotFound
+from protocol.identifiers import Address, Digest
+from protocol.leases import Lease, Work
+from validator.submissions import SubmittedWork, WorkFacts
+
+MOST_BEACONS = 64
+"""Of a node that joined again and again, only the newest joinings can count, unless the orchestrator names one."""
+
+MOST_REMEMBERED = 1024
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class FactsMissing(MusterError):
+    """The ledger took the work, and what it took it for can't be found there. Never the node's guilt.
+
+    Worth another try, because a chain's node may lag behind; after some, a person has to look.
+    """
+
+    code = "facts-missing"
+    status = 503
+    retryable = True
+
+
+class UnknownLease(FactsMissing):
+    """The transaction names no lease under which the ledger could have taken the work."""
+
+    code = "unknown-lease"
+    default_hint = "is the chain's node in step with the chain? If it is, judge with `muster validator resolve`"
+
+
+class UnknownCheckpoint(FactsMissing):
+    """The version that was leased is not announced on the ledger, or the node never joined."""
+
+    code = "unknown-checkpoint"
+    default_hint = "the lease should not have been signed: ask the pool's owner, then `muster validator resolve`"
+
+
+@dataclass(frozen=True, slots=True)
+class _Joins:
+    count: int
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempts:
+    newest: int
+    blocks: tuple[tuple[int, Digest], ...]
+    """Where each was announced, with its digest."""
+
+
+class FactFinder:
+    """Finds the facts of submissions of one pool. What it has read of the chain it remembers, within bounds.
+
+    Args:
+        ledger: To read.
+        pool_id: The pool.
+    """
+
+    def __init__(self, ledger: Ledger, *, pool_id: int) -> None:
+        self._ledger = ledger
+        self._pool_id = pool_id
+        self._hashes: _Remembered[int, Digest] = _Remembered()
+        self._times: _Remembered[int, int] = _Remembered()
+        self._joins: _Remembered[Address, _Joins] = _Remembered()
+        self._attempts: _Remembered[tuple[Digest, int], _Attempts] = _Remembered()
+        self._rotations: Sequence[RoleSet] = ()
+
+    async def facts(self, work: SubmittedWork, *, hinted_beacon_block: int | None = None) -> WorkFacts:
+        """The facts of a submission.
+
+        Args:
+            work: As its event tells it.
+            hinted_beacon_block: What the orchestrator says that the seed stands on; counts only if it is possible.
+
+        Raises:
+            ChainUnavailable: The chain can't be asked, or its node lags behind the submission: to be tried again.
+            UnknownLease: See there.
+            UnknownCheckpoint: See there.
+        """
+        lease, blocks = await asyncio.gather(self._lease(work), self._beacon_blocks(work, hinted_beacon_block))
+        beacons = tuple([(block, await self._hash(block)) for block in blocks])
+        return WorkFacts(work=work, lease=lease, beacons=beacons)
+
+    def forget(self) -> None:
+        """Forgets everything: the chain was reorganised."""
+        for remembered in (self._hashes, self._times, self._joins, self._attempts):
+            remembered.clear()
+        self._rotations = ()
+
+    # The lease
+
+    async def _lease(self, work: SubmittedWork) -> Lease | None:
+        """The lease that the ledger took: the first in the transaction that meets every condition of the contract."""
+        named = await self._ledger.work.named_in(work.transaction, must_exist=True)
+        if not named:
+            return None  # through another contract
+        at = await self._time(work.block)
+        for each in named:
+            if self._fits(each, work, at) and await self._was_orchestrator(each.signer, work.block, at):
+                return each.submission.lease
+        raise UnknownLease(f"transaction {work.transaction} names no lease for work {work.key} by the orchestrator")
+
+    def _fits(self, named: NamedSubmission, work: SubmittedWork, at: int) -> bool:
+        submission, lease = named.submission, named.submission.lease
+        if lease.key.hash != work.key or (lease.version, lease.digest) != (work.version, work.checkpoint):
+            return False
+        if (submission.sha256, submission.units) != (work.sha256, work.units):
+            return False
+        if work.units > lease.max_units or at > lease.expiry:
+            return False
+        if named.alone:
+            return True  # there is only this one
+        words = Work(lease_hash=lease.hash, sha256=work.sha256, units=work.units)
+        try:
+            return words.signer(submission.node_signature, self._ledger.work.domain) == work.node
+        except MusterError:
+            return False
+
+    async def _was_orchestrator(self, who: Address, block: int, at: int) -> bool:
+        """Whether `who` could sign leases in a block: as the role's holder, or as the one before while it was valid."""
+        seat = await self._ledger.pools.seat(self._pool_id, Role.ORCHESTRATOR)
+        last = self._rotations[-1] if self._rotations else None
+        if last is None or (last.key, last.previous_until) != (seat.holder, seat.previous_until):
+            every = await self._ledger.history(RoleSet, pool_id=self._pool_id)
+            self._rotations = [event for event in every if event.role == Role.ORCHESTRATOR]
+        return _held(self._rotations, who, block, at)
+
+    # The beacon
+
+    async def _beacon_blocks(self, work: SubmittedWork, hinted: int | None) -> list[int]:
+        """The later of announcement and joining, for each pair of them that can be meant; the newest first."""
+        announced, joined = await self._announcements(work), await self._joinings(work)
+        if not announced or not joined:
+            missing = "its version was not announced" if not announced else "its node never joined"
+            raise UnknownCheckpoint(f"work {work.key} is on the ledger, and {missing} before block {work.block}")
+        possible = {max(one, other) for one in announced for other in joined}
+        if hinted in possible:
+            return [hinted]
+        return sorted(possible, reverse=True)[:MOST_BEACONS]
+
+    async def _announcements(self, work: SubmittedWork) -> list[int]:
+        """More than one if an attempt was announced again with the same digest."""
+        newest = await self._ledger.checkpoints.get(self._pool_id, work.run, work.version)
+        if newest is None:
+            return []
+        known = self._attempts.get((work.run, work.version))
+        if known is None or known.newest != newest.attempt:
+            every = await self._ledger.history(CheckpointAnnounced, pool_id=self._pool_id, second=work.run)
+            attempts = [(each.log.block_number, each.digest) for each in every if each.version == work.version]
+            known = _Attempts(newest.attempt, tuple(attempts))
+            self._attempts.put((work.run, work.version), known)
+        return [block for block, digest in known.blocks if digest == work.checkpoint and block <= work.block]
+
+    async def _joinings(self, work: SubmittedWork) -> list[int]:
+        """A node joins seldom, so one number tells whether its joinings have to be read again."""
+        count = await self._ledger.pools.joins(self._pool_id, work.node)
+        known = self._joins.get(work.node)
+        if known is None or known.count != count:
+            every = await self._ledger.history(MemberJoined, pool_id=self._pool_id, second=work.node)
+            known = _Joins(count, tuple(event.log.block_number for event in every))
+            self._joins.put(work.node, known)
+        return [block for block in known.blocks if block <= work.block]
+
+    # Blocks
+
+    async def _hash(self, block: int) -> Digest:
+        known = self._hashes.get(block)
+        if known is None:
+            try:
+                known = await self._ledger.block_hash(block)
+            except NotFound as error:
+                raise ChainUnavailable(f"the chain's node has no block {block} (yet)") from error
+            self._hashes.put(block, known)
+        return known
+
+    async def _time(self, block: int) -> int:
+        known = self._times.get(block)
+        if known is None:
+            try:
+                known = await self._ledger.block_time(block)
+            except NotFound as error:
+                raise ChainUnavailable(f"the chain's node has no block {block} (yet)") from error
+            self._times.put(block, known)
+        return known
+
+
+def _held(seats: Sequence[RoleSet], who: Address, block: int, at: int) -> bool:
+    """Within the block of a rotation both sides of it count: the contract saw one of them."""
+    before = [seat for seat in seats if seat.log.block_number < block]
+    within = [seat for seat in seats if seat.log.block_number == block]
+    return any(
+        who == seat.key or (who == seat.previous and at < seat.previous_until.timestamp())
+        for seat in (*before[-1:], *within)
+    )
+
+
+class _Remembered(Generic[K, V]):
+    """The last `MOST_REMEMBERED` answers."""
+
+    def __init__(self) -> None:
+        self._values: OrderedDict[K, V] = OrderedDict()
+
+    def get(self, key: K) -> V | None:
+        return self._values.get(key)
+
+    def put(self, key: K, value: V) -> None:
+        self._values[key] = value
+        self._values.move_to_end(key)
+        if len(self._values) > MOST_REMEMBERED:
+            self._values.popitem(last=False)
+
+    def clear(self) -> None:
+        self._values.clear()
