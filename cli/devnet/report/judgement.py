@@ -1,0 +1,53 @@
+"""Whether a devnet's run was what it had to be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cli.devnet.report.model import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """One thing that a run must have shown."""
+
+    name: str
+    met: bool
+    found: str
+    """What was found, in words and numbers."""
+
+
+def judge(report: Report, *, wanted_rise: float) -> tuple[Criterion, ...]:
+    """The criteria of a run, each with what was found.
+
+    Args:
+        report: Of the run.
+        wanted_rise: By how much held-out greedy accuracy must have risen, as a share.
+    """
+    return (_learned(report, wanted_rise), _nobody_wronged(report), *_cheaters_caught(report))
+
+
+def _learned(report: Report, wanted: float) -> Criterion:
+    name = f"held-out greedy accuracy rose by at least {wanted:.0%}".replace("%", " points")
+    if report.greedy is None:
+        return Criterion(name, met=False, found="it was not measured before and after")
+    before, after = report.greedy
+    return Criterion(name, met=after - before >= wanted, found=f"from {before:.1%} to {after:.1%}")
+
+
+def _nobody_wronged(report: Report) -> Criterion:
+    wronged = [f"{node.name} ({node.forged})" for node in report.honest if node.forged]
+    files = sum(node.files for node in report.honest)
+    found = f"called forged: {', '.join(wronged)}" if wronged else f"none of {files} files"
+    return Criterion("no honest submission was rejected as forged", met=not wronged and files > 0, found=found)
+
+
+def _cheaters_caught(report: Report) -> list[Criterion]:
+    criteria = []
+    for node in report.cheaters:
+        caught = [f"{node.forged} of {node.files} files called forged"]
+        caught.append("stake slashed" if node.slashed else "no stake slashed")
+        caught.append(f"evicted ({node.evicted})" if node.evicted else "still a member")
+        met = node.slashed > 0 and bool(node.evicted)
+        criteria.append(Criterion(f"{node.name}, who cheats ({node.cheat}), lost", met=met, found="; ".join(caught)))
+    return criteria

@@ -1,0 +1,197 @@
+"""Everything that a report says, as plain values; how it looks is for `text` and `page`.
+
+Times are seconds since the first lease of the run, money is in the smallest unit of the token, shares are 0 to 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from protocol.verdicts import Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """How a version does on prompts that were held out of training."""
+
+    version: int
+    greedy: float
+    """Share of prompts whose most likely answer is right."""
+    pass_at_1: float | None = None
+    """Share of drawn answers that are right; None if nothing was drawn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedStep:
+    """One step of the trainer."""
+
+    step: int
+    at: float
+    """When its version was announced."""
+    reward: float
+    """Mean over the rollouts that were learned."""
+    staleness: Mapping[int, int]
+    """Groups by how many versions behind the trainer they were generated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One part of the pipeline over the whole run."""
+
+    name: str
+    did: str
+    """How much, with its unit."""
+    rate: str
+    """The same per second."""
+    idle: float
+    """Share of the run in which it had nothing to do."""
+    predicted_idle: float | None = None
+    """What the times of the stages alone would make it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictCount:
+    """Files with one outcome and one reason."""
+
+    outcome: Outcome
+    reason: str
+    honest: int
+    cheating: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAccount:
+    """What a node did, and what became of its provider's money."""
+
+    name: str
+    address: str
+    cheat: str = ""
+    """What it does that it should not; empty for an honest node."""
+    accepted: int = 0
+    rejected: int = 0
+    forged: int = 0
+    expired: int = 0
+    open: int = 0
+    """Files without a verdict when the run ended."""
+    tokens: int = 0
+    stake_before: int = 0
+    stake_after: int = 0
+    earned: int = 0
+    slashed: int = 0
+    evicted: str = ""
+    """Why, if it was; empty if it was not."""
+
+    @property
+    def files(self) -> int:
+        """All that it handed in."""
+        return self.accepted + self.rejected + self.forged + self.expired + self.open
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """How long one way through the system takes."""
+
+    name: str
+    count: int
+    p50: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leg:
+    """A part of one rollout's way, from when the part before it was done."""
+
+    name: str
+    begin: float
+    end: float
+    kind: str = "wait"
+    """One of `KINDS`."""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journey:
+    """One rollout's way through the system; legs count from its lease."""
+
+    node: str
+    step: int
+    index: int
+    legs: tuple[Leg, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Something that took some time."""
+
+    begin: float
+    end: float
+    kind: str
+    """One of `KINDS`."""
+    label: str = ""
+
+
+KINDS = ("generate", "verify", "learn", "broadcast", "wait")
+"""What spans and legs can be; each has one colour."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """What one part did in the window that is shown."""
+
+    name: str
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessCost:
+    """What a process cost this machine."""
+
+    name: str
+    cpu_seconds: float
+    memory_mib: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A whole run."""
+
+    about: Mapping[str, str]
+    """How it was run: task, seed, workers, runtime, machine."""
+    wall_seconds: float
+    """From the start of the devnet to its end."""
+    steps: tuple[LearnedStep, ...]
+    evaluations: tuple[Evaluation, ...]
+    stages: tuple[Stage, ...]
+    verdicts: tuple[VerdictCount, ...]
+    nodes: tuple[NodeAccount, ...]
+    latencies: tuple[Latency, ...]
+    journey: Journey | None
+    lanes: tuple[Lane, ...]
+    processes: tuple[ProcessCost, ...]
+
+    @property
+    def greedy(self) -> tuple[float, float] | None:
+        """Held-out greedy accuracy before and after; None if it was not measured twice."""
+        if len(self.evaluations) < 2:
+            return None
+        return self.evaluations[0].greedy, self.evaluations[-1].greedy
+
+    @property
+    def staleness(self) -> dict[int, int]:
+        """Groups learned, by how stale they were."""
+        total: dict[int, int] = {}
+        for step in self.steps:
+            for behind, groups in step.staleness.items():
+                total[behind] = total.get(behind, 0) + groups
+        return dict(sorted(total.items()))
+
+    @property
+    def cheaters(self) -> tuple[NodeAccount, ...]:
+        """Nodes that cheated."""
+        return tuple(node for node in self.nodes if node.cheat)
+
+    @property
+    def honest(self) -> tuple[NodeAccount, ...]:
+        """Nodes that did not."""
+        return tuple(node for node in self.nodes if not node.cheat)

@@ -1,0 +1,44 @@
+"""Numbers as the report says them, the same in both of its forms."""
+
+from __future__ import annotations
+
+from cli.devnet.report.model import NodeAccount, Report
+from ledger.amounts import format_amount
+
+
+def duration(seconds: float) -> str:
+    """`3 min 07 s`, `41 s`."""
+    whole = round(seconds)
+    return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"
+
+
+def briefly(seconds: float) -> str:
+    """`420 ms`, `1.31 s`."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def money(amount: int) -> str:
+    """An amount of the token, without its name."""
+    return format_amount(amount)
+
+
+def fate(node: NodeAccount) -> str:
+    """What became of a node, in a few words."""
+    if node.evicted:
+        return f"evicted: {node.evicted}"
+    return "member"
+
+
+def tiles(report: Report) -> list[tuple[str, str]]:
+    """What a reader wants first: a value and what it is."""
+    found: list[tuple[str, str]] = []
+    if report.greedy is not None:
+        before, after = report.greedy
+        found.append((f"{before:.0%} → {after:.0%}", "right answers on held-out prompts, greedy"))
+    found.append((f"{len(report.steps)}", f"steps in {duration(report.wall_seconds)}"))
+    accepted, forged = sum(node.accepted for node in report.nodes), sum(node.forged for node in report.nodes)
+    found.append((f"{accepted:,} / {forged}", "files accepted / called forged"))
+    stakes = [(node, f"{money(node.stake_before)} → {money(node.stake_after)}") for node in report.cheaters]
+    found += [(stake, f"stake of {node.name}, who cheats") for node, stake in stakes]
+    found += [(briefly(one.p50), f"{one.name}, p50; p99 {briefly(one.p99)}") for one in report.latencies[:1]]
+    return found

@@ -1,0 +1,141 @@
+"""A report such as a devnet's run makes, for tests of what is made of it."""
+
+from __future__ import annotations
+
+import math
+
+from cli.devnet.report.model import (
+    Evaluation,
+    Journey,
+    Lane,
+    Latency,
+    LearnedStep,
+    Leg,
+    NodeAccount,
+    ProcessCost,
+    Report,
+    Span,
+    Stage,
+    VerdictCount,
+)
+from ledger.amounts import UNIT
+from protocol.verdicts import Outcome
+
+
+def node(name: str, *, accepted: int, forged: int = 0, cheat: str = "", evicted: str = "") -> NodeAccount:
+    """A node with stake 100, of which forgeries cost 40 each."""
+    return NodeAccount(
+        name=name,
+        address="0x5AAeb6053F3E94C9b9A09f33669435E7Ef1BeAed",
+        cheat=cheat,
+        accepted=accepted,
+        forged=forged,
+        tokens=accepted * 420,
+        stake_before=100 * UNIT,
+        stake_after=max(0, 100 - 40 * forged) * UNIT,
+        earned=accepted * UNIT // 25,
+        slashed=min(100, 40 * forged) * UNIT,
+        evicted=evicted,
+    )
+
+
+def a_report(steps: int = 90) -> Report:
+    """Ninety steps of three honest workers and one that cheats."""
+    learned = [
+        LearnedStep(
+            step=step,
+            at=2.0 + step * 1.6,
+            reward=0.3 + 0.58 * (1 - math.exp(-step / 30)) + 0.05 * math.sin(step * 1.7),
+            staleness={0: 3, 1: 9, 2: 4},
+        )
+        for step in range(steps)
+    ]
+    evaluations = [
+        Evaluation(
+            version=version,
+            greedy=0.94 - 0.51 * math.exp(-version / 28),
+            pass_at_1=0.88 - 0.59 * math.exp(-version / 32),
+        )
+        for version in range(0, steps + 1, 15)
+    ]
+    lanes = [
+        Lane(
+            name=f"worker-{worker}",
+            spans=tuple(
+                Span(begin=40 + worker * 0.2 + n * 0.9, end=40.35 + worker * 0.2 + n * 0.9, kind="generate")
+                for n in range(11)
+            ),
+        )
+        for worker in (1, 2, 3)
+    ]
+    lanes += [
+        Lane(
+            name="validator",
+            spans=tuple(Span(begin=40.4 + n * 0.5, end=40.8 + n * 0.5, kind="verify") for n in range(19)),
+        ),
+        Lane(
+            name="trainer",
+            spans=tuple(
+                span
+                for n in range(6)
+                for span in (
+                    Span(begin=40 + n * 1.6, end=41.1 + n * 1.6, kind="wait"),
+                    Span(begin=41.1 + n * 1.6, end=41.5 + n * 1.6, kind="learn", label=f"step {n}"),
+                )
+            ),
+        ),
+        Lane(
+            name="shardcast",
+            spans=tuple(Span(begin=41.6 + n * 1.6, end=42.1 + n * 1.6, kind="broadcast") for n in range(5)),
+        ),
+    ]
+    return Report(
+        about={
+            "task": "instruction following by reward",
+            "seed": "1",
+            "workers": "3 and a cheat",
+            "runtime": "process",
+        },
+        wall_seconds=187.0,
+        steps=tuple(learned),
+        evaluations=tuple(evaluations),
+        stages=(
+            Stage(name="generation", did="143,000 tokens", rate="1,010 tokens/s", idle=0.62, predicted_idle=0.58),
+            Stage(name="verification", did="612 files", rate="4.3 files/s", idle=0.71),
+            Stage(name="learning", did=f"{steps} steps", rate="0.6 steps/s", idle=0.55, predicted_idle=0.5),
+            Stage(name="broadcast", did=f"{steps} versions, 158 MB", rate="1.1 MB/s", idle=0.8),
+        ),
+        verdicts=(
+            VerdictCount(outcome=Outcome.ACCEPTED, reason="passed", honest=606, cheating=4),
+            VerdictCount(outcome=Outcome.FORGED, reason="computation-other-model", honest=0, cheating=2),
+        ),
+        nodes=(
+            node("worker-1", accepted=210),
+            node("worker-2", accepted=199),
+            node("worker-3", accepted=197),
+            node("cheater", accepted=4, forged=2, cheat="previous-checkpoint", evicted="forged work"),
+        ),
+        latencies=(
+            Latency(name="upload to provisional verdict", count=612, p50=0.91, p99=1.73),
+            Latency(name="upload to the ledger", count=612, p50=0.42, p99=0.8),
+        ),
+        journey=Journey(
+            node="worker-2",
+            step=41,
+            index=3,
+            legs=(
+                Leg(name="generated", begin=0.0, end=0.12, kind="generate", note="64 samples"),
+                Leg(name="uploaded", begin=0.12, end=0.21),
+                Leg(name="on the ledger", begin=0.21, end=0.63),
+                Leg(name="verdict", begin=0.63, end=1.12, kind="verify"),
+                Leg(name="learned", begin=1.12, end=2.3, kind="learn"),
+                Leg(name="announced", begin=2.3, end=2.71),
+                Leg(name="on every node", begin=2.71, end=3.05, kind="broadcast"),
+            ),
+        ),
+        lanes=tuple(lanes),
+        processes=(
+            ProcessCost(name="trainer", cpu_seconds=41.2, memory_mib=420),
+            ProcessCost(name="chain", cpu_seconds=22.0, memory_mib=90),
+        ),
+    )
