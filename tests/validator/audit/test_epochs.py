@@ -1,0 +1,81 @@
+"""Epochs and their secrets, on a real chain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ledger.client.audits import commitment_of
+from ledger.errors import TransactionReverted
+from protocol.identifiers import ZERO_ADDRESS, address
+from protocol.keys import Key
+from tests.ledger.client.conftest import POOL, World
+from validator.audit.epochs import Epochs, secret_of
+
+PLACE: dict[str, Any] = {"chain_id": 31337, "contract": ZERO_ADDRESS, "pool_id": 1, "epoch": 1}
+
+
+def test_a_secret_follows_from_key_chain_contract_pool_and_epoch() -> None:
+    key = Key(b"\x01" * 32)
+    first = secret_of(key, **PLACE)
+    assert first == secret_of(Key(b"\x01" * 32), **PLACE)
+    assert first.hex() == VECTOR
+    others = [
+        secret_of(Key(b"\x02" * 32), **PLACE),
+        secret_of(key, **PLACE | {"chain_id": 1}),
+        secret_of(key, **PLACE | {"contract": address("0x" + "11" * 20)}),
+        secret_of(key, **PLACE | {"pool_id": 2}),
+        secret_of(key, **PLACE | {"epoch": 2}),
+    ]
+    assert len({first, *others}) == 6
+
+
+async def test_the_secret_of_the_newest_epoch_before_a_submission_draws_over_any_restart(world: World) -> None:
+    ledger, key = await world.as_("validator"), world.keys["validator"]
+
+    def restarted() -> Epochs:
+        return Epochs(ledger, key, pool_id=POOL)
+
+    running = restarted()
+    assert await running.latest() == 0
+    assert await running.secret_before(await ledger.block() + 1) is None  # nothing committed: all rows
+    blocks = []
+    for epoch in (1, 2, 3):
+        assert await restarted().commit_next() == epoch
+        blocks.append(await ledger.block())
+    for epochs in (running, restarted()):
+        assert await epochs.secret_before(blocks[0]) is None  # a commitment in the submission's own block is too late
+        for epoch, block in enumerate(blocks, start=1):
+            found = await epochs.secret_before(block + 1)
+            assert found is not None
+            assert (found.epoch, found.block, found.secret) == (epoch, block, epochs.secret(epoch))
+            assert found.secret.hex() not in repr(found)
+        last = await epochs.secret_before(blocks[2] + 1000)
+        assert last is not None
+        assert last.epoch == 3
+    for epoch in (1, 2):
+        assert await running.is_ours_to_reveal(epoch)
+        await restarted().reveal(epoch)
+        assert not await running.is_ours_to_reveal(epoch)
+    with pytest.raises(TransactionReverted, match="EpochNotOver"):
+        await running.reveal(3)
+    entry = await ledger.audits.get(pool_id=POOL, validator=key.address, epoch=2)
+    assert entry is not None
+    assert entry.secret == "0x" + running.secret(2).hex()
+
+
+async def test_what_this_key_committed_with_other_software_draws_nothing(world: World) -> None:
+    ledger, key = await world.as_("validator"), world.keys["validator"]
+    other = commitment_of(pool_id=POOL, validator=key.address, epoch=7, secret=b"\x07" * 32)
+    await ledger.audits.commit(pool_id=POOL, epoch=7, commitment=other)
+    epochs = Epochs(ledger, key, pool_id=POOL)
+    assert await epochs.secret_before(await ledger.block() + 1) is None
+    assert not await epochs.is_ours_to_reveal(7)
+    assert await epochs.commit_next() == 8
+    found = await epochs.secret_before(await ledger.block() + 1)
+    assert found is not None
+    assert found.epoch == 8
+
+
+VECTOR = "b2342211df652fdef44cc19b4f3456223bad0c937235d663e626a01549dc1d36"
