@@ -1,0 +1,42 @@
+"""Submissions that nobody made, for tests of the queue."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from protocol.identifiers import Digest, digest
+from protocol.keys import Key
+from validator.items import Kind
+from validator.store.queue import NewItem
+from validator.submissions import SubmittedWork
+
+NODE = Key.generate()
+POOL = 1
+
+
+def sha(number: int) -> Digest:
+    """A digest that is easy to tell from others."""
+    return digest(f"0x{number:064x}")
+
+
+def work(number: int = 1) -> SubmittedWork:
+    """The submission with this key."""
+    return SubmittedWork(
+        key=sha(number),
+        pool_id=POOL,
+        node=NODE.address,
+        run=sha(10**6),
+        step=3,
+        index=number,
+        version=3,
+        checkpoint=sha(10**6 + 1),
+        sha256=sha(10**7 + number),
+        units=100,
+        block=number,
+        transaction=sha(10**8 + number),
+    )
+
+
+def new(number: int = 1, *, deadline_s: int = 1000, kind: Kind = Kind.FIRST, delay: timedelta = timedelta()) -> NewItem:
+    """The same, to be put into the queue."""
+    return NewItem(work=work(number), kind=kind, deadline_s=deadline_s, delay=delay)

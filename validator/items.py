@@ -1,0 +1,168 @@
+"""Pieces of the validator's work as they wait in Redis: a submission, and what is to be done about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import NewType, Self
+
+from protocol.errors import InvalidInput
+from protocol.identifiers import Address, Digest, address, digest
+from protocol.verdicts import Outcome
+from validator.submissions import SubmittedWork
+
+ItemId = NewType("ItemId", str)
+"""`WORKKEY.KIND`: the same work may wait for a verdict once, and later for a second look."""
+
+
+class Kind(StrEnum):
+    """Why work is examined."""
+
+    FIRST = "first"
+    """Nobody has judged it."""
+    SECOND_LOOK = "second-look"
+    """Another validator has, and may be wrong."""
+    DISPUTE = "dispute"
+    """Somebody disputes the verdict, and ours would decide."""
+
+
+def item_id(key: Digest, kind: Kind) -> ItemId:
+    """The name of a piece of work in the queue."""
+    return ItemId(f"{key}.{kind}")
+
+
+def read_item_id(text: str) -> ItemId:
+    """Reads a name; a bare work key is that of a first verdict.
+
+    Raises:
+        InvalidInput: It is none.
+    """
+    key, _, kind = text.partition(".")
+    try:
+        return item_id(digest(key), Kind(kind or Kind.FIRST))
+    except ValueError as error:
+        raise InvalidInput(f"{text[:100]!r} names no item", hint="a work key, or WORKKEY.KIND") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """A verdict whose evidence is in the object store, and which the ledger may not have yet.
+
+    Args:
+        validator: Who found so, and alone can say it: the evidence lies under this name.
+        outcome: The verdict.
+        reason: A `ReasonCode`.
+        audit_hash: SHA-256 of the audit file.
+    """
+
+    validator: Address
+    outcome: Outcome
+    reason: int
+    audit_hash: Digest
+
+    def dump(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def load(cls, text: str) -> Self:
+        """From JSON of our own."""
+        values = json.loads(text)
+        return cls(
+            validator=address(values["validator"]),
+            outcome=Outcome(values["outcome"]),
+            reason=values["reason"],
+            audit_hash=digest(values["audit_hash"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """What a person decided of parked work.
+
+    Args:
+        outcome: Accepted, or rejected without a slash.
+        words: Why; the contributor reads them.
+        by: Who.
+    """
+
+    outcome: Outcome
+    words: str
+    by: str
+
+    def dump(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def load(cls, text: str) -> Self:
+        """From JSON of our own."""
+        values = json.loads(text)
+        return cls(outcome=Outcome(values["outcome"]), words=values["words"], by=values["by"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """A piece of work that was taken out of the queue under a lease.
+
+    Args:
+        work: What was submitted.
+        kind: Why it is examined.
+        deadline_s: Unix time of the chain by which a verdict should be there; never later than the real one.
+        seen_ms: When it was put into the queue.
+        attempts: How often it was tried before, in vain.
+        token: Of the lease; what an earlier holder writes is refused.
+        staged: Its verdict, if an earlier holder came so far.
+        resolution: What a person decided.
+    """
+
+    work: SubmittedWork
+    kind: Kind
+    deadline_s: int
+    seen_ms: int
+    attempts: int = 0
+    token: str = ""
+    staged: Staged | None = None
+    resolution: Resolution | None = None
+
+    @property
+    def id(self) -> ItemId:
+        """Its name in the queue."""
+        return item_id(self.work.key, self.kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedItem:
+    """Work that waits for a person."""
+
+    item: Item
+    parked_ms: int
+    code: str
+    why: str
+    hint: str
+
+
+def dump_work(work: SubmittedWork) -> str:
+    """A submission as JSON."""
+    return json.dumps(asdict(work))
+
+
+def load_work(text: str) -> SubmittedWork:
+    """A submission from JSON of our own."""
+    return SubmittedWork(**json.loads(text))
+
+
+def load_item(fields: Mapping[str, str]) -> Item:
+    """An item from its hash in Redis."""
+    return Item(
+        work=load_work(fields["work"]),
+        kind=Kind(fields["kind"]),
+        deadline_s=int(fields["deadline"]),
+        seen_ms=int(fields["seen"]),
+        attempts=int(fields.get("attempts", "0")),
+        token=fields.get("token", ""),
+        staged=Staged.load(fields["staged"]) if fields.get("staged") else None,
+        resolution=Resolution.load(fields["resolution"]) if fields.get("resolution") else None,
+    )

@@ -1,0 +1,13 @@
+-- Renews leases; answers those that are lost.
+-- ARGV: end of the lease (ms), then id, token, id, token, ...
+local P, lost = KEYS[1], {}
+for i = 2, #ARGV, 2 do
+  local id = ARGV[i]
+  local now = redis.call('HMGET', P .. 'item:' .. id, 'token', 'state')
+  if now[1] == ARGV[i + 1] and now[2] == 'leased' then
+    redis.call('ZADD', P .. 'queue:leased', ARGV[1], id)
+  else
+    lost[#lost + 1] = id
+  end
+end
+return lost

@@ -1,0 +1,52 @@
+"""When the ledger may let go of work: by a lower bound, so that nobody looks at what can't be due."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from redis.asyncio import Redis
+
+from protocol.identifiers import Digest
+from protocol.redis import RedisKeys, store_errors
+
+_TOGETHER = 1000
+
+
+class Deadlines:
+    """Work keys by the Unix second from which they may be due.
+
+    Args:
+        redis: Where they lie.
+        keys: Their names.
+    """
+
+    def __init__(self, redis: Redis, *, keys: RedisKeys) -> None:
+        self._redis: Any = redis  # its commands are untyped in redis-py
+        self._due = keys.prefix + "due"
+
+    async def put(self, due: Mapping[Digest, int]) -> None:
+        """Looks at each again at its second, instead of when it was to be looked at before."""
+        items = list(due.items())
+        for start in range(0, len(items), _TOGETHER):
+            with store_errors():
+                await self._redis.zadd(self._due, dict(items[start : start + _TOGETHER]))
+
+    async def forget(self, keys: Iterable[Digest]) -> None:
+        """Nobody has to look at these any more."""
+        listed = list(keys)
+        for start in range(0, len(listed), _TOGETHER):
+            with store_errors():
+                await self._redis.zrem(self._due, *listed[start : start + _TOGETHER])
+
+    async def due(self, *, now: datetime, limit: int) -> list[Digest]:
+        """What may be due, longest first."""
+        with store_errors():
+            found = await self._redis.zrangebyscore(self._due, "-inf", int(now.timestamp()), start=0, num=limit)
+        return [Digest(each.decode()) for each in found]
+
+    async def count(self) -> int:
+        """How much is not final."""
+        with store_errors():
+            return int(await self._redis.zcard(self._due))

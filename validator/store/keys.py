@@ -1,0 +1,16 @@
+"""Names of a validator's keys in Redis."""
+
+from __future__ import annotations
+
+from protocol.redis import RedisKeys
+
+
+def keys_of(pool_id: int) -> RedisKeys:
+    """The keys of the validators of a pool that share this Redis.
+
+    `cursor:NAME` (positions in the ledger's events), `queue:waiting` (set by when they may be taken), `queue:ready` (by
+    deadline), `queue:leased` (by the end of the lease), `queue:parked` (by when), `item:WORKKEY.KIND` (hash), `due`
+    (work keys by when the ledger may let go of them), `lease:LOOP` and `fence:LOOP`, `members` (validators that share
+    this Redis), `others` (when each validator was last heard of on the ledger), `counts` (verdicts given).
+    """
+    return RedisKeys(f"validator-{pool_id}")

@@ -1,0 +1,218 @@
+"""The queue of what is to be judged: earliest deadline first, leased to one worker at a time, parked for a person."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from redis.asyncio import Redis
+
+from protocol.clock import Clock
+from protocol.redis import RedisKeys, store_errors
+from protocol.signing import unix_ms
+from validator.items import Item, ItemId, Kind, ParkedItem, Resolution, Staged, dump_work, item_id, load_item
+from validator.scripts import script
+from validator.submissions import SubmittedWork
+
+TOGETHER = 500
+"""Pieces of work per round trip."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewItem:
+    """Work that is put into the queue.
+
+    Args:
+        work: What was submitted.
+        kind: Why it is to be examined.
+        deadline_s: Unix time by which a verdict should be there, or earlier: what comes first is examined first.
+        delay: How long others have before it is our turn.
+    """
+
+    work: SubmittedWork
+    kind: Kind
+    deadline_s: int
+    delay: timedelta = timedelta()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueLengths:
+    """How much there is of what."""
+
+    waiting: int
+    """Its turn, or its next try, is still to come."""
+    ready: int
+    in_hand: int
+    parked: int
+
+
+class WorkQueue:
+    """The queue that all validators on this Redis share.
+
+    Args:
+        redis: Where it lies.
+        keys: Its names.
+        clock: Whose time counts.
+        lease: How long work is one worker's without a sign of it.
+    """
+
+    def __init__(self, redis: Redis, *, keys: RedisKeys, clock: Clock, lease: timedelta) -> None:
+        self._redis: Any = redis  # its commands are untyped in redis-py
+        self._prefix = keys.prefix
+        self._clock = clock
+        self.lease = lease
+        self._scripts = {
+            name: redis.register_script(script(name))
+            for name in ("put", "take", "keep", "stage", "settle", "drop", "unpark")
+        }
+
+    async def put(self, new: Sequence[NewItem]) -> int:
+        """Puts work in that is not there yet, in whatever state; returns how much that was."""
+        put, now = 0, self._now()
+        for start in range(0, len(new), TOGETHER):
+            with store_errors():
+                async with self._redis.pipeline(transaction=False) as line:
+                    for each in new[start : start + TOGETHER]:
+                        after = now + int(each.delay.total_seconds() * 1000)
+                        name = item_id(each.work.key, each.kind)
+                        values = (name, dump_work(each.work), each.kind.value, each.deadline_s, now, after)
+                        await self._scripts["put"](keys=[self._prefix], args=values, client=line)
+                    put += sum(await line.execute())
+        return put
+
+    async def take(self) -> Item | None:
+        """Leases the work whose deadline comes first; None if nothing can be done now."""
+        now, token = self._now(), secrets.token_hex(16)
+        found = await self._run("take", now, self._until(now), token)
+        if not found:
+            return None
+        return load_item(_fields(found[1:]))
+
+    async def keep(self, held: Mapping[ItemId, str]) -> list[ItemId]:
+        """Renews leases by their tokens; returns those that are lost."""
+        if not held:
+            return []
+        pairs = [part for pair in held.items() for part in pair]
+        return [ItemId(each.decode()) for each in await self._run("keep", self._until(self._now()), *pairs)]
+
+    async def stage(self, item: Item, staged: Staged) -> bool:
+        """Writes a verdict down before it is sent; False if the lease was lost."""
+        return bool(await self._run("stage", item.id, item.token, staged.dump()))
+
+    async def done(self, item: Item) -> bool:
+        """Forgets work that needs nothing more; False if the lease was lost."""
+        return await self._settle(item, "done")
+
+    async def give_back(self, item: Item) -> bool:
+        """Lets somebody else have it at once: nothing was tried."""
+        return await self._settle(item, "retry")
+
+    async def retry(self, item: Item, *, after: timedelta, code: str, why: str, counted: bool = True) -> bool:
+        """Puts it back for a later try.
+
+        Args:
+            item: Which.
+            after: From now.
+            code: What kind of trouble.
+            why: In words.
+            counted: Whether it was an attempt that failed.
+        """
+        return await self._settle(item, "retry", after=after, counted=counted, code=code, why=why)
+
+    async def park(self, item: Item, *, code: str, why: str, hint: str) -> bool:
+        """Leaves it for a person."""
+        return await self._settle(item, "park", counted=True, code=code, why=why, hint=hint)
+
+    async def drop(self, names: Iterable[ItemId]) -> int:
+        """Forgets work, whoever holds it: it was judged, or it is not on the ledger any more."""
+        listed, dropped = list(names), 0
+        for start in range(0, len(listed), TOGETHER):
+            dropped += await self._run("drop", *listed[start : start + TOGETHER])
+        return dropped
+
+    # For people
+
+    async def lengths(self) -> QueueLengths:
+        """How much there is of what."""
+        waiting, ready, leased, parked = await self._many(
+            [("ZCARD", self._key(name)) for name in ("waiting", "ready", "leased", "parked")]
+        )
+        return QueueLengths(waiting=waiting, ready=ready, in_hand=leased, parked=parked)
+
+    async def parked(self, *, limit: int = 1000) -> list[ParkedItem]:
+        """What waits for a person, longest first."""
+        with store_errors():
+            names = await self._redis.zrange(self._key("parked"), 0, limit - 1, withscores=True)
+        hashes = await self._many([("HGETALL", self._item(name.decode())) for name, _ in names])
+        found = []
+        for (_, at), fields in zip(names, hashes, strict=True):
+            if fields:
+                texts = _texts(fields)
+                found.append(
+                    ParkedItem(
+                        item=load_item(texts),
+                        parked_ms=int(at),
+                        code=texts.get("code", ""),
+                        why=texts.get("why", ""),
+                        hint=texts.get("hint", ""),
+                    )
+                )
+        return found
+
+    async def unpark(self, name: ItemId, *, resolution: Resolution | None = None) -> bool:
+        """Puts parked work back, to be tried anew or to be ended as a person decided; False if it is not parked."""
+        text = resolution.dump() if resolution is not None else ""
+        return bool(await self._run("unpark", name, self._now(), text))
+
+    # How
+
+    async def _settle(
+        self,
+        item: Item,
+        what: str,
+        *,
+        after: timedelta = timedelta(),
+        counted: bool = False,
+        code: str = "",
+        why: str = "",
+        hint: str = "",
+    ) -> bool:
+        at = self._now() + int(after.total_seconds() * 1000)
+        told = (code, why[:1000], hint[:1000])
+        return bool(await self._run("settle", item.id, item.token, what, at, int(counted), *told))
+
+    async def _run(self, name: str, *arguments: str | int) -> Any:  # noqa: ANN401 - each script has its own answer
+        with store_errors():
+            return await self._scripts[name](keys=[self._prefix], args=arguments)
+
+    async def _many(self, commands: Sequence[Sequence[str]]) -> list[Any]:
+        with store_errors():
+            async with self._redis.pipeline(transaction=False) as line:
+                for command in commands:
+                    line.execute_command(*command)
+                return list(await line.execute())
+
+    def _key(self, queue: str) -> str:
+        return f"{self._prefix}queue:{queue}"
+
+    def _item(self, name: str) -> str:
+        return f"{self._prefix}item:{name}"
+
+    def _now(self) -> int:
+        return unix_ms(self._clock.now())
+
+    def _until(self, now: int) -> int:
+        return now + int(self.lease.total_seconds() * 1000)
+
+
+def _fields(flat: Sequence[bytes]) -> dict[str, str]:
+    return {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
+
+
+def _texts(fields: Mapping[bytes, bytes] | Sequence[bytes]) -> dict[str, str]:
+    if isinstance(fields, Mapping):
+        return {name.decode(): value.decode() for name, value in fields.items()}
+    return _fields(fields)
