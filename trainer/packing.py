@@ -70,20 +70,20 @@ def pack(sequences: Sequence[Sequence[int]], *, row_tokens: int) -> PackedRows:
             f"{row_tokens}",
             hint="give longer rows, or leave longer sequences out",
         )
-    places = _places(lengths, row_tokens)
-    shape = (1 + max(place.row for place in places), max(place.start + place.length for place in places))
+    places = place(lengths, row_tokens)
+    shape = (1 + max(spot.row for spot in places), max(spot.start + spot.length for spot in places))
     tokens, positions = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     numbers = np.full(shape, NOTHING, dtype=np.int64)
-    for number, (sequence, place) in enumerate(zip(sequences, places, strict=True)):
-        span = slice(place.start, place.start + place.length)
-        tokens[place.row, span] = sequence
-        positions[place.row, span] = np.arange(place.length)
-        numbers[place.row, span] = number
+    for number, (sequence, spot) in enumerate(zip(sequences, places, strict=True)):
+        span = slice(spot.start, spot.start + spot.length)
+        tokens[spot.row, span] = sequence
+        positions[spot.row, span] = np.arange(spot.length)
+        numbers[spot.row, span] = number
     return PackedRows(tokens=tokens, positions=positions, sequences=numbers, places=tuple(places))
 
 
-def _places(lengths: Sequence[int], row_tokens: int) -> list[Placed]:
-    """First-fit-decreasing: the longest first, each into the first row with room."""
+def place(lengths: Sequence[int], row_tokens: int) -> list[Placed]:
+    """First-fit-decreasing: the longest first, each into the first row with room. No length is above `row_tokens`."""
     used: list[int] = []
     places: dict[int, Placed] = {}
     for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):

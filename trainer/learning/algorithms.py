@@ -1,0 +1,176 @@
+"""The published algorithms as choices of a loss's parts; `{ name = "dapo", kl = 1e-3 }` is one with a change.
+
+docs/learning.md has the table with the papers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from trainer.learning.losses import (
+    OF_WHOLE_BATCH,
+    Advantage,
+    Aggregation,
+    Distance,
+    Importance,
+    clipped_term,
+    masked_term,
+    truncated_term,
+)
+
+_Ratio = Annotated[float, Field(ge=0, le=1e6)]
+_Coefficient = Annotated[float, Field(ge=0, le=1e3)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class ClippedTerm(_Part):
+    """PPO's surrogate, with a bound for negative advantages too."""
+
+    kind: Literal["clipped"] = "clipped"
+    low: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    high: _Ratio = 0.2
+    cap: Annotated[float, Field(gt=1, le=1e6)] | None = 4.0
+    """The largest ratio of a negative advantage; None for PPO's own, without one."""
+
+    def of(
+        self, *, ratio_n: torch.Tensor, logprob_n: torch.Tensor, advantage_n: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The term and the tokens that it stopped, [N]."""
+        del logprob_n
+        return clipped_term(ratio_n=ratio_n, advantage_n=advantage_n, low=self.low, high=self.high, cap=self.cap)
+
+
+class TruncatedTerm(_Part):
+    """The policy gradient with a bounded weight."""
+
+    kind: Literal["truncated"] = "truncated"
+    low: _Ratio = 0.0
+    high: _Ratio = 8.0
+
+    def of(
+        self, *, ratio_n: torch.Tensor, logprob_n: torch.Tensor, advantage_n: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The term and the tokens whose weight it bounded, [N]."""
+        return truncated_term(
+            ratio_n=ratio_n, logprob_n=logprob_n, advantage_n=advantage_n, low=self.low, high=self.high
+        )
+
+
+class MaskedTerm(_Part):
+    """The policy gradient without tokens that trainer and sampler disagree about."""
+
+    kind: Literal["masked"] = "masked"
+    low: _Ratio = 0.5
+    high: _Ratio = 5.0
+
+    def of(
+        self, *, ratio_n: torch.Tensor, logprob_n: torch.Tensor, advantage_n: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The term and the tokens that it left out, [N]."""
+        del logprob_n
+        return masked_term(ratio_n=ratio_n, advantage_n=advantage_n, low=self.low, high=self.high)
+
+
+_NAMED: dict[str, dict[str, Any]] = {
+    "grpo": {},
+    "intellect-2": {"entropy": 1e-4, "kl": 1e-3},
+    "dapo": {"term": {"kind": "clipped", "low": 0.2, "high": 0.28, "cap": None}},
+    "dr-grpo": {
+        "aggregation": "constant",
+        "advantage": "group-mean",
+        "term": {"kind": "clipped", "low": 0.2, "high": 0.2, "cap": None},
+    },
+    "rloo": {
+        "aggregation": "sequences",
+        "importance": "none",
+        "advantage": "leave-one-out",
+        "term": {"kind": "truncated", "low": 0.0, "high": 1.0},
+    },
+    "reinforce++": {
+        "aggregation": "answers",
+        "advantage": "batch",
+        "term": {"kind": "clipped", "low": 0.2, "high": 0.2, "cap": None},
+    },
+    "reinforce++-baseline": {
+        "aggregation": "answers",
+        "advantage": "group-mean-batch",
+        "term": {"kind": "clipped", "low": 0.2, "high": 0.2, "cap": None},
+    },
+    "aipo": {"advantage": "group-mean", "term": {"kind": "truncated", "low": 0.0, "high": 8.0}},
+    "cispo": {"term": {"kind": "truncated", "low": 0.0, "high": 5.0}},
+    "gspo": {
+        "aggregation": "answers",
+        "importance": "sequence",
+        "term": {"kind": "clipped", "low": 3e-4, "high": 4e-4, "cap": None},
+    },
+    "icepop": {
+        "advantage": "group-mean",
+        "rollout_floor": 1e-5,
+        "term": {"kind": "masked", "low": 0.5, "high": 5.0},
+    },
+}
+"""What differs from `Algorithm`'s defaults, which are `grpo`."""
+
+
+def algorithm_names() -> list[str]:
+    """Every algorithm that has a name."""
+    return list(_NAMED)
+
+
+class Algorithm(_Part):
+    """A loss. Fields that are not given are those of the named algorithm."""
+
+    name: str = "grpo"
+    aggregation: Aggregation = Aggregation.TOKENS
+    fixed_length: Annotated[int, Field(ge=1, le=2**20)] = 1024
+    """What `constant` divides by. Dr. GRPO takes the most tokens that an answer can have."""
+    importance: Importance = Importance.TOKEN
+    rollout_floor: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Answers with a token whose ratio is under it are left out; 0 for none."""
+    advantage: Advantage = Advantage.GROUP
+    term: Annotated[ClippedTerm | TruncatedTerm | MaskedTerm, Field(discriminator="kind")] = ClippedTerm()
+    kl: _Coefficient = 0.0
+    """How much the distance to the reference weighs; without it no reference is needed."""
+    distance: Distance = Distance.K3
+    entropy: _Coefficient = 0.0
+    """How much entropy is worth."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _start_from_named(cls, given: object) -> object:
+        if isinstance(given, str):
+            given = {"name": given}
+        if not isinstance(given, Mapping):
+            return given
+        named = _NAMED.get(str(given.get("name", "grpo")))
+        if named is None:
+            raise ValueError(f"there is no algorithm {given.get('name')!r}; there are {', '.join(_NAMED)}")
+        return {**named, **given, **_merged_term(named.get("term"), given.get("term"))}
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if isinstance(self.term, TruncatedTerm | MaskedTerm) and self.term.low > self.term.high:
+            raise ValueError(f"the term's ratios go from {self.term.low} down to {self.term.high}")
+        if self.kl and self.distance == Distance.K1:
+            raise ValueError("k1 as a loss has no gradient in expectation; take k2 or k3")
+        return self
+
+    @property
+    def needs_whole_batch(self) -> bool:
+        """Whether advantages depend on all answers of a step, so that it can't be learned from as they come."""
+        return self.advantage in OF_WHOLE_BATCH
+
+
+def _merged_term(named: Mapping[str, Any] | None, given: object) -> dict[str, object]:
+    """One changed bound keeps the others of the named algorithm; another kind of term starts from its own defaults."""
+    if not isinstance(given, Mapping):
+        return {}
+    of = {"kind": "clipped"} if named is None else named
+    return {"term": {**of, **given} if given.get("kind", of["kind"]) == of["kind"] else dict(given)}

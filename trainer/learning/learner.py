@@ -1,0 +1,321 @@
+"""Groups of rollouts in, one step of the policy out.
+
+    learner = Learner(model, settings, temperature=recipe.sampling.temperature)
+    done = learner.learn(groups, step=7)
+
+Gradients of a batch's parts are added up undivided and divided once, by what the whole batch has. So it makes no
+difference how a batch was cut into micro-batches, shared among processes, or came in while it was learned from:
+
+    learner.begin(step=7)
+    learner.add(first)      # as groups are accepted: periodic asynchrony
+    learner.add(second)
+    done = learner.finish()
+
+On one CPU process equal weights, groups and order give equal weights to the bit.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.utils import get_total_norm
+from transformers import PreTrainedModel
+
+from protocol.errors import InvalidInput
+from trainer.errors import TrainingDiverged
+from trainer.learning.batch import Answers, Counts, answers_of
+from trainer.learning.groups import TrainingGroup
+from trainer.learning.layout import Rows, lay_out
+from trainer.learning.losses import COUNTED, distances, kept_answers, logprobs_and_entropies, ratios
+from trainer.learning.measures import LearnedStep, Sums
+from trainer.learning.optimisers import make_optimisers, set_learning_rate
+from trainer.learning.passes import answer_logits, checkpoint_activations, layers_of
+from trainer.learning.settings import LearningSettings, OldPolicy
+from trainer.learning.sharding import check_same_batch, own_share, shard
+from trainer.schedules import learning_rate
+from trainer.training_state import restore_training, training_tensors, whole
+
+_ALMOST_NOTHING = 1e-6
+"""As torch.nn.utils.clip_grad_norm_ has it: a gradient of nothing is divided by this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LearnerState:
+    """All that a learner goes on from.
+
+    Args:
+        tensors: By name, on the CPU.
+        counts: How many steps were skipped, in all and in a row.
+    """
+
+    tensors: Mapping[str, torch.Tensor]
+    counts: Mapping[str, int]
+
+
+class Learner:
+    """Moves a model's weights.
+
+    Args:
+        model: In float32, on its device. It is put into evaluation mode: dropout would make it another policy.
+        settings: How.
+        temperature: The recipe's: what the answers were drawn at.
+        reference: What `algorithm.kl` keeps the policy close to; never changed.
+        mesh: The processes that share the weights, one dimension; None for this one alone. Each of them must be given
+            the same groups.
+
+    Raises:
+        InvalidInput: The algorithm needs a reference, and there is none.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        settings: LearningSettings,
+        *,
+        temperature: float = 1.0,
+        reference: PreTrainedModel | None = None,
+        mesh: DeviceMesh | None = None,
+    ) -> None:
+        if settings.algorithm.kl and reference is None:
+            raise InvalidInput("the algorithm keeps close to a reference, and none was given")
+        self._model = model
+        self._reference = reference
+        for each in [model] if reference is None else [model, reference]:
+            call: Any = each  # transformers annotates its methods in parts only
+            call.eval()
+        if reference is not None:
+            reference.requires_grad_(requires_grad=False)
+        self._settings = settings
+        self._temperature = temperature
+        self._mesh = mesh
+        if settings.checkpoint_activations:
+            checkpoint_activations(model)
+        if settings.compile:
+            for layer in layers_of(model):
+                layer.compile()
+        if mesh is not None:
+            shard(model, mesh)
+        self._optimisers = make_optimisers(model, settings.optimiser)
+        self._bad = self._bad_in_a_row = 0
+        self._step = 0
+        self._counts, self._sums, self._seconds = Counts(), Sums(), 0.0
+
+    @property
+    def skipped(self) -> int:
+        """Steps that were skipped so far."""
+        return self._bad
+
+    def learn(self, groups: Sequence[TrainingGroup], *, step: int) -> LearnedStep:
+        """Takes one step on a batch.
+
+        Args:
+            groups: The global batch.
+            step: From 0; decides the learning rate and nothing else.
+
+        Raises:
+            InvalidInput: There is no group, or an answer that fits no row. Nothing was changed.
+            TrainingDiverged: Too many steps in a row were skipped.
+        """
+        self.begin(step=step)
+        self.add(groups)
+        return self.finish()
+
+    def begin(self, *, step: int) -> None:
+        """Begins a step; what an unfinished one had added is forgotten."""
+        self._step = step
+        self._counts, self._sums, self._seconds = Counts(), Sums(), 0.0
+        self._forget_gradients()
+
+    def add(self, groups: Sequence[TrainingGroup]) -> None:
+        """Adds groups to the step's batch.
+
+        Raises:
+            InvalidInput: There is no group, an answer fits no row, or the algorithm needs the whole batch at once.
+        """
+        since = time.perf_counter()
+        settings = self._settings
+        if settings.algorithm.needs_whole_batch and self._counts.groups:
+            raise InvalidInput(
+                f"{settings.algorithm.name} compares all answers of a batch, and this one comes in parts",
+                hint="turn stream off, or take an advantage of groups",
+            )
+        rows = lay_out(
+            groups, layout=settings.layout, row_tokens=settings.row_tokens, rows_at_once=settings.rows_at_once
+        )
+        if self._mesh is not None:
+            check_same_batch(groups, self._mesh)
+        answers = answers_of(groups, settings.algorithm)
+        for share, counts in own_share(rows, self._mesh):
+            self._add_rows(share, answers, counts=counts)
+        self._counts.groups += len(groups)
+        self._counts.answers += len(answers.length_s)
+        self._counts.tokens += len(answers.token_n)
+        self._sums.rewards += [sample.reward for group in groups for sample in group.samples]
+        self._sums.longest = max(self._sums.longest, int(answers.length_s.max()))
+        self._seconds += time.perf_counter() - since
+
+    def finish(self) -> LearnedStep:
+        """Takes the step, or skips it.
+
+        Raises:
+            InvalidInput: Nothing was added.
+            TrainingDiverged: Too many steps in a row were skipped.
+        """
+        if not self._counts.groups:
+            raise InvalidInput("a step without a group", hint="wait for groups with signal")
+        since = time.perf_counter()
+        settings = self._settings.optimiser
+        if self._mesh is not None:
+            self._sums.all_reduce(self._model.device)
+        rate = learning_rate(
+            self._step,
+            steps=settings.steps,
+            peak=settings.learning_rate,
+            schedule=settings.schedule,
+            warm_up_steps=settings.warm_up_steps,
+            final_share=settings.final_share,
+        )
+        count = self._counts.of(COUNTED[self._settings.algorithm.aggregation])
+        loss = -self._sums.objective / count
+        length = self._gradient_length(count)
+        bad = not (math.isfinite(loss) and math.isfinite(length) and length <= settings.largest_gradient)
+        if not bad:
+            set_learning_rate(self._optimisers, rate)
+            self._scale_gradients(min(1.0, settings.clip / (length + _ALMOST_NOTHING)) * self._processes / count)
+            for optimiser in self._optimisers:
+                optimiser.step()
+        self._forget_gradients()
+        self._bad += bad
+        self._bad_in_a_row = self._bad_in_a_row + 1 if bad else 0
+        self._seconds += time.perf_counter() - since
+        if self._bad_in_a_row > settings.most_bad_steps:
+            raise TrainingDiverged(
+                f"{self._bad_in_a_row} steps in a row gave no usable gradient, the last one step {self._step}: loss "
+                f"{loss}, gradient {length}"
+            )
+        return self._report(bad=bad, loss=loss, length=length, rate=rate)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Copies of all weights on the CPU, in float32; sharded ones are gathered, so every process must call this."""
+        return {name: whole(weight) for name, weight in self._model.named_parameters()}
+
+    def state(self) -> LearnerState:
+        """Copies all that the next step depends on; every process must call this. Not between `begin` and `finish`."""
+        return LearnerState(
+            tensors=training_tensors(self._model, self._optimisers),
+            counts={"bad": self._bad, "bad_in_a_row": self._bad_in_a_row},
+        )
+
+    def restore(self, state: LearnerState) -> None:
+        """Goes on from a state, on the same kind of model with the same settings.
+
+        Raises:
+            KeyError: Something is missing in it.
+            ValueError: It is of another model.
+        """
+        restore_training(state.tensors, self._model, self._optimisers)
+        self._bad, self._bad_in_a_row = state.counts["bad"], state.counts["bad_in_a_row"]
+        self._forget_gradients()
+
+    def _add_rows(self, rows: Rows, answers: Answers, *, counts: bool) -> None:
+        """Adds the gradient of some rows; without counting it, for the company of processes that have more rows."""
+        settings, algorithm = self._settings, self._settings.algorithm
+        picked = answers.pick(torch.from_numpy(rows.answers), self._model.device)
+        logits_nv = answer_logits(self._model, rows, dtype=settings.dtype)
+        logprob_n, entropy_n = logprobs_and_entropies(logits_nv, picked.token_n, temperature=self._temperature)
+        old_n = picked.sampler_n if settings.old_policy == OldPolicy.SAMPLER else logprob_n.detach()
+        ratio_n = ratios(
+            algorithm.importance,
+            logprob_n=logprob_n,
+            old_n=old_n,
+            answer_n=picked.answer_n,
+            length_s=picked.length_s,
+        )
+        term_n, stopped_n = algorithm.term.of(ratio_n=ratio_n, logprob_n=logprob_n, advantage_n=picked.advantage_n)
+        kept_s = kept_answers(
+            algorithm.rollout_floor, ratio_n=ratio_n, answer_n=picked.answer_n, answers=len(picked.length_s)
+        )
+        objective_n = torch.where(kept_s[picked.answer_n], term_n, 0.0)
+        distance_n = self._distances(rows, picked, logprob_n)
+        if distance_n is not None and algorithm.kl:
+            objective_n = objective_n - algorithm.kl * distance_n
+        if algorithm.entropy:
+            objective_n = objective_n + algorithm.entropy * entropy_n
+        objective = (picked.weight_n * objective_n).sum()
+        loss: Any = -objective if counts else objective * 0.0
+        loss.backward()
+        if counts:
+            self._sums.add_rows(
+                objective=objective,
+                logprob_n=logprob_n,
+                sampler_n=picked.sampler_n,
+                ratio_n=ratio_n,
+                entropy_n=entropy_n,
+                distance_n=distance_n,
+                stopped_n=stopped_n,
+                masked_answers=int((~kept_s).sum()),
+                rows_tokens=rows.tokens.size,
+            )
+
+    def _distances(self, rows: Rows, picked: Answers, logprob_n: torch.Tensor) -> torch.Tensor | None:
+        if self._reference is None:
+            return None
+        with torch.no_grad():
+            logits_nv = answer_logits(self._reference, rows, dtype=self._settings.dtype)
+            reference_n, _ = logprobs_and_entropies(logits_nv, picked.token_n, temperature=self._temperature)
+        return distances(self._settings.algorithm.distance, logprob_n=logprob_n, reference_n=reference_n)
+
+    @property
+    def _processes(self) -> int:
+        """What FSDP divides gradients by."""
+        return 1 if self._mesh is None else self._mesh.size()
+
+    def _gradients(self) -> list[torch.Tensor]:
+        return [weight.grad for weight in self._model.parameters() if weight.grad is not None]
+
+    def _gradient_length(self, count: int) -> float:
+        length: Any = get_total_norm(self._gradients())
+        whole_length: torch.Tensor = length.full_tensor() if hasattr(length, "full_tensor") else length
+        return whole_length.item() * self._processes / count
+
+    def _scale_gradients(self, by: float) -> None:
+        torch._foreach_mul_(self._gradients(), by)
+
+    def _forget_gradients(self) -> None:
+        for optimiser in self._optimisers:
+            optimiser.zero_grad(set_to_none=True)
+
+    def _report(self, *, bad: bool, loss: float, length: float, rate: float) -> LearnedStep:
+        sums, tokens = self._sums, self._counts.tokens
+        rewards = np.array(sums.rewards, dtype=np.float64)
+        return LearnedStep(
+            step=self._step,
+            bad=bad,
+            loss=loss,
+            reward_mean=float(rewards.mean()),
+            reward_std=float(rewards.std()),
+            entropy=sums.entropy / tokens,
+            kl=None if self._reference is None else sums.distance / tokens,
+            clip_fraction=sums.stopped / tokens,
+            masked_answers=round(sums.masked_answers),
+            ratio_mean=sums.ratio / tokens,
+            ratio_max=sums.largest_ratio,
+            sampler_gap=sums.gap / tokens,
+            sampler_kl=sums.divergence / tokens,
+            gradient_norm=length,
+            learning_rate=rate,
+            groups=self._counts.groups,
+            answers=self._counts.answers,
+            tokens=tokens,
+            length_mean=tokens / self._counts.answers,
+            length_max=sums.longest,
+            rows_tokens=round(sums.rows_tokens),
+            seconds=self._seconds,
+        )

@@ -1,0 +1,244 @@
+"""The loss, as four parts that are chosen one by one, and two that are added: distance to a reference, and entropy.
+
+    loss = -1/count * sum over tokens of weight * (term(ratio, advantage) - kl * distance + entropy * H)
+
+`weight` and `count` are the aggregation, `ratio` the importance weight, `advantage` what the answer was worth against
+others, `term` what becomes of ratio and advantage and which gradient flows. (RLAX, section 3, takes losses apart so.)
+`count` is of the whole global batch and is divided by last, so that gradients of any parts of a batch add up to the
+gradient of the batch. Everything here takes tensors and returns tensors.
+
+Shapes: N tokens of answers, one answer after another; S answers; G groups; V vocabulary. A name's last
+letters are its shape: `logits_nv` is [N, V].
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import torch
+
+STEADY = 1e-6
+"""Added to a standard deviation before it divides: equal rewards give advantages of nothing, not of anything."""
+MOST_LOG_RATIO = 20.0
+"""Log-ratios are kept within this, and no gradient flows outside: their exponential must stay a number."""
+
+
+class Aggregation(StrEnum):
+    """How much a token of an answer of T tokens weighs, and what the sum is divided by."""
+
+    TOKENS = "tokens"
+    """1, by the tokens of the batch. DAPO section 3.3, INTELLECT-2 section 3.4."""
+    GROUP_TOKENS = "group-tokens"
+    """1 / tokens of its group, by the groups: DAPO's equation (8) to the letter."""
+    ANSWERS = "answers"
+    """1 / T, by the answers: GRPO (DeepSeekMath, equation 3), GSPO equation (5)."""
+    CONSTANT = "constant"
+    """1 / a fixed length, by the answers: Dr. GRPO section 3.2, which lets no answer's length weigh."""
+    SEQUENCES = "sequences"
+    """1, by the answers: an answer is one action (RLOO)."""
+
+
+class Count(StrEnum):
+    """What a sum over a global batch is divided by."""
+
+    TOKENS = "tokens"
+    ANSWERS = "answers"
+    GROUPS = "groups"
+
+
+COUNTED = {
+    Aggregation.TOKENS: Count.TOKENS,
+    Aggregation.GROUP_TOKENS: Count.GROUPS,
+    Aggregation.ANSWERS: Count.ANSWERS,
+    Aggregation.CONSTANT: Count.ANSWERS,
+    Aggregation.SEQUENCES: Count.ANSWERS,
+}
+
+
+class Importance(StrEnum):
+    """What the policy's probability is set against that of the policy which generated."""
+
+    NONE = "none"
+    """1 with the gradient of log pi: answers are taken for the policy's own."""
+    TOKEN = "token"  # noqa: S105 - a unit of text, no secret
+    """pi/mu of each token."""
+    SEQUENCE = "sequence"
+    """The geometric mean of pi/mu over the answer, the same for all its tokens: GSPO equation (7)."""
+
+
+class Advantage(StrEnum):
+    """What an answer was worth."""
+
+    GROUP = "group"
+    """(r - mean) / (std + 1e-6) of its group, the population's std: GRPO."""
+    GROUP_MEAN = "group-mean"
+    """r - mean of its group: Dr. GRPO, INTELLECT-3."""
+    LEAVE_ONE_OUT = "leave-one-out"
+    """r - mean of the others in its group: RLOO (Ahmadian et al., equation 8). 0 in a group of one."""
+    BATCH = "batch"
+    """(r - mean) / (std + 1e-6) of the whole batch: REINFORCE++."""
+    GROUP_MEAN_BATCH = "group-mean-batch"
+    """r - mean of its group, then divided by the batch's std of that: REINFORCE++ with baseline."""
+
+
+OF_WHOLE_BATCH = {Advantage.BATCH, Advantage.GROUP_MEAN_BATCH}
+"""Advantages that can't be known before the last answer has arrived."""
+
+
+class Distance(StrEnum):
+    """Estimators of KL(pi || reference) from one token each (Schulman, "Approximating KL Divergence")."""
+
+    K1 = "k1"
+    """log pi - log ref: unbiased; as a loss its gradient is nothing in expectation, so it is for watching."""
+    K2 = "k2"
+    """half its square: biased, and its gradient is that of the KL on the policy's own answers."""
+    K3 = "k3"
+    """ref/pi - 1 - log ref/pi: unbiased and never negative: GRPO (DeepSeekMath, equation 4)."""
+
+
+def token_weights(
+    kind: Aggregation, *, length_s: torch.Tensor, group_length_s: torch.Tensor, fixed: int
+) -> torch.Tensor:
+    """How much each token of an answer weighs before the sum is divided by `COUNTED[kind]`, float32 [S].
+
+    Args:
+        kind: Which aggregation.
+        length_s: Tokens of each answer.
+        group_length_s: Tokens of all answers of its group.
+        fixed: The length that `CONSTANT` divides by.
+    """
+    match kind:
+        case Aggregation.TOKENS | Aggregation.SEQUENCES:
+            return torch.ones_like(length_s, dtype=torch.float32)
+        case Aggregation.GROUP_TOKENS:
+            return 1.0 / group_length_s.float()
+        case Aggregation.ANSWERS:
+            return 1.0 / length_s.float()
+        case Aggregation.CONSTANT:
+            return torch.full_like(length_s, 1.0 / fixed, dtype=torch.float32)
+
+
+def ratios(
+    kind: Importance, *, logprob_n: torch.Tensor, old_n: torch.Tensor, answer_n: torch.Tensor, length_s: torch.Tensor
+) -> torch.Tensor:
+    """pi/mu, [N]; the gradient flows through `logprob_n`.
+
+    Args:
+        kind: Which importance weight.
+        logprob_n: Of the policy.
+        old_n: Of the policy that generated.
+        answer_n: The answer that each token is of, a number below S.
+        length_s: Tokens of each answer.
+    """
+    difference_n = _log_ratio(logprob_n, logprob_n.detach() if kind == Importance.NONE else old_n)
+    if kind == Importance.SEQUENCE:
+        sum_s = torch.zeros_like(length_s, dtype=difference_n.dtype).index_add(0, answer_n, difference_n)
+        difference_n = (sum_s / length_s)[answer_n]
+    return difference_n.exp()
+
+
+def kept_answers(floor: float, *, ratio_n: torch.Tensor, answer_n: torch.Tensor, answers: int) -> torch.Tensor:
+    """Which answers have no token whose ratio is under the floor, bool [S]: INTELLECT-3 section 3.3."""
+    low_s = torch.zeros(answers, dtype=torch.int64, device=ratio_n.device)
+    return low_s.index_add(0, answer_n, (ratio_n.detach() < floor).long()) == 0
+
+
+def advantages(kind: Advantage, *, reward_s: torch.Tensor, group_s: torch.Tensor) -> torch.Tensor:
+    """What each answer was worth, [S].
+
+    Args:
+        kind: Which advantage.
+        reward_s: Rewards, float64.
+        group_s: The group that each answer is of, numbers from 0.
+    """
+    if kind == Advantage.BATCH:
+        centred_s = reward_s - reward_s.mean()
+        return centred_s / (_std(centred_s) + STEADY)
+    size_g = torch.bincount(group_s)
+    mean_g = torch.zeros_like(size_g, dtype=reward_s.dtype).index_add(0, group_s, reward_s) / size_g
+    centred_s, size_s = reward_s - mean_g[group_s], size_g[group_s]
+    match kind:
+        case Advantage.GROUP_MEAN:
+            return centred_s
+        case Advantage.LEAVE_ONE_OUT:
+            return centred_s * size_s / (size_s - 1).clamp(min=1)
+        case Advantage.GROUP_MEAN_BATCH:
+            return centred_s / (_std(centred_s) + STEADY)
+        case Advantage.GROUP:
+            variance_g = torch.zeros_like(mean_g).index_add(0, group_s, centred_s.square()) / size_g
+            return centred_s / (variance_g.sqrt()[group_s] + STEADY)
+
+
+def clipped_term(
+    *, ratio_n: torch.Tensor, advantage_n: torch.Tensor, low: float, high: float, cap: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """min(min(ratio, cap) * A, clip(ratio, 1 - low, 1 + high) * A): PPO's, and INTELLECT-2's two-sided one with a cap.
+
+    Without the cap a negative advantage has no bound on its ratio (INTELLECT-2 section 3.4).
+
+    Returns:
+        The term, and which tokens it gives no gradient, both [N].
+    """
+    capped_n = ratio_n if cap is None else ratio_n.clamp(max=cap)
+    inside_n = ratio_n.clamp(1.0 - low, 1.0 + high)
+    term_n = torch.minimum(capped_n * advantage_n, inside_n * advantage_n)
+    outside_n = ((ratio_n > 1.0 + high) & (advantage_n > 0)) | ((ratio_n < 1.0 - low) & (advantage_n < 0))
+    if cap is not None:
+        outside_n |= (ratio_n > cap) & (advantage_n < 0)
+    return term_n, outside_n
+
+
+def truncated_term(
+    *, ratio_n: torch.Tensor, logprob_n: torch.Tensor, advantage_n: torch.Tensor, low: float, high: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """stop(clip(ratio, low, high)) * A * log pi: every token keeps a gradient, of bounded weight.
+
+    AIPO (LlamaRL section 4) bounds above only, CISPO (MiniMax-M1, equation 4) on both sides.
+
+    Returns:
+        The term, and the tokens whose weight was bounded, both [N].
+    """
+    weight_n = ratio_n.detach()
+    bounded_n = (weight_n > high) | (weight_n < low)
+    return weight_n.clamp(low, high) * advantage_n * logprob_n, bounded_n
+
+
+def masked_term(
+    *, ratio_n: torch.Tensor, advantage_n: torch.Tensor, low: float, high: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ratio * A where low <= ratio <= high, and nothing elsewhere: IcePop, as INTELLECT-3 section 3.3 has it.
+
+    Returns:
+        The term, and the tokens that it leaves out, both [N].
+    """
+    outside_n = (ratio_n < low) | (ratio_n > high)
+    return (ratio_n * advantage_n).masked_fill(outside_n, 0.0), outside_n
+
+
+def distances(kind: Distance, *, logprob_n: torch.Tensor, reference_n: torch.Tensor) -> torch.Tensor:
+    """An estimate of KL(pi || reference) from each token, [N]."""
+    log_ratio_n = _log_ratio(logprob_n, reference_n)
+    match kind:
+        case Distance.K1:
+            return log_ratio_n
+        case Distance.K2:
+            return 0.5 * log_ratio_n.square()
+        case Distance.K3:
+            return torch.expm1(-log_ratio_n) + log_ratio_n
+
+
+def logprobs_and_entropies(
+    logits_nv: torch.Tensor, token_n: torch.Tensor, *, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The tokens' log-probabilities and the distributions' entropies, float32 [N], at the temperature of the run."""
+    logprobs_nv = torch.log_softmax(logits_nv.float() / temperature, dim=-1)
+    entropy_n = -(logprobs_nv.exp() * logprobs_nv).sum(dim=-1)
+    return logprobs_nv.gather(1, token_n[:, None])[:, 0], entropy_n
+
+
+def _log_ratio(logprob_n: torch.Tensor, other_n: torch.Tensor) -> torch.Tensor:
+    return (logprob_n - other_n).clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO)
+
+
+def _std(values_s: torch.Tensor) -> torch.Tensor:
+    return values_s.std(correction=0)

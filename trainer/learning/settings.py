@@ -1,0 +1,84 @@
+"""What a learner is told.
+
+algorithm = "grpo"                 # or { name = "grpo", kl = 1e-3, term = { high = 0.28 } }
+row_tokens = 1024
+[optimiser]
+learning_rate = 2e-4
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rollouts.engines.interface import Dtype
+from trainer.learning.algorithms import Algorithm
+from trainer.learning.layout import Layout
+from trainer.schedules import Schedule
+
+_Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class OptimiserKind(StrEnum):
+    """What turns gradients into steps."""
+
+    ADAMW = "adamw"
+    MUON = "muon"
+    """torch's Muon for matrices inside the model, AdamW for embeddings, the output layer and vectors."""
+
+
+class OldPolicy(StrEnum):
+    """Whose log-probabilities the ratio is taken against."""
+
+    SAMPLER = "sampler"
+    """Those that the sampler recorded: corrects for staleness, and stable at higher asynchrony."""
+    RECOMPUTED = "recomputed"
+    """The trainer's own at the start of the step. With one step on each batch that makes every ratio 1."""
+
+
+class LearningOptimiser(_Part):
+    """How weights move."""
+
+    kind: OptimiserKind = OptimiserKind.ADAMW
+    learning_rate: Annotated[float, Field(gt=0, le=1)] = 1e-6
+    """The largest. Muon's steps are scaled to be as long as AdamW's at the same rate."""
+    schedule: Schedule = Schedule.CONSTANT
+    steps: _Count = 1_000_000
+    """When a falling schedule ends."""
+    warm_up_steps: Annotated[int, Field(ge=0)] = 5
+    final_share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """What share of the largest rate the last step has."""
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.99)
+    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
+    clip: Annotated[float, Field(gt=0)] = 0.1
+    """The longest gradient that is followed (INTELLECT-2 section 3.5: 0.1 kept large models steady)."""
+    largest_gradient: Annotated[float, Field(gt=0)] = 1e4
+    """A longer gradient than this is no gradient: the step is skipped."""
+    most_bad_steps: Annotated[int, Field(ge=0)] = 3
+    """So many steps in a row may be skipped; one more ends the run."""
+
+
+class LearningSettings(_Part):
+    """One way to learn from groups of rollouts."""
+
+    algorithm: Algorithm = Algorithm()
+    optimiser: LearningOptimiser = LearningOptimiser()
+    old_policy: OldPolicy = OldPolicy.SAMPLER
+    layout: Layout = Layout.SHARED
+    row_tokens: _Count = 1024
+    """The most tokens of a row: at least the longest prompt and the longest answer together."""
+    rows_at_once: _Count = 8
+    """Rows of that length that go through the model together; more of a batch follow, and their gradients add up."""
+    dtype: Dtype = Dtype.FLOAT32
+    """What is computed in. Weights, gradients and the optimiser are in float32 always."""
+    checkpoint_activations: bool = False
+    """Computes each layer twice and keeps less in memory."""
+    compile: bool = False
+    """Compiles each layer. Off: a compiled trainer and a plain sampler differ more, which collapsed a run of
+    INTELLECT-2's authors (section 3.5)."""

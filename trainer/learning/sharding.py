@@ -1,0 +1,67 @@
+"""One policy on several processes: weights, gradients and averages in shards (FSDP2), rows of a batch by turns.
+
+    torchrun --nproc-per-node 2 ...    # each process: make_mesh, then Learner(..., mesh=mesh)
+
+Every process is given the same global batch and lays it out alike, so all know what the sums are divided by. Each then
+takes its own rows. Where one has fewer, it goes through others' without counting them: gathering weights needs
+everybody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn import Module
+
+from protocol.errors import InvalidInput
+from trainer.learning.groups import TrainingGroup
+from trainer.learning.layout import Rows
+from trainer.learning.passes import layers_of
+
+
+def make_mesh(device: str) -> DeviceMesh:
+    """Joins the processes that torchrun started: over gloo on CPUs, over NCCL on accelerators."""
+    if not distributed.is_initialized():
+        distributed.init_process_group("gloo" if device == "cpu" else "nccl")
+    return init_device_mesh(device, (distributed.get_world_size(),))
+
+
+def shard(model: Module, mesh: DeviceMesh) -> None:
+    """Splits a model's weights among processes; a layer's are whole only while it is computed."""
+    for layer in layers_of(model):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def own_share(rows: Sequence[Rows], mesh: DeviceMesh | None) -> Iterator[tuple[Rows, bool]]:
+    """This process's rows, and whether they count; each of them counts in one process."""
+    processes, rank = (1, 0) if mesh is None else (mesh.size(), mesh.get_local_rank())
+    for first in range(0, len(rows), processes):
+        turn = first + rank
+        yield (rows[turn], True) if turn < len(rows) else (rows[first], False)
+
+
+def check_same_batch(groups: Sequence[TrainingGroup], mesh: DeviceMesh) -> None:
+    """Makes sure that all processes were given the same groups.
+
+    Raises:
+        InvalidInput: They were not; on all of them.
+    """
+    digest = hashlib.sha256()
+    for group in groups:
+        digest.update(b"group" + group.prompt_tokens.tobytes())
+        for sample in group.samples:
+            digest.update(repr(sample.reward).encode() + sample.output_tokens.tobytes() + sample.logprobs.tobytes())
+    own = torch.frombuffer(bytearray(digest.digest()[:8]), dtype=torch.int64).to(mesh.device_type)
+    processes: Any = mesh.get_group()  # torch gives its distributed functions no types
+    largest, smallest = own.clone(), own.clone()
+    distributed.all_reduce(largest, op=distributed.ReduceOp.MAX, group=processes)
+    distributed.all_reduce(smallest, op=distributed.ReduceOp.MIN, group=processes)
+    if not torch.equal(largest, smallest):
+        raise InvalidInput("processes were given different groups", hint="give each the whole batch, in one order")
