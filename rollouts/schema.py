@@ -86,14 +86,7 @@ def write_rollouts(path: Path, file: RolloutFile) -> int:
     Raises:
         InvalidInput: There is no sample in it, or a list of log-probabilities is not as long as its tokens.
     """
-    if not file.samples:
-        raise InvalidInput("a file of rollouts without a sample")
-    for sample in file.samples:
-        if len(sample.logprobs) != len(sample.output_tokens):
-            raise InvalidInput(
-                f"sample {sample.sample} has {len(sample.output_tokens)} tokens and {len(sample.logprobs)} logprobs"
-            )
-    table = _table(file)
+    table = table_of(file)
     descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as sink:
@@ -117,12 +110,25 @@ def read_rollouts(path: Path, *, limits: ReadLimits | None = None) -> RolloutFil
         OSError: This machine can't read the file now, which says nothing about who wrote it.
         MemoryError: Nor does this, unless the caller gave it as much memory as the limits allow.
     """
-    limits = limits or ReadLimits()
-    size = path.stat().st_size
+    return _read(path, path.stat().st_size, limits or ReadLimits())
+
+
+def read_rollout_bytes(content: bytes, *, limits: ReadLimits | None = None) -> RolloutFile:
+    """Reads a file that a stranger wrote, and that is in memory.
+
+    Raises:
+        BadRolloutFile: As for `read_rollouts`.
+        MemoryError: Likewise.
+    """
+    buffer = pa.py_buffer(content)
+    return _read(pa.BufferReader(buffer), buffer.size, limits or ReadLimits())
+
+
+def _read(source: Path | pa.BufferReader, size: int, limits: ReadLimits) -> RolloutFile:
     if size > limits.file_bytes:
         raise BadRolloutFile(f"{size} bytes, more than {limits.file_bytes}", code="file-too-large")
     try:
-        with pq.ParquetFile(path, thrift_string_size_limit=1 << 20, thrift_container_size_limit=1 << 20) as parquet:
+        with pq.ParquetFile(source, thrift_string_size_limit=1 << 20, thrift_container_size_limit=1 << 20) as parquet:
             _check_footer(parquet, limits)
             table = parquet.read(use_threads=False)
         table.validate(full=True)
@@ -143,7 +149,19 @@ def write_table(table: pa.Table, sink: IO[bytes]) -> None:
         writer.write_table(table)
 
 
-def _table(file: RolloutFile) -> pa.Table:
+def table_of(file: RolloutFile) -> pa.Table:
+    """The file as a table of `SCHEMA`.
+
+    Raises:
+        InvalidInput: There is no sample in it, or a list of log-probabilities is not as long as its tokens.
+    """
+    if not file.samples:
+        raise InvalidInput("a file of rollouts without a sample")
+    for sample in file.samples:
+        if len(sample.logprobs) != len(sample.output_tokens):
+            raise InvalidInput(
+                f"sample {sample.sample} has {len(sample.output_tokens)} tokens and {len(sample.logprobs)} logprobs"
+            )
     count = len(file.samples)
     columns: list[pa.Array] = []
     for field in SCHEMA:

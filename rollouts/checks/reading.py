@@ -37,10 +37,23 @@ def read(path: Path, *, limits: ReadLimits | None = None) -> tuple[RolloutFile |
     try:
         file = read_rollouts(path, limits=limits)
     except BadRolloutFile as error:
-        reason = _REASONS.get(error.code, ReasonCode.FORMAT_SCHEMA)
-        finding = Finding(reason=reason, what=error.detail)
-        return None, concluded(CHECK.name, [finding], fails=CHECK.fails, figures={"bytes": size})
-    return file, concluded(CHECK.name, [], fails=CHECK.fails, figures={"bytes": size, "rows": len(file.samples)})
+        return None, refused(reason_of(error.code), error.detail, size=size)
+    return file, passed(file, size=size)
+
+
+def refused(reason: ReasonCode, what: str, *, size: int) -> CheckResult:
+    """A file of `size` bytes that is none."""
+    return concluded(CHECK.name, [Finding(reason=reason, what=what)], fails=CHECK.fails, figures={"bytes": size})
+
+
+def passed(file: RolloutFile, *, size: int) -> CheckResult:
+    """A file that was read."""
+    return concluded(CHECK.name, [], fails=CHECK.fails, figures={"bytes": size, "rows": len(file.samples)})
+
+
+def reason_of(code: str) -> ReasonCode:
+    """The reason for the ledger, of a `BadRolloutFile`'s code."""
+    return _REASONS.get(code, ReasonCode.FORMAT_SCHEMA)
 
 
 def judge(case: Case) -> CheckResult:

@@ -25,6 +25,8 @@ class Kind(Enum):
     MATHEMATICS = "mathematics"
     """Symbolic equality, with the math-verify library. Its jobs may read files: the library imports as it goes, and
     they run no code of a stranger's."""
+    FILES = "files"
+    """Files of rollouts that strangers wrote, decoded by the Parquet library."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,12 +42,20 @@ _STANDARD_LIBRARY = (
 """What jobs can import. It is there before the first of them, which can open no file: so a job finds the same modules
 under every isolation, and a worker and a validator score alike. Another list is another version of `code`."""
 
-_OF_MATHEMATICS = ("math_verify", "latex2sympy2_extended", "sympy", "mpmath", "antlr4")
+_FROM_ELSEWHERE: Mapping[Kind, tuple[str, ...]] = {
+    Kind.MATHEMATICS: ("math_verify", "latex2sympy2_extended", "sympy", "mpmath", "antlr4"),
+    Kind.FILES: ("pyarrow", "numpy", "pydantic", "eth_utils"),
+}
+"""Packages whose directory a kind's first process sees, with whatever else is installed there."""
+
+_OUR_OWN: Mapping[Kind, tuple[str, ...]] = {Kind.FILES: ("protocol", "rollouts")}
+"""Packages of ours, which are seen alone: what is beside a checkout may be anything."""
 
 _MODULES = {
     Kind.SOLUTION: ("inside.probe", "inside.program", "inside.functions"),
     Kind.CHECKER: ("inside.probe", "inside.checker"),
     Kind.MATHEMATICS: ("inside.probe", "inside.mathematics"),
+    Kind.FILES: ("inside.probe", "inside.parquet"),
 }
 
 _ENVIRONMENT = {
@@ -83,15 +91,16 @@ def prepare(kind: Kind, isolation: Isolation) -> Launch:
         SandboxUnavailable: There is no bubblewrap, or a package that the kind needs is not installed.
     """
     namespaces = isolation is Isolation.NAMESPACES
-    packages = _package_directories(kind)
+    packages = sorted({package.parent for package in _packages(_FROM_ELSEWHERE.get(kind, ()))})
+    ours = _packages(_OUR_OWN.get(kind, ()))
     may_become_another = _may(_CAP_SETUID, _CAP_SETGID) and (_may(_CAP_SYS_ADMIN) or not namespaces)
     user = _FIRST_USER + secrets.randbelow(_USERS) if may_become_another else None
     modules = Path(inside.__file__).parent
     python = [str(Path(sys.executable).resolve()), "-s", "-S", "-B", "-m", "inside.server"]
-    command = [*(_bubblewrap(modules, packages) if namespaces else ()), *python]
+    command = [*(_bubblewrap(modules, [*packages, *ours]) if namespaces else ()), *python]
     orders = {
         "user": user,
-        "import_from": [str(path) for path in packages],
+        "import_from": [str(path) for path in sorted({*packages, *(package.parent for package in ours)})],
         "imports": [*_STANDARD_LIBRARY, *_MODULES[kind]],
         "may_read_files": kind is Kind.MATHEMATICS,
     }
@@ -105,19 +114,18 @@ def _may(*capabilities: int) -> bool:
     return all(held >> capability & 1 for capability in capabilities)
 
 
-def _package_directories(kind: Kind) -> list[Path]:
-    if kind is not Kind.MATHEMATICS:
-        return []
+def _packages(names: Iterable[str]) -> list[Path]:
+    """The directories of these packages."""
     found = []
-    for name in _OF_MATHEMATICS:
+    for name in names:
         spec = find_spec(name)
         if spec is None or spec.origin is None:
             raise SandboxUnavailable(
-                f"the package {name} is not installed, and mathematical answers can't be compared without it",
+                f"the package {name} is not installed, and what needs it can't run in a sandbox",
                 hint="install muster with its extra: pip install 'muster[rollouts]'",
             )
-        found.append(Path(spec.origin).parent.parent)
-    return sorted(set(found))
+        found.append(Path(spec.origin).parent)
+    return found
 
 
 def _bubblewrap(modules: Path, packages: list[Path]) -> list[str]:

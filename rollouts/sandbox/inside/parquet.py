@@ -1,0 +1,93 @@
+"""A job: reads a stranger's file of rollouts and writes it to descriptor 3 as plain numbers (`rollouts.flat`).
+
+The decoder is a library of a few hundred thousand lines of C++ that is given hostile bytes; here it can open nothing,
+reach nobody, and use so much memory and time and no more.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+
+import numpy as np
+
+from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST
+from rollouts.engines.interface import Dtype, EngineName, FinishReason
+from rollouts.errors import BadRolloutFile
+from rollouts.flat import pack
+from rollouts.samples import RolloutFile, Sample, SlotHeader
+from rollouts.schema import ReadLimits, read_rollout_bytes, table_of, write_table
+
+from .program import OUT_OF_MEMORY
+
+_FILE, _ANSWER = 0, 3
+_READ_BYTES = 1 << 20
+FILE, REFUSED = b"F", b"R"
+"""The first byte of an answer: a file follows, or JSON that says why it is none."""
+
+
+def run(payload: dict[str, dict[str, int]]) -> int:
+    """Reads the file on descriptor 0 within `limits`."""
+    try:
+        answer = _answer(_all_of(_FILE), ReadLimits(**payload["limits"]))
+        _write(answer)
+    except MemoryError:
+        return OUT_OF_MEMORY
+    return 0
+
+
+def _answer(content: bytes, limits: ReadLimits) -> bytes:
+    try:
+        return FILE + pack(read_rollout_bytes(content, limits=limits))
+    except BadRolloutFile as error:
+        return REFUSED + json.dumps({"code": error.code, "detail": error.detail[:1000]}).encode()
+
+
+def _all_of(descriptor: int) -> bytes:
+    parts = []
+    while part := os.read(descriptor, _READ_BYTES):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _write(answer: bytes) -> None:
+    view = memoryview(answer)
+    while view:
+        view = view[os.write(_ANSWER, view) :]
+
+
+def _warm_up() -> None:
+    """Reads two files, a good one and a bad one: whatever the library imports or starts as it goes is there then."""
+    sample = Sample(
+        group=0,
+        sample=0,
+        prompt_index=0,
+        prompt_tokens=np.zeros(1, np.int32),
+        output_tokens=np.zeros(1, np.int32),
+        logprobs=np.zeros(1, np.float32),
+        finish=FinishReason.EOS,
+        task_reward=0.0,
+        length_penalty=0.0,
+        reward=0.0,
+        target_length=None,
+        proofs=b"",
+    )
+    header = SlotHeader(
+        run=ZERO_DIGEST,
+        step=0,
+        index=0,
+        node=ZERO_ADDRESS,
+        checkpoint=ZERO_DIGEST,
+        environment="",
+        environment_version="",
+        engine=EngineName.TORCH,
+        dtype=Dtype.FLOAT32,
+    )
+    sink = io.BytesIO()
+    write_table(table_of(RolloutFile(header, (sample,))), sink)
+    for content in (sink.getvalue(), b"no such file"):
+        _answer(content, ReadLimits())
+
+
+_warm_up()
