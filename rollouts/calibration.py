@@ -48,6 +48,14 @@ class SamplingLimits(_Part):
             largest_sum=max(floor.largest_sum, headroom * max(one.largest_sum for one in honest)),
         )
 
+    def widened(self, factor: float) -> Self:
+        """The same limits, `factor` times as wide."""
+        return type(self)(
+            mismatch_share=min(1.0, factor * self.mismatch_share),
+            largest=factor * self.largest,
+            largest_sum=factor * self.largest_sum,
+        )
+
 
 class LogprobLimits(_Part):
     """The most by which recorded log-probabilities may be off."""
@@ -65,6 +73,20 @@ class Limits(CalibrationEntry):
     logprobs: LogprobLimits
     headroom: Annotated[float, Field(ge=1)]
     """What the largest honest figures were multiplied with."""
+
+    def widened(self, factor: float) -> Self:
+        """What is beyond these, too, is beyond doubt: every limit `factor` times as wide.
+
+        Args:
+            factor: 1 or more.
+        """
+        changes = {
+            "sample": self.sample.widened(factor),
+            "file": self.file.widened(factor),
+            "sampling": self.sampling.widened(factor),
+            "logprobs": LogprobLimits(mean=factor * self.logprobs.mean, largest=factor * self.logprobs.largest),
+        }
+        return self.model_copy(update=changes)
 
 
 class RolloutCalibration(Calibration):

@@ -1,6 +1,6 @@
 """A file of rollouts as plain numbers behind a JSON head: what a confined reader hands to who believes nothing of it.
 
-    length of the head (4 bytes, little endian) · head · columns of single values · all tokens, log-probabilities, proofs
+    length of the head (4 bytes) · head · columns of single values · all tokens, log-probabilities and proofs
 
 Everything is little endian and stands in the order of `_SINGLE` and `_LISTS`. `unpack` takes exactly what `pack` makes:
 each length follows from what was read before, so nothing is left over and nothing is missing.
@@ -66,8 +66,7 @@ def pack(file: RolloutFile) -> bytes:
     head = json.dumps({"rows": len(file.samples), "header": header}).encode()
     columns = [np.array([_single(name, one) for one in file.samples], kind) for name, kind in _SINGLE.items()]
     lists = [
-        np.concatenate([getattr(one, name) for one in file.samples]).astype(kind)
-        for name, (_, kind) in _LISTS.items()
+        np.concatenate([getattr(one, name) for one in file.samples]).astype(kind) for name, (_, kind) in _LISTS.items()
     ]
     numbers = [column.tobytes() for column in (*columns, *lists)]
     return b"".join([len(head).to_bytes(4, "little"), head, *numbers, *(one.proofs for one in file.samples)])
@@ -114,7 +113,9 @@ def unpack(content: bytes, *, limits: ReadLimits) -> RolloutFile:
     return RolloutFile(header, tuple(_sample(row, values, lists, proofs) for row in range(rows)))
 
 
-def _sample(row: int, values: Mapping[str, list[Any]], lists: Mapping[str, list[_Column]], proofs: list[_Column]) -> Sample:
+def _sample(
+    row: int, values: Mapping[str, list[Any]], lists: Mapping[str, list[_Column]], proofs: list[_Column]
+) -> Sample:
     target = values["target_length"][row]
     return Sample(
         group=values["group"][row],
@@ -135,9 +136,7 @@ def _sample(row: int, values: Mapping[str, list[Any]], lists: Mapping[str, list[
 def _head(content: bytes, limits: ReadLimits) -> tuple[SlotHeader, int]:
     try:
         head = json.loads(content)
-        rows, texts = head["rows"], {name: head["header"][name] for name in SlotHeader.__slots__}
-        if not all(isinstance(text, str) and _TEXT.fullmatch(text) for text in texts.values()):
-            raise ValueError("a text")
+        rows, texts = head["rows"], {name: _line(head["header"][name]) for name in SlotHeader.__slots__}
         header = SlotHeader(
             run=digest(texts["run"]),
             step=_natural(texts["step"], 64),
@@ -154,6 +153,12 @@ def _head(content: bytes, limits: ReadLimits) -> tuple[SlotHeader, int]:
     if not isinstance(rows, int) or not 0 < rows <= limits.rows:
         raise BadRolloutFile(f"{rows!r:.40} rows; 1 to {limits.rows} are taken", code="too-many-rows")
     return header, rows
+
+
+def _line(text: object) -> str:
+    if not isinstance(text, str) or not _TEXT.fullmatch(text):
+        raise TypeError("no line")
+    return text
 
 
 def _natural(text: str, bits: int) -> int:

@@ -30,7 +30,7 @@ def judge(case: Case) -> CheckResult:
         for name, found, expected in wanted
         if found != expected
     ]
-    note = "no lease was given: run, step, index and node are what the file says" if facts.from_file else ""
+    note = "no lease was given: what it asked for is what the file says" if facts.from_file else ""
     return concluded(CHECK.name, findings, fails=CHECK.fails, note=note)
 
 

@@ -7,6 +7,6 @@ passes    the passes themselves
 """
 
 from rollouts.prefill.packing import Answer
-from rollouts.prefill.passes import Rows, Span, prefill
+from rollouts.prefill.passes import Rows, Span, prefill, usual_tokens
 
-__all__ = ["Answer", "Rows", "Span", "prefill"]
+__all__ = ["Answer", "Rows", "Span", "prefill", "usual_tokens"]

@@ -60,6 +60,11 @@ class Rows:
     logits: torch.Tensor
 
 
+def usual_tokens(device: torch.device) -> int:
+    """The most tokens of a pass where nobody asks for another number."""
+    return _TOKENS_AT_ONCE.get(device.type, _TOKENS_AT_ONCE_ELSEWHERE)
+
+
 @torch.no_grad()
 def prefill(policy: Policy, answers: Sequence[Answer], *, tokens_at_once: int | None = None) -> Iterator[Rows]:
     """Computes the states and logits of every token of every answer, pass by pass, in no order.
@@ -75,7 +80,7 @@ def prefill(policy: Policy, answers: Sequence[Answer], *, tokens_at_once: int | 
     _check(policy, answers)
     device = policy.device.type
     logit_bytes = _LOGIT_BYTES.get(device, _LOGIT_BYTES_ELSEWHERE)
-    capacity = tokens_at_once or _TOKENS_AT_ONCE.get(device, _TOKENS_AT_ONCE_ELSEWHERE)
+    capacity = tokens_at_once or usual_tokens(policy.device)
     capacity = max(1, min(capacity, logit_bytes // (4 * policy.facts.vocabulary)))
     packing = pack(answers, capacity=capacity)
     for pieces in packing.passes:

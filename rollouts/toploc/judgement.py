@@ -115,9 +115,12 @@ class Thresholds(BaseModel):
                 f"no thresholds from {len(honest)} aggregates with a headroom of {headroom}",
                 hint="measure at least one honest sample or file, none malformed, and leave a headroom of 1 or more",
             )
-        bounds = {name: 1.0 if name.endswith("mismatches") else WORST for name in NAMES}
         largest = {name: max(getattr(aggregate.figures, name) for aggregate in honest) for name in NAMES}
-        return cls(**{name: min(bounds[name], largest[name] * headroom) for name in NAMES})
+        return cls(**{name: min(_bound(name), largest[name] * headroom) for name in NAMES})
+
+    def widened(self, factor: float) -> Self:
+        """The same thresholds, `factor` times as wide, as far as their figures go."""
+        return type(self)(**{name: min(_bound(name), factor * value) for name, value in self})
 
 
 def aggregate(results: Iterable[ProofResult]) -> Aggregate:
@@ -153,6 +156,10 @@ def judge(aggregate: Aggregate, thresholds: Thresholds) -> Judgement:
     if aggregate.malformed:
         return Judgement(Outcome.EXACT, aggregate.malformed, excesses)
     return Judgement(Outcome.STATISTICAL if excesses else Outcome.PASSED, (), excesses)
+
+
+def _bound(name: str) -> float:
+    return 1.0 if name.endswith("mismatches") else WORST
 
 
 def _ratio(total: int, count: int, of_none: float) -> float:

@@ -45,6 +45,26 @@ class Examination:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """What an examination cost, for metrics.
+
+    Args:
+        seconds: Of wall time, by stage: `version`, `format`, `exact`, `reward`, `policy`, `prefill`, `again`. A stage
+            that was not reached is not there.
+        rows: Of the file.
+        tokens: Generated ones, in the file.
+        prefilled_rows: Rows that were computed again, each as often as it was.
+        prefilled_tokens: Their generated tokens.
+    """
+
+    seconds: dict[str, float]
+    rows: int = 0
+    tokens: int = 0
+    prefilled_rows: int = 0
+    prefilled_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusion:
     """What is concluded, with all that an audit file says of how it came about.
 
@@ -59,6 +79,7 @@ class Conclusion:
         limits: The calibration's entry that was used, as JSON.
         beacon_block: The one of the possible beacons that fits; None if none was needed or fits.
         environment: Name, as the file has it, and so on.
+        timings: What it took; no part of the audit file, which is the same whoever writes it.
     """
 
     outcome: Outcome
@@ -76,6 +97,7 @@ class Conclusion:
     dtype: str = ""
     verifier_engine: str = ""
     verifier_dtype: str = ""
+    timings: Timings | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,4 @@
-"""Check 2 as a service makes it: strangers' files are decoded in a sandbox, and what it hands back is believed in
-nothing.
+"""Check 2 as a service makes it: strangers' files are decoded in a sandbox, whose word is believed in nothing.
 
 A decoder that crashes, or needs more memory or time than any honest file does, says something about the file: but only
 if it does so twice, and only if this machine had that memory to give.
@@ -32,7 +31,7 @@ _LIBRARIES = 1 << 30
 _COPIES = 4
 """How often a file's numbers stand in memory at a time: decoded, as columns, as rows, packed."""
 _CPU = timedelta(seconds=2)
-_CPU_PER_BYTE = timedelta(microseconds=1)
+_CPU_PER_BYTE = timedelta(seconds=1) / (1 << 24)
 """Decoding honest files takes a fiftieth of it."""
 _WALL = 10
 _ATTEMPTS = 2
@@ -85,11 +84,11 @@ class LimitedReader:
 
     def _decode(self, content: bytes, lease: ReadLimits) -> tuple[RolloutFile, CheckResult] | CheckResult | NotJudged:
         limits = ReadLimits(**{name: min(value, getattr(self._most, name)) for name, value in asdict(lease).items()})
-        job = self._job(content, limits)
+        wanted = _LIBRARIES + len(content) + _COPIES * limits.decoded_bytes
+        memory = min(wanted, max(_LIBRARIES, available_memory(torch.device("cpu"))))
+        job = self._job(content, limits, memory)
         broken: list[_Broken] = []
         for _ in range(_ATTEMPTS):
-            if available_memory(torch.device("cpu")) < job.limits.memory_bytes - _LIBRARIES:
-                return _no_memory(f"reading it may take {job.limits.memory_bytes >> 20} MiB")
             try:
                 outcome = self._sandboxes.run(Kind.FILES, job)
             except SandboxUnavailable as error:
@@ -97,6 +96,8 @@ class LimitedReader:
             ended = _ended(outcome, job.limits)
             if not isinstance(ended, _Broken):
                 return ended if isinstance(ended, NotJudged) else self._answer(outcome.answer, content, limits, lease)
+            if outcome.ending is Ending.OUT_OF_MEMORY and memory < wanted:
+                return _no_memory(f"reading it takes more than {memory >> 20} MiB")
             broken.append(ended)
         if broken[0] != broken[1]:
             why = f"one decoder {broken[0].what}, and another one {broken[1].what}"
@@ -122,17 +123,17 @@ class LimitedReader:
         return refused(reason, detail, size=size)
 
     @staticmethod
-    def _job(content: bytes, limits: ReadLimits) -> Job:
-        decoded = limits.decoded_bytes
+    def _job(content: bytes, limits: ReadLimits, memory: int) -> Job:
+        cpu = _CPU + _CPU_PER_BYTE * (limits.decoded_bytes + len(content))
         return Job(
             module="inside.parquet",
             payload={"limits": asdict(limits)},
             standard_input=content,
             keep_output=False,
             limits=Limits(
-                cpu=_CPU + _CPU_PER_BYTE * (decoded + len(content)),
-                wall=_WALL * (_CPU + _CPU_PER_BYTE * (decoded + len(content))),
-                memory_bytes=_LIBRARIES + len(content) + _COPIES * decoded,
+                cpu=cpu,
+                wall=_WALL * cpu,
+                memory_bytes=memory,
                 output_bytes=1 + most_bytes(limits),
             ),
         )
@@ -140,35 +141,36 @@ class LimitedReader:
 
 def _ended(outcome: Outcome, limits: Limits) -> _Broken | NotJudged | None:
     """What the decoder's end says; None if it gave an answer."""
-    match outcome.ending:
-        case Ending.EXITED if outcome.exit_code == 0:
-            return None
-        case Ending.OUT_OF_TIME if outcome.cpu < limits.cpu:
-            return NotJudged(
-                code="took-too-long",
-                why=f"a decoder had {outcome.cpu.total_seconds():.1f} s of processor time in all its time",
-                retryable=True,
-                hint="this machine does more than it can",
-            )
-        case Ending.OUT_OF_TIME:
-            return _Broken(ReasonCode.FORMAT_TOO_LARGE, f"took more than {limits.cpu_seconds} s")
-        case Ending.OUT_OF_MEMORY if outcome.exit_code != _SAID_OUT_OF_MEMORY:
-            return _no_memory("the system ended the decoder")
-        case Ending.OUT_OF_MEMORY:
-            return _Broken(ReasonCode.FORMAT_TOO_LARGE, f"needed more than {limits.memory_bytes >> 20} MiB")
-        case Ending.TOO_MUCH_OUTPUT:
-            return _Broken(ReasonCode.FORMAT_TOO_LARGE, f"gave more than {limits.output_bytes} bytes")
+    if outcome.succeeded:
+        return None
+    if outcome.ending is Ending.OUT_OF_TIME and outcome.cpu < limits.cpu:
+        return NotJudged(
+            code="took-too-long",
+            why=f"a decoder had {outcome.cpu.total_seconds():.1f} s of processor time in all its time",
+            retryable=True,
+            hint="this machine does more than it can",
+        )
+    if outcome.ending is Ending.OUT_OF_MEMORY and outcome.exit_code != _SAID_OUT_OF_MEMORY:
+        return _no_memory("the system ended the decoder")
+    beyond = {
+        Ending.OUT_OF_TIME: f"took more than {limits.cpu_seconds} s",
+        Ending.OUT_OF_MEMORY: f"needed more than {limits.memory_bytes >> 20} MiB",
+        Ending.TOO_MUCH_OUTPUT: f"gave more than {limits.output_bytes} bytes",
+    }
+    if outcome.ending in beyond:
+        return _Broken(ReasonCode.FORMAT_TOO_LARGE, beyond[outcome.ending])
     return _Broken(ReasonCode.FORMAT_UNREADABLE, "crashed")
 
 
 def _refusal(answer: bytes) -> tuple[str, str]:
+    """Code and detail of a decoder's refusal.
+
+    Raises:
+        BadRolloutFile: It is no such thing.
+    """
     try:
-        if answer[:1] != _REFUSED or len(answer) > _LONGEST_REFUSAL:
-            raise ValueError("no refusal")
-        said = json.loads(answer[1:])
-        code, detail = said["code"], said["detail"]
-        if not isinstance(code, str) or not isinstance(detail, str):
-            raise TypeError("no text")
+        said = json.loads(answer[1:]) if answer[:1] == _REFUSED and len(answer) <= _LONGEST_REFUSAL else {}
+        code, detail = str(said["code"]), str(said["detail"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadRolloutFile("its decoder gave no answer", code="not-parquet") from error
     return code, "".join(each if each.isprintable() else "?" for each in detail)

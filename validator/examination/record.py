@@ -1,0 +1,96 @@
+"""What an examination has found so far, and how it becomes a conclusion."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from protocol.identifiers import Digest
+from rollouts.calibration import Limits
+from rollouts.checks import CheckResult
+from rollouts.engines.interface import Dtype, EngineName
+from rollouts.samples import RolloutFile
+from validator.examination.conclusion import Verdict, forged
+from validator.examination.fingerprint import fingerprint
+from validator.examination.interface import Conclusion, Timings
+from validator.examination.prefilling import Prefill
+from validator.examination.report import checks_of, rows_of, text
+
+
+class Stages:
+    """Wall time by stage."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Measures what is done within."""
+        began = time.perf_counter()
+        yield
+        self._seconds[name] = time.perf_counter() - began
+
+    def timings(self, file: RolloutFile | None = None, prefill: Prefill | None = None) -> Timings:
+        """All of it, with what it was spent on."""
+        return Timings(
+            seconds=dict(self._seconds),
+            rows=0 if file is None else len(file.samples),
+            tokens=0 if file is None else file.units,
+            prefilled_rows=0 if prefill is None else prefill.rows,
+            prefilled_tokens=0 if prefill is None else prefill.tokens,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Record:
+    """What was found so far of a file that could be read."""
+
+    file: RolloutFile
+    results: list[CheckResult]
+    clock: Stages
+    copy: bool = False
+    beacon_block: int | None = None
+    limits: Limits | None = None
+    dtype: Dtype | None = None
+    prefill: Prefill | None = None
+    fingerprint: Digest = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.fingerprint = fingerprint(self.file)
+
+    def conclusion(self, verdict: Verdict) -> Conclusion:
+        """All of it, under a verdict."""
+        header = self.file.header
+        audited = () if self.prefill is None else tuple(sorted(self.prefill.evidence))
+        return Conclusion(
+            outcome=verdict.outcome,
+            reason=verdict.reason,
+            words=text(verdict.words),
+            checks=checks_of(self.results),
+            rows=rows_of(self.file, self.results, audited=audited),
+            audited=audited,
+            fingerprint=self.fingerprint,
+            limits=None if self.limits is None else self.limits.model_dump(mode="json"),
+            beacon_block=self.beacon_block,
+            environment=header.environment,
+            environment_version=header.environment_version,
+            engine=header.engine.value,
+            dtype=header.dtype.value,
+            verifier_engine=EngineName.TORCH.value if self.dtype is not None else "",
+            verifier_dtype="" if self.dtype is None else self.dtype.value,
+            timings=self.clock.timings(self.file, self.prefill),
+        )
+
+
+def unread(result: CheckResult, timings: Timings) -> Conclusion:
+    """The conclusion about bytes that are no file of rollouts."""
+    verdict = forged(result)
+    return Conclusion(
+        outcome=verdict.outcome,
+        reason=verdict.reason,
+        words=text(verdict.words),
+        checks=checks_of([result]),
+        timings=timings,
+    )

@@ -1,0 +1,94 @@
+"""What checks say, in the form of an audit file: bounded, finite, printable."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from protocol.wire.audits import MOST_FIGURES, AuditCheck, AuditFinding, AuditRow, CheckState
+from protocol.wire.base import MAX_INT64
+from rollouts.checks import EXACT_CHECKS, FORMAT, PREFILL_CHECKS, CheckResult, Finding
+from rollouts.checks.result import Figure
+from rollouts.samples import RolloutFile
+
+ORDER = (FORMAT.name, *(one.name for one in EXACT_CHECKS), *(one.name for one in PREFILL_CHECKS))
+"""All checks of a file's content, the cheapest first."""
+
+_LONGEST = 4000
+_SCORE = ("task", "length_penalty", "reward")
+
+
+def checks_of(results: Iterable[CheckResult]) -> tuple[AuditCheck, ...]:
+    """Every check in order; those that were not made are skipped."""
+    made = {result.check: result for result in results}
+    return tuple(
+        _check(made[name]) if name in made else AuditCheck(name=name, state=CheckState.SKIPPED) for name in ORDER
+    )
+
+
+def rows_of(file: RolloutFile, results: Sequence[CheckResult], *, audited: Iterable[int]) -> tuple[AuditRow, ...]:
+    """Every row, with its rewards if scoring was done and what was measured of it."""
+    scores = next((result.rows for result in results if result.check == "reward"), {})
+    measured = [result for result in results if result.check in {one.name for one in PREFILL_CHECKS}]
+    again = frozenset(audited)
+    rows = []
+    for row, sample in enumerate(file.samples):
+        score = scores.get(row, {})
+        task, penalty, reward = (_number(score.get(name)) for name in _SCORE)
+        rows.append(
+            AuditRow(
+                row=row,
+                group=sample.group,
+                sample=sample.sample,
+                prompt_index=min(sample.prompt_index, MAX_INT64),
+                tokens=len(sample.output_tokens),
+                task=task,
+                length_penalty=penalty,
+                reward=reward,
+                audited=row in again,
+                figures=figures_of(
+                    {f"{one.check}.{name}": value for one in measured for name, value in one.rows.get(row, {}).items()}
+                ),
+            )
+        )
+    return tuple(rows)
+
+
+def figures_of(figures: Mapping[str, Figure]) -> dict[str, Figure]:
+    """Figures that JSON can hold: what is not finite is a word."""
+    kept = list(figures.items())[:MOST_FIGURES]
+    return {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value for name, value in kept
+    }
+
+
+def text(words: str) -> str:
+    """Words that any terminal and any file can hold."""
+    return "".join(each if each.isprintable() else "?" for each in words)[:_LONGEST]
+
+
+def _number(value: Figure) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _check(result: CheckResult) -> AuditCheck:
+    return AuditCheck(
+        name=result.check,
+        state=CheckState(result.state.value),
+        fails=None if result.fails is None else result.fails.value,
+        findings=tuple(_finding(one) for one in result.findings),
+        found=result.found,
+        figures=figures_of(result.figures),
+        note=text(result.note),
+    )
+
+
+def _finding(finding: Finding) -> AuditFinding:
+    return AuditFinding(
+        reason=int(finding.reason),
+        what=text(finding.what),
+        row=finding.row,
+        sample=finding.sample,
+        group=finding.group,
+        position=finding.position,
+    )

@@ -1,0 +1,48 @@
+"""What an examiner is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from rollouts.engines.interface import Dtype
+from rollouts.schema import ReadLimits
+from validator.examination.conclusion import SLASH_MARGIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExaminerSettings:
+    """How examinations are made on this machine.
+
+    Args:
+        home: A folder of ours: fetched versions lie in `home/checkpoints`.
+        policies: A folder of versions to look in first, each in a folder of any name; for tests and single machines.
+        calibration: Limits of the statistical checks; None for those that were shipped. What has none is not judged.
+        processes: How many examinations run at a time, each in a process of its own.
+        device: As torch names it; None for an accelerator if there is one.
+        dtype: What to compute in; None for what each file names.
+        threads: Of torch in each process, on a CPU.
+        policy_memory: Bytes of weights that one process holds.
+        kept_versions: Fetched versions that stay on disk beside those in use.
+        margin: How many times beyond its limits a statistical failure has to be to be forgery.
+        deadline: For one examination; then the process is ended.
+        most: The largest file that is read here, whatever its lease allows.
+        allow_plain_http: Lets `http` go to relays beyond this machine.
+    """
+
+    home: Path
+    policies: Path | None = None
+    calibration: Path | None = None
+    processes: int = 1
+    device: str | None = None
+    dtype: Dtype | None = None
+    threads: int = 1
+    policy_memory: int = 4 << 30
+    kept_versions: int = 3
+    margin: float = SLASH_MARGIN
+    deadline: timedelta = timedelta(minutes=10)
+    most: ReadLimits = field(
+        default_factory=lambda: ReadLimits(file_bytes=256 << 20, rows=1 << 18, decoded_bytes=512 << 20, tokens=1 << 18)
+    )
+    allow_plain_http: bool = False

@@ -1,0 +1,92 @@
+"""The versions that one process has open, and the weights that it holds, within a budget: the least used go first."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from pathlib import Path
+
+import torch
+
+from protocol.identifiers import Digest
+from rollouts.checks import CheckedVersion, open_version
+from rollouts.engines.errors import OutOfMemory
+from rollouts.engines.interface import Dtype
+from rollouts.errors import BadVersionFolder
+from rollouts.policy import Policy, load_policy
+
+MOST_OPEN = 16
+"""Versions without their weights: a recipe, a tokenizer, a table of prompts."""
+
+_BYTES = {Dtype.FLOAT32: 4, Dtype.BFLOAT16: 2}
+
+
+class Shelf:
+    """Versions, opened; and policies, loaded.
+
+    Args:
+        device: Where policies compute.
+        budget: Bytes of weights that are held at a time.
+    """
+
+    def __init__(self, device: torch.device, *, budget: int) -> None:
+        self._device = device
+        self._budget = budget
+        self._versions: OrderedDict[Digest, CheckedVersion] = OrderedDict()
+        self._policies: OrderedDict[tuple[Digest, Dtype], tuple[Policy, int]] = OrderedDict()
+
+    @property
+    def held(self) -> int:
+        """Bytes of weights that are held now."""
+        return sum(size for _, size in self._policies.values())
+
+    def version(self, digest: Digest, folder: Path) -> CheckedVersion:
+        """The version with this digest.
+
+        Raises:
+            BadVersionFolder: The folder is another version, or none.
+            UnknownEnvironment: Its environment is not installed here.
+        """
+        found = self._versions.get(digest)
+        if found is None or found.folder != folder:
+            found = open_version(folder)
+            if found.digest != digest:
+                raise BadVersionFolder(f"{folder} is version {found.digest}, not {digest}")
+            self._versions[digest] = found
+        self._versions.move_to_end(digest)
+        while len(self._versions) > MOST_OPEN:
+            self._versions.popitem(last=False)
+        return found
+
+    def policy(self, version: CheckedVersion, dtype: Dtype) -> Policy:
+        """A version's weights.
+
+        Raises:
+            OutOfMemory: They are beyond the budget, or beyond what the device has.
+            BadVersionFolder: They can't be loaded.
+        """
+        key = version.digest, dtype
+        if key not in self._policies:
+            size = version.model.parameters * _BYTES[dtype]
+            if size > self._budget:
+                raise OutOfMemory(
+                    f"the weights of {version.digest} take {size:,} bytes, and {self._budget:,} are allowed",
+                    hint="raise the validator's policy_memory",
+                )
+            self._make_room(self._budget - size)
+            self._policies[key] = self._load(version, dtype), size
+        self._policies.move_to_end(key)
+        return self._policies[key][0]
+
+    def _load(self, version: CheckedVersion, dtype: Dtype) -> Policy:
+        try:
+            return load_policy(version.folder, dtype=dtype, device=self._device)
+        except OutOfMemory:
+            if not self._policies:
+                raise
+        self._make_room(0)
+        return load_policy(version.folder, dtype=dtype, device=self._device)
+
+    def _make_room(self, left: int) -> None:
+        while self._policies and self.held > left:
+            _, (policy, _) = self._policies.popitem(last=False)
+            policy.drop()
