@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 import structlog
@@ -19,6 +20,7 @@ from protocol.keystores import find_key
 from protocol.wire.nodes import Registration, RuntimeKind
 from worker.chain import open_chain
 from worker.daemon import Daemon, DaemonParts
+from worker.delivery import PoolDelivery
 from worker.gpus import GpuInventory, read_gpus
 from worker.hardware import read_hardware, read_software
 from worker.runtime.docker import DockerRuntime, engine_socket
@@ -96,8 +98,18 @@ async def describe_software(runtime: Runtime, inventory: GpuInventory) -> tuple[
         return None, False
 
 
-async def run_worker(settings: WorkerSettings) -> None:
+RuntimeChoice = Callable[[WorkerSettings, Address, StateDirectory], Awaitable[Runtime]]
+
+
+async def run_worker(
+    settings: WorkerSettings, *, choose: RuntimeChoice = choose_runtime, deliver: type[PoolDelivery] = PoolDelivery
+) -> None:
     """Runs a worker until SIGTERM or SIGINT.
+
+    Args:
+        settings: What it was told.
+        choose: Chooses what tasks run in.
+        deliver: What carries files to the pool.
 
     Raises:
         MusterError: It can't start: no key, a state directory in use, no runtime, a broken deployment file.
@@ -108,7 +120,7 @@ async def run_worker(settings: WorkerSettings) -> None:
     state = StateDirectory(settings.state.expanduser().absolute())
     async with AsyncExitStack() as stack:
         stack.enter_context(StateLock(state, key.address))
-        runtime = await choose_runtime(settings, key.address, state)
+        runtime = await choose(settings, key.address, state)
         inventory = await asyncio.to_thread(read_gpus)
         docker_version, gpu_containers = await describe_software(runtime, inventory)
         software = read_software([runtime.kind], docker_version=docker_version, gpu_containers=gpu_containers)
@@ -142,6 +154,7 @@ async def run_worker(settings: WorkerSettings) -> None:
                 clock=clock,
                 task_user=runtime.user if isinstance(runtime, ProcessRuntime) else None,
                 warnings=[WARNING] if runtime.kind is RuntimeKind.PROCESS else [],
+                deliver=deliver,
             )
         )
         loop = asyncio.get_running_loop()

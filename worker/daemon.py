@@ -74,6 +74,8 @@ class DaemonParts:
     clock: Clock
     task_user: int | None = None
     warnings: Sequence[str] = ()
+    deliver: type[PoolDelivery] = PoolDelivery
+    """What carries files to the pool."""
     transport: httpx.AsyncBaseTransport | None = None
     """Of the orchestrator, in tests that serve it in the same process."""
 
@@ -94,7 +96,7 @@ class Daemon:
         self._stopping = asyncio.Event()
         self._leaving = False
         self._queue = QueueStore(state.queue, state.spool)
-        self._delivery = PoolDelivery(key=parts.key, pool_id=settings.pool_id, chain=parts.chain, clock=parts.clock)
+        self._delivery = parts.deliver(key=parts.key, pool_id=settings.pool_id, chain=parts.chain, clock=parts.clock)
         self._runner = QueueRunner(self._queue, self._delivery, clock=parts.clock)
         self.converger = Converger(
             runtime=parts.runtime,

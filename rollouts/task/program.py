@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import structlog
@@ -26,26 +26,31 @@ from rollouts.task.policies import PolicyStore
 _log = structlog.get_logger(__name__)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the task until SIGTERM or SIGINT; returns the exit status: 0 when told to stop, 1 when it can't go on."""
+def main(arguments: Sequence[str] | None = None, *, make: Callable[..., RolloutTask] = RolloutTask) -> int:
+    """Runs the task until SIGTERM or SIGINT; returns the exit status: 0 when told to stop, 1 when it can't go on.
+
+    Args:
+        arguments: Of the command line; None for this process's own.
+        make: Makes the task of what `RolloutTask` is made of.
+    """
     options = _parser().parse_args(arguments)
     configure_logs(level=options.log_level)
     try:
-        asyncio.run(_run(options))
+        asyncio.run(_run(options, make))
     except MusterError as error:
         _log.error("task-ended", why=error.detail, hint=error.hint, code=error.code)
         return 1
     return 0
 
 
-async def _run(options: argparse.Namespace) -> None:
+async def _run(options: argparse.Namespace, make: Callable[..., RolloutTask]) -> None:
     clock = SystemClock()
     if options.threads > 0:
         torch.set_num_threads(options.threads)
     data, shared = (Path(_told(name)) for name in ("MUSTER_DATA_DIR", "MUSTER_SHARED_DIR"))
     async with Bridge(_told("MUSTER_BRIDGE_SOCKET"), token=_told("MUSTER_BRIDGE_TOKEN"), clock=clock) as bridge:
         fetch = RelayFetch(clock=clock, allow_plain_http=options.allow_plain_http)
-        task = RolloutTask(
+        task = make(
             bridge=bridge,
             engine=open_engine(options.engine, dtype=options.dtype, device=options.device),
             policies=PolicyStore(shared, fetch=fetch, clock=clock, keep=options.keep_versions),

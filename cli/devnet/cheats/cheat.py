@@ -1,0 +1,79 @@
+"""What a cheat is: what it does, why it would pay, and what is to become of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from protocol.verdicts import ReasonCode
+from protocol.wire.runs import SlotGrant
+from rollouts.samples import RolloutFile
+from rollouts.schema import write_rollouts
+from worker.delivery import PoolDelivery
+
+if TYPE_CHECKING:
+    from cli.devnet.cheats.bench import Bench
+
+
+class End(StrEnum):
+    """What becomes of a cheat's work."""
+
+    SLASHED = "slashed"
+    """Rejected as forged: not paid, stake is lost, and the node leaves the pool."""
+    UNPAID = "rejected, unpaid"
+    """Rejected without a slash: an honest machine might, just, have made it."""
+    REFUSED = "refused at the door"
+    """It never becomes work."""
+    EXPIRES = "expires unpaid"
+    """It is work that nobody can judge."""
+
+
+class Trick:
+    """What a node does wherever it could cheat. As it stands, all of it is honest; a cheat changes one method.
+
+    One is made for each node, so that it may remember what it did before.
+    """
+
+    def wish(self, step: int) -> int:
+        """The step of which a slot is asked for, when `step` is wanted."""
+        return step
+
+    def make(self, bench: Bench, grant: SlotGrant) -> RolloutFile | None:
+        """The slot's file; None to let the slot go."""
+        return bench.file(grant)
+
+    def write(self, path: Path, file: RolloutFile) -> None:
+        """Puts the file's bytes where the worker takes them."""
+        write_rollouts(path, file)
+
+    def units(self, file: RolloutFile) -> int:
+        """The work units that are claimed."""
+        return file.units
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cheat:
+    """One way to be paid for what was not done.
+
+    Args:
+        name: Its name on the command line.
+        does: What it does, in one line.
+        gains: Why it would pay.
+        end: What becomes of its work.
+        by: What stops it: a check, or a door before the checks.
+        reasons: The reasons that a verdict may give; empty if there is none.
+        trick: Makes the changed node.
+        delivery: What carries its files to the pool.
+    """
+
+    name: str
+    does: str
+    gains: str
+    end: End
+    by: str
+    reasons: frozenset[ReasonCode] = frozenset()
+    trick: Callable[[], Trick] = Trick
+    delivery: type[PoolDelivery] = PoolDelivery

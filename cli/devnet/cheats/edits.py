@@ -1,0 +1,133 @@
+"""A finished file, changed by hand: what it earns, what it says, and how long it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from cli.devnet.cheats.bench import Bench
+from cli.devnet.cheats.cheat import Trick
+from protocol.identifiers import run_id
+from protocol.wire.runs import SlotGrant
+from rollouts.engines.interface import FinishReason
+from rollouts.samples import RolloutFile, Sample
+
+_PADDING = 8
+_OFF = 0.25
+_BONUS = 0.5
+
+
+class Rewritten(Trick):
+    """Makes an honest file, and then changes every row.
+
+    Args:
+        change: What a row becomes.
+        proven: Whether proofs and log-probabilities are then made to fit.
+    """
+
+    def __init__(self, change: Callable[[Bench, Sample], Sample], *, proven: bool = False) -> None:
+        self._change = change
+        self._proven = proven
+
+    def make(self, bench: Bench, grant: SlotGrant) -> RolloutFile:
+        """The honest file with other rows."""
+        file = bench.file(grant)
+        changed = RolloutFile(file.header, tuple(self._change(bench, sample) for sample in file.samples))
+        return bench.proven(changed) if self._proven else changed
+
+
+class Rearranged(Trick):
+    """Makes an honest file, and then leaves rows out or changes their order.
+
+    Args:
+        choose: The rows that are handed in.
+    """
+
+    def __init__(self, choose: Callable[[Sequence[Sample]], Sequence[Sample]]) -> None:
+        self._choose = choose
+
+    def make(self, bench: Bench, grant: SlotGrant) -> RolloutFile:
+        """The honest file's rows as they please."""
+        file = bench.file(grant)
+        return RolloutFile(file.header, tuple(self._choose(file.samples)))
+
+
+class WrongRun(Trick):
+    """Hands in work that it did for another run, where answers are easier."""
+
+    def make(self, bench: Bench, grant: SlotGrant) -> RolloutFile:
+        """A file of the other run."""
+        other = grant.model_copy(update={"lease": grant.lease.model_copy(update={"run": run_id("another-run")})})
+        return bench.file(other)
+
+
+class Inflated(Trick):
+    """Claims half as much work again as is in its file."""
+
+    def units(self, file: RolloutFile) -> int:
+        """More than there are tokens."""
+        return file.units + max(1, file.units // 2)
+
+
+def padded(bench: Bench, sample: Sample) -> Sample:
+    """Tokens behind the end, to be paid for more of them."""
+    if sample.finish is not FinishReason.EOS:
+        return sample
+    room = bench.recipe.sampling.max_new_tokens - len(sample.output_tokens)
+    more = np.full(min(_PADDING, room), sample.output_tokens[-1], np.int32)
+    tokens = np.concatenate([sample.output_tokens, more])
+    return replace(sample, output_tokens=tokens, logprobs=np.zeros(len(tokens), np.float32))
+
+
+def truncated(bench: Bench, sample: Sample) -> Sample:
+    """The answer cut at a limit of the cheat's own, as if that were the recipe's."""
+    limit = max(1, bench.recipe.sampling.max_new_tokens // 3)
+    if len(sample.output_tokens) <= limit:
+        return sample
+    return bench.scored(
+        replace(
+            sample,
+            output_tokens=sample.output_tokens[:limit],
+            logprobs=sample.logprobs[:limit],
+            finish=FinishReason.LENGTH,
+        )
+    )
+
+
+def edited(bench: Bench, sample: Sample) -> Sample:
+    """The right answer, written by hand."""
+    return bench.answered(sample, bench.right_answer(sample))
+
+
+def rewarded(_: Bench, sample: Sample) -> Sample:
+    """Every task solved."""
+    return replace(sample, task_reward=1.0, reward=1.0 - sample.length_penalty)
+
+
+def unpenalised(_: Bench, sample: Sample) -> Sample:
+    """No length penalty where there is one, and a bonus where there is none."""
+    penalty = 0.0 if sample.target_length is not None else -_BONUS
+    return replace(sample, length_penalty=penalty, reward=sample.task_reward - penalty)
+
+
+def unlikelier(_: Bench, sample: Sample) -> Sample:
+    """Log-probabilities that make the trainer learn more from each good answer than it should."""
+    shift = np.float32(_OFF if sample.reward > 0 else 0)
+    return replace(sample, logprobs=sample.logprobs - shift)
+
+
+def without_the_worst(samples: Sequence[Sample]) -> Sequence[Sample]:
+    """Every group less its worst answer."""
+    worst: dict[int, int] = {}
+    for place, sample in enumerate(samples):
+        if sample.group not in worst or sample.reward < samples[worst[sample.group]].reward:
+            worst[sample.group] = place
+    return [sample for place, sample in enumerate(samples) if place not in worst.values()]
+
+
+def best_first(samples: Sequence[Sample]) -> Sequence[Sample]:
+    """The best answers first; a reader that numbers rows by their place gives others' rewards to the first group."""
+    ordered = sorted(samples, key=lambda sample: sample.reward)
+    return ordered if ordered != list(samples) else list(reversed(samples))

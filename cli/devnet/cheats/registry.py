@@ -1,0 +1,460 @@
+"""All cheats by name: one for each row of docs/attacks.md."""
+
+from __future__ import annotations
+
+from cli.devnet.cheats import copies, deliveries, draws, edits, encodings, proofs, slots, weights
+from cli.devnet.cheats.cheat import Cheat, End
+from protocol.errors import NotFound
+from protocol.verdicts import ReasonCode as Reason
+
+_MODEL = frozenset({Reason.COMPUTATION_OTHER_MODEL, Reason.SAMPLING_REPLAY})
+_REPLAY = frozenset({Reason.SAMPLING_REPLAY})
+_PROOFS = frozenset({Reason.COMPUTATION_OTHER_MODEL})
+_MALFORMED = frozenset({Reason.COMPUTATION_PROOF_MALFORMED})
+_GROUPS = frozenset({Reason.SEED_GROUPS})
+_PROMPTS = frozenset({Reason.SEED_PROMPTS})
+_OTHER_WORK = frozenset({Reason.IDENTITY_OTHER_WORK})
+_SIZE = frozenset({Reason.FORMAT_TOO_LARGE, Reason.FORMAT_UNREADABLE})
+
+_BY_PREFILL = "checks 8 and 9: proofs and draws, against the version's own prefill"
+_BY_REPLAY = "check 9: the seeded draws, replayed"
+_BY_PROOFS = "check 8: TOPLOC proofs, against the version's own prefill"
+_BY_SEEDS = "check 4: the slot's plan, drawn again"
+_BY_IDENTITY = "check 3: the file against its lease"
+_BY_FORMAT = "check 2: the file is read where memory and time are limited"
+_BY_BOUNDS = "check 5: what the environment and the lease allow"
+_BY_ENDS = "check 6: how answers end"
+
+_WEIGHTS = (
+    Cheat(
+        name="another-model",
+        does="generates with another model of the same shape",
+        gains="no version has to be fetched, ever",
+        end=End.SLASHED,
+        by=_BY_PREFILL,
+        reasons=_MODEL,
+        trick=lambda: weights.OtherWeights("another", weights.another),
+    ),
+    Cheat(
+        name="smaller-model",
+        does="generates with half of the layers, and has the right model make proofs of that",
+        gains="a prefill costs a tenth of generating",
+        end=End.SLASHED,
+        by=_BY_REPLAY,
+        reasons=_REPLAY,
+        trick=weights.Smaller,
+    ),
+    Cheat(
+        name="int8",
+        does="generates with weights in eight bits",
+        gains="half the memory, and up to twice the tokens",
+        end=End.SLASHED,
+        by=_BY_PREFILL,
+        reasons=_MODEL,
+        trick=lambda: weights.OtherWeights("int8", weights.quantised(8)),
+    ),
+    Cheat(
+        name="int4",
+        does="generates with weights in four bits",
+        gains="a quarter of the memory, and up to four times the tokens",
+        end=End.SLASHED,
+        by=_BY_PREFILL,
+        reasons=_MODEL,
+        trick=lambda: weights.OtherWeights("int4", weights.quantised(4)),
+    ),
+    Cheat(
+        name="previous-checkpoint",
+        does="goes on with the version before",
+        gains="every second broadcast is saved",
+        end=End.SLASHED,
+        by=_BY_PREFILL,
+        reasons=_MODEL,
+        trick=lambda: weights.Earlier(1),
+    ),
+    Cheat(
+        name="second-previous-checkpoint",
+        does="goes on with the version before the last",
+        gains="two of three broadcasts are saved",
+        end=End.SLASHED,
+        by=_BY_PREFILL,
+        reasons=_MODEL,
+        trick=lambda: weights.Earlier(2),
+    ),
+)
+
+_DRAWS = (
+    Cheat(
+        name="other-prompt",
+        does="answers an easier prompt under the planned prompt's number",
+        gains="short prompts are cheaper, easy ones are better rewarded",
+        end=End.SLASHED,
+        by=_BY_SEEDS,
+        reasons=_PROMPTS,
+        trick=lambda: draws.OtherPrompt(says_so=False),
+    ),
+    Cheat(
+        name="chosen-index",
+        does="answers a prompt of its choice",
+        gains="it has the answer already",
+        end=End.SLASHED,
+        by=_BY_SEEDS,
+        reasons=_PROMPTS,
+        trick=lambda: draws.OtherPrompt(says_so=True),
+    ),
+    Cheat(
+        name="best-of-n",
+        does="draws every answer four times and keeps the best",
+        gains="better rewards, where a pool pays for them",
+        end=End.SLASHED,
+        by=_BY_REPLAY,
+        reasons=_REPLAY,
+        trick=draws.BestOf,
+    ),
+    Cheat(
+        name="own-temperature",
+        does="draws at 0.8 of the temperature, and reports what the right one would give",
+        gains="better rewards",
+        end=End.SLASHED,
+        by=_BY_REPLAY,
+        reasons=_REPLAY,
+        trick=draws.OtherParameters,
+    ),
+    Cheat(
+        name="greedy",
+        does="takes the likeliest token each time",
+        gains="speculative decoding becomes much faster",
+        end=End.SLASHED,
+        by=_BY_REPLAY,
+        reasons=_REPLAY,
+        trick=lambda: draws.OtherParameters(temperature=1.0, top_k=1),
+    ),
+    Cheat(
+        name="early-eos",
+        does="writes an end token halfway through each answer",
+        gains="half of the work for each sample",
+        end=End.SLASHED,
+        by=_BY_REPLAY,
+        reasons=_REPLAY,
+        trick=draws.EarlyEnd,
+    ),
+)
+
+_EDITS = (
+    Cheat(
+        name="padded",
+        does="appends tokens behind the end of each answer",
+        gains="tokens are what is paid",
+        end=End.SLASHED,
+        by=_BY_ENDS,
+        reasons=frozenset({Reason.TERMINATION_LATE}),
+        trick=lambda: edits.Rewritten(edits.padded, proven=True),
+    ),
+    Cheat(
+        name="truncated",
+        does="cuts answers at a limit of its own",
+        gains="long answers are the dear ones",
+        end=End.SLASHED,
+        by=_BY_ENDS,
+        reasons=frozenset({Reason.TERMINATION_EARLY}),
+        trick=lambda: edits.Rewritten(edits.truncated, proven=True),
+    ),
+    Cheat(
+        name="edited-text",
+        does="writes the right answers by hand, with honest proofs of them",
+        gains="every answer is rewarded, and none is generated",
+        end=End.SLASHED,
+        by=_BY_REPLAY,
+        reasons=_REPLAY,
+        trick=lambda: edits.Rewritten(edits.edited, proven=True),
+    ),
+    Cheat(
+        name="reward-tampered",
+        does="says that every task is solved",
+        gains="better rewards",
+        end=End.SLASHED,
+        by="check 7: every row scored again",
+        reasons=frozenset({Reason.REWARD_DIFFERS}),
+        trick=lambda: edits.Rewritten(edits.rewarded),
+    ),
+    Cheat(
+        name="length-penalty-tampered",
+        does="takes no length penalty, or a bonus where there is none",
+        gains="better rewards",
+        end=End.SLASHED,
+        by="checks 5 and 7: bounds, and every row scored again",
+        reasons=frozenset({Reason.REWARD_DIFFERS, Reason.BOUNDS_REWARD}),
+        trick=lambda: edits.Rewritten(edits.unpenalised),
+    ),
+    Cheat(
+        name="logprobs-tampered",
+        does="reports good answers as less likely than they were",
+        gains="steers what the trainer learns",
+        end=End.SLASHED,
+        by="check 10: log-probabilities, against the version's own",
+        reasons=frozenset({Reason.LOG_PROBABILITIES_DIFFER}),
+        trick=lambda: edits.Rewritten(edits.unlikelier),
+    ),
+    Cheat(
+        name="incomplete-group",
+        does="leaves the worst answer of each group out",
+        gains="better rewards on average",
+        end=End.SLASHED,
+        by=_BY_SEEDS,
+        reasons=_GROUPS,
+        trick=lambda: edits.Rearranged(edits.without_the_worst),
+    ),
+    Cheat(
+        name="rows-reordered",
+        does="hands rows in in another order",
+        gains="answers are judged by others' prompts where a reader counts rows",
+        end=End.SLASHED,
+        by=_BY_SEEDS,
+        reasons=_GROUPS,
+        trick=lambda: edits.Rearranged(edits.best_first),
+    ),
+    Cheat(
+        name="wrong-run",
+        does="hands in work of another run",
+        gains="one run's work is paid by two pools",
+        end=End.SLASHED,
+        by=_BY_IDENTITY,
+        reasons=_OTHER_WORK,
+        trick=edits.WrongRun,
+    ),
+    Cheat(
+        name="inflated-units",
+        does="claims half as many tokens again as are in the file",
+        gains="tokens are what is paid",
+        end=End.SLASHED,
+        by=f"{_BY_BOUNDS}; beyond the lease, bridge and ledger refuse the submission",
+        reasons=frozenset({Reason.BOUNDS_UNITS}),
+        trick=edits.Inflated,
+    ),
+)
+
+_PROOF_CHEATS = (
+    Cheat(
+        name="proofs-of-another-row",
+        does="gives each row its neighbour's proofs",
+        gains="text can be changed without computing it",
+        end=End.SLASHED,
+        by=_BY_PROOFS,
+        reasons=_PROOFS,
+        trick=proofs.Shifted,
+    ),
+    Cheat(
+        name="proofs-of-another-file",
+        does="takes the proofs of another slot's file",
+        gains="text can be had from anywhere",
+        end=End.SLASHED,
+        by=_BY_PROOFS,
+        reasons=_PROOFS,
+        trick=lambda: proofs.Borrowed(proofs.other_slot),
+    ),
+    Cheat(
+        name="proofs-of-another-node",
+        does="takes the proofs of another node's file",
+        gains="one node computes for many",
+        end=End.SLASHED,
+        by=_BY_PROOFS,
+        reasons=_PROOFS,
+        trick=lambda: proofs.Borrowed(proofs.other_node),
+    ),
+    Cheat(
+        name="constant-proof",
+        does="writes a polynomial that has the same value everywhere",
+        gains="no state has to be computed; the paper's limits let it pass on Gaussian states",
+        end=End.SLASHED,
+        by=_BY_PROOFS,
+        reasons=_PROOFS,
+        trick=lambda: proofs.Forged(proofs.constant),
+    ),
+    Cheat(
+        name="chosen-modulus",
+        does="chooses the modulus of its proofs so that one fits many",
+        gains="one proof is computed and used for ever",
+        end=End.SLASHED,
+        by=_BY_PROOFS,
+        reasons=_MALFORMED,
+        trick=lambda: proofs.Forged(proofs.chosen_modulus),
+    ),
+    Cheat(
+        name="missing-proofs",
+        does="leaves proofs out",
+        gains="nothing has to be computed, where what is missing passes",
+        end=End.SLASHED,
+        by=_BY_PROOFS,
+        reasons=_MALFORMED,
+        trick=lambda: proofs.Forged(proofs.left_out),
+    ),
+    Cheat(
+        name="surplus-proofs",
+        does="hands in twice as many proofs as there are intervals",
+        gains="the one that fits may be among them; some verifiers crash",
+        end=End.SLASHED,
+        by=_BY_PROOFS,
+        reasons=_MALFORMED,
+        trick=lambda: proofs.Forged(proofs.twice),
+    ),
+)
+
+_ENCODINGS = (
+    Cheat(
+        name="null-proofs",
+        does="has nulls where proofs belong",
+        gains="a reader that takes null for a fault of its own lets it pass",
+        end=End.SLASHED,
+        by=_BY_FORMAT,
+        reasons=frozenset({Reason.FORMAT_SCHEMA}),
+        trick=lambda: encodings.Encoded(encodings.null_proofs),
+    ),
+    Cheat(
+        name="not-finite",
+        does="writes a number that is none",
+        gains="comparisons with it are false, and it spoils the trainer's sums",
+        end=End.SLASHED,
+        by=_BY_FORMAT,
+        reasons=frozenset({Reason.FORMAT_NOT_FINITE}),
+        trick=encodings.NotFinite,
+    ),
+    Cheat(
+        name="extra-columns",
+        does="adds a column",
+        gains="reaches whoever reads everything",
+        end=End.SLASHED,
+        by=_BY_FORMAT,
+        reasons=frozenset({Reason.FORMAT_SCHEMA}),
+        trick=lambda: encodings.Encoded(encodings.extra_column),
+    ),
+    Cheat(
+        name="wrong-types",
+        does="writes rewards as text",
+        gains="breaks readers",
+        end=End.SLASHED,
+        by=_BY_FORMAT,
+        reasons=frozenset({Reason.FORMAT_SCHEMA}),
+        trick=lambda: encodings.Encoded(encodings.wrong_types),
+    ),
+    Cheat(
+        name="ten-million-rows",
+        does="hands in ten million rows of nothing",
+        gains="keeps validators from the work of others",
+        end=End.SLASHED,
+        by=_BY_FORMAT,
+        reasons=_SIZE,
+        trick=encodings.ManyRows,
+    ),
+    Cheat(
+        name="bomb",
+        does="hands in a kilobyte that becomes a gigabyte",
+        gains="a validator that dies judges nobody",
+        end=End.SLASHED,
+        by=_BY_FORMAT,
+        reasons=_SIZE,
+        trick=encodings.Bomb,
+    ),
+    Cheat(
+        name="not-parquet",
+        does="hands in noise",
+        gains="nothing has to be computed",
+        end=End.SLASHED,
+        by=_BY_FORMAT,
+        reasons=frozenset({Reason.FORMAT_UNREADABLE}),
+        trick=encodings.NotParquet,
+    ),
+)
+
+_COPIES = (
+    Cheat(
+        name="replayed",
+        does="hands one file in for every slot",
+        gains="one slot is done, all are paid",
+        end=End.SLASHED,
+        by=_BY_IDENTITY,
+        reasons=_OTHER_WORK,
+        trick=copies.Replayed,
+    ),
+    Cheat(
+        name="replayed-reencoded",
+        does="hands one slot's samples in for every slot, under each slot's name and another hash",
+        gains="one slot is done, all are paid",
+        end=End.SLASHED,
+        by=_BY_SEEDS,
+        reasons=_PROMPTS,
+        trick=copies.Reencoded,
+    ),
+    Cheat(
+        name="two-nodes-same-rollouts",
+        does="hands in what another node of its owner did",
+        gains="one machine is paid as two",
+        end=End.SLASHED,
+        by=_BY_SEEDS,
+        reasons=_PROMPTS,
+        trick=copies.SameAsAnother,
+    ),
+)
+
+_DOORS = (
+    Cheat(
+        name="skipped-index",
+        does="leases slots, looks at them, and hands in the better half",
+        gains="better rewards on average",
+        end=End.REFUSED,
+        by="the orchestrator: a node that delivers too small a share of its leases rests",
+        trick=slots.PickySlots,
+    ),
+    Cheat(
+        name="stale-step",
+        does="asks for slots of a step that is over",
+        gains="its old files could be handed in",
+        end=End.REFUSED,
+        by="the orchestrator: a step outside the run's window has no slots",
+        trick=lambda: slots.OtherStep(slots.STALE),
+    ),
+    Cheat(
+        name="future-step",
+        does="asks for slots of a step that has not come",
+        gains="it could work ahead with a version that is there already",
+        end=End.REFUSED,
+        by="the orchestrator: a step outside the run's window has no slots",
+        trick=lambda: slots.OtherStep(slots.FUTURE),
+    ),
+    Cheat(
+        name="swapped-upload",
+        does="signs one file and uploads another",
+        gains="it could decide afterwards which file it was",
+        end=End.REFUSED,
+        by="the object store: a key holds the bytes whose SHA-256 it names, or nothing",
+        delivery=deliveries.SwappedUpload,
+    ),
+    Cheat(
+        name="no-upload",
+        does="submits files that it never uploads",
+        gains="it is paid where a file that can't be judged is",
+        end=End.EXPIRES,
+        by="the orchestrator carries no work without its file; carried by the node itself, it expires",
+        delivery=deliveries.NoUpload,
+    ),
+    Cheat(
+        name="banned-in-between",
+        does="goes on working after it was banned, and submits that",
+        gains="its open leases are still paid",
+        end=End.REFUSED,
+        by="the ledger: who is no member submits nothing",
+    ),
+)
+
+CHEATS: dict[str, Cheat] = {
+    cheat.name: cheat for cheat in (*_WEIGHTS, *_DRAWS, *_EDITS, *_PROOF_CHEATS, *_ENCODINGS, *_COPIES, *_DOORS)
+}
+
+
+def find_cheat(name: str) -> Cheat:
+    """The cheat of this name.
+
+    Raises:
+        NotFound: There is none.
+    """
+    if name not in CHEATS:
+        raise NotFound(f"there is no cheat {name[:40]!r}", hint=f"there are: {', '.join(CHEATS)}")
+    return CHEATS[name]
