@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
+from ledger.events import WorkSubmitted
 from protocol.identifiers import Address, Digest
 from protocol.leases import Lease
 
@@ -39,6 +41,24 @@ class SubmittedWork:
     units: int
     block: int
     transaction: Digest
+
+    @classmethod
+    def of(cls, event: WorkSubmitted) -> Self:
+        """The submission that an event tells of."""
+        return cls(
+            key=event.key,
+            pool_id=event.pool_id,
+            node=event.node,
+            run=event.run,
+            step=event.step,
+            index=event.index,
+            version=event.version,
+            checkpoint=event.checkpoint,
+            sha256=event.sha256,
+            units=event.units,
+            block=event.log.block_number,
+            transaction=event.log.transaction,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,7 +165,12 @@ class Ledger:
         return [each for each in known if await self.pools.is_validator(pool_id, each)]
 
     async def history(
-        self, kind: type[E], *, pool_id: int | None = None, second: Address | Digest | None = None
+        self,
+        kind: type[E],
+        *,
+        pool_id: int | None = None,
+        second: Address | Digest | None = None,
+        third: Digest | None = None,
     ) -> list[E]:
         """Every event of a kind since the deployment, oldest first.
 
@@ -175,12 +180,13 @@ class Ledger:
             kind: Which event.
             pool_id: Only this pool's, for events whose first topic is a pool.
             second: Only those with this as their second topic: a node's joinings, a run's announcements; needs a pool.
+            third: Only those with this as their third topic, a work key say; needs the second.
         """
         topics: list[str | None] = [topic_of(kind)]
         if pool_id is not None:
             topics.append(f"0x{pool_id:064x}")
             if second is not None:
-                topics.append("0x" + second[2:].lower().rjust(64, "0"))
+                topics += ["0x" + each[2:].lower().rjust(64, "0") for each in (second, third) if each is not None]
         contract = next(contract for contract, kinds in EVENTS.items() if kind in kinds)
         logs = await self._logs(self.deployment[contract], topics, self.deployment.block, await self.block())
         decoded = (self._decoder.decode(log) for log in logs)

@@ -66,6 +66,7 @@ class Epochs:
         self._key = key
         self._pool_id = pool_id
         self._settled = settled
+        self.validator = key.address
         self._remembered: OrderedDict[int, Commitment | None] = OrderedDict()
 
     def secret(self, epoch: int) -> bytes:
@@ -81,7 +82,7 @@ class Epochs:
 
     async def latest(self) -> int:
         """The newest epoch that was committed; 0 before the first."""
-        return await self._ledger.audits.latest(pool_id=self._pool_id, validator=self._key.address)
+        return await self._ledger.audits.latest(pool_id=self._pool_id, validator=self.validator)
 
     async def secret_before(self, block: int) -> EpochSecret | None:
         """The secret that draws for a submission in `block`: of the newest epoch that was committed before that block.
@@ -113,7 +114,7 @@ class Epochs:
 
     async def is_ours_to_reveal(self, epoch: int) -> bool:
         """Whether an epoch's secret follows from this key and is not revealed yet."""
-        found = await self._ledger.audits.get(pool_id=self._pool_id, validator=self._key.address, epoch=epoch)
+        found = await self._ledger.audits.get(pool_id=self._pool_id, validator=self.validator, epoch=epoch)
         if found is None or found.commitment != self._commitment_of(epoch):
             return False
         return found.secret == ZERO_DIGEST
@@ -123,12 +124,12 @@ class Epochs:
         await self._ledger.audits.reveal(pool_id=self._pool_id, epoch=epoch, secret=self.secret(epoch))
 
     def _commitment_of(self, epoch: int) -> Digest:
-        return commitment_of(pool_id=self._pool_id, validator=self._key.address, epoch=epoch, secret=self.secret(epoch))
+        return commitment_of(pool_id=self._pool_id, validator=self.validator, epoch=epoch, secret=self.secret(epoch))
 
     async def _commitment(self, epoch: int, *, settled_at: int) -> Commitment | None:
         if epoch in self._remembered:
             return self._remembered[epoch]
-        found = await self._ledger.audits.get(pool_id=self._pool_id, validator=self._key.address, epoch=epoch)
+        found = await self._ledger.audits.get(pool_id=self._pool_id, validator=self.validator, epoch=epoch)
         # An epoch that was passed over is so for ever: numbers only grow. A fresh one may go with a reorganisation.
         if found is None or found.block <= settled_at:
             self._remembered[epoch] = found

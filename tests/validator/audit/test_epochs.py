@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from ledger.client import Ledger
 from ledger.client.audits import commitment_of
 from ledger.errors import TransactionReverted
+from ledger.events import SecretCommitted, SecretRevealed
 from protocol.identifiers import ZERO_ADDRESS, address
 from protocol.keys import Key
 from tests.ledger.client.conftest import POOL, World
 from validator.audit.epochs import Epochs, secret_of
+from validator.loops.epochs import EpochLoop
 
 PLACE: dict[str, Any] = {"chain_id": 31337, "contract": ZERO_ADDRESS, "pool_id": 1, "epoch": 1}
 
@@ -78,4 +82,49 @@ async def test_what_this_key_committed_with_other_software_draws_nothing(world: 
     assert found.epoch == 8
 
 
+async def test_an_epoch_begins_each_length_and_the_former_secret_is_shown_over_any_restart(world: World) -> None:
+    ledger, key = await world.as_("validator"), world.keys["validator"]
+
+    def restarted() -> EpochLoop:
+        return EpochLoop(ledger, Epochs(ledger, key, pool_id=POOL), pool_id=POOL, length=LENGTH)
+
+    running = restarted()
+    for _ in range(3):  # nothing more is due before the length has passed
+        await running.round()
+    assert await running_epochs(ledger) == ([1], [])
+    await restarted().round()  # killed and started again within the epoch
+    assert await running_epochs(ledger) == ([1], [])
+    await world.warp(LENGTH)
+    await running.round()
+    assert await running_epochs(ledger) == ([1, 2], [1])
+    for _ in range(2):
+        await world.warp(LENGTH)
+        await Epochs(ledger, key, pool_id=POOL).commit_next()  # killed before it could show the former
+    assert await running_epochs(ledger) == ([1, 2, 3, 4], [1])
+    await restarted().round()
+    assert await running_epochs(ledger) == ([1, 2, 3, 4], [1, 2, 3])
+
+
+async def test_a_secret_is_not_shown_while_a_reorganisation_could_take_the_next_commitment_back(world: World) -> None:
+    ledger, key = await world.as_("validator"), world.keys["validator"]
+    loop = EpochLoop(ledger, Epochs(ledger, key, pool_id=POOL), pool_id=POOL, length=LENGTH, settled=3)
+    await loop.round()
+    await world.warp(LENGTH)
+    shown = []
+    for _ in range(5):
+        await loop.round()
+        shown.append((await running_epochs(ledger))[1])
+        await world.controls.mine()
+    assert shown[0] == []
+    assert shown[-1] == [1]
+
+
+async def running_epochs(ledger: Ledger) -> tuple[list[int], list[int]]:
+    """Which epochs were committed, and which were revealed."""
+    committed = await ledger.history(SecretCommitted, pool_id=POOL, second=ledger.address)
+    revealed = await ledger.history(SecretRevealed, pool_id=POOL, second=ledger.address)
+    return [each.epoch for each in committed], [each.epoch for each in revealed]
+
+
+LENGTH = timedelta(minutes=5)
 VECTOR = "b2342211df652fdef44cc19b4f3456223bad0c937235d663e626a01549dc1d36"

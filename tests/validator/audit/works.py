@@ -54,7 +54,9 @@ async def carried(world: World, items: Sequence[Submission]) -> list[SubmittedWo
     carrier = await world.as_("orchestrator")
     await carrier.work.submit_batch(items)
     keys = {item.lease.key.hash for item in items}
-    return [_read(event) for event in await carrier.history(WorkSubmitted, pool_id=POOL) if event.key in keys]
+    return [
+        SubmittedWork.of(event) for event in await carrier.history(WorkSubmitted, pool_id=POOL) if event.key in keys
+    ]
 
 
 async def submitted(world: World, *, index: int = 0) -> SubmittedWork:
@@ -73,21 +75,4 @@ def with_lease(item: Submission, world: World, *, signer: str = "orchestrator", 
         lease=lease,
         lease_signature=lease.sign(world.keys[signer], domain),
         node_signature=word.sign(key, domain),
-    )
-
-
-def _read(event: WorkSubmitted) -> SubmittedWork:
-    return SubmittedWork(
-        key=event.key,
-        pool_id=event.pool_id,
-        node=event.node,
-        run=event.run,
-        step=event.step,
-        index=event.index,
-        version=event.version,
-        checkpoint=event.checkpoint,
-        sha256=event.sha256,
-        units=event.units,
-        block=event.log.block_number,
-        transaction=event.log.transaction,
     )

@@ -1,0 +1,76 @@
+"""Which verdicts are looked at again, and what a contradiction is."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.identifiers import Digest, address, digest
+from protocol.verdicts import Outcome
+from validator.audit.second_looks import LookPolicy, contradicts, is_chosen
+from validator.turns import delay_of, rank_of
+
+keys = st.binary(min_size=32, max_size=32).map(digest)
+addresses = st.binary(min_size=20, max_size=20).map(lambda raw: address("0x" + raw.hex()))
+A, R, F = Outcome.ACCEPTED, Outcome.REJECTED, Outcome.FORGED
+
+
+@pytest.mark.parametrize(
+    ("first", "own", "disputed"),
+    [
+        (A, A, False),
+        (A, R, False),  # near the limits: the doubt is the node's
+        (A, F, True),
+        (R, A, True),
+        (R, R, False),
+        (R, F, True),
+        (F, A, True),
+        (F, R, True),
+        (F, F, False),
+    ],
+)
+def test_what_is_sure_or_unjust_is_disputed(first: Outcome, own: Outcome, *, disputed: bool) -> None:
+    assert contradicts(first, own) is disputed
+
+
+@given(secret=st.binary(min_size=32, max_size=32), key=keys)
+def test_a_share_of_none_chooses_nothing_and_one_of_all_everything(secret: bytes, key: Digest) -> None:
+    assert not is_chosen(secret, key, 0)
+    assert is_chosen(secret, key, 1)
+
+
+def test_about_as_many_verdicts_are_chosen_as_the_share_says_and_another_secret_chooses_others() -> None:
+    named = [digest(number.to_bytes(32, "big")) for number in range(4000)]
+    share = LookPolicy().share(Outcome.ACCEPTED)
+    one, other = ({key for key in named if is_chosen(bytes([byte]) * 32, key, share)} for byte in (1, 2))
+    for chosen in (one, other):
+        assert 130 < len(chosen) < 270  # 200, give or take five standard deviations; nothing here is random
+    assert len(one & other) < 40
+
+
+@given(key=keys, validators=st.lists(addresses, min_size=1, max_size=8, unique=True))
+def test_every_validator_has_its_own_rank_and_all_agree(key: Digest, validators: list[str]) -> None:
+    known = [address(each) for each in validators]
+    ranks = [rank_of(key, each, known) for each in known]
+    assert sorted(ranks) == list(range(len(known)))
+    assert ranks == [rank_of(key, each, reversed(known)) for each in known]
+
+
+@given(key=keys, validators=st.lists(addresses, min_size=2, max_size=8, unique=True), gone=st.integers(0, 7))
+def test_when_one_goes_the_order_of_the_others_stays(key: Digest, validators: list[str], gone: int) -> None:
+    known = sorted(
+        (address(each) for each in validators), key=lambda each: rank_of(key, each, map(address, validators))
+    )
+    left = known[: gone % len(known)] + known[gone % len(known) + 1 :]
+    assert [rank_of(key, each, left) for each in left] == list(range(len(left)))
+
+
+def test_nobody_waits_for_the_dead_until_it_is_too_late() -> None:
+    second, minute = timedelta(seconds=1), timedelta(minutes=1)
+    assert delay_of(0, takeover=minute, left=timedelta(hours=1)) == timedelta()
+    assert delay_of(2, takeover=minute, left=timedelta(hours=1)) == 2 * minute
+    assert delay_of(7, takeover=minute, left=6 * second) == 3 * second
+    assert delay_of(7, takeover=minute, left=-second) == timedelta()

@@ -1,0 +1,67 @@
+"""Which verdicts of others are looked at again, and what follows when they turn out otherwise. Pure.
+
+A second look is a whole examination with every row computed again. It goes both ways: at work that was accepted, lest a
+validator pays for forgery, and at work that was rejected or called forged, lest a node pays for a validator's mistake.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+
+from ledger.client.work import Work
+from protocol.identifiers import Address, Digest
+from protocol.verdicts import Outcome
+
+TAG = b"muster-second-look-v1"
+"""Keeps this use of an epoch's secret apart from the draw of rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookPolicy:
+    """How many of other validators' provisional verdicts are looked at again.
+
+    Args:
+        accepted: Of those that accept, 0 to 1.
+        refused: Of those that reject or say forged, 0 to 1. More, because they are few and cost a node dearly.
+    """
+
+    accepted: float = 0.05
+    refused: float = 0.25
+
+    def share(self, outcome: Outcome) -> float:
+        """The share for a verdict's outcome."""
+        return self.accepted if outcome is Outcome.ACCEPTED else self.refused
+
+
+def is_chosen(secret: bytes, key: Digest, share: float) -> bool:
+    """Whether a verdict is among the share: by an epoch's secret, so that who gave it could not know.
+
+    Args:
+        secret: 32 bytes that only this validator knows yet.
+        key: The work key.
+        share: 0 chooses none, 1 all.
+    """
+    drawn = hmac.digest(secret, TAG + bytes.fromhex(key[2:]), hashlib.sha256)
+    return int.from_bytes(drawn[:6], "big") < share * (1 << 48)
+
+
+def contradicts(first: Outcome, own: Outcome) -> bool:
+    """Whether what a second look found is worth a dispute: what is sure, or unjust to the node.
+
+    Forgery that another did not see is disputed, and so is a refusal of work that is clean. A mere rejection rests on
+    measurements near their limits, where honest validators may differ; the doubt is the node's.
+    """
+    match own:
+        case Outcome.FORGED:
+            return first is not Outcome.FORGED
+        case Outcome.ACCEPTED:
+            return first is not Outcome.ACCEPTED
+        case Outcome.REJECTED:
+            return first is Outcome.FORGED
+
+
+def may_decide(me: Address, work: Work) -> bool:
+    """Whether `me` may give the verdict that ends a dispute: neither party of it, nor the first judge (decision 4)."""
+    return me not in {work.judge, work.disputer, work.node, work.provider}

@@ -1,0 +1,92 @@
+"""Begins an epoch each `length`, and shows the secrets of those that are over. The ledger remembers, this does not."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import structlog
+
+from ledger.client import Ledger
+from ledger.errors import TransactionReverted
+from ledger.events import SecretCommitted, SecretRevealed
+from protocol.identifiers import Address
+from validator.audit.epochs import Epochs
+
+_log = structlog.get_logger(__name__)
+
+AT_ONCE = 16
+"""Secrets that are shown in one round: after a long absence there are many."""
+
+
+class EpochLoop:
+    """One validator's commitments and revelations.
+
+    Args:
+        ledger: Holds the validator's key.
+        epochs: Its secrets.
+        pool_id: The pool.
+        length: How long an epoch lasts, by the chain's time. Short ones let others recompute draws sooner; each costs
+            two small transactions.
+        settled: Blocks on top of a commitment before the former secret is shown. A reorganisation that took the
+            commitment back would let a submission in between be drawn with a secret that everybody knows.
+    """
+
+    def __init__(self, ledger: Ledger, epochs: Epochs, *, pool_id: int, length: timedelta, settled: int = 0) -> None:
+        self._ledger = ledger
+        self._epochs = epochs
+        self._pool_id = pool_id
+        self._length = length
+        self._settled = settled
+        self._hidden: set[int] | None = None
+
+    async def round(self) -> None:
+        """Does what is due.
+
+        Raises:
+            ChainUnavailable: The chain can't be asked.
+            TransactionReverted: This key is no validator of the pool.
+        """
+        if self._hidden is None:
+            self._hidden = await self._unrevealed()
+        latest = await self._epochs.latest()
+        if latest == 0 or await self._is_over(latest):
+            latest = await self._begin(latest)
+        self._hidden.add(latest)
+        begun = await self._commitment_block(latest)
+        if begun is None or await self._ledger.block() < begun + self._settled:
+            return
+        for epoch in sorted(each for each in self._hidden if each < latest)[:AT_ONCE]:
+            if await self._epochs.is_ours_to_reveal(epoch):
+                await self._epochs.reveal(epoch)
+                _log.info("epoch-revealed", epoch=epoch)
+            self._hidden.discard(epoch)
+
+    async def _begin(self, latest: int) -> int:
+        try:
+            epoch = await self._epochs.commit_next()
+        except TransactionReverted as error:
+            if error.name != "EpochNotNewer":
+                raise
+            return latest  # another process with this key was faster; the next round sees its epoch
+        _log.info("epoch-begun", epoch=epoch)
+        return epoch
+
+    async def _is_over(self, epoch: int) -> bool:
+        found = await self._ledger.audits.get(pool_id=self._pool_id, validator=self._me, epoch=epoch)
+        return found is None or await self._now() - found.committed_at >= self._length
+
+    async def _commitment_block(self, epoch: int) -> int | None:
+        found = await self._ledger.audits.get(pool_id=self._pool_id, validator=self._me, epoch=epoch)
+        return None if found is None else found.block
+
+    async def _unrevealed(self) -> set[int]:
+        committed = await self._ledger.history(SecretCommitted, pool_id=self._pool_id, second=self._me)
+        revealed = await self._ledger.history(SecretRevealed, pool_id=self._pool_id, second=self._me)
+        return {event.epoch for event in committed} - {event.epoch for event in revealed}
+
+    async def _now(self) -> datetime:
+        return await self._ledger.now()
+
+    @property
+    def _me(self) -> Address:
+        return self._epochs.validator

@@ -1,0 +1,214 @@
+"""Follows verdicts on the ledger: keeps the nodes' records, and has others' verdicts and disputes looked at again.
+
+What it puts into the queue twice does no harm, and what is true of a piece of work is asked of the ledger.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import structlog
+
+from ledger.client import Ledger
+from ledger.client.work import Work, WorkStatus
+from ledger.events import LedgerEvent, VerdictGiven, WorkDisputed, WorkSubmitted
+from ledger.following import Following
+from protocol.identifiers import Address, Digest
+from protocol.verdicts import Outcome, ReasonCode
+from validator.audit.epochs import Epochs
+from validator.audit.second_looks import LookPolicy, is_chosen, may_decide
+from validator.items import Kind
+from validator.store.queue import NewItem, WorkQueue
+from validator.store.records import Judged, NodeRecords
+from validator.submissions import SubmittedWork
+from validator.turns import delay_of, rank_of
+
+_log = structlog.get_logger(__name__)
+
+FOLLOWED = (VerdictGiven, WorkDisputed)
+"""Events of `WorkLedger` that this loop reads."""
+
+MOST_AFTER_FAILURE = 1000
+"""A node's newest verdicts that are considered when it failed."""
+
+
+@dataclass(slots=True)
+class LookCounts:
+    """What was put into the queue since the start."""
+
+    drawn: int = 0
+    """Others' verdicts that the secret chose."""
+    after_failure: int = 0
+    """Others' acceptances of a node whose work failed."""
+    disputes: int = 0
+    """Disputes between others that are ours to decide."""
+    doubtful: int = 0
+    """Provisional acceptances of our own, of nodes that failed since: they can't be taken back."""
+
+
+class SecondLooks:
+    """One validator's reading of verdicts and disputes.
+
+    Args:
+        ledger: To read.
+        following: Follows `FOLLOWED`, under a name that no other validator on the same Redis uses.
+        queue: Where looks wait to be taken.
+        records: This validator's.
+        epochs: Its secrets: they choose what is looked at.
+        pool_id: The pool.
+        policy: How much is looked at.
+        takeover: How long each validator before this one has for a dispute.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        following: Following,
+        *,
+        queue: WorkQueue,
+        records: NodeRecords,
+        epochs: Epochs,
+        pool_id: int,
+        policy: LookPolicy,
+        takeover: timedelta,
+    ) -> None:
+        self._ledger = ledger
+        self._following = following
+        self._queue = queue
+        self._records = records
+        self._epochs = epochs
+        self._pool_id = pool_id
+        self._policy = policy
+        self._takeover = takeover
+        self._me = epochs.validator
+        self.counts = LookCounts()
+
+    async def round(self) -> int:
+        """Reads one batch of events; returns how many of them counted.
+
+        Raises:
+            ChainUnavailable: The chain can't be asked; the batch comes again.
+            StoreUnavailable: Redis can't.
+            CursorTooOld: Everything is read from the start; nothing is counted twice.
+        """
+        batch = await self._following.poll(self._ledger)
+        decoded = [self._following.decode(each.log) for each in batch.events if not each.reverted]
+        events = [event for event in decoded if getattr(event, "pool_id", None) == self._pool_id]
+        await self._keep_records([event for event in events if isinstance(event, VerdictGiven)])
+        await self._put(await self._wanted(events))
+        await self._following.commit(batch)
+        return len(events)
+
+    # Records
+
+    async def _keep_records(self, verdicts: Sequence[VerdictGiven]) -> None:
+        by_node: dict[Address, list[Judged]] = defaultdict(list)
+        for event in verdicts:
+            if event.reason < ReasonCode.INFRASTRUCTURE:  # what a person decided says nothing of the node
+                by_node[event.node].append(await self._judged(event))
+        for node, judged in by_node.items():
+            await self._records.note(node, judged)
+
+    async def _judged(self, event: VerdictGiven) -> Judged:
+        place = (event.log.block_number, event.log.index)
+        clean = event.outcome is Outcome.ACCEPTED
+        # Of what is clean nobody asks when it was, and the time of a block costs a question.
+        at = 0 if clean else await self._ledger.block_time(event.log.block_number)
+        return Judged(
+            key=event.key,
+            outcome=event.outcome,
+            own=event.validator == self._me,
+            at=datetime.fromtimestamp(at, UTC),
+            place=place,
+        )
+
+    # Looks
+
+    async def _wanted(self, events: Sequence[LedgerEvent | None]) -> dict[tuple[Digest, Kind], NewItem]:
+        wanted: dict[tuple[Digest, Kind], NewItem] = {}
+        for event in events:
+            found: list[NewItem] = []
+            match event:
+                case VerdictGiven():
+                    found = [*await self._drawn(event), *await self._after_failure(event)]
+                case WorkDisputed():
+                    found = await self._dispute(event)
+                case _:
+                    pass
+            wanted |= {(item.work.key, item.kind): item for item in found}
+        return wanted
+
+    async def _drawn(self, event: VerdictGiven) -> list[NewItem]:
+        share = self._policy.share(event.outcome)
+        if event.decisive or event.validator == self._me or share <= 0:
+            return []
+        secret = await self._epochs.secret_before(event.log.block_number)
+        # Before the first epoch the choice is by a secret that is never shown.
+        if not is_chosen(self._epochs.secret(0) if secret is None else secret.secret, event.key, share):
+            return []
+        found = await self._second_look(event.node, event.key)
+        self.counts.drawn += len(found)
+        return found
+
+    async def _after_failure(self, event: VerdictGiven) -> list[NewItem]:
+        """Everything of a node that failed just now which others accepted and which can still be disputed."""
+        if event.outcome is Outcome.ACCEPTED or event.reason >= ReasonCode.INFRASTRUCTURE:
+            return []
+        work, terms = await self._ledger.work.get(event.key), await self._ledger.pools.terms(self._pool_id)
+        now = await self._ledger.now()
+        if work is None or now - work.since > terms.challenge_period:
+            return []
+        every = await self._ledger.history(VerdictGiven, pool_id=self._pool_id, second=event.node)
+        found, doubtful = [], 0
+        for one in every[: -MOST_AFTER_FAILURE - 1 : -1]:
+            if one.outcome is not Outcome.ACCEPTED or one.decisive:
+                continue
+            standing = await self._ledger.work.get(one.key)
+            if standing is None or standing.status is not WorkStatus.PROVISIONAL:
+                continue
+            if standing.deadline is None or standing.deadline < now:
+                break  # older ones are no younger
+            if one.validator == self._me:
+                doubtful += 1
+            else:
+                found += await self._second_look(one.node, one.key)
+        if doubtful:
+            _log.warning("own-verdicts-doubtful", node=event.node, verdicts=doubtful, failed=event.key)
+        self.counts.doubtful += doubtful
+        self.counts.after_failure += len(found)
+        return found
+
+    async def _second_look(self, node: Address, key: Digest) -> list[NewItem]:
+        work = await self._ledger.work.get(key)
+        if work is None or work.status is not WorkStatus.PROVISIONAL or self._me in {work.node, work.provider}:
+            return []
+        return await self._items(node, work, key, Kind.SECOND_LOOK)
+
+    async def _dispute(self, event: WorkDisputed) -> list[NewItem]:
+        work = await self._ledger.work.get(event.key)
+        if work is None or work.status is not WorkStatus.DISPUTED or not may_decide(self._me, work):
+            return []
+        validators = await self._ledger.validators(self._pool_id)
+        if self._me not in validators:
+            return []
+        rank = rank_of(event.key, self._me, [each for each in validators if may_decide(each, work)])
+        left = timedelta() if work.deadline is None else work.deadline - await self._ledger.now()
+        delay = delay_of(rank, takeover=self._takeover, left=left)
+        self.counts.disputes += 1
+        return await self._items(event.node, work, event.key, Kind.DISPUTE, delay=delay)
+
+    async def _items(
+        self, node: Address, work: Work, key: Digest, kind: Kind, *, delay: timedelta = timedelta()
+    ) -> list[NewItem]:
+        submitted = await self._ledger.history(WorkSubmitted, pool_id=self._pool_id, second=node, third=key)
+        if not submitted or work.deadline is None:
+            return []
+        deadline_s = int(work.deadline.timestamp())
+        return [NewItem(work=SubmittedWork.of(submitted[-1]), kind=kind, deadline_s=deadline_s, delay=delay)]
+
+    async def _put(self, wanted: dict[tuple[Digest, Kind], NewItem]) -> None:
+        if wanted:
+            await self._queue.put(list(wanted.values()))

@@ -1,0 +1,158 @@
+"""What each node's verdicts said so far, as one validator remembers it: how much of its next work is computed again.
+
+Clean verdicts count only if this validator gave them, failures whoever found them: a validator that accepts everything
+lowers nobody else's guard. Everything is read from the ledger's events, in their order, and can be read from it again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from redis.asyncio import Redis
+
+from protocol.identifiers import Address, Digest
+from protocol.redis import RedisKeys, store_errors
+from protocol.signing import unix_ms
+from protocol.verdicts import Outcome
+from validator.audit.rate import NEW, NodeRecord, after
+
+MOST_RECENT = 64
+"""Verdicts that a dispute can still take out of a node's record; older ones are only counted."""
+
+KEPT = timedelta(days=90)
+"""A node that is not heard of for so long is new again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """One verdict on the ledger.
+
+    Args:
+        key: The work.
+        outcome: What it says.
+        own: Whether this validator gave it.
+        at: When.
+        place: Block and index of its event.
+    """
+
+    key: Digest
+    outcome: Outcome
+    own: bool
+    at: datetime
+    place: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    key: str
+    outcome: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    """A record of all that is old, the newest verdicts one by one, and how far the ledger was read for them."""
+
+    old: NodeRecord = NEW
+    recent: tuple[_Entry, ...] = ()
+    through: tuple[int, int] = (-1, -1)
+
+    def record(self) -> NodeRecord:
+        return _folded(self.old, self.recent)
+
+
+class NodeRecords:
+    """The records of one validator.
+
+    Args:
+        redis: Keeps them.
+        keys: Of the pool's validators.
+        validator: Whose records: others on the same Redis keep their own.
+    """
+
+    def __init__(self, redis: Redis, *, keys: RedisKeys, validator: Address) -> None:
+        self._redis: Any = redis  # its commands are untyped in redis-py
+        self._keys = keys
+        self._validator = validator
+
+    async def of(self, node: Address) -> NodeRecord:
+        """A node's record; of one that nobody knows, that of a new one.
+
+        Raises:
+            StoreUnavailable: Redis can't be asked.
+        """
+        with store_errors():
+            return _load(await self._redis.get(self._key(node))).record()
+
+    async def note(self, node: Address, verdicts: Sequence[Judged]) -> None:
+        """Adds verdicts on a node's work, in the order of the ledger; those that were added before change nothing.
+
+        Raises:
+            StoreUnavailable: Redis can't be asked.
+        """
+        name = self._key(node)
+
+        async def change(line: Any) -> None:  # noqa: ANN401 - untyped in redis-py
+            before = _load(await line.get(name))
+            now = before
+            for verdict in verdicts:
+                now = _with(now, verdict)
+            line.multi()
+            if now != before:
+                line.set(name, _dump(now), ex=int(KEPT.total_seconds()))
+
+        with store_errors():
+            await self._redis.transaction(change, name)
+
+    def _key(self, node: Address) -> str:
+        return self._keys.of("record", self._validator, node)
+
+
+def _with(history: _History, verdict: Judged) -> _History:
+    if verdict.place <= history.through:
+        return history
+    clean = verdict.outcome is Outcome.ACCEPTED
+    entry = _Entry(verdict.key, verdict.outcome if verdict.own or not clean else 0, unix_ms(verdict.at))
+    recent, known = list(history.recent), [each.key for each in history.recent]
+    if verdict.key in known:  # the verdict that ended a dispute takes the place of the first
+        recent[known.index(verdict.key)] = entry
+    elif entry.outcome:
+        recent.append(entry)
+    spare = max(0, len(recent) - MOST_RECENT)
+    return _History(_folded(history.old, recent[:spare]), tuple(recent[spare:]), verdict.place)
+
+
+def _folded(record: NodeRecord, entries: Sequence[_Entry]) -> NodeRecord:
+    for entry in entries:
+        if entry.outcome:
+            record = after(record, Outcome(entry.outcome), at=datetime.fromtimestamp(entry.at_ms / 1000, UTC))
+    return record
+
+
+def _dump(history: _History) -> str:
+    failed = history.old.failed_at
+    return json.dumps(
+        {
+            "clean": history.old.clean,
+            "failed": None if failed is None else unix_ms(failed),
+            "recent": [[each.key, each.outcome, each.at_ms] for each in history.recent],
+            "through": history.through,
+        }
+    )
+
+
+def _load(text: bytes | None) -> _History:
+    if text is None:
+        return _History()
+    values = json.loads(text)
+    failed = values["failed"]
+    at = None if failed is None else datetime.fromtimestamp(failed / 1000, UTC)
+    return _History(
+        NodeRecord(clean=values["clean"], failed_at=at),
+        tuple(_Entry(*each) for each in values["recent"]),
+        (values["through"][0], values["through"][1]),
+    )
