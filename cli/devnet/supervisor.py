@@ -41,6 +41,7 @@ class ProcessState(StrEnum):
     RESTARTING = "restarting"
     STOPPING = "stopping"
     STOPPED = "stopped"
+    DONE = "done"
     FAILED = "failed"
 
 
@@ -77,6 +78,7 @@ class ProcessSpec:
         ready_within: How long the gate may take.
         restart: What to do when the process ends by itself.
         grace: Time between SIGTERM and SIGKILL.
+        ends: It comes to an end by itself, with exit code 0; it is not started again then.
     """
 
     name: str
@@ -86,6 +88,7 @@ class ProcessSpec:
     ready_within: timedelta = timedelta(seconds=30)
     restart: RestartPolicy = RestartPolicy()
     grace: timedelta = timedelta(seconds=5)
+    ends: bool = False
 
 
 class SupervisedProcess:
@@ -100,6 +103,8 @@ class SupervisedProcess:
         self.exit_code: int | None = None
         self.handle: asyncio.subprocess.Process | None = None
         self.watcher: asyncio.Task[None] | None = None
+        self.done = asyncio.Event()
+        """Set when it has come to its end, of those that come to one."""
 
     @property
     def name(self) -> str:
@@ -262,6 +267,11 @@ class Supervisor:
             _kill_group(process.handle.pid)  # what it left behind must not meet its successor
             if self._stopping:
                 return
+            if process.spec.ends and process.exit_code == 0:
+                process.state = ProcessState.DONE
+                process.done.set()
+                self.on_event(f"{process.name} is done")
+                return
             up = self._clock.now() - (process.started_at or self._clock.now())
             consecutive = 1 if up >= policy.reset_after else consecutive + 1
             if consecutive > policy.attempts:
@@ -295,6 +305,8 @@ class Supervisor:
                 self.on_event(f"{process.name} did not stop in {process.spec.grace.total_seconds():.0f} s: killed")
         _kill_group(handle.pid)
         process.exit_code = await handle.wait()
+        if process.state is ProcessState.DONE:
+            return
         process.state = ProcessState.STOPPED
         if self._stopping:
             self.on_event(f"{process.name} stopped")

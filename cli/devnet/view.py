@@ -26,6 +26,7 @@ _COLOURS = {
     ProcessState.RESTARTING: "yellow",
     ProcessState.STOPPING: "yellow",
     ProcessState.STOPPED: "dim",
+    ProcessState.DONE: "green",
     ProcessState.FAILED: "red",
 }
 

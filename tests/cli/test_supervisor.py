@@ -46,6 +46,18 @@ async def test_processes_start_in_order_and_stop_in_reverse(tmp_path: Path, netw
     assert not list(processes_of(network_id))
 
 
+async def test_a_process_that_comes_to_an_end_is_started_again_only_if_it_failed(tmp_path: Path, network_id: str) -> None:
+    flag = tmp_path / "flag"
+    code = f"import os, sys, time; time.sleep(0.1); there = os.path.exists({str(flag)!r}); open({str(flag)!r}, 'w'); "
+    command = [sys.executable, "-c", code + "sys.exit(0 if there else 3)"]
+    policy = RestartPolicy(backoff=timedelta(milliseconds=10))
+    async with Supervisor(tmp_path, network_id=network_id) as supervisor:
+        process = await supervisor.start(ProcessSpec(name="job", command=command, ends=True, restart=policy))
+        await asyncio.wait_for(process.done.wait(), 20)
+        assert (process.state, process.restarts, process.exit_code) == (ProcessState.DONE, 1, 0)
+    assert process.state is ProcessState.DONE
+
+
 async def test_start_returns_only_when_the_gate_opens(tmp_path: Path, network_id: str) -> None:
     flag = tmp_path / "flag"
     command = [sys.executable, "-c", f"import time; time.sleep(0.3); open({str(flag)!r}, 'w'); time.sleep(600)"]
