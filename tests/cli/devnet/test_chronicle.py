@@ -1,0 +1,255 @@
+"""A report is made of what the ledger, the store, the orchestrator and the trainer left behind, whatever is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cli.devnet.chronicle.assembly import assemble
+from cli.devnet.chronicle.files import ArrivalWatch, read_progress, stored_at
+from cli.devnet.chronicle.material import Contributor, Material
+from cli.devnet.chronicle.timing import quantile
+from cli.devnet.report.judgement import judge
+from ledger.events import (
+    CheckpointAnnounced,
+    Departure,
+    LedgerEvent,
+    MemberLeft,
+    VerdictGiven,
+    WorkExpired,
+    WorkFinal,
+    WorkSubmitted,
+)
+from ledger.receipts import Log
+from protocol.clock import TurnedClock
+from protocol.identifiers import ZERO_DIGEST, Address, Digest, digest, run_id
+from protocol.keys import Key
+from protocol.verdicts import Outcome, ReasonCode
+from protocol.wire.runs import LeaseState, LeaseView, RolloutItem, RolloutStatus
+
+RUN = run_id("devnet")
+HONEST, CHEAT, VALIDATOR = (Key.from_hex("0x" + f"{number:064x}").address for number in (1, 2, 3))
+START = 1_800_000_000.0
+
+
+def name(number: int) -> Digest:
+    return digest(f"0x{number:064x}")
+
+
+def log(block: int) -> Log:
+    return Log(
+        address=VALIDATOR,
+        topics=(),
+        data=b"",
+        block_number=block,
+        block_hash=ZERO_DIGEST,
+        transaction=ZERO_DIGEST,
+        index=0,
+    )
+
+
+def submitted(key: int, node: Address, *, step: int, block: int) -> WorkSubmitted:
+    return WorkSubmitted(
+        log=log(block),
+        pool_id=1,
+        node=node,
+        key=name(key),
+        run=RUN,
+        step=step,
+        index=0,
+        version=step,
+        checkpoint=name(900 + step),
+        sha256=name(500 + key),
+        units=100,
+    )
+
+
+def judged(key: int, node: Address, outcome: Outcome, *, block: int, reason: int = 0) -> VerdictGiven:
+    return VerdictGiven(
+        log=log(block),
+        pool_id=1,
+        node=node,
+        key=name(key),
+        validator=VALIDATOR,
+        outcome=outcome,
+        reason=reason,
+        audit_hash=ZERO_DIGEST,
+        decisive=False,
+    )
+
+
+def final(key: int, node: Address, outcome: Outcome, *, paid: int = 0, slashed: int = 0) -> WorkFinal:
+    return WorkFinal(log=log(40), pool_id=1, node=node, key=name(key), outcome=outcome, paid=paid, slashed=slashed)
+
+
+EVENTS: tuple[LedgerEvent, ...] = (
+    submitted(1, HONEST, step=0, block=2),
+    submitted(2, CHEAT, step=0, block=2),
+    judged(1, HONEST, Outcome.ACCEPTED, block=4),
+    judged(2, CHEAT, Outcome.FORGED, block=4, reason=int(ReasonCode.SAMPLING_REPLAY)),
+    CheckpointAnnounced(log=log(6), pool_id=1, run=RUN, version=1, attempt=0, digest=name(901)),
+    submitted(3, HONEST, step=1, block=8),
+    submitted(4, VALIDATOR, step=1, block=8),  # somebody whom the devnet does not run
+    WorkExpired(log=log(30), pool_id=1, node=HONEST, key=name(3)),
+    final(1, HONEST, Outcome.ACCEPTED, paid=7),
+    final(2, CHEAT, Outcome.FORGED, slashed=30),
+    MemberLeft(log=log(40), pool_id=1, node=CHEAT, provider=CHEAT, cause=Departure.EVICTED, reason="forged work"),
+)
+
+
+def lease(step: int, *, at: float) -> LeaseView:
+    moment = int((START + at) * 1000)
+    return LeaseView(
+        step=step,
+        index=0,
+        version=step,
+        groups=4,
+        granted_at_ms=moment,
+        expires_at_ms=moment + 1,
+        state=LeaseState.SUBMITTED,
+    )
+
+
+def listed(key: int, node: Address, *, seconds: float) -> RolloutItem:
+    return RolloutItem(
+        key=name(key),
+        node=node,
+        provider=None,
+        step=0,
+        index=0,
+        version=0,
+        digest=name(900),
+        groups=4,
+        units=100,
+        sha256=name(500 + key),
+        submitted_block=2,
+        submitted_at_ms=0,
+        status=RolloutStatus.FINAL,
+        outcome=None,
+        figures={"seconds": seconds},
+    )
+
+
+MATERIAL = Material(
+    about={"seed": "1"},
+    began=START - 20,
+    ended=START + 40,
+    contributors=(
+        Contributor(name="worker-1", node=HONEST, provider=HONEST, stake_before=100, stake_after=100),
+        Contributor(
+            name="cheater", node=CHEAT, provider=CHEAT, cheat="previous-checkpoint", stake_before=100, stake_after=70
+        ),
+    ),
+    events=EVENTS,
+    blocks={block: START + block / 2 for block in range(50)},
+    progress=(
+        {"kind": "started", "at_ms": START * 1000},
+        {"kind": "evaluation", "at_ms": START * 1000, "version": 0, "greedy": 0.4, "pass_at": {"1": 0.3}},
+        {"kind": "step", "at_ms": START * 1000, "step": 0, "reward": 0.1, "staleness": {}},
+        {
+            "kind": "step",
+            "at_ms": (START + 2.9) * 1000,
+            "step": 0,
+            "reward": 0.25,
+            "tokens": 80,
+            "staleness": {"0": 12, "1": 4},
+            "seconds": {"wait": 2.0, "read": 0.1, "learn": 0.4, "write": 0.1, "total": 2.6},
+        },
+        {"kind": "evaluation", "at_ms": START * 1000, "version": 1, "greedy": 0.8, "pass_at": {}},
+    ),
+    rollouts=(listed(1, HONEST, seconds=0.2), listed(2, CHEAT, seconds=0.1)),
+    leases={HONEST: (lease(0, at=0.0), lease(1, at=3.2)), CHEAT: (lease(0, at=0.1),)},
+    stored={name(501): START + 0.4, name(502): START + 0.4},
+    arrivals={name(901): {"worker-1": START + 3.5, "cheater": START + 3.7}},
+    steps_under_way=3,
+)
+
+
+def test_a_report_tells_who_did_what_and_what_became_of_it() -> None:
+    report = assemble(MATERIAL)
+    honest, cheat = report.nodes
+    assert (honest.accepted, honest.expired, honest.forged, honest.earned, honest.tokens) == (1, 1, 0, 7, 200)
+    assert (cheat.forged, cheat.slashed, cheat.evicted, cheat.stake_after) == (1, 30, "forged work", 70)
+    assert report.greedy == (0.4, 0.8)
+    assert report.staleness == {0: 12, 1: 4}
+    assert [(step.step, step.reward) for step in report.steps] == [(0, 0.25)]  # the last line of a step counts
+    assert {(one.outcome, one.reason): (one.honest, one.cheating) for one in report.verdicts} == {
+        (Outcome.ACCEPTED, "passed"): (1, 0),
+        (Outcome.FORGED, "sampling-replay"): (0, 1),
+    }
+    assert all(one.met for one in judge(report, wanted_rise=0.3))
+
+
+def test_times_are_those_of_the_files_way() -> None:
+    report = assemble(MATERIAL)
+    ways = {one.name: one.p50 for one in report.latencies}
+    assert ways["upload to provisional verdict"] == pytest.approx(1.6)
+    assert ways["upload to the ledger"] == pytest.approx(0.6)
+    assert report.journey is not None
+    assert report.journey.node == "worker-1"
+    ends = {leg.name: leg.end for leg in report.journey.legs}
+    assert ends["generated"] == pytest.approx(0.2, abs=1e-5)
+    assert ends["verdict"] == pytest.approx(2.0, abs=1e-5)
+    assert ends["learned"] == pytest.approx(2.8, abs=1e-5)
+    assert ends["on the first node"] == pytest.approx(3.5, abs=1e-5)
+    begins = [leg.begin for leg in report.journey.legs]
+    assert begins == sorted(begins)
+    training = next(stage for stage in report.stages if stage.name == "training")
+    assert training.idle == pytest.approx(1 - 0.6 / 2.9, abs=1e-3)
+    assert training.predicted_idle == pytest.approx(1 - 0.6 / 1.0, abs=1e-3)  # the way, 3 s, shared by 3 steps
+    assert [lane.name for lane in report.lanes] == ["worker-1", "cheater", "verification", "trainer", "broadcast"]
+
+
+@given(
+    st.sets(st.sampled_from(["events", "blocks", "progress", "rollouts", "leases", "stored", "arrivals"])),
+)
+def test_whatever_is_missing_there_is_a_report(missing: set[str]) -> None:
+    empty: dict[str, object] = {one: type(getattr(MATERIAL, one))() for one in missing}
+    report = assemble(replace(MATERIAL, **empty))  # type: ignore[arg-type]
+    assert len(report.nodes) == 2
+
+
+@given(st.lists(st.floats(0, 100), min_size=1), st.floats(0.01, 1))
+def test_a_quantile_is_the_least_value_that_so_many_do_not_exceed(values: list[float], share: float) -> None:
+    ordered = sorted(values)
+    found = quantile(ordered, share)
+    assert sum(value <= found for value in ordered) >= share * len(ordered) - 1e-6
+    assert sum(value < found for value in ordered) < share * len(ordered) + 1e-6
+
+
+async def test_versions_are_seen_as_they_come_and_stay_known_when_they_go(tmp_path: Path, clock: TurnedClock) -> None:
+    folder = tmp_path / "checkpoints"
+    watch = ArrivalWatch({"worker-1": tmp_path}, clock=clock)
+    watching = asyncio.create_task(watch.run())
+    try:
+        await clock.turn(timedelta(seconds=1))
+        (folder / name(1)).mkdir(parents=True)
+        (folder / f".{name(2)}.partial").mkdir()
+        await clock.turn(timedelta(seconds=1))
+        (folder / name(1)).rmdir()
+        await clock.turn(timedelta(seconds=5))
+    finally:
+        watching.cancel()
+    assert set(watch.seen) == {name(1)}
+    assert watch.seen[name(1)]["worker-1"] == pytest.approx(clock.now().timestamp() - 6, abs=0.2)
+
+
+def test_files_that_are_half_there_are_no_trouble(tmp_path: Path) -> None:
+    assert read_progress(tmp_path / "none") == []
+    lines = tmp_path / "progress.jsonl"
+    lines.write_text(json.dumps({"kind": "started"}) + '\n{"kind": "st')
+    assert read_progress(lines) == [{"kind": "started"}]
+    stored = tmp_path / "objects" / "1" / HONEST / "ab" / name(7)[2:]
+    stored.parent.mkdir(parents=True)
+    stored.write_bytes(b"x")
+    os.utime(stored, (START, START))
+    (stored.parent / "url.secret").write_bytes(b"y")
+    assert stored_at(tmp_path / "objects") == {name(7): START}
