@@ -46,7 +46,7 @@ async def test_processes_start_in_order_and_stop_in_reverse(tmp_path: Path, netw
     assert not list(processes_of(network_id))
 
 
-async def test_a_process_that_comes_to_an_end_is_started_again_only_if_it_failed(tmp_path: Path, network_id: str) -> None:
+async def test_what_comes_to_an_end_is_started_again_only_if_it_failed(tmp_path: Path, network_id: str) -> None:
     flag = tmp_path / "flag"
     code = f"import os, sys, time; time.sleep(0.1); there = os.path.exists({str(flag)!r}); open({str(flag)!r}, 'w'); "
     command = [sys.executable, "-c", code + "sys.exit(0 if there else 3)"]
