@@ -27,6 +27,7 @@ class ExaminerSettings:
         kept_versions: Fetched versions that stay on disk beside those in use.
         margin: How many times beyond its limits a statistical failure has to be to be forgery.
         deadline: For one examination; then the process is ended.
+        fetch_within: For bringing a version here; what was fetched until then is gone on with the next time.
         most: The largest file that is read here, whatever its lease allows.
         allow_plain_http: Lets `http` go to relays beyond this machine.
     """
@@ -42,6 +43,7 @@ class ExaminerSettings:
     kept_versions: int = 3
     margin: float = SLASH_MARGIN
     deadline: timedelta = timedelta(minutes=10)
+    fetch_within: timedelta = timedelta(minutes=30)
     most: ReadLimits = field(
         default_factory=lambda: ReadLimits(file_bytes=256 << 20, rows=1 << 18, decoded_bytes=512 << 20, tokens=1 << 18)
     )

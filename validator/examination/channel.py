@@ -1,0 +1,133 @@
+"""Messages between the service and its examiner processes: a length and JSON. Both ends are ours."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from protocol.identifiers import Digest
+from rollouts.engines.interface import Dtype
+from rollouts.schema import ReadLimits
+from validator.examination.interface import Conclusion, NotJudged, RowDraw
+from validator.examination.procedure import Order
+from validator.submissions import WorkFacts
+
+_LENGTH = 4
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Start(_Message):
+    """The first one to a process: what it works with, for as long as it lives."""
+
+    calibration: Path | None
+    device: str | None
+    dtype: Dtype | None
+    threads: int
+    policy_memory: int
+    margin: float
+    most: ReadLimits
+
+
+class Ready(_Message):
+    """The first one back: it can take orders."""
+
+    kind: Literal["ready"] = "ready"
+
+
+class Request(_Message):
+    """One file to examine."""
+
+    facts: WorkFacts
+    file: Path
+    folder: Path
+    seed: str | None
+    """Hex."""
+    share: float
+
+    @classmethod
+    def of(cls, order: Order) -> Request:
+        """An order, written down."""
+        seed = None if order.draw.seed is None else order.draw.seed.hex()
+        return cls(facts=order.facts, file=order.file, folder=order.folder, seed=seed, share=order.draw.share)
+
+    @property
+    def order(self) -> Order:
+        """The order that was written down."""
+        seed = None if self.seed is None else bytes.fromhex(self.seed)
+        draw = RowDraw(seed=seed, share=self.share)
+        return Order(facts=self.facts, file=self.file, folder=self.folder, draw=draw)
+
+
+class Question(_Message):
+    """Back, in the midst of an examination: whether other work has these outputs."""
+
+    kind: Literal["question"] = "question"
+    fingerprint: Digest
+
+
+class Reply(_Message):
+    """To it, in answer."""
+
+    copy_found: bool | None
+    """None if nobody can say: the examination is given up."""
+
+
+class Answer(_Message):
+    """Back, at its end."""
+
+    kind: Literal["answer"] = "answer"
+    conclusion: Conclusion | None = None
+    not_judged: NotJudged | None = None
+    ends: bool = False
+    """Whether the process ends now: its accelerator can't be trusted any more."""
+
+
+class Reports(_Message):
+    """Anything that comes back."""
+
+    report: Ready | Question | Answer
+
+
+def write(stream: BinaryIO, message: BaseModel) -> None:
+    """Sends a message from a process."""
+    content = message.model_dump_json().encode()
+    stream.write(len(content).to_bytes(_LENGTH, "big") + content)
+    stream.flush()
+
+
+def read(stream: BinaryIO) -> bytes | None:
+    """The next message to a process; None at the end."""
+    head = stream.read(_LENGTH)
+    if len(head) < _LENGTH:
+        return None
+    length = int.from_bytes(head, "big")
+    content = stream.read(length)
+    return content if len(content) == length else None
+
+
+async def send(stream: asyncio.StreamWriter, message: BaseModel) -> None:
+    """Sends a message to a process.
+
+    Raises:
+        ConnectionError: It has ended.
+    """
+    content = message.model_dump_json().encode()
+    stream.write(len(content).to_bytes(_LENGTH, "big") + content)
+    await stream.drain()
+
+
+async def receive(stream: asyncio.StreamReader) -> Ready | Question | Answer:
+    """The next message of a process.
+
+    Raises:
+        asyncio.IncompleteReadError: It has ended.
+        ValidationError: It speaks another language.
+    """
+    length = int.from_bytes(await stream.readexactly(_LENGTH), "big")
+    return Reports.model_validate_json(await stream.readexactly(length)).report

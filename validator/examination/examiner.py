@@ -1,0 +1,107 @@
+"""Examinations on this machine: a few processes, each of which may die without anybody being blamed for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from protocol.clock import Clock
+from protocol.errors import MusterError
+from rollouts.errors import BadVersionFolder
+from rollouts.task.fetching import RelayFetch
+from rollouts.task.policies import Fetch, PolicyStore
+from validator.examination.child import ExaminerDied, ExaminerProcess, ExaminerUnavailable
+from validator.examination.interface import Conclusion, Examination, IsCopy, NotJudged
+from validator.examination.procedure import Order
+from validator.examination.settings import ExaminerSettings
+from validator.examination.versions import Versions
+
+MOST_DEATHS = 3
+"""Of examiners over one file, until it is left to a person."""
+
+_log = structlog.get_logger(__name__)
+
+
+class LocalExaminer:
+    """Examines files on this machine; an async context manager. It can be asked for any number at a time.
+
+    Args:
+        settings: What it is told.
+        clock: For fetching versions.
+        fetch: Brings versions; None for SHARDCAST's relays.
+    """
+
+    def __init__(self, settings: ExaminerSettings, *, clock: Clock, fetch: Fetch | None = None) -> None:
+        self._settings = settings
+        fetch = fetch or RelayFetch(clock=clock, allow_plain_http=settings.allow_plain_http)
+        store = PolicyStore(settings.home, fetch=fetch, clock=clock, keep=settings.kept_versions)
+        self._versions = Versions(store, policies=settings.policies, keep=settings.kept_versions)
+        self._processes = [ExaminerProcess(settings) for _ in range(settings.processes)]
+        self._free: asyncio.LifoQueue[ExaminerProcess] = asyncio.LifoQueue()
+        self._starting: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        for process in self._processes:
+            self._free.put_nowait(process)
+            self._starting.append(asyncio.create_task(process.warm_up()))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._starting:
+            task.cancel()
+        await asyncio.gather(*self._starting, return_exceptions=True)
+        await asyncio.gather(*(process.end() for process in self._processes))
+        self._versions.close()
+
+    async def examine(self, examination: Examination, *, is_copy: IsCopy) -> Conclusion | NotJudged:
+        """Makes every check, the cheapest first, and draws the conclusion; see `Examiner`.
+
+        What `is_copy` raises is raised here.
+        """
+        async with AsyncExitStack() as stack:
+            try:
+                folder = await stack.enter_async_context(self._folder(examination))
+            except BadVersionFolder as error:
+                return NotJudged(code=error.code, why=error.detail, retryable=False, hint=error.hint)
+            except MusterError as error:
+                return NotJudged(code="no-policy", why=error.detail, retryable=True, hint=error.hint)
+            except TimeoutError:
+                return NotJudged(code="no-policy", why="fetching the version takes too long", retryable=True)
+            except OSError as error:
+                return NotJudged(code="disk-trouble", why=str(error), retryable=True)
+            order = Order(facts=examination.facts, file=examination.file, folder=folder, draw=examination.draw)
+            return await self._examine(order, is_copy)
+
+    @asynccontextmanager
+    async def _folder(self, examination: Examination) -> AsyncIterator[Path]:
+        async with AsyncExitStack() as stack:
+            async with asyncio.timeout(self._settings.fetch_within.total_seconds()):
+                held = self._versions.folder(examination.facts.work.run, examination.checkpoint)
+                folder = await stack.enter_async_context(held)
+            yield folder
+
+    async def _examine(self, order: Order, is_copy: IsCopy) -> Conclusion | NotJudged:
+        for _ in range(MOST_DEATHS):
+            process = await self._free.get()
+            try:
+                return await process.examine(order, is_copy=is_copy, within=self._settings.deadline)
+            except ExaminerDied as error:
+                _log.warning("examiner-died", work=order.facts.work.key, why=error.detail)
+            except ExaminerUnavailable as error:
+                return NotJudged(code=error.code, why=error.detail, retryable=True, hint=error.hint)
+            finally:
+                self._free.put_nowait(process)
+        return NotJudged(
+            code="examiner-died",
+            why=f"{MOST_DEATHS} examiners ended over this file",
+            retryable=False,
+            hint="look at the validator's log and at the machine's memory; then retry the work",
+        )

@@ -1,0 +1,93 @@
+"""`python -m validator.examination.process`: makes examinations, one at a time, for the service that started it.
+
+Orders come on standard input, answers go to standard output (`channel`); whatever a library prints goes to standard
+error. It ends when its input does. It holds no key and no secret.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from typing import BinaryIO
+
+import torch
+
+from protocol.identifiers import Digest
+from protocol.logs import configure_logs
+from rollouts.calibration import RolloutCalibration
+from rollouts.sandbox import Sandboxes
+from validator.examination.channel import Answer, Question, Ready, Reply, Reports, Request, Start, read, write
+from validator.examination.interface import Conclusion, NotJudged
+from validator.examination.procedure import Procedure
+from validator.examination.reading import LimitedReader
+from validator.examination.shelf import Shelf
+
+
+def main() -> None:
+    """Serves until its input ends."""
+    orders = os.fdopen(os.dup(0), "rb")
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    configure_logs(level=os.environ.get("MUSTER_LOG", "WARNING"))
+    content = read(orders)
+    if content is None:
+        return
+    procedure = _procedure(Start.model_validate_json(content))
+    _say(answers, Ready())
+    while (content := read(orders)) is not None:
+        answer = _examine(procedure, Request.model_validate_json(content), orders, answers)
+        _say(answers, answer)
+        if answer.ends:
+            return
+
+
+def _say(answers: BinaryIO, report: Ready | Question | Answer) -> None:
+    write(answers, Reports(report=report))
+
+
+def _procedure(start: Start) -> Procedure:
+    torch.set_num_threads(start.threads)
+    # Bits of mantissas are compared: what an accelerator may round away for speed has to stay.
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    device = torch.device(start.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    calibration = RolloutCalibration.shipped()
+    if start.calibration is not None:
+        calibration = RolloutCalibration.read(start.calibration)
+    return Procedure(
+        reader=LimitedReader(Sandboxes(), most=start.most),
+        shelf=Shelf(device, budget=start.policy_memory),
+        calibration=calibration,
+        most=start.most,
+        dtype=start.dtype,
+        margin=start.margin,
+    )
+
+
+class _GivenUpError(Exception):
+    """The service has ended, or wants to hear no more of this file."""
+
+
+def _examine(procedure: Procedure, request: Request, orders: BinaryIO, answers: BinaryIO) -> Answer:
+    def is_copy(fingerprint: Digest) -> bool:
+        _say(answers, Question(fingerprint=fingerprint))
+        content = read(orders)
+        reply = None if content is None else Reply.model_validate_json(content).copy_found
+        if reply is None:
+            raise _GivenUpError
+        return reply
+
+    try:
+        found = procedure.examine(request.order, is_copy=is_copy)
+    except _GivenUpError:
+        return Answer(not_judged=NotJudged(code="given-up", why="the service gave it up", retryable=True))
+    except Exception as error:  # noqa: BLE001 - a fault of ours is never the file's
+        traceback.print_exc()
+        broken = isinstance(error, RuntimeError) and torch.cuda.is_available()
+        why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"
+        return Answer(not_judged=NotJudged(code="examiner-failed", why=why, retryable=True), ends=broken)
+    return Answer(conclusion=found) if isinstance(found, Conclusion) else Answer(not_judged=found)
+
+
+if __name__ == "__main__":
+    main()

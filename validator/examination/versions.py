@@ -1,0 +1,113 @@
+"""The folders of versions that examinations need: held while they are used, fetched if they are not here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from protocol.checkpoints import folder_files, version_digest
+from protocol.errors import MusterError
+from protocol.identifiers import Digest
+from protocol.wire.runs import CheckpointRef
+from rollouts.errors import BadVersionFolder
+from rollouts.task.policies import HeldPolicy, PolicyStore
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Held:
+    policy: HeldPolicy
+    users: int = 0
+
+
+class Versions:
+    """Folders by digest.
+
+    Args:
+        store: Where fetched versions lie.
+        policies: A folder of versions that are there already, each named by its digest or its number.
+        keep: How many stay held that nobody uses now.
+    """
+
+    def __init__(self, store: PolicyStore, *, policies: Path | None, keep: int) -> None:
+        self._store = store
+        self._policies = policies
+        self._keep = keep
+        self._held: OrderedDict[Digest, _Held] = OrderedDict()
+        self._locks: defaultdict[Digest, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._local: dict[Digest, Path] = {}
+
+    @asynccontextmanager
+    async def folder(self, run: Digest, checkpoint: CheckpointRef) -> AsyncIterator[Path]:
+        """A version's folder, whose content is the digest's; nobody removes it within.
+
+        Raises:
+            NoPolicy: It is not here, and nobody gives it.
+            BadVersionFolder: What is here, or what was fetched, is another version.
+            MusterError: No relay gives it now.
+            OSError: The disk can't be read or written.
+        """
+        digest = checkpoint.digest
+        async with self._locks[digest]:
+            local = await self._find_local(checkpoint)
+            held = None if local is not None else await self._hold(run, checkpoint)
+        if local is not None:
+            yield local
+            return
+        if held is None:
+            raise BadVersionFolder(f"version {digest} can't be held")
+        held.users += 1
+        try:
+            yield held.policy.folder
+        finally:
+            held.users -= 1
+            self._let_go(self._keep)
+
+    def close(self) -> None:
+        """Lets all be removed."""
+        self._let_go(0)
+
+    async def _hold(self, run: Digest, checkpoint: CheckpointRef) -> _Held:
+        found = self._held.get(checkpoint.digest)
+        if found is not None:
+            try:
+                await asyncio.to_thread(found.policy.check_unchanged)
+            except BadVersionFolder as error:
+                _log.warning("version-changed", why=error.detail)
+                del self._held[checkpoint.digest]
+                found.policy.release()
+                found = None
+        if found is None:
+            found = _Held(await self._store.hold(run, checkpoint))
+            self._held[checkpoint.digest] = found
+        self._held.move_to_end(checkpoint.digest)
+        return found
+
+    def _let_go(self, keep: int) -> None:
+        idle = [digest for digest, held in self._held.items() if not held.users]
+        for digest in idle[: max(0, len(idle) - keep)]:
+            self._held.pop(digest).policy.release()
+
+    async def _find_local(self, checkpoint: CheckpointRef) -> Path | None:
+        if self._policies is None or checkpoint.digest in self._local:
+            return self._local.get(checkpoint.digest)
+        for name in (checkpoint.digest, str(checkpoint.version)):
+            folder = self._policies / name
+            if await asyncio.to_thread(_is_version, folder, checkpoint.digest):
+                self._local[checkpoint.digest] = folder
+                return folder
+        return None
+
+
+def _is_version(folder: Path, digest: Digest) -> bool:
+    try:
+        return folder.is_dir() and version_digest(folder_files(folder)) == digest
+    except (MusterError, OSError):
+        return False
