@@ -15,6 +15,7 @@ PLACES = {
     "discovery": "discovery.settings:DiscoverySettings",
     "orchestrator": "orchestrator.settings:OrchestratorSettings",
     "worker": "worker.settings:WorkerSettings",
+    "trainer": "trainer.run.settings:TrainerSettings",
     "sandbox": "rollouts.sandbox.settings:SandboxSettings",
 }
 """Imported when asked for, so that the command line starts fast."""

@@ -1,7 +1,4 @@
-"""`muster trainer`: warm a model up on demonstrations, and see what a version of it can do.
-
-Nothing here talks to a network.
-"""
+"""`muster trainer`: warm a model up on demonstrations, train a run, and see what a version can do."""
 
 from __future__ import annotations
 
@@ -11,8 +8,10 @@ from typing import Annotated
 import typer
 
 from cli.output import JsonOption, note, say, show_json, show_table
+from cli.trainer_run import run
 
-app = typer.Typer(no_args_is_help=True, help="Models: warm them up on demonstrations, evaluate them.")
+app = typer.Typer(no_args_is_help=True, help="Models: warm them up on demonstrations, train them, evaluate them.")
+app.command()(run)
 
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: an accelerator if there is one.")]
 

@@ -5,14 +5,16 @@ MusterError
 ├── InvalidInput       (protocol)
 │   ├── BadSettings    a file of settings, or an option, says what can't be
 │   └── BadExamples    there is nothing to learn from, or a row of a file can't be read
+├── NothingToLearn     step after step, no group has signal
 ├── Conflict           (protocol) the target is taken, or half-finished work is of other settings
+│   └── AnotherTrainer somebody else trains this run
 └── Unavailable        (protocol)
     └── NotWritten     the disk is full, or refuses; what was written before stands
 """
 
 from __future__ import annotations
 
-from protocol.errors import InvalidInput, MusterError, Unavailable
+from protocol.errors import Conflict, InvalidInput, MusterError, Unavailable
 
 
 class TrainingDiverged(MusterError):
@@ -20,6 +22,20 @@ class TrainingDiverged(MusterError):
 
     code = "training-diverged"
     default_hint = "lower the learning rate, lengthen its warm-up, or clip gradients closer"
+
+
+class NothingToLearn(MusterError):
+    """Steps bring no group whose rewards differ."""
+
+    code = "nothing-to-learn"
+    default_hint = "look at rewards and prompts: all samples of a prompt are right, or none is"
+
+
+class AnotherTrainer(Conflict):
+    """Somebody else trains this run, so this trainer has to stop."""
+
+    code = "another-trainer"
+    default_hint = "one trainer works on a run; give this one the state directory of the other, or another run"
 
 
 class BadSettings(InvalidInput):

@@ -171,8 +171,9 @@ class Ledger:
         pool_id: int | None = None,
         second: Address | Digest | None = None,
         third: Digest | None = None,
+        since: int | None = None,
     ) -> list[E]:
-        """Every event of a kind since the deployment, oldest first.
+        """Every event of a kind since the deployment, or since a block, oldest first.
 
         For people and for a first look: a service follows events by cursor instead of reading all of them again.
 
@@ -181,6 +182,7 @@ class Ledger:
             pool_id: Only this pool's, for events whose first topic is a pool.
             second: Only those with this as their second topic: a node's joinings, a run's announcements; needs a pool.
             third: Only those with this as their third topic, a work key say; needs the second.
+            since: Only from this block on.
         """
         topics: list[str | None] = [topic_of(kind)]
         if pool_id is not None:
@@ -188,7 +190,8 @@ class Ledger:
             if second is not None:
                 topics += ["0x" + each[2:].lower().rjust(64, "0") for each in (second, third) if each is not None]
         contract = next(contract for contract, kinds in EVENTS.items() if kind in kinds)
-        logs = await self._logs(self.deployment[contract], topics, self.deployment.block, await self.block())
+        first = max(self.deployment.block, since or 0)
+        logs = await self._logs(self.deployment[contract], topics, first, await self.block())
         decoded = (self._decoder.decode(log) for log in logs)
         return [event for event in decoded if isinstance(event, kind)]
 

@@ -1,0 +1,100 @@
+"""Answers lie in rows once each, see their prompt and themselves only, and have the logits that they have alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.errors import InvalidInput
+from rollouts.engines.interface import Dtype
+from tests.rollouts.tiny import tiny_folder
+from tests.trainer.learning.made_groups import fresh, made_groups
+from trainer.learning.layout import PREFIX, Layout, lay_out
+from trainer.learning.passes import answer_logits
+from trainer.packing import NOTHING
+
+LAYOUTS = st.sampled_from(Layout)
+
+
+@given(LAYOUTS, st.integers(1, 4), st.integers(1, 5), st.integers(16, 40), st.integers(1, 3), st.integers(0, 99))
+def test_every_answer_lies_in_the_rows_once_behind_its_own_prompt(
+    layout: Layout, count: int, samples: int, row_tokens: int, rows_at_once: int, seed: int
+) -> None:
+    groups = made_groups(count, samples=samples, seed=seed)
+    answers = [(group.prompt_tokens, each.output_tokens) for group in groups for each in group.samples]
+    found: list[int] = []
+    for rows in lay_out(groups, layout=layout, row_tokens=row_tokens, rows_at_once=rows_at_once):
+        assert rows.tokens.shape[1] <= row_tokens
+        assert rows.tokens.size <= max(row_tokens * rows_at_once, rows.tokens.shape[1])
+        seen, flat, place = rows.mask.reshape(-1, rows.tokens.shape[1]), rows.tokens.ravel(), 0
+        assert seen.any(axis=1).all(), "a token that sees nothing makes softmax no number"
+        for answer in rows.answers.tolist():
+            prompt, output = answers[answer]
+            whole = np.concatenate([prompt, output])
+            for position in range(len(prompt) - 1, len(whole) - 1):
+                spot = rows.places[place]
+                row = spot // rows.tokens.shape[1]
+                assert rows.positions.ravel()[spot] == position
+                assert flat[spot] == whole[position]
+                assert rows.tokens[row][seen[spot]].tolist() == whole[: position + 1].tolist()
+                place += 1
+        assert place == len(rows.places)
+        found += rows.answers.tolist()
+    assert sorted(found) == list(range(len(answers)))
+
+
+@given(LAYOUTS, st.integers(0, 99))
+def test_a_layout_depends_on_its_groups_alone(layout: Layout, seed: int) -> None:
+    first, second = (lay_out(made_groups(seed=seed), layout=layout, row_tokens=32, rows_at_once=2) for _ in range(2))
+    for one, other in zip(first, second, strict=True):
+        assert np.array_equal(one.tokens, other.tokens)
+        assert np.array_equal(one.places, other.places)
+
+
+def test_a_prompt_stands_once_for_its_group_and_again_only_in_another_row() -> None:
+    groups = made_groups(1, samples=8, prompt=(10, 10), output=(5, 5))
+    for row_tokens, rows_wanted in ((64, 1), (49, 1), (48, 2), (19, 4), (14, 8)):
+        (rows,) = lay_out(groups, layout=Layout.SHARED, row_tokens=row_tokens, rows_at_once=64)
+        assert len(rows.tokens) == rows_wanted
+        assert ((rows.owners == PREFIX) & (rows.pieces != NOTHING)).sum() == 9 * rows_wanted
+
+
+def test_rows_are_no_longer_than_their_longest_piece() -> None:
+    (rows,) = lay_out(
+        made_groups(6, prompt=(4, 4), output=(3, 3)), layout=Layout.PACKED, row_tokens=4096, rows_at_once=1
+    )
+    assert rows.tokens.shape == (24, 6)
+
+
+@pytest.mark.parametrize(("prompt", "output"), [(33, 1), (1, 33), (17, 17)])
+@pytest.mark.parametrize("layout", Layout)
+def test_what_fits_no_row_is_refused(layout: Layout, prompt: int, output: int) -> None:
+    groups = made_groups(1, prompt=(prompt, prompt), output=(output, output))
+    with pytest.raises(InvalidInput, match="for rows of 32"):
+        lay_out(groups, layout=layout, row_tokens=32, rows_at_once=1)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "granite"])
+@pytest.mark.parametrize("layout", Layout)
+def test_an_answer_has_the_logits_that_it_has_alone(tmp_path: Path, kind: str, layout: Layout) -> None:
+    """Granite divides its logits by a constant behind the output layer."""
+    config: dict[str, Any] = {"logits_scaling": 2.0} if kind == "granite" else {}
+    model: Any = fresh(tiny_folder(tmp_path, kind=kind, **config))
+    groups = made_groups(3)
+    answers = [(group.prompt_tokens, each.output_tokens) for group in groups for each in group.samples]
+    for rows in lay_out(groups, layout=layout, row_tokens=32, rows_at_once=2):
+        with torch.no_grad():
+            found = answer_logits(model, rows, dtype=Dtype.FLOAT32)
+            expected = [
+                model(input_ids=torch.from_numpy(np.concatenate([prompt, output]))[None].long()).logits[
+                    0, len(prompt) - 1 : -1
+                ]
+                for prompt, output in (answers[answer] for answer in rows.answers.tolist())
+            ]
+        torch.testing.assert_close(found, torch.cat(expected), rtol=1e-4, atol=1e-4)

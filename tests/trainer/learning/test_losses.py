@@ -1,0 +1,331 @@
+"""Every part of a loss is what its paper says, on numbers small enough to check, and its gradient is its derivative."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from trainer.learning.algorithms import Algorithm, ClippedTerm, algorithm_names
+from trainer.learning.losses import (
+    COUNTED,
+    Advantage,
+    Aggregation,
+    Count,
+    Distance,
+    Importance,
+    advantages,
+    clipped_term,
+    distances,
+    kept_answers,
+    logprobs_and_entropies,
+    masked_term,
+    ratios,
+    token_weights,
+    truncated_term,
+)
+
+LENGTH = torch.tensor([3, 1, 2, 2])
+GROUP = torch.tensor([0, 0, 1, 1])
+ANSWER = torch.repeat_interleave(LENGTH)
+REWARD = torch.tensor([1.0, 0.0, 0.5, 0.25], dtype=torch.float64)
+OLD = torch.tensor([-1.0, -2.0, -0.5, -3.0, -1.5, -0.1, -2.5, -0.7], dtype=torch.float64)
+OFF = torch.tensor([0.05, -0.5, 0.4, 2.0, -0.1, 1.5, -3.0, 0.1], dtype=torch.float64)
+"""How far the policy's log-probabilities are from these: ratios of 0.05 to 7.4."""
+COUNTS = {Count.TOKENS: 8, Count.ANSWERS: 4, Count.GROUPS: 2}
+RATIOS = st.floats(0.0078125, 50, width=32)
+WORTH = st.floats(-3, 3, width=32, allow_subnormal=False)
+
+
+def loss_of(algorithm: Algorithm, logprob_n: torch.Tensor, old_n: torch.Tensor = OLD) -> torch.Tensor:
+    """The loss of the four answers above, put together from its parts as the learner does."""
+    ratio_n = ratios(algorithm.importance, logprob_n=logprob_n, old_n=old_n, answer_n=ANSWER, length_s=LENGTH)
+    advantage_s = advantages(algorithm.advantage, reward_s=REWARD, group_s=GROUP)
+    term_n, _ = algorithm.term.of(ratio_n=ratio_n, logprob_n=logprob_n, advantage_n=advantage_s[ANSWER])
+    kept_s = kept_answers(algorithm.rollout_floor, ratio_n=ratio_n, answer_n=ANSWER, answers=4)
+    weight_s = token_weights(
+        algorithm.aggregation,
+        length_s=LENGTH,
+        group_length_s=torch.tensor([4, 4, 4, 4]),
+        fixed=algorithm.fixed_length,
+    ).double()
+    weighted_n = weight_s[ANSWER] * torch.where(kept_s[ANSWER], term_n, 0.0)
+    return -weighted_n.sum() / COUNTS[COUNTED[algorithm.aggregation]]
+
+
+def by_answer(values: torch.Tensor) -> list[torch.Tensor]:
+    return list(torch.split(values, LENGTH.tolist()))
+
+
+def grpo(ratio: torch.Tensor, worth: float, low: float = 0.2, high: float = 0.2, cap: float = math.inf) -> torch.Tensor:
+    return torch.minimum(ratio.clamp(max=cap) * worth, ratio.clamp(1 - low, 1 + high) * worth)
+
+
+def normalised(rewards: torch.Tensor) -> torch.Tensor:
+    return (rewards - rewards.mean()) / (rewards.std(correction=0) + 1e-6)
+
+
+PI = OLD + OFF
+RHO = by_answer((PI - OLD).exp())
+BY_GROUP = [*normalised(REWARD[:2]).tolist(), *normalised(REWARD[2:]).tolist()]
+LESS_MEAN = [0.5, -0.5, 0.125, -0.125]
+LOG_PI = by_answer(PI)
+GEOMETRIC = [ratio.log().mean().exp() for ratio in RHO]
+
+PAPERS: dict[str, Any] = {
+    # INTELLECT-2 section 3.4: both bounds, all tokens of the batch alike
+    "grpo": -sum(grpo(r, a, cap=4.0).sum() for r, a in zip(RHO, BY_GROUP, strict=True)) / 8,
+    # DAPO section 3.1 and 3.3
+    "dapo": -sum(grpo(r, a, 0.2, 0.28).sum() for r, a in zip(RHO, BY_GROUP, strict=True)) / 8,
+    # Dr. GRPO section 3.2: neither |o| nor std; its code divides by the most tokens of an answer
+    "dr-grpo": -sum(grpo(r, a).sum() / 1024 for r, a in zip(RHO, LESS_MEAN, strict=True)) / 4,
+    # RLOO, Ahmadian et al. equation 8: the reward less the mean of the others', times log pi of the whole answer
+    "rloo": -sum(a * 2 * log.sum() for log, a in zip(LOG_PI, LESS_MEAN, strict=True)) / 4,
+    # REINFORCE++: advantages of the whole batch, the surrogate of PPO, the mean of each answer
+    "reinforce++": -sum(grpo(r, a).mean() for r, a in zip(RHO, normalised(REWARD).tolist(), strict=True)) / 4,
+    "reinforce++-baseline": -sum(
+        grpo(r, a).mean() for r, a in zip(RHO, normalised(torch.tensor(LESS_MEAN).double()).tolist(), strict=True)
+    )
+    / 4,
+    # LlamaRL section 4: min(pi/mu, 8) as a weight of the policy gradient
+    "aipo": -sum((r.clamp(max=8) * a * log).sum() for r, log, a in zip(RHO, LOG_PI, LESS_MEAN, strict=True)) / 8,
+    # MiniMax-M1 equation 4
+    "cispo": -sum((r.clamp(0, 5) * a * log).sum() for r, log, a in zip(RHO, LOG_PI, BY_GROUP, strict=True)) / 8,
+    # GSPO equations 5 and 7: one ratio, one clip, for each answer
+    "gspo": -sum(grpo(s, a, 3e-4, 4e-4) for s, a in zip(GEOMETRIC, BY_GROUP, strict=True)) / 4,
+    # INTELLECT-3 section 3.3
+    "icepop": -sum((r * a)[(r >= 0.5) & (r <= 5)].sum() for r, a in zip(RHO, LESS_MEAN, strict=True)) / 8,
+}
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_named_algorithm_is_its_paper_s_formula(name: str) -> None:
+    torch.testing.assert_close(loss_of(Algorithm(name=name), PI), PAPERS[name])
+
+
+def test_every_named_algorithm_was_checked() -> None:
+    assert set(algorithm_names()) - set(PAPERS) == {"intellect-2"}
+    preset = Algorithm(name="intellect-2")
+    assert (preset.entropy, preset.kl, preset.term) == (1e-4, 1e-3, ClippedTerm(low=0.2, high=0.2, cap=4.0))
+
+
+@pytest.mark.parametrize("name", ["grpo", "dapo", "dr-grpo", "reinforce++", "gspo", "icepop"])
+def test_the_gradient_of_a_surrogate_is_its_derivative(name: str) -> None:
+    at = PI.clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda logprob_n: loss_of(Algorithm(name=name), logprob_n), at)
+
+
+@pytest.mark.parametrize("name", ["aipo", "cispo", "rloo"])
+def test_the_weight_of_a_policy_gradient_has_no_gradient(name: str) -> None:
+    """Its derivative is that of the loss with the weights held where they are."""
+    algorithm = Algorithm(name=name)
+    at = PI.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(loss_of(algorithm, at), at)
+    advantage_n = advantages(algorithm.advantage, reward_s=REWARD, group_s=GROUP)[ANSWER]
+    weight_n = (PI - OLD).exp() if algorithm.importance == Importance.TOKEN else torch.ones(8)
+    bounded_n = weight_n.clamp(max=algorithm.term.high if algorithm.term.kind == "truncated" else math.inf)
+    divisor = COUNTS[COUNTED[algorithm.aggregation]]
+    torch.testing.assert_close(gradient, -(bounded_n * advantage_n / divisor).double())
+
+
+@pytest.mark.parametrize("name", ["grpo", "dapo", "aipo", "cispo", "icepop", "dr-grpo"])
+def test_all_algorithms_have_one_gradient_on_the_policy_s_own_answers(name: str) -> None:
+    """At a ratio of 1 nothing is clipped: what remains is the policy gradient of the same advantage and aggregation."""
+    plain = Algorithm.model_validate({"name": "rloo", "advantage": "group-mean", "aggregation": "tokens"})
+    same = Algorithm.model_validate({"name": name, "advantage": "group-mean", "aggregation": "tokens"})
+    gradients: list[torch.Tensor] = []
+    for algorithm in (plain, same):
+        at = OLD.clone().requires_grad_()
+        gradients += torch.autograd.grad(loss_of(algorithm, at), at)
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
+def test_gspo_of_answers_of_one_token_is_grpo_of_the_mean_of_answers() -> None:
+    ones = torch.arange(8)
+    token_n, sequence_n = (
+        ratios(kind, logprob_n=PI, old_n=OLD, answer_n=ones, length_s=torch.ones(8, dtype=torch.int64))
+        for kind in (Importance.TOKEN, Importance.SEQUENCE)
+    )
+    torch.testing.assert_close(token_n, sequence_n)
+
+
+@given(RATIOS, WORTH)
+def test_without_a_cap_and_within_it_the_two_sided_clip_is_ppo_s(ratio: float, worth: float) -> None:
+    ratio_n, advantage_n = torch.tensor([ratio]), torch.tensor([worth])
+    two_sided, stopped = clipped_term(ratio_n=ratio_n, advantage_n=advantage_n, low=0.2, high=0.2, cap=4.0)
+    ppo, _ = clipped_term(ratio_n=ratio_n, advantage_n=advantage_n, low=0.2, high=0.2, cap=None)
+    if worth >= 0 or ratio <= 4:
+        assert two_sided.item() == ppo.item()
+    else:
+        assert two_sided.item() == pytest.approx(4 * worth)
+        assert stopped.item()
+
+
+@given(RATIOS, WORTH)
+def test_tokens_that_are_said_to_be_stopped_are_those_without_a_gradient(ratio: float, worth: float) -> None:
+    at = torch.tensor([ratio], requires_grad=True)
+    advantage_n = torch.tensor([worth])
+    terms = [
+        clipped_term(ratio_n=at, advantage_n=advantage_n, low=0.2, high=0.28, cap=4.0),
+        clipped_term(ratio_n=at, advantage_n=advantage_n, low=0.2, high=0.2, cap=None),
+        masked_term(ratio_n=at, advantage_n=advantage_n, low=0.5, high=5.0),
+    ]
+    on_an_edge = min(abs(ratio - edge) for edge in (0.5, 0.8, 1.2, 1.28, 4, 5)) < 1e-4
+    for value, stopped in terms:
+        (gradient,) = torch.autograd.grad(value.sum(), at)
+        if abs(worth) > 1e-6 and not on_an_edge:
+            assert (gradient.item() == 0) == stopped.item()
+
+
+@given(RATIOS, WORTH)
+def test_a_truncated_weight_is_bounded_and_never_nothing(ratio: float, worth: float) -> None:
+    at = torch.tensor([-1.0], requires_grad=True)
+    value, bounded = truncated_term(
+        ratio_n=torch.tensor([ratio]), logprob_n=at, advantage_n=torch.tensor([worth]), low=0.0, high=8.0
+    )
+    (gradient,) = torch.autograd.grad(value.sum(), at)
+    assert gradient.item() == pytest.approx(min(ratio, 8.0) * worth, rel=1e-5)
+    assert bounded.item() == (torch.tensor(ratio).item() > 8.0)
+
+
+def test_a_rollout_with_one_impossible_token_is_left_out_whole() -> None:
+    low = OLD.clone()
+    low[4] -= 12.0  # a ratio of 6e-6 in the third answer
+    loss = loss_of(Algorithm(name="icepop"), low)
+    expected = -(3 * 0.5 - 0.5 - 2 * 0.125) / 8
+    assert loss.item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (Advantage.GROUP, [1, -1, 1, -1]),
+        (Advantage.GROUP_MEAN, [0.5, -0.5, 0.125, -0.125]),
+        (Advantage.LEAVE_ONE_OUT, [1.0, -1.0, 0.25, -0.25]),
+        (Advantage.BATCH, normalised(REWARD).tolist()),
+        (Advantage.GROUP_MEAN_BATCH, (torch.tensor(LESS_MEAN) / math.sqrt((0.25 + 0.015625) / 2)).tolist()),
+    ],
+)
+def test_advantages_are_what_their_papers_say(kind: Advantage, expected: list[float]) -> None:
+    assert advantages(kind, reward_s=REWARD, group_s=GROUP).tolist() == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", Advantage)
+@pytest.mark.parametrize("reward_s", [[0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [0.7, 0.7, 0.7]])
+def test_equal_rewards_are_worth_nothing_also_in_a_group_of_one(kind: Advantage, reward_s: list[float]) -> None:
+    found = advantages(kind, reward_s=torch.tensor(reward_s, dtype=torch.float64), group_s=torch.tensor([0, 0, 1]))
+    assert found.tolist() == pytest.approx([0, 0, 0], abs=1e-9)
+
+
+@given(st.lists(st.floats(-5, 5), min_size=2, max_size=12), st.data())
+def test_advantages_of_a_group_add_up_to_nothing(rewards: list[float], data: st.DataObject) -> None:
+    groups = sorted(data.draw(st.lists(st.integers(0, 2), min_size=len(rewards), max_size=len(rewards))))
+    group_s = torch.unique(torch.tensor(groups), return_inverse=True)[1]
+    for kind in (Advantage.GROUP, Advantage.GROUP_MEAN, Advantage.LEAVE_ONE_OUT, Advantage.GROUP_MEAN_BATCH):
+        found = advantages(kind, reward_s=torch.tensor(rewards, dtype=torch.float64), group_s=group_s)
+        sums = torch.zeros(int(group_s.max()) + 1, dtype=torch.float64).index_add(0, group_s, found)
+        assert sums.abs().max() < 1e-6 * (1 + found.abs().max())
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (Aggregation.TOKENS, [1 / 8] * 8),
+        (Aggregation.GROUP_TOKENS, [1 / 8] * 8),
+        (Aggregation.ANSWERS, [1 / 12] * 3 + [1 / 4] + [1 / 8] * 4),
+        (Aggregation.CONSTANT, [1 / 40] * 8),
+        (Aggregation.SEQUENCES, [1 / 4] * 8),
+    ],
+)
+def test_a_token_weighs_what_its_aggregation_says(kind: Aggregation, expected: list[float]) -> None:
+    weight_s = token_weights(kind, length_s=LENGTH, group_length_s=torch.tensor([4] * 4), fixed=10)
+    assert (weight_s[ANSWER] / COUNTS[COUNTED[kind]]).tolist() == pytest.approx(expected)
+
+
+def test_estimates_of_a_distance_have_its_mean_and_its_gradient() -> None:
+    """Over a whole vocabulary instead of samples: k1 and k3 give the KL, and k2 its gradient; k1 gives none."""
+    logits = torch.tensor([0.3, -1.0, 0.8, 0.1], dtype=torch.float64, requires_grad=True)
+    reference = torch.log_softmax(torch.tensor([0.0, -0.5, 0.5, 0.4], dtype=torch.float64), 0)
+    log_pi = torch.log_softmax(logits, 0)
+    kl = (log_pi.exp() * (log_pi - reference)).sum()
+    (exact,) = torch.autograd.grad(kl, logits, retain_graph=True)
+
+    def expected(kind: Distance) -> tuple[float, torch.Tensor]:
+        each = distances(kind, logprob_n=log_pi, reference_n=reference)
+        mean = (log_pi.exp().detach() * each).sum()
+        return mean.item(), torch.autograd.grad(mean, logits, retain_graph=True)[0]
+
+    assert expected(Distance.K1)[0] == pytest.approx(kl.item())
+    assert expected(Distance.K3)[0] == pytest.approx(kl.item())
+    assert expected(Distance.K1)[1].abs().max() < 1e-12
+    torch.testing.assert_close(expected(Distance.K2)[1], exact)
+    assert expected(Distance.K2)[0] > 0
+
+
+@given(st.lists(st.floats(-30, 0), min_size=1, max_size=6), st.lists(st.floats(-30, 0), min_size=6, max_size=6))
+def test_k2_and_k3_are_never_negative_and_nothing_overflows(own: list[float], other: list[float]) -> None:
+    logprob_n, reference_n = torch.tensor(own), torch.tensor(other[: len(own)])
+    for kind in (Distance.K2, Distance.K3):
+        found = distances(kind, logprob_n=logprob_n, reference_n=reference_n)
+        assert found.isfinite().all()
+        assert (found >= -1e-6).all()
+
+
+def test_log_probabilities_and_entropies_are_those_of_the_temperature() -> None:
+    logits_nv = torch.tensor([[0.0, 1.0, 2.0], [5.0, 5.0, 5.0]])
+    found, entropy = logprobs_and_entropies(logits_nv, torch.tensor([2, 0]), temperature=0.5)
+    assert found.tolist() == pytest.approx([math.log(math.exp(4) / (1 + math.exp(2) + math.exp(4))), -math.log(3)])
+    assert entropy[1].item() == pytest.approx(math.log(3))
+    probabilities = torch.softmax(logits_nv / 0.5, dim=1)
+    torch.testing.assert_close(entropy, -(probabilities * probabilities.log()).sum(dim=1))
+
+
+def test_impossible_log_probabilities_give_numbers_and_no_gradient() -> None:
+    at = torch.tensor([-1.0, -90.0], requires_grad=True)
+    ratio_n = ratios(
+        Importance.TOKEN,
+        logprob_n=at,
+        old_n=torch.tensor([-torch.inf, -1.0]),
+        answer_n=torch.tensor([0, 1]),
+        length_s=torch.tensor([1, 1]),
+    )
+    value, _ = clipped_term(ratio_n=ratio_n, advantage_n=torch.tensor([-1.0, 1.0]), low=0.2, high=0.2, cap=4.0)
+    (gradient,) = torch.autograd.grad(value.sum(), at)
+    assert value.isfinite().all()
+    assert gradient.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("given_settings", "said"),
+    [
+        ({"name": "ppo2"}, "there is no algorithm"),
+        ({"name": "grpo", "kl": 0.1, "distance": "k1"}, "no gradient in expectation"),
+        ({"name": "icepop", "term": {"low": 6.0}}, "from 6.0 down to 5.0"),
+        ({"name": "grpo", "term": {"cap": 0.9}}, "greater than 1"),
+        ({"name": "grpo", "clip": 0.1}, "Extra inputs"),
+        ({"name": "grpo", "kl": math.nan}, "finite"),
+    ],
+)
+def test_a_loss_that_can_t_be_is_refused(given_settings: dict[str, object], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        Algorithm.model_validate(given_settings)
+
+
+def test_a_change_keeps_the_rest_of_the_named_algorithm() -> None:
+    changed = Algorithm.model_validate({"name": "dapo", "kl": 0.01, "term": {"high": 0.3}})
+    assert changed.term == ClippedTerm(low=0.2, high=0.3, cap=None)
+    assert changed.kl == 0.01
+    assert Algorithm.model_validate("gspo") == Algorithm(name="gspo")
+    for name in algorithm_names():
+        algorithm = Algorithm(name=name)
+        assert Algorithm.model_validate(algorithm.model_dump(mode="json")) == algorithm
+
+
+def test_only_advantages_of_batches_need_whole_batches() -> None:
+    needing = [name for name in algorithm_names() if Algorithm(name=name).needs_whole_batch]
+    assert needing == ["reinforce++", "reinforce++-baseline"]

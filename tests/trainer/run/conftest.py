@@ -1,0 +1,26 @@
+"""A trained pool for each test; what it does to the chain is undone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.ledger.client.conftest import World, founded, world
+from tests.ledger.conftest import embedded, embedded_process
+from tests.orchestrator.runs.test_on_chain import join_by_relay, orchestrating
+from tests.trainer.run.world import TrainedPool, base_folder
+
+__all__ = ["embedded", "embedded_process", "founded", "world"]
+
+
+@pytest.fixture
+async def pool(world: World, redis_url: str, tmp_path: Path) -> AsyncIterator[TrainedPool]:
+    """A run without a version, and a node that is a member."""
+    (tmp_path / "orchestrator").mkdir()
+    async with orchestrating(world, redis_url, tmp_path / "orchestrator") as run:
+        await run.sync.round()
+        node = await join_by_relay(run, world)
+        base_folder(tmp_path / "base")
+        yield TrainedPool(run, world, node, tmp_path)

@@ -1,0 +1,37 @@
+"""A run from the base to its last step, over a real chain, a real Redis and a real orchestrator."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from protocol.checkpoints import folder_files, version_digest
+from protocol.identifiers import run_id
+from tests.ledger.client.conftest import POOL
+from tests.orchestrator.runs.edge import RUN
+from tests.trainer.run.world import TrainedPool
+
+
+def lines(pool: TrainedPool, kind: str) -> list[dict[str, Any]]:
+    text = (pool.folder / "state" / "progress.jsonl").read_text()
+    return [line for line in map(json.loads, text.splitlines()) if line["kind"] == kind]
+
+
+async def test_accepted_rollouts_become_versions_that_the_ledger_and_the_orchestrator_name(pool: TrainedPool) -> None:
+    async with pool.working():
+        state = await pool.train()
+    assert state.step == 3
+    digests = [version_digest(folder_files(pool.folder / "policies" / str(version))) for version in range(4)]
+    assert len(set(digests)) == 4, "each step made another policy"
+    ledger = await pool.world.as_("owner")
+    announced = [await ledger.checkpoints.get(POOL, run_id(RUN), version) for version in range(4)]
+    assert [one.digest if one else None for one in announced] == digests
+    view = await pool.run.pool.owner("GET", "/v1/run")
+    assert (view["checkpoint"]["version"], view["checkpoint"]["digest"]) == (3, digests[3])
+    steps = lines(pool, "step")
+    assert [(line["step"], line["version"], line["groups"]["used"]) for line in steps] == [
+        (0, 1, 2),
+        (1, 2, 2),
+        (2, 3, 2),
+    ]
+    assert all(line["reward"] == 0.5 for line in steps)

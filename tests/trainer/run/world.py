@@ -1,0 +1,290 @@
+"""A pool on a real chain with a real Redis, and in it one node and one validator that work by hand.
+
+The node makes files of random tokens by the slot's name, so that equal slots give equal files; the validator accepts
+them and writes the audit files that rewards come from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+from pydantic import SecretStr
+
+from ledger.client.work import Verdict
+from orchestrator.storage.local import LocalStore
+from protocol.clock import TurnedClock
+from protocol.identifiers import Digest, digest, run_id
+from protocol.keys import Key
+from protocol.leases import Work
+from protocol.verdicts import Outcome
+from protocol.wire.audits import AuditFile, AuditRow
+from protocol.wire.leases import SignedWork
+from protocol.wire.runs import SlotGrant
+from protocol.wire.uploads import ObjectKey
+from rollouts.engines.interface import Dtype, EngineName, FinishReason
+from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice, write_recipe
+from rollouts.samples import RolloutFile, Sample, SlotHeader
+from rollouts.schema import write_rollouts
+from tests.ledger.client.conftest import POOL, QUICK, URL, World
+from tests.orchestrator.runs.edge import RUN, RunUnderTest
+from tests.rollouts.tiny import END, VOCABULARY, tiny_folder
+from trainer.run.app import Outside, run_trainer
+from trainer.run.settings import TrainerSettings
+from trainer.run.state import RunState
+
+EACH = 4
+RECIPE = Recipe(
+    environment=EnvironmentChoice(name="letters", version="1"),
+    sampling=SamplingChoice(max_new_tokens=6),
+    group_size=EACH,
+    max_prompt_tokens=16,
+    prompts=PromptRange(count=40),
+)
+
+Rewards = Callable[[int, int, int], list[float | None]]
+"""Step, index and group to the rewards of the group's samples."""
+
+
+def half_right(step: int, index: int, group: int) -> list[float | None]:
+    """Every group has signal."""
+    return [1.0, 0.0, 1.0, 0.0]
+
+
+def base_folder(folder: Path) -> Path:
+    """A version of 20,000 random weights."""
+    tiny_folder(folder, kind="llama", hidden_size=32, intermediate_size=64, num_hidden_layers=1)
+    write_recipe(folder, RECIPE)
+    return folder
+
+
+@dataclass
+class ChainClock:
+    """The orchestrator's time, which is the chain's; deadlines and pauses are real."""
+
+    turned: TurnedClock
+
+    def now(self) -> datetime:
+        return self.turned.now()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, duration: timedelta) -> None:
+        await asyncio.sleep(duration.total_seconds())
+
+
+@dataclass
+class TrainedPool:
+    """The pool, its node and its validator."""
+
+    run: RunUnderTest
+    world: World
+    node: Key
+    folder: Path
+    rewards: Rewards = half_right
+    spoil: Callable[[int, int, bytes], bytes] = field(default=lambda step, index, content: content)
+    """Changes a file's bytes before they are hashed and submitted."""
+    lose: Callable[[int, int], bool] = field(default=lambda step, index: False)
+    """Whether an accepted file is gone from the store."""
+
+    @property
+    def clock(self) -> ChainClock:
+        return ChainClock(self.run.pool.clock)
+
+    def settings(self, **changes: Any) -> TrainerSettings:
+        deployment = self.folder / "deployment.json"
+        self.world.deployment.save(deployment)
+        values: dict[str, Any] = {
+            "run": RUN,
+            "pool_id": POOL,
+            "orchestrator": URL,
+            "chain_url": SecretStr(self.world.url),
+            "deployment": deployment,
+            "start": self.folder / "base",
+            "policies": self.folder / "policies",
+            "state": self.folder / "state",
+            "relays": ("http://127.0.0.1:1",),
+            "dtype": "float32",
+            "device": "cpu",
+            "steps": 3,
+            "groups_per_step": 2,
+            "linger_s": 0,
+            "poll_s": 0.01,
+            "patience_s": 20,
+            "learning": {"row_tokens": 64, "optimiser": {"learning_rate": 1e-2, "clip": 1.0, "warm_up_steps": 1}},
+        }
+        return TrainerSettings(**values | changes)
+
+    async def train(self, *, stop: asyncio.Event | None = None, **changes: Any) -> RunState:
+        outside = Outside(clock=self.clock, transport=self.transport, policy=QUICK)
+        return await run_trainer(
+            self.settings(**changes), stop=stop or asyncio.Event(), key=self.world.keys["publisher"], outside=outside
+        )
+
+    @property
+    def transport(self) -> httpx.AsyncBaseTransport:
+        return httpx.ASGITransport(app=self.run.pool.app, raise_app_exceptions=False)
+
+    async def turn(self) -> None:
+        """One round of everything that a pool does by itself: a slot is worked on where one is wanted."""
+        await self.run.pool.clock.turn(timedelta(milliseconds=500))  # or the node would ask too often
+        await self.run.sync.round()
+        answer = await self.run.desk.step()
+        if answer.need:
+            leased = await self.run.ask(
+                self.node, step=answer.step, groups=min(2, answer.need), request=os.urandom(16).hex()
+            )
+            if leased.status_code == 200:
+                await self.work(SlotGrant.model_validate_json(leased.content))
+
+    async def work(self, grant: SlotGrant) -> Digest:
+        """Makes a slot's file, hands it in, has it carried and accepted."""
+        lease = grant.lease.lease
+        path = self.folder / "made.parquet"
+        file = file_of(grant)
+        write_rollouts(path, file)
+        content = self.spoil(lease.step, lease.index, path.read_bytes())
+        sha256 = digest(hashlib.sha256(content).digest())
+        self.store(ObjectKey(pool_id=POOL, owner=self.node.address, sha256=sha256), content)
+        words = Work(lease_hash=lease.hash, sha256=sha256, units=file.units)
+        signature = "0x" + words.sign(self.node, grant.lease.domain).hex()
+        signed = SignedWork(lease=grant.lease, sha256=sha256, units=file.units, signature=signature)
+        answer = await self.run.hand_in(self.node, signed, uploaded=False)
+        assert answer.status_code == 200, answer.text
+        await self.run.relayer.round()
+        await self.run.sync.round()
+        await self.judge(grant, file, sha256)
+        if self.lose(lease.step, lease.index):
+            self.path(ObjectKey(pool_id=POOL, owner=self.node.address, sha256=sha256)).unlink()
+        return lease.key.hash
+
+    async def judge(self, grant: SlotGrant, file: RolloutFile, sha256: Digest) -> None:
+        lease = grant.lease.lease
+        validator = await self.world.as_("validator")
+        audit = audit_of(grant, file, sha256, self.world.keys["validator"], self.rewards).encode()
+        named = digest(hashlib.sha256(audit).digest())
+        self.store(ObjectKey(pool_id=POOL, owner=validator.address, sha256=named, audit=True), audit)
+        await validator.work.judge([Verdict(lease.key.hash, Outcome.ACCEPTED, 0, named)])
+        await self.run.sync.round()
+
+    def path(self, key: ObjectKey) -> Path:
+        objects = self.run.pool.parts.objects
+        assert isinstance(objects, LocalStore)
+        return objects.path(key)
+
+    def store(self, key: ObjectKey, content: bytes) -> None:
+        path = self.path(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """The pool works by itself meanwhile."""
+
+        async def turns() -> None:
+            while True:
+                await self.turn()
+                await asyncio.sleep(0.01)
+
+        task = asyncio.create_task(turns())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+def file_of(grant: SlotGrant) -> RolloutFile:
+    """A file of tokens that the slot's name draws."""
+    lease = grant.lease.lease
+    rng = np.random.default_rng([lease.step, lease.index, lease.version])
+    header = SlotHeader(
+        run=run_id(RUN),
+        step=lease.step,
+        index=lease.index,
+        node=lease.node,
+        checkpoint=lease.digest,
+        environment="letters",
+        environment_version="1",
+        engine=EngineName.TORCH,
+        dtype=Dtype.FLOAT32,
+    )
+    samples = []
+    for group in range(lease.groups):
+        prompt = rng.integers(4, VOCABULARY, 3).astype(np.int32)
+        for each in range(EACH):
+            tokens = np.array([*rng.integers(4, VOCABULARY, 1 + each), END], np.int32)
+            samples.append(
+                Sample(
+                    group=group,
+                    sample=group * EACH + each,
+                    prompt_index=int(prompt[0]),
+                    prompt_tokens=prompt,
+                    output_tokens=tokens,
+                    logprobs=np.full(len(tokens), -3.0, np.float32),
+                    finish=FinishReason.EOS,
+                    task_reward=0.0,
+                    length_penalty=0.0,
+                    reward=0.0,
+                    target_length=None,
+                    proofs=b"",
+                )
+            )
+    return RolloutFile(header, tuple(samples))
+
+
+def audit_of(grant: SlotGrant, file: RolloutFile, sha256: Digest, validator: Key, rewards: Rewards) -> AuditFile:
+    """The audit file of an accepted file."""
+    lease = grant.lease.lease
+    given = {group: rewards(lease.step, lease.index, group) for group in range(lease.groups)}
+    rows = []
+    for row, sample in enumerate(file.samples):
+        reward = given[sample.group][row % EACH]
+        rows.append(
+            AuditRow(
+                row=row,
+                group=sample.group,
+                sample=sample.sample,
+                prompt_index=sample.prompt_index,
+                tokens=len(sample.output_tokens),
+                task=reward,
+                length_penalty=0.0,
+                reward=reward,
+                audited=True,
+            )
+        )
+    return AuditFile(
+        pool_id=POOL,
+        key=lease.key.hash,
+        validator=validator.address,
+        judged_at_ms=1,
+        muster="test",
+        outcome=Outcome.ACCEPTED,
+        reason=0,
+        words="as it should be",
+        node=lease.node,
+        run=lease.run,
+        step=lease.step,
+        index=lease.index,
+        version=lease.version,
+        checkpoint=lease.digest,
+        sha256=sha256,
+        units=file.units,
+        submitted_block=1,
+        beacon_block=None,
+        checks=(),
+        rows=tuple(rows),
+    )

@@ -1,0 +1,271 @@
+"""Puts a run together from its settings, and does it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+
+import httpx
+import structlog
+import torch
+from pydantic import ValidationError
+
+from ledger.client import Ledger
+from ledger.deployment import Deployment
+from ledger.inflight import SendPolicy
+from protocol.clients.orchestrator import OrchestratorClient
+from protocol.clock import Clock, SystemClock
+from protocol.errors import Conflict, InvalidInput
+from protocol.identifiers import run_id
+from protocol.keys import Key
+from protocol.keystores import find_key
+from protocol.objects import ObjectTransfer
+from trainer.errors import BadSettings
+from trainer.learning.settings import LearningSettings
+from trainer.run.base import Base, copy_base, open_base
+from trainer.run.desk import DemandDesk
+from trainer.run.evaluation import EvaluationProcess
+from trainer.run.files import FileRules
+from trainer.run.intake import Intake, step_folder
+from trainer.run.journal import Journal
+from trainer.run.lock import hold_state
+from trainer.run.loop import RunParts, TrainingRun
+from trainer.run.model_student import ModelStudent
+from trainer.run.patience import Patience
+from trainer.run.progress import Progress
+from trainer.run.publishing import Publisher
+from trainer.run.resuming import resume
+from trainer.run.settings import TrainerSettings
+from trainer.run.state import RunState
+from trainer.run.student import Student
+from trainer.run.verdicts import LedgerVerdicts
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """What tests put in the place of the machine's own.
+
+    Args:
+        clock: Time.
+        transport: For an orchestrator in the same process.
+        policy: How transactions are offered.
+    """
+
+    clock: Clock
+    transport: httpx.AsyncBaseTransport | None = None
+    policy: SendPolicy | None = None
+
+
+async def run_trainer(
+    settings: TrainerSettings,
+    *,
+    stop: asyncio.Event,
+    key: Key | None = None,
+    outside: Outside | None = None,
+) -> RunState:
+    """Trains until the steps are done or `stop` is set; returns where the run is then.
+
+    Args:
+        settings: What to do.
+        stop: Ends it after what can't be left undone.
+        key: The publisher's; by default from its keystore or the environment.
+        outside: Clock and connections.
+
+    Raises:
+        MusterError: From any of the parts; everything that was learned is on the disk.
+    """
+    outside = outside or Outside(clock=SystemClock())
+    key = key or find_key("publisher", keystore=settings.keystore, password_file=settings.password_file)
+    learning = learning_settings(settings)
+    base = open_base(settings.start)
+    deployment = Deployment.load(settings.deployment)
+    with hold_state(settings.state):
+        async with AsyncExitStack() as stack:
+            ledger = await stack.enter_async_context(
+                Ledger.connect(
+                    settings.chain_url.get_secret_value(),
+                    deployment,
+                    key=key,
+                    clock=outside.clock,
+                    policy=outside.policy,
+                )
+            )
+            client = await stack.enter_async_context(
+                OrchestratorClient(
+                    settings.orchestrator,
+                    key=key,
+                    clock=outside.clock,
+                    allow_plain_http=settings.allow_plain_http,
+                    transport=outside.transport,
+                )
+            )
+            transfer = ObjectTransfer(
+                client.location.url,
+                clock=outside.clock,
+                allow_plain_http=settings.allow_plain_http,
+                transport=outside.transport,
+            )
+            stack.push_async_callback(transfer.aclose)
+            student = await asyncio.to_thread(_student, base, learning, settings)
+            links = _Links(ledger=ledger, client=client, transfer=transfer, clock=outside.clock)
+            run = TrainingRun(*await _prepare(settings, base, student, links, stack), stop=stop)
+            await run.run()
+            return run.state
+
+
+@contextmanager
+def until_told(stop: asyncio.Event) -> Iterator[None]:
+    """Sets the event at the first Ctrl-C or SIGTERM; a second one ends the process as usual."""
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGINT, signal.SIGTERM)
+
+    def told() -> None:
+        _log.info("stopping", hint="once more ends it at once; nothing that was learned is lost")
+        stop.set()
+        for each in signals:
+            loop.remove_signal_handler(each)
+
+    for each in signals:
+        loop.add_signal_handler(each, told)
+    try:
+        yield
+    finally:
+        for each in signals:
+            loop.remove_signal_handler(each)
+
+
+def learning_settings(settings: TrainerSettings) -> LearningSettings:
+    """The table `learning`.
+
+    Raises:
+        BadSettings: It says what can't be.
+    """
+    try:
+        return LearningSettings.model_validate(settings.learning)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise BadSettings(
+            f"trainer.learning.{place}: {first['msg'].removeprefix('Value error, ')}",
+            hint="docs/learning.md lists the settings of learning",
+        ) from error
+
+
+def device_of(name: str | None) -> torch.device:
+    """The device of a name; by default an accelerator if there is one.
+
+    Raises:
+        InvalidInput: There is none of that name.
+    """
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InvalidInput(f"{name[:40]!r} is no device", hint="give cpu, cuda or cuda:NUMBER") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InvalidInput(f"this machine has no device {device}", hint="leave device out, or give cpu")
+    return device
+
+
+def _student(base: Base, learning: LearningSettings, settings: TrainerSettings) -> Student:
+    device = device_of(settings.device)
+    if device.type == "cpu":
+        torch.set_num_threads(1)  # more are slower on models that fit a CPU, and not the same to the bit
+    return ModelStudent(base, learning, device=device, dtype=settings.dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Links:
+    """To everybody else."""
+
+    ledger: Ledger
+    client: OrchestratorClient
+    transfer: ObjectTransfer
+    clock: Clock
+
+
+async def _prepare(
+    settings: TrainerSettings, base: Base, student: Student, links: _Links, stack: AsyncExitStack
+) -> tuple[RunParts, RunState]:
+    """Everything that the loop needs, with the student where the journal ends."""
+    ledger, client, clock = links.ledger, links.client, links.clock
+    run, journal = run_id(settings.run), Journal(settings.state)
+    about = {"run": run, "pool": str(settings.pool_id), "base": base.digest, "seed": str(settings.seed)}
+    rules = FileRules(
+        run=run, recipe=base.recipe, vocabulary=base.facts.vocabulary, most_bytes=settings.most_file_bytes
+    )
+    recorded = await asyncio.to_thread(journal.read)
+    state = await asyncio.to_thread(
+        resume, settings.state, student=student, recorded=recorded, rules=rules, about=about
+    )
+    patience = Patience(clock=clock, longest=settings.patience)
+    publisher = Publisher(
+        settings.policies,
+        journal=journal,
+        written=recorded.written,
+        ledger=ledger,
+        client=client,
+        pool_id=settings.pool_id,
+        run=run,
+        units_per_group=base.recipe.units_per_group,
+        relays=settings.relays,
+        keep=settings.keep_versions,
+        patience=patience,
+    )
+    await _write_base(settings, base, publisher)
+    verdicts = LedgerVerdicts(ledger, pool_id=settings.pool_id)
+    progress = Progress(settings.state, clock=clock)
+    if settings.metrics_port is not None:
+        progress.serve(settings.metrics_port)
+    evaluation: EvaluationProcess | None = None
+    if settings.evaluate_every:
+        evaluation = EvaluationProcess(settings, progress=progress, clock=clock)
+        stack.push_async_callback(evaluation.aclose)
+
+    def intake(step: int) -> Intake:
+        return Intake(
+            step,
+            client=client,
+            transfer=links.transfer,
+            verdicts=verdicts,
+            folder=step_folder(settings.state, step),
+            rules=rules,
+            policy=publisher.digest,
+            max_staleness=settings.knobs.max_staleness,
+            at_once=settings.downloads,
+        )
+
+    parts = RunParts(
+        settings=settings,
+        student=student,
+        candidates=base.candidates,
+        journal=journal,
+        publisher=publisher,
+        desk=DemandDesk(client, patience=patience),
+        intake=intake,
+        progress=progress,
+        evaluation=evaluation,
+        clock=clock,
+        about=about,
+    )
+    return parts, state
+
+
+async def _write_base(settings: TrainerSettings, base: Base, publisher: Publisher) -> None:
+    try:
+        settings.policies.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadSettings(f"{settings.policies} can't be made: {error.strerror}") from error
+
+    digest = await publisher.write(0, lambda folder: copy_base(base, folder))
+    if digest != base.digest:
+        raise Conflict(
+            f"this run began with the base {digest}, and {base.folder} is {base.digest}",
+            hint="give the same base, or begin a new run with an empty --state",
+        )

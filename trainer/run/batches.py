@@ -1,0 +1,132 @@
+"""The batch of a step: which groups are learned, in which order. Pure, so that a resumed run makes it again."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from protocol.identifiers import Digest
+from trainer.learning.groups import TrainingGroup
+from trainer.run.journal import JournalFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenGroup:
+    """One group of an accepted file.
+
+    Args:
+        prompt_index: Of its prompt.
+        solved: The share of its samples that were right; None if one could not be decided.
+        group: What could be learned; None if one sample could not be decided.
+    """
+
+    prompt_index: int
+    solved: float | None
+    group: TrainingGroup | None
+
+    @property
+    def has_signal(self) -> bool:
+        """Whether there is something to learn from it."""
+        return self.group is not None and self.group.has_signal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SeenFile:
+    """One accepted file with what is in it.
+
+    Args:
+        entry: As the journal records it.
+        groups: In the file's order.
+        tokens: Generated ones.
+    """
+
+    entry: JournalFile
+    groups: tuple[SeenGroup, ...]
+    tokens: int
+
+    @property
+    def useful(self) -> int:
+        """How many groups have signal."""
+        return sum(group.has_signal for group in self.groups)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """What a step learns, and what it does not.
+
+    Args:
+        places: File and group of each, in the order of learning.
+        left: Groups that are not learned, by why.
+    """
+
+    places: tuple[tuple[int, int], ...]
+    left: Counter[str] = field(default_factory=Counter)
+
+
+def in_lease_order(files: Iterable[SeenFile]) -> list[SeenFile]:
+    """Files of one step by node and index: who was fast is not first."""
+    return sorted(files, key=lambda file: (file.entry.node, file.entry.index))
+
+
+def choose(files: Sequence[SeenFile], *, step: int, most: int, seed: int) -> Chosen:
+    """The batch: the first groups with signal in lease order, in an order that the seed draws.
+
+    Args:
+        files: In lease order.
+        step: The step.
+        most: The most groups of a batch.
+        seed: The run's.
+    """
+    places: list[tuple[int, int]] = []
+    left: Counter[str] = Counter()
+    for number, file in enumerate(files):
+        for place, seen in enumerate(file.groups):
+            if seen.group is None:
+                left["undecided"] += 1
+            elif not seen.has_signal:
+                left["no-signal"] += 1
+            elif len(places) == most:
+                left["surplus"] += 1
+            else:
+                places.append((number, place))
+    random.Random(f"muster-batch-v1:{seed}:{step}").shuffle(places)  # noqa: S311 - an order, not a secret
+    return Chosen(places=tuple(places), left=left)
+
+
+def groups_at(files: Sequence[SeenFile], places: Iterable[tuple[int, int]]) -> list[TrainingGroup]:
+    """The groups at some places.
+
+    Raises:
+        LookupError: There is none at one of them.
+    """
+    found = []
+    for number, place in places:
+        group = files[number].groups[place].group
+        if group is None:
+            raise LookupError(f"group {place} of {files[number].entry.key} can't be learned")
+        found.append(group)
+    return found
+
+
+def solved_shares(files: Iterable[SeenFile]) -> list[tuple[int, float]]:
+    """Prompt and share of right samples of every group that was decided, for the pools."""
+    return [(seen.prompt_index, seen.solved) for file in files for seen in file.groups if seen.solved is not None]
+
+
+def signal_share(files: Iterable[SeenFile], *, before: float, weight: int = 16) -> float:
+    """How many of a step's groups have signal, steadied by what was so before; in (0, 1]."""
+    counted = [(len(file.groups), file.useful) for file in files]
+    seen, useful = sum(one for one, _ in counted), sum(two for _, two in counted)
+    return max(0.05, min(1.0, (before * weight + useful) / (weight + seen)))
+
+
+def staleness(groups: Iterable[TrainingGroup], *, step: int) -> dict[int, int]:
+    """How many groups are how many steps older than the step that learns them."""
+    return dict(sorted(Counter(step - group.version for group in groups).items()))
+
+
+def file_keys(files: Iterable[SeenFile]) -> list[Digest]:
+    """Their work keys."""
+    return [file.entry.key for file in files]

@@ -1,0 +1,167 @@
+"""The accepted files of one step: listed, fetched, held against ledger and lease. One bad file costs that file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from protocol.clients.orchestrator import OrchestratorClient
+from protocol.errors import InvalidInput, MusterError, NotFound, TooLarge
+from protocol.identifiers import Digest
+from protocol.objects import BytesRefused, ObjectTransfer
+from protocol.verdicts import Outcome
+from protocol.wire.audits import LARGEST_AUDIT_FILE
+from protocol.wire.runs import RolloutItem
+from trainer.errors import NotWritten
+from trainer.run.batches import SeenFile, in_lease_order
+from trainer.run.files import FileRules, UnusableFile, read_accepted
+from trainer.run.journal import JournalFile
+from trainer.run.verdicts import LedgerVerdicts
+
+_log = structlog.get_logger(__name__)
+
+ROLLOUTS_FOLDER = "rollouts"
+
+
+def step_folder(state: Path, step: int) -> Path:
+    """Where the files of a step lie, until its state is written."""
+    return state / ROLLOUTS_FOLDER / str(step)
+
+
+def file_paths(folder: Path, entry: JournalFile) -> tuple[Path, Path]:
+    """Where a file and its audit file lie: each by its hash."""
+    return folder / f"{entry.sha256[2:]}.parquet", folder / f"{entry.audit[2:]}.json"
+
+
+class Intake:
+    """Takes the files of one step in.
+
+    Args:
+        step: The step.
+        client: Lists them.
+        transfer: Fetches them.
+        verdicts: What the ledger says of them.
+        folder: Where they are kept; made if it is not there.
+        rules: What each must keep.
+        policy: The digest of a version of ours; None for one that there is not.
+        max_staleness: How much older than the step a policy may be.
+        at_once: Files that are fetched at a time.
+    """
+
+    def __init__(
+        self,
+        step: int,
+        *,
+        client: OrchestratorClient,
+        transfer: ObjectTransfer,
+        verdicts: LedgerVerdicts,
+        folder: Path,
+        rules: FileRules,
+        policy: Callable[[int], Digest | None],
+        max_staleness: int,
+        at_once: int,
+    ) -> None:
+        self.step = step
+        self._client = client
+        self._transfer = transfer
+        self._verdicts = verdicts
+        self._folder = folder
+        self._rules = rules
+        self._policy = policy
+        self._max_staleness = max_staleness
+        self._turns = asyncio.Semaphore(at_once)
+        self._taken: dict[Digest, SeenFile] = {}
+        self._refused: dict[Digest, str] = {}
+        self._late: dict[Digest, str] = {}
+        self._listed: list[RolloutItem] = []
+
+    async def look(self) -> None:
+        """Lists what is accepted now, and takes in what is new.
+
+        Raises:
+            MusterError: The orchestrator can't list it.
+            NotWritten: This machine's disk refuses.
+        """
+        self._listed = [item async for item in self._client.rollouts(step=self.step)]
+        new = [item for item in self._listed if item.key not in self._taken and item.key not in self._refused]
+        if new:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        await asyncio.gather(*(self._take(item) for item in new))
+
+    @property
+    def files(self) -> list[SeenFile]:
+        """What is here and still accepted, in lease order."""
+        return in_lease_order(self._taken[item.key] for item in self._listed if item.key in self._taken)
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """Files that nothing is learned from, by why; also those that can't be had now."""
+        return Counter([*self._refused.values(), *self._late.values()])
+
+    async def _take(self, item: RolloutItem) -> None:
+        async with self._turns:
+            try:
+                entry = await self._checked(item)
+                self._taken[item.key] = await self._read(item, entry)
+                self._late.pop(item.key, None)
+            except OSError as error:
+                raise NotWritten(f"{self._folder} can't be used: {error.strerror or error}") from error
+            except (InvalidInput, BytesRefused, TooLarge) as error:
+                self._refused[item.key] = error.code
+                self._late.pop(item.key, None)
+                _log.warning("file-dropped", work=item.key, node=item.node, code=error.code, why=error.detail)
+            except MusterError as error:
+                if item.key not in self._late:
+                    _log.warning("file-late", work=item.key, node=item.node, code=error.code, why=error.detail)
+                self._late[item.key] = "vanished" if isinstance(error, NotFound) else error.code
+
+    async def _checked(self, item: RolloutItem) -> JournalFile:
+        """The file as the journal records it.
+
+        Raises:
+            UnusableFile: It is not of this step, too old, of a policy that is none of ours, or the ledger says no.
+            NotFound: The store has not got it.
+        """
+        if item.outcome is not Outcome.ACCEPTED or item.step != self.step or item.audit_hash is None:
+            raise UnusableFile("it is listed and not accepted", code="not-accepted")
+        if not self.step - self._max_staleness <= item.version <= self.step:
+            raise UnusableFile(f"version {item.version} is too old for step {self.step}", code="stale")
+        if item.digest != self._policy(item.version):
+            raise UnusableFile(f"version {item.version} is not {item.digest}", code="other-policy")
+        if item.size is not None and item.size > self._rules.most_bytes:
+            raise UnusableFile(f"{item.size} bytes; {self._rules.most_bytes} are read", code="file-too-large")
+        if why := await self._verdicts.objection(item):
+            raise UnusableFile(why, code="not-on-ledger")
+        return JournalFile(
+            key=item.key,
+            sha256=item.sha256,
+            audit=item.audit_hash,
+            node=item.node,
+            index=item.index,
+            version=item.version,
+            checkpoint=item.digest,
+            groups=item.groups,
+        )
+
+    async def _read(self, item: RolloutItem, entry: JournalFile) -> SeenFile:
+        path, audit = file_paths(self._folder, entry)
+        wanted = (
+            (path, item.file_url, entry.sha256, self._rules.most_bytes),
+            (audit, item.audit_url, entry.audit, LARGEST_AUDIT_FILE),
+        )
+        for target, url, sha256, most in wanted:
+            if target.exists():
+                continue  # from before a crash; `fetch` leaves only what is right
+            if url is None:
+                raise NotFound(f"the store has no file {sha256}")
+            await self._transfer.fetch(url, target, sha256=sha256, most_bytes=most)
+        return await asyncio.to_thread(read_accepted, path, audit, entry=entry, step=self.step, rules=self._rules)
+
+    def coming(self) -> int:
+        """Groups that are accepted, not here, and not known to be out of reach."""
+        gone = self._taken.keys() | self._refused.keys() | self._late.keys()
+        return sum(item.groups for item in self._listed if item.key not in gone)

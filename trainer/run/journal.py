@@ -1,0 +1,161 @@
+"""The journal: which rollouts each step learned from, in which order, on the disk before the first gradient.
+
+One line of JSON for each batch and one for each version that was written. A line counts once it is whole on the disk;
+what a crash left of the last one is cut off. So a run that was killed at any moment learns the same batches again
+(decision 0030), and whoever has the files can see what a version was made of.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from protocol.errors import Conflict
+from protocol.identifiers import Digest, WireAddress, WireDigest
+from protocol.wire.base import Milliseconds
+from protocol.wire.runs import SlotIndex, Step, Version
+from trainer.errors import NotWritten
+
+JOURNAL_FILE = "journal.jsonl"
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class JournalFile(_Line):
+    """A file of rollouts that was looked at."""
+
+    key: WireDigest
+    sha256: WireDigest
+    audit: WireDigest
+    """SHA-256 of the audit file that its rewards are from."""
+    node: WireAddress
+    index: SlotIndex
+    version: Version
+    checkpoint: WireDigest
+    groups: Annotated[int, Field(ge=1)]
+
+
+class Batch(_Line):
+    """What a step learns from."""
+
+    kind: Literal["batch"] = "batch"
+    step: Step
+    at_ms: Milliseconds
+    files: tuple[JournalFile, ...]
+    """All that were accepted and could be read, in lease order: also those of whose groups nothing is learned."""
+    groups: tuple[tuple[int, int], ...]
+    """The batch, in the order in which it is learned: place of the file, and the group's number in it."""
+    parts: tuple[int, ...] = ()
+    """How many of the groups became gradients at a time, if they did as they came; empty: all at once."""
+
+
+class Written(_Line):
+    """A version that stands in its folder, before it is announced."""
+
+    kind: Literal["written"] = "written"
+    version: Version
+    digest: WireDigest
+
+
+_ENTRY: TypeAdapter[Batch | Written] = TypeAdapter(Annotated[Batch | Written, Field(discriminator="kind")])
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """A run's journal.
+
+    Args:
+        folder: Of the trainer's state; it is there.
+    """
+
+    folder: Path
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.folder / JOURNAL_FILE
+
+    def append(self, entry: Batch | Written) -> None:
+        """Adds a line; when this returns it is on the disk.
+
+        Raises:
+            NotWritten: The disk is full, or refuses; the line is not there, or is cut off when the journal is read.
+        """
+        line = (json.dumps(entry.model_dump(mode="json"), separators=(",", ":")) + "\n").encode()
+        try:
+            size = self.path.stat().st_size if self.path.exists() else 0
+            try:
+                with self.path.open("ab") as file:
+                    file.write(line)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError:
+                os.truncate(self.path, size)
+                raise
+            if size == 0:
+                _sync(self.folder)
+        except OSError as error:
+            raise NotWritten(f"{self.path} can't be written: {error.strerror or error}") from error
+
+    def read(self) -> Recorded:
+        """Everything that was recorded; a torn last line is cut off.
+
+        Raises:
+            Conflict: A line is no entry of this release, or steps are missing.
+        """
+        batches: dict[int, Batch] = {}
+        written: dict[int, Digest] = {}
+        for entry in self._entries():
+            match entry:
+                case Batch():
+                    if batches and entry.step != max(batches) + 1:
+                        raise Conflict(f"{self.path}: after step {max(batches)} stands step {entry.step}", hint=_HINT)
+                    batches[entry.step] = entry
+                case Written():
+                    written[entry.version] = entry.digest
+        return Recorded(batches, written)
+
+    def _entries(self) -> Iterator[Batch | Written]:
+        if not self.path.exists():
+            return
+        data = self.path.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            os.truncate(self.path, whole)
+        for number, line in enumerate(data[:whole].splitlines(), start=1):
+            try:
+                yield _ENTRY.validate_json(line)
+            except ValidationError as error:
+                raise Conflict(f"{self.path}: line {number} is no entry of a journal", hint=_HINT) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a journal holds.
+
+    Args:
+        batches: By step, without a gap.
+        written: Digests of versions.
+    """
+
+    batches: dict[int, Batch]
+    written: dict[int, Digest]
+
+
+_HINT = "put the journal back from a copy, or begin a new run with an empty --state"
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

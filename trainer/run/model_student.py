@@ -1,0 +1,98 @@
+"""A model of transformers as the run's student: the learner moves its weights, versions are written from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from protocol.errors import Conflict
+from rollouts.engines.interface import Dtype
+from rollouts.recipe import PromptTable
+from trainer.errors import BadSettings
+from trainer.learning.groups import TrainingGroup
+from trainer.learning.learner import Learner, LearnerState
+from trainer.learning.settings import LearningSettings
+from trainer.models import open_model, write_version
+from trainer.run.base import Base
+from trainer.run.student import Lesson, Snapshot
+
+
+class ModelStudent:
+    """Learns with a base's model.
+
+    Args:
+        base: Where the weights come from.
+        learning: How.
+        device: Where.
+        dtype: What published weights are stored in.
+
+    Raises:
+        BadVersionFolder: The base can't be trained.
+        BadSettings: Its longest rollouts fit no row.
+    """
+
+    def __init__(self, base: Base, learning: LearningSettings, *, device: torch.device, dtype: Dtype) -> None:
+        recipe = base.recipe
+        longest = recipe.max_prompt_tokens + recipe.sampling.max_new_tokens
+        if longest > learning.row_tokens and base.facts.context > learning.row_tokens:
+            raise BadSettings(
+                f"prompt and answer may have {longest} tokens, and rows have {learning.row_tokens}",
+                hint="raise learning.row_tokens, or lower max_prompt_tokens in the base's recipe",
+            )
+        self._base = base
+        self._dtype = dtype
+        self._model, _ = open_model(base.folder, device=device)
+        reference = open_model(base.folder, device=device)[0] if learning.algorithm.kl else None
+        self._learner = Learner(self._model, learning, temperature=recipe.sampling.temperature, reference=reference)
+
+    def learn(self, groups: Sequence[TrainingGroup], *, step: int) -> Lesson:
+        """One optimiser step.
+
+        Raises:
+            TrainingDiverged: Loss or gradient was no number too often in a row.
+        """
+        done = self._learner.learn(groups, step=step)
+        left_out = {"step", "bad", "groups", "answers", "seconds"}
+        figures = {name: value for name, value in asdict(done).items() if name not in left_out and value is not None}
+        return Lesson(bad=done.bad, tokens=done.tokens, figures=figures)
+
+    def snapshot(self) -> Snapshot:
+        """The state, copied."""
+        state = self._learner.state()
+        return Snapshot(dict(state.tensors), {"counts": dict(state.counts)})
+
+    def restore(self, state: Snapshot) -> None:
+        """Goes back to a state.
+
+        Raises:
+            Conflict: It is of another model.
+        """
+        try:
+            self._learner.restore(LearnerState(tensors=state.tensors, counts=state.facts["counts"]))
+        except (KeyError, ValueError, RuntimeError) as error:
+            raise Conflict(
+                f"the state is not of this model: {error}", hint="give the base that the run began with"
+            ) from error
+
+    def write(self, folder: Path, *, eligible: NDArray[np.uint64] | None) -> None:
+        """Writes a version.
+
+        Raises:
+            NotWritten: The disk is full, or refuses.
+        """
+        recipe = self._base.recipe
+        if eligible is not None:
+            recipe = recipe.model_copy(update={"prompts": PromptTable(count=len(eligible))})
+        write_version(
+            folder,
+            self._model,
+            start=self._base.folder,
+            dtype=self._dtype,
+            recipe=recipe,
+            eligible=() if eligible is None else eligible.tolist(),
+        )

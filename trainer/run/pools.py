@@ -1,0 +1,137 @@
+"""Difficulty pools: which prompts are worth asking again, by what became of them (PRIME-RL, online filtering).
+
+A prompt is easy, normal or hard by the share of its last samples that were right. One that was always right several
+times in a row teaches nothing any more and leaves the table of the next version; easy and hard ones may be kept at a
+share. All of it follows from the batches in the journal, so a resumed run draws the same tables.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+_TAG = b"muster-pools-v1"
+
+
+class Pool(StrEnum):
+    """How hard a prompt is for the policy."""
+
+    EASY = "easy"
+    NORMAL = "normal"
+    HARD = "hard"
+
+
+class PoolSettings(BaseModel):
+    """What is asked again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    retire_after: int = Field(
+        2, ge=0, description="A prompt always solved so often in a row is not drawn again; 0: all are"
+    )
+    least_prompts: int = Field(256, ge=1, description="So many prompts stay eligible, whatever was solved")
+    easy_above: float = Field(0.75, ge=0, le=1, description="A prompt is easy when a larger share of samples is right")
+    hard_below: float = Field(
+        0.125, ge=0, le=1, description="A prompt is hard when a smaller share of samples is right"
+    )
+    easy_share: float = Field(1.0, ge=0, le=1, description="The share of easy prompts that a version's table has")
+    hard_share: float = Field(1.0, ge=0, le=1, description="The share of hard prompts that a version's table has")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is known of a prompt.
+
+    Args:
+        solved: The share of samples that were right when it was asked last.
+        streak: How often in a row all were.
+    """
+
+    solved: float
+    streak: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """What is known of all prompts that were ever asked; never changed, only replaced."""
+
+    records: Mapping[int, Record] = field(default_factory=dict)
+
+    def after(self, seen: Iterable[tuple[int, float]]) -> Pools:
+        """The pools after a step.
+
+        Args:
+            seen: Prompt index and share of samples that were right, of every group, in the journal's order.
+        """
+        records = dict(self.records)
+        for prompt, solved in seen:
+            before = records.get(prompt)
+            streak = (before.streak if before else 0) + 1 if solved >= 1 else 0
+            records[prompt] = Record(solved, streak)
+        return Pools(records)
+
+    def counts(self, settings: PoolSettings) -> dict[Pool, int]:
+        """How many prompts are in which pool."""
+        found = dict.fromkeys(Pool, 0)
+        for record in self.records.values():
+            found[pool_of(record, settings)] += 1
+        return found
+
+    def eligible(
+        self, candidates: NDArray[np.uint64], settings: PoolSettings, *, version: int, seed: int
+    ) -> NDArray[np.uint64]:
+        """The table of a version: increasing, a part of the candidates, and never fewer than `least_prompts` of them.
+
+        Args:
+            candidates: The base's table, increasing.
+            settings: What is asked again.
+            version: The version; easy and hard prompts are drawn anew for each.
+            seed: The run's.
+        """
+        leaving = sorted(
+            (record.streak, prompt)
+            for prompt, record in self.records.items()
+            if not self._stays(prompt, record, settings, version, seed)
+        )
+        kept = candidates[~np.isin(candidates, np.array([prompt for _, prompt in leaving], np.uint64))]
+        lacking = min(settings.least_prompts, len(candidates)) - len(kept)
+        if lacking <= 0:
+            return kept
+        known = set(candidates.tolist())
+        back = [prompt for _, prompt in leaving if prompt in known][:lacking]  # the least often solved come first
+        return np.sort(np.concatenate([kept, np.array(back, np.uint64)]))
+
+    @staticmethod
+    def _stays(prompt: int, record: Record, settings: PoolSettings, version: int, seed: int) -> bool:
+        if settings.retire_after and record.streak >= settings.retire_after:
+            return False
+        shares = {Pool.EASY: settings.easy_share, Pool.NORMAL: 1.0, Pool.HARD: settings.hard_share}
+        return _drawn(prompt, version, seed) < shares[pool_of(record, settings)]
+
+    def as_json(self) -> list[list[float]]:
+        """For the state file."""
+        return [[prompt, record.solved, record.streak] for prompt, record in sorted(self.records.items())]
+
+    @classmethod
+    def of_json(cls, rows: Sequence[Sequence[float]]) -> Pools:
+        """What `as_json` gave."""
+        return cls({int(prompt): Record(float(solved), int(streak)) for prompt, solved, streak in rows})
+
+
+def pool_of(record: Record, settings: PoolSettings) -> Pool:
+    """Which pool a prompt is in."""
+    if record.solved > settings.easy_above:
+        return Pool.EASY
+    return Pool.HARD if record.solved < settings.hard_below else Pool.NORMAL
+
+
+def _drawn(prompt: int, version: int, seed: int) -> float:
+    """A number in [0, 1) that only prompt, version and seed decide."""
+    words = b"".join(number.to_bytes(8, "big") for number in (seed, version, prompt))
+    return int.from_bytes(hashlib.sha256(_TAG + words).digest()[:8], "big") / 2**64

@@ -1,0 +1,79 @@
+"""What happened, for people and reports: one JSON object a line in `progress.jsonl`, and gauges for Prometheus.
+
+Kinds of lines: `started`, `step` (one for each optimiser step), `evaluation`, `stopped`. A step that was learned again
+after a crash has a second line; the last one counts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+from prometheus_client import CollectorRegistry, Gauge, start_http_server
+
+from protocol.clock import Clock
+from protocol.signing import unix_ms
+
+PROGRESS_FILE = "progress.jsonl"
+
+_log = structlog.get_logger(__name__)
+
+
+class Progress:
+    """Writes lines and sets gauges. A disk that refuses costs the line, never the run.
+
+    Args:
+        folder: Of the trainer's state; it is there.
+        clock: Whose time counts.
+    """
+
+    def __init__(self, folder: Path, *, clock: Clock) -> None:
+        self._path = folder / PROGRESS_FILE
+        self._clock = clock
+        self.registry = CollectorRegistry()
+        self._gauges: dict[str, Gauge] = {}
+
+    def serve(self, port: int) -> None:
+        """Serves the gauges at `/metrics` of loopback."""
+        start_http_server(port, addr="127.0.0.1", registry=self.registry)
+
+    def tell(self, kind: str, **facts: Any) -> None:  # noqa: ANN401 - whatever JSON holds
+        """Adds a line."""
+        line = {"kind": kind, "at_ms": unix_ms(self._clock.now()), **facts}
+        try:
+            with self._path.open("a") as file:
+                file.write(json.dumps(_plain(line), separators=(",", ":")) + "\n")
+        except OSError as error:
+            _log.warning("progress-not-written", path=str(self._path), why=error.strerror)
+        for name, value in facts.items():
+            self._set(f"{kind}_{name}", value)
+
+    def _set(self, name: str, value: Any) -> None:  # noqa: ANN401 - whatever JSON holds
+        match value:
+            case bool() | str() | None:
+                return
+            case int() | float():
+                if name not in self._gauges:
+                    plain = "".join(letter if letter.isalnum() else "_" for letter in name)
+                    self._gauges[name] = Gauge(f"muster_trainer_{plain}", name, registry=self.registry)
+                self._gauges[name].set(value)
+            case Mapping():
+                for key, inner in value.items():
+                    self._set(f"{name}_{key}", inner)
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever JSON holds
+    """With null for what is no number: JSON has no NaN."""
+    match value:
+        case float() if not math.isfinite(value):
+            return None
+        case Mapping():
+            return {str(key): _plain(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [_plain(inner) for inner in value]
+        case _:
+            return value

@@ -1,0 +1,211 @@
+"""A version on its way to the workers: whole in its folder, in the journal, on the ledger, told to the orchestrator.
+
+Each stage looks first whether it was done, so the whole can be done again after a crash at any moment. The ledger's
+announcement is what two trainers can't both make: who finds another digest there stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from ledger.client import Ledger
+from ledger.errors import TransactionReverted
+from protocol.checkpoints import folder_files, version_digest
+from protocol.clients.orchestrator import OrchestratorClient
+from protocol.errors import Conflict
+from protocol.identifiers import Digest
+from protocol.wire.runs import NewCheckpoint, RunView
+from trainer.errors import AnotherTrainer
+from trainer.run.journal import Journal, Written
+from trainer.run.patience import Patience
+
+_log = structlog.get_logger(__name__)
+
+Writer = Callable[[Path], None]
+"""Writes a version's folder, whole or not at all."""
+
+
+class Publisher:
+    """Publishes the versions of one run.
+
+    Args:
+        policies: The folder whose versions the origin publishes.
+        journal: Where what was written is recorded.
+        written: What the journal holds already, by version; added to.
+        ledger: With the publisher's key.
+        client: Tells the orchestrator.
+        pool_id: The pool.
+        run: The run's id.
+        units_per_group: What leases need to know.
+        relays: Where versions can be fetched.
+        keep: So many folders are left.
+        patience: Waits for what is down.
+    """
+
+    def __init__(
+        self,
+        policies: Path,
+        *,
+        journal: Journal,
+        written: dict[int, Digest],
+        ledger: Ledger,
+        client: OrchestratorClient,
+        pool_id: int,
+        run: Digest,
+        units_per_group: int,
+        relays: tuple[str, ...],
+        keep: int,
+        patience: Patience,
+    ) -> None:
+        self._policies = policies
+        self._journal = journal
+        self._written = written
+        self._ledger = ledger
+        self._client = client
+        self._pool_id = pool_id
+        self._run = run
+        self._units_per_group = units_per_group
+        self._relays = relays
+        self._keep = keep
+        self._patience = patience
+
+    def digest(self, version: int) -> Digest | None:
+        """The digest of a version of ours; None if it was not written."""
+        return self._written.get(version)
+
+    @property
+    def newest(self) -> int:
+        """The newest version that was written; the base is, before anything else is done."""
+        return max(self._written)
+
+    def folder(self, version: int) -> Path:
+        """Where a version lies."""
+        return self._policies / str(version)
+
+    async def write(self, version: int, write: Writer) -> Digest:
+        """Has a version's folder written, and records its digest; does nothing twice.
+
+        Raises:
+            Conflict: A folder is there that is none of ours.
+            NotWritten: The disk is full, or refuses.
+        """
+        recorded = self._written.get(version)
+        if recorded is not None:
+            return recorded
+        digest = await asyncio.to_thread(self._written_as, version, write)
+        await asyncio.to_thread(self._journal.append, Written(version=version, digest=digest))
+        self._written[version] = digest
+        return digest
+
+    async def announce(self, version: int) -> None:
+        """Has the ledger name a version; does nothing twice.
+
+        Raises:
+            AnotherTrainer: It names another digest for it, or a newer version.
+        """
+        digest = self._written[version]
+
+        async def announce() -> None:
+            latest = await self._ledger.checkpoints.latest(self._pool_id, self._run)
+            if latest is None or latest.version < version:
+                try:
+                    await self._ledger.checkpoints.announce(
+                        pool_id=self._pool_id, run=self._run, version=version, attempt=0, digest=digest
+                    )
+                except TransactionReverted as error:
+                    if error.name != "NotNewer":
+                        raise
+                else:
+                    return
+            await self._check_ours(version, digest)
+
+        await self._patience(announce, what=f"announcing version {version}")
+
+    async def check_ledger(self, newest: int) -> None:
+        """Makes sure that the ledger names nothing that we did not make.
+
+        Args:
+            newest: The newest version that was or will be made of the journal.
+
+        Raises:
+            AnotherTrainer: It does.
+        """
+        latest = await self._patience(
+            lambda: self._ledger.checkpoints.latest(self._pool_id, self._run), what="reading the newest version"
+        )
+        if latest is None:
+            return
+        if latest.version > newest:
+            raise AnotherTrainer(
+                f"the ledger names version {latest.version} of this run, and this trainer has made none after {newest}"
+            )
+        await self._check_ours(latest.version, self._written.get(latest.version))
+
+    async def tell(self, version: int) -> None:
+        """Has slots leased for a version from now on.
+
+        Raises:
+            AnotherTrainer: The orchestrator knows a newer one.
+        """
+        told = NewCheckpoint(
+            version=version,
+            attempt=0,
+            digest=self._written[version],
+            units_per_group=self._units_per_group,
+            relays=self._relays,
+        )
+        try:
+            adopted = await self._patience(
+                lambda: self._client.put_checkpoint(told), what=f"telling the orchestrator of version {version}"
+            )
+        except Conflict as error:
+            if error.code != "checkpoint-goes-back":
+                raise
+            raise AnotherTrainer(error.detail) from error
+        if not adopted.relays:
+            _log.warning(
+                "no-relay",
+                version=version,
+                hint="workers can't fetch it: start `muster shardcast relay`, and name it in `relays`",
+            )
+
+    def is_told(self, view: RunView, version: int) -> bool:
+        """Whether the orchestrator leases this version, as it should."""
+        return view.checkpoint is not None and view.checkpoint.version >= version
+
+    def tidy(self, newest: int) -> None:
+        """Removes folders of versions that nobody needs any more; the base stays."""
+        for version in self._written:
+            if 0 < version <= newest - self._keep:
+                shutil.rmtree(self.folder(version), ignore_errors=True)
+
+    def _written_as(self, version: int, write: Writer) -> Digest:
+        folder = self.folder(version)
+        if not folder.exists():
+            write(folder)
+            return version_digest(folder_files(folder))
+        # It was written and not recorded, or it is somebody else's: what we would write says which.
+        again = folder.with_name(f".{version}.again")
+        shutil.rmtree(again, ignore_errors=True)
+        try:
+            write(again)
+            digest = version_digest(folder_files(again))
+        finally:
+            shutil.rmtree(again, ignore_errors=True)
+        if version_digest(folder_files(folder)) != digest:
+            raise Conflict(
+                f"{folder} is there, and is not version {version} of this run",
+                hint="give this run a folder of versions of its own",
+            )
+        return digest
+
+    async def _check_ours(self, version: int, digest: Digest | None) -> None:
+        found = await self._ledger.checkpoints.get(self._pool_id, self._run, version)
+        if found is None or found.digest != digest:
+            named = "none" if found is None else found.digest
+            raise AnotherTrainer(f"the ledger names {named} as version {version} of this run, and ours is {digest}")

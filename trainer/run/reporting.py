@@ -1,0 +1,76 @@
+"""What a step was like, as it stands in `progress.jsonl`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trainer.run.asynchrony import StepStanding
+from trainer.run.batches import Chosen, SeenFile, groups_at, staleness
+from trainer.run.journal import Batch
+from trainer.run.pools import PoolSettings
+from trainer.run.state import RunState
+from trainer.run.student import Lesson
+
+
+@dataclass(slots=True)
+class StepTimes:
+    """Where a step's time went, in seconds."""
+
+    wait: float = 0.0
+    """For rollouts."""
+    read: float = 0.0
+    """Listing, fetching and checking files, and asking for more."""
+    learn: float = 0.0
+    write: float = 0.0
+    """The version, and a copy of the state."""
+    total: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepDone:
+    """A step that was learned."""
+
+    batch: Batch
+    files: Sequence[SeenFile]
+    chosen: Chosen
+    dropped: Counter[str]
+    standing: StepStanding
+    lesson: Lesson
+
+
+def step_facts(done: StepDone, times: StepTimes, *, state: RunState, pools: PoolSettings) -> dict[str, Any]:
+    """The facts of a `step` line.
+
+    `reward` and `solved` are over all decided groups, those without signal too: over the batch alone they would say
+    what was selected, not what the policy does.
+    """
+    groups = groups_at(done.files, done.chosen.places)
+    seen = [group for file in done.files for group in file.groups]
+    rewards = [sample.reward for one in seen if one.group is not None for sample in one.group.samples]
+    solved = [one.solved for one in seen if one.solved is not None]
+    lengths = [len(sample.output_tokens) for one in seen if one.group is not None for sample in one.group.samples]
+    return {
+        "step": done.batch.step,
+        "version": state.step,
+        "bad": done.lesson.bad,
+        "reward": _mean(rewards),
+        "solved": _mean(solved),
+        "length": _mean(lengths),
+        "figures": dict(done.lesson.figures),
+        "staleness": staleness(groups, step=done.batch.step),
+        "files": {"used": len(done.files), "dropped": dict(done.dropped)},
+        "groups": {"used": len(groups), "left": dict(done.chosen.left)},
+        "demand": {"groups": done.standing.demand, "rounds": done.standing.rounds},
+        "tokens": done.lesson.tokens,
+        "tokens_per_second": done.lesson.tokens / times.learn if times.learn else 0.0,
+        "seconds": asdict(times),
+        "signal_share": state.signal_share,
+        "pools": {pool.value: count for pool, count in state.pools.counts(pools).items()},
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,121 @@
+"""What a trainer can be told: `[trainer]` in the settings file, `MUSTER_TRAINER_…`, or flags."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field, SecretStr
+
+from protocol.settings import Settings
+from protocol.wire.base import Name
+from protocol.wire.runs import MOST_GROUPS_PER_STEP, MOST_RELAYS, RelayUrl
+from rollouts.engines.interface import Dtype
+from trainer.run.asynchrony import NAMED, Asynchrony, AsynchronyName
+from trainer.run.pools import PoolSettings
+
+MEBIBYTE = 1 << 20
+
+
+def default_state() -> Path:
+    """`/var/lib/muster/trainer` for root, else below the user's own data directory."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/muster/trainer")
+    data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(data) / "muster" / "trainer"
+
+
+class TrainerSettings(Settings):
+    """Settings of one trainer."""
+
+    service: ClassVar[str] = "trainer"
+
+    run: Name = Field(description="Name of the run, as the orchestrator has it")
+    pool_id: int = Field(ge=1, description="Number of the pool on the ledger")
+    orchestrator: str = Field(description="The pool's orchestrator: a URL, with `#0x…` the address that it must have")
+    allow_plain_http: bool = Field(False, description="Let http go to other machines, inside an encrypted network only")
+    chain_url: SecretStr = Field(SecretStr("http://127.0.0.1:8545"), description="JSON-RPC endpoint of the chain")
+    deployment: Path = Field(description="File that names the ledger's contracts")
+    keystore: Path | None = Field(None, description="Keystore of the pool's publisher; or MUSTER_PUBLISHER_KEY")
+    password_file: Path | None = Field(None, description="File with its password; or MUSTER_PUBLISHER_PASSWORD")
+
+    start: Path = Field(description="The base: a version's folder with weights, tokenizer and recipe.json")
+    policies: Path = Field(description="Where versions appear, each in a folder by its number; the origin's folder")
+    state: Path = Field(default_factory=default_state, description="The trainer's own directory; one per run")
+    relays: tuple[RelayUrl, ...] = Field(
+        (), max_length=MOST_RELAYS, description="Where versions can be fetched; default: what the orchestrator knows"
+    )
+    dtype: Dtype = Field(Dtype.BFLOAT16, description="What published weights are stored in")
+    keep_versions: int = Field(16, ge=2, description="Folders of versions that are kept")
+    device: str | None = Field(None, description="cpu, cuda, cuda:1; default: an accelerator if there is one")
+
+    steps: int = Field(100, ge=1, description="Steps in all; a resumed run does what is missing")
+    seed: int = Field(1, ge=0, lt=2**63, description="Of the order of groups and of the tables of prompts")
+    groups_per_step: int = Field(32, ge=1, le=MOST_GROUPS_PER_STEP, description="Groups with signal that make a batch")
+    most_groups_per_step: int | None = Field(
+        None, ge=1, le=MOST_GROUPS_PER_STEP, description="What a batch may have if more are there; default: no more"
+    )
+    asynchrony: AsynchronyName = Field(
+        AsynchronyName.TWO_STEP, description="on-policy, one-step, two-step, off-policy or periodic"
+    )
+    reload_every: int | None = Field(None, ge=1, description="Steps between two versions, instead of the name's")
+    max_staleness: int | None = Field(None, ge=0, le=64, description="Age of rollouts in steps, instead of the name's")
+    stream: bool | None = Field(None, description="Whether groups become gradients as they come, instead of the name's")
+    most_waiting_groups: int | None = Field(
+        None, ge=1, description="Accepted groups that may wait for later steps; default: one batch"
+    )
+    linger_s: float = Field(
+        1.0,
+        ge=0,
+        le=3600,
+        description="How long a full step waits for work that is under way, so that fast is not first",
+    )
+    most_empty_steps: int = Field(
+        8, ge=0, description="Steps in a row without anything to learn; one more ends the run"
+    )
+    pools: PoolSettings = Field(PoolSettings(), description="Which prompts are asked again")
+    learning: dict[str, Any] = Field({}, description="Loss, optimiser, packing: docs/learning.md")
+
+    poll_s: float = Field(1.0, ge=0.01, le=60, description="Pause between two looks at the step's rollouts")
+    patience_s: float = Field(3600.0, ge=0, description="How long orchestrator, chain or store may be down")
+    most_file_bytes: int = Field(256 * MEBIBYTE, ge=1, description="Largest file of rollouts that is read")
+    downloads: int = Field(4, ge=1, le=64, description="Files that are fetched at a time")
+    state_every: int = Field(
+        1, ge=1, description="Steps between two full states; those after the last are learned again"
+    )
+
+    evaluate_every: int = Field(0, ge=0, description="Steps between evaluations of held-out prompts; 0: never")
+    evaluation_prompts: int = Field(256, ge=1, le=2**20, description="Held-out prompts that are asked")
+    evaluation_samples: int = Field(0, ge=0, le=4096, description="Answers to each for pass@k, besides the greedy one")
+    metrics_port: int | None = Field(None, ge=0, le=65535, description="Serve /metrics on this port of loopback")
+
+    @property
+    def knobs(self) -> Asynchrony:
+        """The named asynchrony, with what was set instead.
+
+        Raises:
+            BadSettings: Together they make no sense.
+        """
+        named = NAMED[self.asynchrony]
+        return Asynchrony(
+            reload_every=named.reload_every if self.reload_every is None else self.reload_every,
+            max_staleness=named.max_staleness if self.max_staleness is None else self.max_staleness,
+            stream=named.stream if self.stream is None else self.stream,
+        )
+
+    @property
+    def most_groups(self) -> int:
+        """The most groups of a batch."""
+        return max(self.groups_per_step, self.most_groups_per_step or 0)
+
+    @property
+    def poll(self) -> timedelta:
+        """Between two looks."""
+        return timedelta(seconds=self.poll_s)
+
+    @property
+    def patience(self) -> timedelta:
+        """How long anything may be down."""
+        return timedelta(seconds=self.patience_s)

@@ -1,0 +1,94 @@
+"""The trainer's state on the disk: one file, replaced as a whole, written while the next step goes on.
+
+Steps that came after it are in the journal, with their files beside it, and are learned again from there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from protocol.errors import Conflict
+from trainer.files import write_whole
+from trainer.run.pools import Pools
+from trainer.run.student import Snapshot
+
+STATE_FILE = "state.safetensors"
+_FORMAT = 1
+_HINT = "give the --state of this run, or an empty one to begin anew"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """Where a run is.
+
+    Args:
+        step: The next step; all below it are learned.
+        pools: What is known of prompts.
+        signal_share: How many groups have signal, as far as was seen.
+        empty_steps: The last so many steps had nothing to learn.
+    """
+
+    step: int = 0
+    pools: Pools = field(default_factory=Pools)
+    signal_share: float = 0.75
+    empty_steps: int = 0
+
+
+def save_state(folder: Path, *, state: RunState, snapshot: Snapshot, about: Mapping[str, str]) -> None:
+    """Replaces the state; killed in between, the one before it stands.
+
+    Raises:
+        NotWritten: The disk is full, or refuses; the state before it stands.
+    """
+    said = {
+        "format": _FORMAT,
+        "about": dict(about),
+        "step": state.step,
+        "pools": state.pools.as_json(),
+        "signal_share": state.signal_share,
+        "empty_steps": state.empty_steps,
+        "student": snapshot.facts,
+    }
+    tensors = {name: tensor.contiguous() for name, tensor in snapshot.tensors.items()}
+    write_whole(folder / STATE_FILE, save(tensors, metadata={"muster": json.dumps(said)}))
+
+
+def load_state(folder: Path, *, about: Mapping[str, str]) -> tuple[RunState, Snapshot] | None:
+    """Reads the state; None if there is none yet.
+
+    Raises:
+        Conflict: It is of another run, of another release, or broken.
+    """
+    path = folder / STATE_FILE
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            said: dict[str, Any] = json.loads(file.metadata()["muster"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
+        _check(path, said, about)
+        state = RunState(
+            step=int(said["step"]),
+            pools=Pools.of_json(said["pools"]),
+            signal_share=float(said["signal_share"]),
+            empty_steps=int(said["empty_steps"]),
+        )
+        return state, Snapshot(tensors, said["student"])
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise Conflict(f"{path} is no state of a trainer: {error}", hint=_HINT) from error
+
+
+def _check(path: Path, said: Mapping[str, Any], about: Mapping[str, str]) -> None:
+    if said.get("format") != _FORMAT:
+        raise Conflict(f"{path} is of another release", hint=_HINT)
+    found: Mapping[str, str] = said["about"]
+    changed = sorted(name for name in {*found, *about} if found.get(name) != about.get(name))
+    if changed:
+        raise Conflict(f"{path} is of another run: {', '.join(changed)} differs", hint=_HINT)

@@ -1,0 +1,74 @@
+"""What learns: a model with its optimiser, as the run sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from trainer.learning.groups import TrainingGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """What one optimiser step was.
+
+    Args:
+        bad: Loss or gradient was no number: weights and optimiser are as before.
+        tokens: Tokens that were learned.
+        figures: Loss, reward, entropy and so on, by name.
+    """
+
+    bad: bool = False
+    tokens: int = 0
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that decides what is learned next: weights, optimiser, random numbers.
+
+    Args:
+        tensors: Copies, on the CPU.
+        facts: JSON.
+    """
+
+    tensors: dict[str, torch.Tensor]
+    facts: dict[str, Any]
+
+
+class Student(Protocol):
+    """Learns groups, one optimiser step at a time. Equal states and equal groups give equal states."""
+
+    def learn(self, groups: Sequence[TrainingGroup], *, step: int) -> Lesson:
+        """One optimiser step.
+
+        Raises:
+            TrainingDiverged: Loss or gradient was no number too often in a row.
+        """
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """The state, copied."""
+        ...
+
+    def restore(self, state: Snapshot) -> None:
+        """Goes back to a state.
+
+        Raises:
+            Conflict: It is of another model.
+        """
+        ...
+
+    def write(self, folder: Path, *, eligible: NDArray[np.uint64] | None) -> None:
+        """Writes the weights as a version, with this table of prompts if there is one; it is there whole or not at all.
+
+        Raises:
+            NotWritten: The disk is full, or refuses.
+        """
+        ...
