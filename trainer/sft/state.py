@@ -19,10 +19,10 @@ from transformers import PreTrainedModel
 
 from protocol.errors import Conflict
 from trainer.files import write_whole
+from trainer.training_state import restore_training, training_tensors
 
 STATE_FILE = "state.safetensors"
 _FORMAT = 1
-_OF_OPTIMISER = ("exp_avg", "exp_avg_sq", "step")
 _OTHER_FOLDER = "give another --to, or delete the folder to begin anew"
 
 
@@ -63,14 +63,9 @@ def save_state(
     Raises:
         NotWritten: The disk is full, or refuses; the state before it stands.
     """
-    tensors = {"rng": torch.get_rng_state()}
-    for name, parameter in _trained(model).items():
-        tensors[f"weight.{name}"] = parameter.detach()
-        for kind, value in optimiser.state.get(parameter, {}).items():
-            tensors[f"{kind}.{name}"] = value
+    tensors = training_tensors(model, [optimiser])
     said = {"format": _FORMAT, "about": dict(about), **_as_json(place)}
-    kept = {name: tensor.to("cpu").contiguous() for name, tensor in tensors.items()}
-    write_whole(folder / STATE_FILE, save(kept, metadata={"muster": json.dumps(said)}))
+    write_whole(folder / STATE_FILE, save(tensors, metadata={"muster": json.dumps(said)}))
 
 
 def load_state(
@@ -89,7 +84,7 @@ def load_state(
             said = json.loads(file.metadata()["muster"])
             _check(path, said, about)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
-        _restore(tensors, model, optimiser)
+        restore_training(tensors, model, [optimiser])
         return Place(
             step=said["step"],
             position=said["position"],
@@ -104,10 +99,6 @@ def _as_json(place: Place) -> dict[str, int]:
     return {name: getattr(place, name) for name in Place.__slots__}
 
 
-def _trained(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
-    return dict(model.named_parameters())
-
-
 def _check(path: Path, said: Mapping[str, Any], about: Mapping[str, object]) -> None:
     if said.get("format") != _FORMAT:
         raise Conflict(f"{path} is of another release", hint=_OTHER_FOLDER)
@@ -115,16 +106,3 @@ def _check(path: Path, said: Mapping[str, Any], about: Mapping[str, object]) -> 
     changed = sorted(name for name in {*found, *about} if found.get(name) != about.get(name))
     if changed:
         raise Conflict(f"{path} is of another warm-up: {', '.join(changed)} differs", hint=_OTHER_FOLDER)
-
-
-def _restore(tensors: Mapping[str, torch.Tensor], model: PreTrainedModel, optimiser: torch.optim.Optimizer) -> None:
-    with torch.no_grad():
-        for name, parameter in _trained(model).items():
-            parameter.copy_(tensors[f"weight.{name}"])
-            if f"step.{name}" in tensors:
-                optimiser.state[parameter] = {
-                    kind: value if kind == "step" else value.to(parameter.device)
-                    for kind in _OF_OPTIMISER
-                    if (value := tensors.get(f"{kind}.{name}")) is not None
-                }
-    torch.set_rng_state(tensors["rng"])
