@@ -159,6 +159,10 @@ class Pools:
         """The terms in force."""
         return await self._contract.read_struct(Terms, "termsOf", pool_id)
 
+    async def terms_at(self, pool_id: int, version: int) -> Terms:
+        """A version of the terms; the first is 1."""
+        return await self._contract.read_struct(Terms, "termsAt", pool_id, version)
+
     async def pending_terms(self, pool_id: int) -> tuple[Terms, datetime] | None:
         """The next terms and when they bind; None if nothing is to change."""
         terms, effective_at = await self._contract.read("pendingTermsOf", pool_id)

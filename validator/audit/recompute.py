@@ -1,0 +1,184 @@
+"""Whether a past verdict's rows are those that had to be drawn. Pure: anybody can do it with what is public by then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from protocol.identifiers import Address, Digest
+from protocol.verdicts import Outcome, ReasonCode
+from protocol.wire.audits import AuditDraw, AuditFile
+from validator.audit.draw import BASIS_POINTS, draw_rows, row_seed
+from validator.examination.interface import RowDraw
+from validator.submissions import SubmittedWork
+
+
+class Finding(StrEnum):
+    """What recomputing came to."""
+
+    AGREES = "agrees"
+    DIFFERS = "differs"
+    """The validator broke the rules of the draw, or its evidence is not about this verdict."""
+    UNKNOWN = "can't be recomputed"
+    """Something that is needed is missing; nobody is accused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastVerdict:
+    """A verdict on the ledger, and the work that it is about.
+
+    Args:
+        work: What was submitted.
+        validator: Who gave it.
+        outcome: What it says.
+        reason: A `ReasonCode`, or a newer one.
+        audit_hash: SHA-256 of the evidence.
+        decisive: Whether it ended a dispute.
+    """
+
+    work: SubmittedWork
+    validator: Address
+    outcome: Outcome
+    reason: int
+    audit_hash: Digest
+    decisive: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastEpoch:
+    """What the ledger says of one validator's epoch, after it.
+
+    Args:
+        epoch: Its number.
+        secret: What the validator showed; None if it has not.
+    """
+
+    epoch: int
+    secret: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What was found out about one verdict's draw.
+
+    Args:
+        finding: In one word.
+        why: In one sentence.
+        share: Of the rows, as the evidence says; None if there is no draw.
+        drawn: How many rows were computed again.
+        rows: How many there are.
+    """
+
+    finding: Finding
+    why: str
+    share: float | None = None
+    drawn: int = 0
+    rows: int = 0
+
+
+def compare(
+    verdict: PastVerdict, audit: AuditFile, *, epoch: PastEpoch, block_hash: Digest | None, floor: float
+) -> Comparison:
+    """Repeats a verdict's draw and compares.
+
+    Args:
+        verdict: As the ledger has it.
+        audit: Its evidence, whose hash is the verdict's.
+        epoch: The validator's newest epoch that was committed before the submission's block.
+        block_hash: Of the block after the submission's; None if the chain's node does not have it.
+        floor: The pool's audit floor.
+    """
+    other = _other_subject(verdict, audit)
+    if other:
+        return Comparison(finding=Finding.DIFFERS, why=other)
+    if audit.draw is None:
+        return _without_draw(verdict)
+    found, why = _whole(verdict, audit, audit.draw) or _part(
+        verdict, audit.draw, rows=len(audit.rows), epoch=epoch, block_hash=block_hash, floor=floor
+    )
+    share, drawn = audit.draw.share, len(audit.draw.rows)
+    return Comparison(finding=found, why=why, share=share, drawn=drawn, rows=len(audit.rows))
+
+
+def _other_subject(verdict: PastVerdict, audit: AuditFile) -> str:
+    """In what the evidence is about something else than the verdict; empty if in nothing."""
+    work = verdict.work
+    pairs = {
+        "work": (audit.key, work.key),
+        "pool": (audit.pool_id, work.pool_id),
+        "validator": (audit.validator, verdict.validator),
+        "node": (audit.node, work.node),
+        "file": (audit.sha256, work.sha256),
+        "version": (audit.checkpoint, work.checkpoint),
+        "units": (audit.units, work.units),
+        "outcome": (audit.outcome, verdict.outcome),
+        "reason": (audit.reason, verdict.reason),
+    }
+    for name, (says, is_) in pairs.items():
+        if says != is_:
+            return f"its evidence names another {name} than the ledger: {says}, not {is_}"
+    numbers = [row.row for row in audit.rows]
+    if numbers != list(range(len(numbers))):
+        return "its evidence does not list every row once and in order"
+    if verdict.outcome is Outcome.ACCEPTED and audit.rows and sum(row.tokens for row in audit.rows) < work.units:
+        return f"its evidence lists fewer tokens than the {work.units} units that were paid: rows are missing"
+    return ""
+
+
+def _without_draw(verdict: PastVerdict) -> Comparison:
+    if verdict.reason == ReasonCode.RESOLVED_BY_HAND:
+        return Comparison(finding=Finding.AGREES, why="a person decided, and nothing was drawn")
+    if verdict.outcome is Outcome.ACCEPTED:
+        return Comparison(finding=Finding.DIFFERS, why="it was accepted, and no row was computed again")
+    return Comparison(finding=Finding.AGREES, why="an earlier check failed, so that no row had to be computed again")
+
+
+def _whole(verdict: PastVerdict, audit: AuditFile, draw: AuditDraw) -> tuple[Finding, str] | None:
+    """What can be said without repeating the draw; None if it has to be repeated."""
+    if draw.rows != tuple(row.row for row in audit.rows if row.audited):
+        return Finding.DIFFERS, "its evidence contradicts itself about which rows were computed again"
+    if len(draw.rows) == len(audit.rows):
+        return Finding.AGREES, "every row was computed again"
+    if verdict.outcome is not Outcome.ACCEPTED:
+        return Finding.AGREES, "what was computed again was enough to reject it"
+    return None
+
+
+def _part(
+    verdict: PastVerdict,
+    draw: AuditDraw,
+    *,
+    rows: int,
+    epoch: PastEpoch,
+    block_hash: Digest | None,
+    floor: float,
+) -> tuple[Finding, str]:
+    """Whether the rows of an acceptance that rests on some of them are those that had to be drawn."""
+    broken = _broken_rule(verdict, draw, rows=rows, epoch=epoch, floor=floor)
+    if broken:
+        return Finding.DIFFERS, broken
+    if epoch.secret is None:
+        return Finding.UNKNOWN, f"the secret of epoch {epoch.epoch} was not shown yet"
+    if block_hash is None:
+        return Finding.UNKNOWN, f"the chain's node does not have block {verdict.work.block + 1}"
+    seed = row_seed(epoch.secret, verdict.work.key, block_hash)
+    missing = sorted(set(draw_rows(RowDraw(seed=seed, share=draw.share), rows)) - set(draw.rows))
+    if missing:
+        listed = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
+        return Finding.DIFFERS, f"rows {listed} were drawn, and were not computed again"
+    return Finding.AGREES, f"the rows are those that epoch {epoch.epoch} draws"
+
+
+def _broken_rule(verdict: PastVerdict, draw: AuditDraw, *, rows: int, epoch: PastEpoch, floor: float) -> str:
+    """Which rule was broken whatever the secret is; empty if none."""
+    block = verdict.work.block + 1
+    if verdict.decisive:
+        return f"a dispute is decided on all rows, and {len(draw.rows)} of {rows} were computed again"
+    if round(draw.share * BASIS_POINTS) < round(floor * BASIS_POINTS):
+        return f"a share of {draw.share:.2%} is below the pool's floor of {floor:.2%}"
+    if draw.share >= 1 or draw.epoch is None:
+        return f"all rows had to be computed again, and {len(draw.rows)} of {rows} were"
+    if (draw.epoch, draw.block) != (epoch.epoch, block):
+        used = f"epoch {draw.epoch} and block {draw.block}"
+        return f"drawn with {used}, where epoch {epoch.epoch} and block {block} had to be used"
+    return ""
