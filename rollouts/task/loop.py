@@ -26,7 +26,6 @@ from protocol.wire.bridge import HandOver
 from protocol.wire.runs import CheckpointRef, SlotGrant, SlotName, SlotWish, StepAnswer
 from rollouts.engines.errors import EngineFailed, GenerationStopped
 from rollouts.engines.interface import Engine
-from rollouts.samples import RolloutFile
 from rollouts.task.bridge import Bridge
 from rollouts.task.generator import Produced, SlotGenerator
 from rollouts.task.outbox import Outbox, figures
@@ -36,6 +35,8 @@ MOST_ENGINE_FAILURES = 3
 """In a row; then the task ends with the reason, and its worker starts it again with a pause."""
 
 _PAUSE = timedelta(seconds=2)
+_SOON = timedelta(milliseconds=200)
+"""After a slot that somebody else was faster to get; the next one may be there already."""
 _LONGEST_PAUSE = timedelta(seconds=60)
 _LOOK_AHEAD = timedelta(seconds=2)
 _LAST_PATIENCE = timedelta(milliseconds=700)
@@ -102,7 +103,7 @@ class RolloutTask:
         self._newest = -1
         self._unusable: dict[Digest, InvalidInput] = {}
         self._failures = 0
-        self._pause = _PAUSE
+        self._put_offs = 0
         self.totals = Totals()
 
     def stop(self) -> None:
@@ -134,7 +135,7 @@ class RolloutTask:
             except OSError as error:
                 pause = self._put_off(DiskTrouble(f"{error.filename or 'a volume'}: {error.strerror or error}"))
             else:
-                self._pause = _PAUSE
+                self._put_offs = 0
             await self._wait(pause)
 
     async def _until_stopped(self, turn: Coroutine[None, None, timedelta]) -> timedelta:
@@ -170,7 +171,7 @@ class RolloutTask:
         ends = self._clock.monotonic() + grant.lease.expiry - self._clock.now().timestamp()
         produced = await self._generate(generator, grant, ends=ends)
         self._failures = 0
-        handed = await self._write(produced.file, ends=ends)
+        handed = await self._write(produced, ends=ends)
         await self._outbox.hand_over(handed)
         await self._done(answer, produced)
         return timedelta()
@@ -232,7 +233,7 @@ class RolloutTask:
             with suppress(asyncio.CancelledError):
                 await looking
 
-    async def _write(self, file: RolloutFile, *, ends: float) -> HandOver:
+    async def _write(self, produced: Produced, *, ends: float) -> HandOver:
         """Writes a finished file; waits for a volume that can't be written as long as the lease lasts.
 
         Raises:
@@ -240,7 +241,7 @@ class RolloutTask:
         """
         while True:
             try:
-                return await asyncio.to_thread(self._outbox.put, file)
+                return await asyncio.to_thread(self._outbox.put, produced.file, took=produced.took)
             except OSError as error:
                 if self._clock.monotonic() >= ends:
                     raise
@@ -308,7 +309,10 @@ class RolloutTask:
     def _put_off(self, error: MusterError) -> timedelta:
         """Whatever else stands in the way: say it, and look again, less and less often."""
         _log.warning("put-off", why=error.detail, hint=error.hint, code=error.code)
-        pause, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)
+        first = _SOON if error.code == "no-slot" else _PAUSE
+        doubled: int = 2 ** min(self._put_offs, 10)
+        pause = min(first * doubled, _LONGEST_PAUSE)
+        self._put_offs += 1
         return max(pause, error.retry_after) if isinstance(error, RateLimited) else pause
 
     async def _wait(self, pause: timedelta) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
 import structlog
@@ -36,8 +37,12 @@ class Outbox:
         self._home = data / "outbox"
         self._bridge = bridge
 
-    def put(self, file: RolloutFile) -> HandOver:
+    def put(self, file: RolloutFile, *, took: timedelta | None = None) -> HandOver:
         """Writes a file and what goes with it; both survive the task.
+
+        Args:
+            file: It.
+            took: How long it was generated; people see it among the file's figures.
 
         Raises:
             OSError: The volume is full, or can't be written.
@@ -47,7 +52,8 @@ class Outbox:
         name = f"{header.run[2:18]}-{header.step}-{header.index}"
         path = self._home / f"{name}.parquet"
         write_rollouts(path, file)
-        rollout = RolloutOf(step=header.step, index=header.index, units=file.units, figures=figures(file.samples))
+        told = figures(file.samples) | ({} if took is None else {"seconds": took.total_seconds()})
+        rollout = RolloutOf(step=header.step, index=header.index, units=file.units, figures=told)
         handed = HandOver(path=path.relative_to(self._data).as_posix(), kind=ROLLOUT_KIND, key=name, rollout=rollout)
         _write_whole(path.with_suffix(".json"), handed.model_dump_json().encode())
         return handed

@@ -9,11 +9,12 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import torch
 
-from protocol.errors import Unavailable
+from protocol.errors import Conflict, Unavailable
 from protocol.identifiers import Digest, run_id
 from protocol.wire.bridge import HandedOver, HandOver
 from protocol.wire.runs import LEASED_WORK, CheckpointRef, LeasedWork
@@ -76,6 +77,7 @@ async def test_a_slot_becomes_a_file_in_the_workers_queue(around: Surroundings) 
     work = LeasedWork.model_validate(json.loads(item.metadata[LEASED_WORK]))
     assert work.units == file.units
     assert work.figures["samples"] == 4
+    assert 0 < work.figures["seconds"] < PATIENCE_S
     assert around.metrics["tokens-total"] == file.units
     assert not list((around.data / "outbox").iterdir())
 
@@ -98,6 +100,16 @@ async def test_a_new_version_is_loaded_between_slots_and_an_older_one_never(arou
     await asyncio.wait_for(running, PATIENCE_S)
     assert [file.header.checkpoint for file in handed_over(around)] == [first, second]
     assert len(around.orchestrator.granted) == 2
+
+
+async def test_a_slot_that_somebody_else_was_faster_to_get_costs_a_moment_and_other_trouble_more(
+    around: Surroundings,
+) -> None:
+    task = await around.task()
+    lost, down = Conflict("enough is leased", code="no-slot"), Conflict("not a member", code="not-a-member")
+    assert [task._put_off(lost).total_seconds() for _ in range(3)] == [0.2, 0.4, 0.8]
+    assert task._put_off(down).total_seconds() == 16
+    assert [task._put_off(lost) for _ in range(20)][-1].total_seconds() == 60
 
 
 async def test_it_stops_within_a_second_and_gives_the_slot_back(around: Surroundings) -> None:
@@ -192,11 +204,11 @@ async def test_a_full_disk_costs_time_and_no_file(around: Surroundings, monkeypa
     task = await around.task()
     put, full = task._outbox.put, [1, 2, 3]
 
-    def full_at_first(file: RolloutFile) -> HandOver:
+    def full_at_first(file: RolloutFile, **told: Any) -> HandOver:
         if full:
             full.pop()
             raise OSError(errno.ENOSPC, "No space left on device")
-        return put(file)
+        return put(file, **told)
 
     monkeypatch.setattr(task._outbox, "put", full_at_first)
     await run_until(task, lambda: task.totals.slots == 1)
@@ -209,7 +221,7 @@ async def test_a_disk_that_stays_full_ends_the_slot_with_its_lease_and_not_the_t
     around.publish(0)
     task = await around.task()
 
-    def always_full(file: RolloutFile) -> HandOver:
+    def always_full(file: RolloutFile, **told: Any) -> HandOver:
         around.clock.passed += 3600
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -298,8 +310,8 @@ async def _finished_but_not_handed_over(task: RolloutTask, around: Surroundings)
     kept: list[RolloutFile] = []
     put = task._outbox.put
 
-    def die_after(file: RolloutFile) -> None:
-        put(file)
+    def die_after(file: RolloutFile, **told: Any) -> None:
+        put(file, **told)
         kept.append(file)
         raise Killed
 
