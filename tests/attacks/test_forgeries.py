@@ -1,0 +1,60 @@
+"""Every cheat whose work reaches a validator is named forged, for the reason that docs/attacks.md gives."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from cli.devnet.cheats.cheat import Cheat, End, Trick
+from cli.devnet.cheats.encodings import Bomb, ManyRows, NotFinite
+from cli.devnet.cheats.registry import CHEATS
+from cli.devnet.cheats.workshop import Workshop
+from protocol.verdicts import Outcome, ReasonCode
+from tests.attacks.conftest import Judge, Places, handed_in, open_workshop
+from validator.examination.interface import Conclusion
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+JUDGED = {name: cheat for name, cheat in CHEATS.items() if cheat.end is End.SLASHED}
+QUICKER: dict[str, Callable[[], Trick]] = {"bomb": lambda: Bomb(1 << 25), "ten-million-rows": lambda: ManyRows(2)}
+"""Seconds of compressing zeros are saved: both are still thousands of times what an honest file can hold."""
+AGAIN = {"replayed", "replayed-reencoded"}
+"""Honest the first time."""
+
+_index = itertools.count()
+
+
+@pytest.mark.parametrize("cheat", JUDGED.values(), ids=JUDGED)
+async def test_a_cheat_is_named_forged(cheat: Cheat, workshop: Workshop, judge: Judge) -> None:
+    trick = QUICKER.get(cheat.name, cheat.trick)()
+    if cheat.name in AGAIN:
+        first = await judge(handed_in(workshop, trick, next(_index)))
+        assert isinstance(first, Conclusion)
+        assert first.outcome is Outcome.ACCEPTED
+    found = await judge(handed_in(workshop, trick, next(_index)))
+    assert isinstance(found, Conclusion), found
+    assert (found.outcome, found.reason in cheat.reasons) == (Outcome.FORGED, True), found.words
+    assert found.reason.may_be_forgery
+    assert found.words
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")], ids=["nan", "inf", "-inf"])
+@pytest.mark.parametrize("column", ["logprobs", "task_reward", "length_penalty", "reward"])
+async def test_no_number_that_is_none_stands_anywhere(
+    column: str, value: float, workshop: Workshop, judge: Judge
+) -> None:
+    found = await judge(handed_in(workshop, NotFinite(column, value), next(_index), groups=1))
+    assert isinstance(found, Conclusion)
+    assert (found.outcome, found.reason) == (Outcome.FORGED, ReasonCode.FORMAT_NOT_FINITE)
+
+
+async def test_a_length_penalty_that_was_left_out_is_scored_again(places: Places, judge: Judge) -> None:
+    with open_workshop(places, version=2) as node:
+        honest = await judge(handed_in(node, Trick(), next(_index)))
+        lied = await judge(handed_in(node, CHEATS["length-penalty-tampered"].trick(), next(_index)))
+    assert isinstance(honest, Conclusion)
+    assert isinstance(lied, Conclusion)
+    assert honest.outcome is Outcome.ACCEPTED, honest.words
+    assert (lied.outcome, lied.reason) == (Outcome.FORGED, ReasonCode.REWARD_DIFFERS)
