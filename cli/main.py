@@ -59,6 +59,7 @@ PARTS = {
     "env": "cli.env",
     "rollouts": "cli.rollouts",
     "trainer": "cli.trainer",
+    "validator": "cli.validator",
     "ledger": "cli.ledger",
     "token": "cli.token",
     "shardcast": "cli.shardcast",

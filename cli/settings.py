@@ -16,6 +16,7 @@ PLACES = {
     "orchestrator": "orchestrator.settings:OrchestratorSettings",
     "worker": "worker.settings:WorkerSettings",
     "trainer": "trainer.run.settings:TrainerSettings",
+    "validator": "validator.settings:ValidatorSettings",
     "sandbox": "rollouts.sandbox.settings:SandboxSettings",
 }
 """Imported when asked for, so that the command line starts fast."""

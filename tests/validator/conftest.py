@@ -1,0 +1,258 @@
+"""A validator on a real Redis and a real chain, with a real orchestrator and its store; loops are turned by hand.
+
+Only the examiner is a script: what it makes of real files is tested where it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from ledger.client import Ledger
+from ledger.client.work import Work as LedgerWork
+from ledger.events import VerdictGiven
+from orchestrator.storage.local import LocalStore
+from protocol.auth import RequestSigner
+from protocol.clients import NodeClient, OrchestratorClient
+from protocol.clock import SystemClock
+from protocol.identifiers import Digest, digest
+from protocol.keys import Key
+from protocol.leases import Work
+from protocol.objects import ObjectTransfer
+from protocol.redis import connect_redis
+from protocol.verdicts import Outcome, ReasonCode
+from protocol.wire.audits import AuditCheck, AuditFile, AuditRow, CheckState
+from protocol.wire.leases import SignedWork
+from protocol.wire.runs import SlotGrant
+from protocol.wire.uploads import ObjectKey
+from tests.ledger.client.conftest import POOL, URL, World, founded, world
+from tests.ledger.conftest import embedded, embedded_process
+from tests.orchestrator.runs.edge import RunUnderTest
+from tests.orchestrator.runs.test_on_chain import join_by_relay, orchestrating, publish
+from validator.app import build_validator
+from validator.chain import Chain
+from validator.examination.interface import Conclusion, Examination, IsCopy, NotJudged, Timings
+from validator.loops.looking import Looking
+from validator.parts import Parts, Remote
+from validator.settings import ValidatorSettings
+
+__all__ = ["embedded", "embedded_process", "founded", "world"]
+
+POLL = timedelta(milliseconds=20)
+Answer = Conclusion | NotJudged | BaseException
+
+
+def concluded(outcome: Outcome = Outcome.ACCEPTED, reason: ReasonCode = ReasonCode.PASSED, **more: Any) -> Conclusion:
+    """A conclusion of two rows."""
+    rows = tuple(
+        AuditRow(
+            row=row,
+            group=0,
+            sample=row,
+            prompt_index=7,
+            tokens=5,
+            task=1.0,
+            length_penalty=0.0,
+            reward=1.0,
+            audited=True,
+        )
+        for row in range(2)
+    )
+    values: dict[str, Any] = {
+        "words": "every check passed",
+        "checks": (AuditCheck(name="format", state=CheckState.PASSED, fails="exact"),),
+        "rows": rows,
+        "audited": (0, 1),
+        "timings": Timings(seconds={"prefill": 0.01}, rows=2, tokens=10, prefilled_rows=2, prefilled_tokens=10),
+    }
+    return Conclusion(outcome=outcome, reason=reason, **{**values, **more})
+
+
+@dataclass
+class ScriptedExaminer:
+    """Answers what the test says, work by work, and keeps what it was asked."""
+
+    answers: dict[Digest, Answer] = field(default_factory=dict)
+    otherwise: Answer = field(default_factory=concluded)
+    asked: list[Examination] = field(default_factory=list)
+    contents: list[bytes] = field(default_factory=list)
+    before: Callable[[Examination, IsCopy], Awaitable[None]] | None = None
+    opened: bool = False
+
+    async def __aenter__(self) -> ScriptedExaminer:
+        self.opened = True
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.opened = False
+
+    async def examine(self, examination: Examination, *, is_copy: IsCopy) -> Conclusion | NotJudged:
+        self.asked.append(examination)
+        self.contents.append(examination.file.read_bytes())
+        if self.before is not None:
+            await self.before(examination, is_copy)
+        answer = self.answers.get(examination.facts.work.key, self.otherwise)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+@dataclass
+class ValidatorUnderTest:
+    """One validator, its loops turned by hand."""
+
+    app: FastAPI
+    parts: Parts
+    examiner: ScriptedExaminer
+    looking: Looking
+    key: Key
+
+    async def read(self) -> int:
+        """Reads the ledger's events."""
+        return await self.parts.intake.round()
+
+    async def judge(self) -> int:
+        """Reads, examines, and gives verdicts; returns how many the ledger took."""
+        await self.read()
+        await self.parts.judging.round()
+        return await self.parts.verdicts.round()
+
+    async def get(self, path: str, method: str = "GET", body: Any = None) -> httpx.Response:
+        """A request to its API, signed by its own key."""
+        signer = RequestSigner(self.key, audience=self.key.address, clock=self.parts.clock)
+        transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://validator", auth=signer) as http:
+            return await http.request(method, path, json=body)
+
+    async def status(self) -> Any:
+        answer = await self.get("/v1/status")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+@dataclass
+class PoolWithValidators:
+    """A pool on a chain with an orchestrator, a node that is a member, and as many validators as a test makes."""
+
+    world: World
+    run: RunUnderTest
+    node: Key
+    url: str
+    directory: Path
+    made: list[ValidatorUnderTest] = field(default_factory=list)
+    submitted: int = 0
+
+    def validator(self, name: str = "validator", *, redis: int = 1, **more: Any) -> ValidatorUnderTest:
+        """Makes a validator; those of one Redis database share a queue."""
+        key, clock = self.world.keys[name], self.run.pool.clock
+        place = self.directory / f"validator-{len(self.made)}"
+        told: dict[str, Any] = {"workers": 1, "reserve_bytes": 0, "takeover_s": 0, **more}
+        settings = ValidatorSettings(pool_id=POOL, orchestrator=URL, deployment=Path("unused"), directory=place, **told)
+        examiner = ScriptedExaminer()
+        transport = httpx.ASGITransport(app=self.run.pool.app, raise_app_exceptions=False)
+        shared: Any = {"key": key, "clock": clock, "transport": transport}
+        app = build_validator(
+            settings,
+            redis=connect_redis(f"{self.url}?db={redis}", retries=0),
+            chain=Chain(
+                self.world.url,
+                self.world.deployment,
+                key=key,
+                pool_id=POOL,
+                confirmations=settings.confirmations,
+                clock=SystemClock(),
+                poll=POLL,
+            ),
+            remote=Remote(
+                reader=OrchestratorClient(URL, **shared),
+                writer=NodeClient(URL, **shared),
+                transfer=ObjectTransfer(URL, clock=clock, transport=transport),
+            ),
+            examiner=examiner,
+            key=key,
+            clock=clock,
+            with_loops=False,
+        )
+        parts = app.state.parts
+        assert isinstance(parts, Parts)
+        parts.files.clear()
+        made = ValidatorUnderTest(app, parts, examiner, Looking(parts), key)
+        self.made.append(made)
+        return made
+
+    async def submit(self, content: bytes | None = None, *, uploaded: bool = True) -> Digest:
+        """Leases a slot, uploads a file, and has the work carried to the ledger; its key."""
+        self.submitted += 1
+        content = content if content is not None else b"file %d" % self.submitted
+        grant = await self.run.lease(self.node, groups=1)
+        signed = signed_work(self.node, grant, content)
+        path = self.path_of(signed.sha256)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        answer = await self.run.hand_in(self.node, signed, uploaded=False)
+        assert answer.status_code == 200, answer.text
+        assert await self.run.relayer.round() == 1
+        await self.run.sync.round()
+        if not uploaded:
+            path.unlink()
+        return grant.lease.lease.key.hash
+
+    def path_of(self, sha256: Digest) -> Path:
+        """Where the store keeps a file of the node."""
+        store = self.run.pool.parts.objects
+        assert isinstance(store, LocalStore)
+        return store.path(ObjectKey(pool_id=POOL, owner=self.node.address, sha256=sha256))
+
+    async def work(self, key: Digest) -> LedgerWork:
+        """The work as the ledger has it."""
+        found = await (await self.ledger()).work.get(key)
+        assert found is not None
+        return found
+
+    async def ledger(self) -> Ledger:
+        return await self.world.as_("owner")
+
+    async def audit(self, validator: ValidatorUnderTest, key: Digest) -> AuditFile:
+        """The evidence of a verdict, whose hash is on the ledger."""
+        given = [each for each in await (await self.ledger()).history(VerdictGiven, pool_id=POOL) if each.key == key]
+        store = self.run.pool.parts.objects
+        assert isinstance(store, LocalStore)
+        name = ObjectKey(pool_id=POOL, owner=validator.key.address, sha256=given[-1].audit_hash, audit=True)
+        content = store.path(name).read_bytes()
+        assert digest(hashlib.sha256(content).digest()) == given[-1].audit_hash
+        return AuditFile.decode(content)
+
+
+def signed_work(node: Key, grant: SlotGrant, content: bytes) -> SignedWork:
+    """What a node hands in for a file."""
+    sha256 = digest(hashlib.sha256(content).digest())
+    words = Work(lease_hash=grant.lease.lease.hash, sha256=sha256, units=7)
+    return SignedWork(
+        lease=grant.lease, sha256=sha256, units=7, signature="0x" + words.sign(node, grant.lease.domain).hex()
+    )
+
+
+@pytest.fixture
+async def pool(world: World, redis_url: str, tmp_path: Path) -> AsyncIterator[PoolWithValidators]:
+    """A pool with one member and a first version."""
+    async with AsyncExitStack() as stack:
+        run = await stack.enter_async_context(orchestrating(world, redis_url, tmp_path))
+        await run.sync.round()
+        node = await join_by_relay(run, world)
+        await publish(run, world, 0)
+        await run.sync.round()
+        pool = PoolWithValidators(world, run, node, redis_url, tmp_path)
+        yield pool
+        for each in pool.made:
+            await each.parts.chain.aclose()
+            await each.parts.remote.aclose()
+            await each.parts.redis.aclose()

@@ -1,0 +1,114 @@
+"""Builds the service."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
+from datetime import timedelta
+
+from fastapi import FastAPI
+from redis.asyncio import Redis
+
+from protocol.admission import Admission
+from protocol.clock import Clock, SystemClock
+from protocol.keys import Key
+from protocol.loops import BackgroundLoops
+from protocol.rates import IpRates, Rate
+from protocol.redis import StoreUnavailable, check_redis
+from protocol.service import create_service
+from protocol.tokens import TokenBook
+from protocol.verification import RequestVerifier
+from protocol.versions import release
+from validator.chain import Chain
+from validator.gauges import QueueGauges
+from validator.loops.background import add_loops
+from validator.loops.looking import Looking
+from validator.parts import OpenableExaminer, Parts, Remote, build_parts
+from validator.routes import BODY, router
+from validator.settings import ValidatorSettings
+
+DESCRIPTION = """How a validator is, what it could not judge, and what its operator decides of that. Verdicts themselves
+are on the ledger, and their evidence in the pool's object store.
+
+Takes a bearer token, or requests that the validator's own key signed."""
+
+OWN_RATE = Rate(count=6000, per=timedelta(minutes=1), burst=1000)
+
+
+def build_validator(
+    settings: ValidatorSettings,
+    *,
+    redis: Redis,
+    chain: Chain,
+    remote: Remote,
+    examiner: OpenableExaminer,
+    key: Key,
+    clock: Clock | None = None,
+    with_loops: bool = True,
+) -> FastAPI:
+    """Returns the application.
+
+    Args:
+        settings: What it was told.
+        redis: Shared by validators that share a queue; closed with the application.
+        chain: The ledger; closed with the application.
+        remote: The orchestrator; closed with the application.
+        examiner: Entered with the application.
+        key: The validator's.
+        clock: The system's by default.
+        with_loops: Whether background work runs here too.
+    """
+    clock = SystemClock() if clock is None else clock
+    loops = BackgroundLoops(clock=clock)
+    app = create_service(
+        "validator",
+        version=release(),
+        description=DESCRIPTION,
+        lifespan=lambda app: _life(app.state.parts),
+        checks={"redis": lambda: check_redis(redis)},
+        loops=loops,
+        clock=clock,
+        body_limit=BODY,
+        ip_rates=IpRates(OWN_RATE, clock=clock),
+        tags=({"name": "validator"},),
+    )
+    parts = build_parts(
+        settings,
+        redis=redis,
+        chain=chain,
+        remote=remote,
+        examiner=examiner,
+        key=key,
+        clock=clock,
+        registry=app.state.registry,
+    )
+    looking = Looking(parts)
+    app.state.parts = parts
+    app.state.loops = loops
+    app.state.looks = lambda: asdict(looking.counts)
+    app.state.tokens = TokenBook(settings.tokens)
+    admission = Admission(redis, keys=parts.keys, rate=OWN_RATE, clock=clock)
+    app.state.verifier = RequestVerifier(audience=key.address, admission=admission, clock=clock, body_limit=BODY)
+    app.include_router(router)
+    gauges = QueueGauges(app.state.registry, queue=parts.queue, deadlines=parts.deadlines, intake=parts.intake)
+    if with_loops:
+        add_loops(loops, parts, looking=looking, gauges=gauges)
+    return app
+
+
+@asynccontextmanager
+async def _life(parts: Parts) -> AsyncIterator[None]:
+    """Opens what examines; at the end, when the loops have stopped, leaves to others what was not finished."""
+    try:
+        parts.files.clear()
+        async with parts.examiner:
+            try:
+                yield
+            finally:
+                with suppress(StoreUnavailable):  # then its leases end by themselves
+                    await parts.held.give_back()
+    finally:
+        await parts.chain.aclose()
+        await parts.remote.aclose()
+        await parts.redis.aclose()

@@ -1,0 +1,159 @@
+"""The validator's connection to the chain, and what is built on it: made when it is first needed, kept afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Generic, TypeVar
+
+from ledger.client import Ledger
+from ledger.client.pools import Role, Terms
+from ledger.deployment import Deployment
+from ledger.inflight import SendPolicy
+from protocol.clock import Clock
+from protocol.identifiers import Address
+from protocol.keys import Key
+from validator.audit.epochs import Epochs
+from validator.facts import FactFinder
+
+T = TypeVar("T")
+
+ANSWER_PATIENCE = timedelta(seconds=10)
+GOOD_FOR = timedelta(seconds=30)
+"""How soon a change of terms, roles or validators is noticed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """What needs a connection."""
+
+    ledger: Ledger
+    facts: FactFinder
+    epochs: Epochs
+
+
+class Chain:
+    """One pool on one chain, read and written with the validator's key.
+
+    Args:
+        url: JSON-RPC endpoint.
+        deployment: Where the contracts are.
+        key: The validator's.
+        pool_id: The pool.
+        confirmations: Blocks on top of one before it counts.
+        clock: Whose time counts.
+        poll: How often it is looked whether a transaction is mined.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        deployment: Deployment,
+        *,
+        key: Key,
+        pool_id: int,
+        confirmations: int,
+        clock: Clock,
+        poll: timedelta,
+    ) -> None:
+        self.deployment = deployment
+        self.pool_id = pool_id
+        self.confirmations = confirmations
+        self._url = url
+        self._key = key
+        self._clock = clock
+        self._policy = replace(SendPolicy(), poll=poll)
+        self._stack = AsyncExitStack()
+        self._connected: Connected | None = None
+        self._connecting = asyncio.Lock()
+        self._ahead = timedelta()
+        self._terms = _Fresh[Terms](clock)
+        self._validators = _Fresh[list[Address]](clock)
+        self._publisher = _Fresh[Address](clock)
+
+    async def connected(self) -> Connected:
+        """The connection, opened if it is not.
+
+        Raises:
+            ChainUnavailable: The chain's node does not answer.
+            WrongChain, DeploymentDiffers: It is another chain than the settings say.
+        """
+        async with self._connecting:
+            if self._connected is None:
+                opening = Ledger.connect(
+                    self._url,
+                    self.deployment,
+                    key=self._key,
+                    timeout=ANSWER_PATIENCE,
+                    clock=self._clock,
+                    policy=self._policy,
+                )
+                ledger = await self._stack.enter_async_context(opening)
+                facts = FactFinder(ledger, pool_id=self.pool_id)
+                epochs = Epochs(ledger, self._key, pool_id=self.pool_id, settled=self.confirmations)
+                self._connected = Connected(ledger, facts, epochs)
+            return self._connected
+
+    async def ledger(self) -> Ledger:
+        """The ledger, as the validator sees and writes it."""
+        return (await self.connected()).ledger
+
+    async def now(self) -> datetime:
+        """The chain's time."""
+        now = await (await self.ledger()).now()
+        self._ahead = now - self._clock.now()
+        return now
+
+    def about_now(self) -> datetime:
+        """The chain's time as far as it is known here, without asking."""
+        return self._clock.now() + self._ahead
+
+    async def terms(self) -> Terms:
+        """The pool's terms; remembered for a short while."""
+
+        async def read() -> Terms:
+            return await (await self.ledger()).pools.terms(self.pool_id)
+
+        return await self._terms.get(read)
+
+    async def validators(self) -> list[Address]:
+        """The pool's validators; remembered for a short while."""
+
+        async def read() -> list[Address]:
+            return await (await self.ledger()).validators(self.pool_id)
+
+        return await self._validators.get(read)
+
+    async def publisher(self) -> Address:
+        """Whose signature versions carry; remembered for a short while."""
+
+        async def read() -> Address:
+            return (await (await self.ledger()).pools.seat(self.pool_id, Role.PUBLISHER)).holder
+
+        return await self._publisher.get(read)
+
+    async def check(self) -> None:
+        """Returns if the chain answers; a readiness check."""
+        await (await self.ledger()).block()
+
+    async def aclose(self) -> None:
+        """Closes the connection; transactions on their way may still be mined."""
+        self._connected = None
+        await self._stack.aclose()
+
+
+class _Fresh(Generic[T]):
+    """A value that is read again when it is no longer fresh."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._value: tuple[float, T] | None = None
+
+    async def get(self, read: Callable[[], Awaitable[T]]) -> T:
+        now = self._clock.monotonic()
+        if self._value is None or self._value[0] <= now:
+            self._value = (now + GOOD_FOR.total_seconds(), await read())
+        return self._value[1]

@@ -1,0 +1,40 @@
+"""`muster validator`: run the service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from protocol.logs import configure_logs
+from protocol.service import run_service
+from validator.settings import ValidatorSettings
+
+app = typer.Typer(name="validator", no_args_is_help=True, help="Run a pool's validator, and look after it.")
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="TOML file with a table for validator; or MUSTER_CONFIG.")
+]
+
+
+@app.callback()
+def validator() -> None:
+    """Run a pool's validator, and look after it."""
+
+
+@app.command()
+def run(
+    config: ConfigOption = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 for any free one.")] = None,
+    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
+) -> None:
+    """Judge work until SIGTERM or SIGINT."""
+    # What examines takes long to import, and the other commands do without it.
+    from validator.service import claimed, open_validator  # noqa: PLC0415
+
+    configure_logs(level=log_level)
+    settings = ValidatorSettings.load(file=config, flags={"host": host, "port": port})
+    with claimed(settings.directory):
+        run_service(open_validator(settings), host=settings.host, port=settings.port)

@@ -1,0 +1,172 @@
+"""Files from the pool's store and to it: work that is examined, and the evidence of verdicts."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from protocol.clients import NodeClient, OrchestratorClient
+from protocol.errors import NotFound, TooLarge, Unavailable
+from protocol.identifiers import Digest, digest
+from protocol.objects import ObjectTransfer
+from protocol.store_answers import BytesRefused, UrlStale
+from protocol.wire.audits import LARGEST_AUDIT_FILE, AuditFile
+from protocol.wire.runs import RolloutItem
+from protocol.wire.uploads import ObjectKey, UploadKind, UploadRequest
+from validator.items import Item
+from validator.submissions import SubmittedWork
+
+
+class FileAbsent(Unavailable):
+    """The store has no such file, or can't be asked whether it has. Nobody's guilt: it may come until the deadline."""
+
+    code = "file-absent"
+
+
+class StoreBroken(Unavailable):
+    """The store gives bytes that are not those it names by their hash."""
+
+    code = "other-bytes"
+    default_hint = "the pool's object store is broken or lies: its owner has to look; no node can cause this"
+
+
+class DiskFull(Unavailable):
+    """There is no room for the work's file."""
+
+    code = "disk-full"
+    default_hint = "make room in the validator's directory, or give it fewer workers"
+
+
+class FileTooLarge(TooLarge):
+    """The file is larger than this validator reads."""
+
+    code = "file-too-large"
+
+
+class WorkFiles:
+    """Reads work and writes evidence.
+
+    Args:
+        pool_id: The pool.
+        reader: Asks the orchestrator for work, with the validator's key.
+        writer: Asks it where to put evidence.
+        transfer: Moves the bytes.
+        directory: Where files lie while they are worked on; only ours.
+        most_bytes: Of one file of work.
+        reserve_bytes: Of the disk that stay free.
+    """
+
+    def __init__(
+        self,
+        *,
+        pool_id: int,
+        reader: OrchestratorClient,
+        writer: NodeClient,
+        transfer: ObjectTransfer,
+        directory: Path,
+        most_bytes: int,
+        reserve_bytes: int,
+    ) -> None:
+        self._pool_id = pool_id
+        self._reader = reader
+        self._writer = writer
+        self._transfer = transfer
+        self._directory = directory
+        self._most_bytes = most_bytes
+        self._reserve_bytes = reserve_bytes
+
+    def clear(self) -> None:
+        """Removes what an earlier life of the service left."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.mkdir(parents=True, mode=0o700)
+
+    async def listed(self, work: SubmittedWork) -> RolloutItem | None:
+        """What the orchestrator says of a submission: a link, and hints that nobody has to believe; None if nothing."""
+        try:
+            return await self._reader.rollout(work.key)
+        except NotFound:
+            return None
+
+    @asynccontextmanager
+    async def fetched(self, item: Item, listed: RolloutItem | None) -> AsyncIterator[Path]:
+        """The work's file, which has the hash that was submitted, while it is needed.
+
+        Raises:
+            FileAbsent: The store does not have it.
+            FileTooLarge: It is larger than this validator reads.
+            DiskFull: There is no room.
+            StoreBroken: The store gives other bytes under a name that is their hash.
+            Unavailable: The orchestrator or the store is down.
+        """
+        target = self._directory / f"{item.id}.parquet"
+        try:
+            await self._fetch(item.work, listed, target)
+            yield target
+        finally:
+            target.unlink(missing_ok=True)
+
+    async def store(self, audit: AuditFile) -> Digest:
+        """Leaves an audit file in the pool's store, unless it is there; returns its SHA-256.
+
+        Raises:
+            TooLarge: It is larger than anybody reads.
+            Unavailable: The orchestrator or the store is down.
+        """
+        content = await asyncio.to_thread(audit.encode)
+        if len(content) > LARGEST_AUDIT_FILE:
+            raise TooLarge(f"the audit file has {len(content)} bytes, {LARGEST_AUDIT_FILE} are read", code="audit-size")
+        sha256 = digest(hashlib.sha256(content).digest())
+        request = UploadRequest(
+            kind=UploadKind.AUDIT, sha256=sha256, size=len(content), content_type="application/json"
+        )
+        ticket = await self._writer.request_upload(request)
+        if ticket.already_there:
+            return sha256
+        path = self._directory / f"{sha256}.json"
+        try:
+            await asyncio.to_thread(path.write_bytes, content)
+            await self._transfer.put(ticket, path, size=len(content))
+        except BytesRefused as error:
+            raise StoreBroken(error.detail) from error
+        finally:
+            path.unlink(missing_ok=True)
+        return sha256
+
+    async def _fetch(self, work: SubmittedWork, listed: RolloutItem | None, target: Path) -> None:
+        try:
+            url, size = await self._link(work, listed)
+            self._check_size(size)
+            try:
+                await self._transfer.fetch(url, target, sha256=work.sha256, most_bytes=size)
+            except UrlStale:
+                url, size = await self._link(work, None)
+                await self._transfer.fetch(url, target, sha256=work.sha256, most_bytes=size)
+        except NotFound as error:
+            raise FileAbsent(f"the store has no file {work.sha256} of {work.node}") from error
+        except TooLarge as error:
+            if isinstance(error, FileTooLarge):
+                raise
+            raise StoreBroken(error.detail) from error  # more bytes than the store itself says
+        except BytesRefused as error:
+            raise StoreBroken(error.detail) from error
+
+    async def _link(self, work: SubmittedWork, listed: RolloutItem | None) -> tuple[str, int]:
+        if listed is not None and listed.file_url is not None and listed.size is not None:
+            return listed.file_url, listed.size
+        key = ObjectKey(pool_id=self._pool_id, owner=work.node, sha256=work.sha256)
+        link = await self._reader.object_link(key)
+        return link.url, link.size
+
+    def _check_size(self, size: int) -> None:
+        if size > self._most_bytes:
+            raise FileTooLarge(
+                f"the file has {size} bytes, this validator reads {self._most_bytes}",
+                hint="raise file_most_bytes to what the pool lets nodes upload, then `muster validator retry`",
+            )
+        free = shutil.disk_usage(self._directory).free
+        if size > free - self._reserve_bytes:
+            raise DiskFull(f"the file has {size} bytes; {free} are free, of which {self._reserve_bytes} stay so")

@@ -1,0 +1,39 @@
+"""What Prometheus sees of the queue, read from Redis."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from validator.loops.intake import Intake
+from validator.store.deadlines import Deadlines
+from validator.store.queue import WorkQueue
+
+
+class QueueGauges:
+    """Gauges of one validator.
+
+    Args:
+        registry: The service's.
+        queue: What waits.
+        deadlines: What is not final.
+        intake: How far the ledger was read.
+    """
+
+    def __init__(self, registry: CollectorRegistry, *, queue: WorkQueue, deadlines: Deadlines, intake: Intake) -> None:
+        self._queue = queue
+        self._deadlines = deadlines
+        self._intake = intake
+        self._lengths = Gauge("muster_validator_queue", "Pieces of work", ("stage",), registry=registry)
+        self._behind = Gauge(
+            "muster_validator_blocks_behind", "Blocks whose events were not read yet", registry=registry
+        )
+
+    async def read(self) -> None:
+        """Reads them all."""
+        lengths = await self._queue.lengths()
+        for stage in ("waiting", "ready", "in_hand", "parked"):
+            self._lengths.labels(stage.replace("_", "-")).set(getattr(lengths, stage))
+        self._lengths.labels("not-final").set(await self._deadlines.count())
+        if self._intake.read_to is not None:
+            upto, head = self._intake.read_to
+            self._behind.set(max(0, head + 1 - upto))

@@ -1,0 +1,1 @@
+"""The validator's background work, one loop per file."""

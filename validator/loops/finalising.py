@@ -1,0 +1,88 @@
+"""Has the ledger let go of what is due: work whose windows have ended is paid or slashed, what nobody judged expires.
+
+Anybody may do it and it is done once. Work is looked at when it may be due at the earliest, and the ledger's own word
+decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import structlog
+
+from ledger.client import Ledger
+from ledger.client.work import Work, WorkStatus
+from protocol.identifiers import Digest
+from validator.chain import Chain
+from validator.store.deadlines import Deadlines
+from validator.store.leases import LoopLease
+
+_log = structlog.get_logger(__name__)
+
+
+class Finalising:
+    """One look at what is due.
+
+    Args:
+        chain: The ledger.
+        deadlines: What may be due when.
+        lease: Of this loop.
+        batch: Pieces of work per transaction.
+        lag: How long after its time work is let go of: validators elsewhere do the same, and the first one pays.
+    """
+
+    def __init__(
+        self, chain: Chain, *, deadlines: Deadlines, lease: LoopLease, batch: int, lag: timedelta = timedelta()
+    ) -> None:
+        self._chain = chain
+        self._deadlines = deadlines
+        self._lease = lease
+        self._batch = batch
+        self._lag = lag
+
+    async def round(self) -> int:
+        """Lets go of what is due; returns how much it was.
+
+        Raises:
+            MusterError: The chain is down, or the validator can't pay: what is due stays so.
+        """
+        done = 0
+        while await self._lease.hold():
+            ledger = await self._chain.ledger()
+            now = await ledger.now()
+            keys = await self._deadlines.due(now=now - self._lag, limit=self._batch)
+            if not keys:
+                break
+            done += await self._look(ledger, keys, now=now)
+        return done
+
+    async def _look(self, ledger: Ledger, keys: Sequence[Digest], *, now: datetime) -> int:
+        works = await asyncio.gather(*(ledger.work.get(key) for key in keys))
+        found = dict(zip(keys, works, strict=True))
+        late = {key: work for key, work in found.items() if work is not None and is_due(work, now=now - self._lag)}
+        expire = [key for key, work in late.items() if work.status is WorkStatus.SUBMITTED]
+        finalize = [key for key, work in late.items() if work.status is not WorkStatus.SUBMITTED]
+        if expire:
+            await ledger.work.expire(expire)
+            _log.info("expired", count=len(expire))
+        if finalize:
+            await ledger.work.finalize(finalize)
+            _log.info("finalised", count=len(finalize))
+        await self._deadlines.forget(
+            [key for key, work in found.items() if key in late or work is None or work.deadline is None]
+        )
+        await self._deadlines.put(
+            {
+                key: int(work.deadline.timestamp()) + 1
+                for key, work in found.items()
+                if key not in late and work is not None and work.deadline is not None
+            }
+        )
+        return len(late)
+
+
+def is_due(work: Work, *, now: datetime) -> bool:
+    """Whether the ledger lets go of a piece of work: a deadline's own second still counts for the other side."""
+    return work.deadline is not None and now > work.deadline

@@ -1,0 +1,167 @@
+"""Reads the ledger's events into the queue: what was submitted, what was judged, what is over.
+
+Events come at least once, and after a loss of Redis all of them come again: everything that is written here may be
+written twice, and what was judged meanwhile leaves the queue by its own event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import structlog
+
+from ledger.client import Ledger
+from ledger.cursor import Batch
+from ledger.events import WorkSubmitted
+from ledger.following import Following
+from protocol.clock import Clock
+from protocol.errors import NotFound
+from protocol.identifiers import Address
+from validator.awake import awake_of, rank_here
+from validator.chain import Chain
+from validator.happenings import Periods, Plan, Told, plan_of
+from validator.items import Kind
+from validator.store.deadlines import Deadlines
+from validator.store.leases import LoopLease
+from validator.store.queue import NewItem, WorkQueue
+from validator.store.validators import KnownValidators
+from validator.submissions import SubmittedWork
+from validator.turns import delay_of
+
+LOST_VERDICT_REST = timedelta(seconds=5)
+"""After a reorg a verdict's transaction is mostly mined again; only then is its work examined anew."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Intake:
+    """One reading of the ledger's events.
+
+    Args:
+        me: The validator.
+        chain: The ledger.
+        following: The position in its events, shared by all on this Redis.
+        queue: Where work goes.
+        deadlines: Where it is written down what may be due when.
+        known: Who judges here and elsewhere.
+        lease: Of this loop.
+        takeover: How long the next validator waits for the one before.
+        awake_within: How long a validator's sign of life counts.
+        ring: Wakes those who examine.
+        clock: Whose time counts.
+    """
+
+    def __init__(
+        self,
+        me: Address,
+        *,
+        chain: Chain,
+        following: Following,
+        queue: WorkQueue,
+        deadlines: Deadlines,
+        known: KnownValidators,
+        lease: LoopLease,
+        takeover: timedelta,
+        awake_within: timedelta,
+        ring: Callable[[], None],
+        clock: Clock,
+    ) -> None:
+        self._me = me
+        self._chain = chain
+        self._following = following
+        self._queue = queue
+        self._deadlines = deadlines
+        self._known = known
+        self._lease = lease
+        self._takeover = takeover
+        self._awake_within = awake_within
+        self._ring = ring
+        self._clock = clock
+        self.read_to: tuple[int, int] | None = None
+        """The next block to read, and the newest there was; None before the first reading here."""
+
+    async def round(self) -> int:
+        """Reads what is new; returns how many events there were.
+
+        Raises:
+            ChainUnavailable: The chain is down; nothing is skipped.
+            CursorTooOld: The chain began anew: the next round reads from the start.
+            StoreUnavailable: Redis is down; what was read comes again.
+        """
+        read = 0
+        while True:
+            before = self._lease.value
+            held = await self._lease.hold()
+            if not held or self._lease.value != before:
+                self._following.forget_position()
+            if not held:
+                return read
+            ledger = await self._chain.ledger()
+            batch = await self._following.poll(ledger)
+            if batch.events:
+                await self._apply(ledger, batch)
+            await self._following.commit(batch)
+            read += len(batch.events)
+            self.read_to = (batch.position.next_block, batch.head)
+            if self._following.at_head(batch):
+                return read
+
+    async def _apply(self, ledger: Ledger, batch: Batch) -> None:
+        told = []
+        for each in batch.events:
+            event = self._following.decode(each.log)
+            if event is not None:
+                told.append(Told(event, reverted=each.reverted))
+        if any(each.reverted for each in told):
+            (await self._chain.connected()).facts.forget()
+        at = await self._lower_bound(ledger, batch)
+        terms = await self._chain.terms()
+        periods = Periods(judge=terms.judge_period, challenge=terms.challenge_period, dispute=terms.dispute_period)
+        plan = plan_of(told, pool_id=self._chain.pool_id, at=at, periods=periods)
+        await self._write(ledger, plan, at=at, judge_period=terms.judge_period)
+
+    async def _write(self, ledger: Ledger, plan: Plan, *, at: int, judge_period: timedelta) -> None:
+        await self._known.heard_of(plan.heard)
+        await self._queue.drop(plan.drop)
+        await self._deadlines.forget(plan.settled)
+        await self._deadlines.put(plan.due)
+        deadline = at + int(judge_period.total_seconds())
+        new = await self._in_turn(list(plan.put.values()), deadline_s=deadline, left=judge_period)
+        for key, node in plan.lost.items():
+            history = await ledger.history(WorkSubmitted, pool_id=self._chain.pool_id, second=node)
+            new += [
+                NewItem(work=SubmittedWork.of(event), kind=Kind.FIRST, deadline_s=deadline, delay=LOST_VERDICT_REST)
+                for event in history
+                if event.key == key
+            ]
+            _log.warning("verdict-lost", key=key, node=node)
+        if new and await self._queue.put(new):
+            self._ring()
+
+    async def _in_turn(self, works: list[SubmittedWork], *, deadline_s: int, left: timedelta) -> list[NewItem]:
+        """Each at its turn among the validators that are awake."""
+        if not works:
+            return []
+        here: frozenset[Address] = await self._known.here(self._me)
+        awake: frozenset[Address] = frozenset()
+        if self._takeover > timedelta():
+            heard, now = await self._known.last_heard(), await self._chain.now()
+            awake = awake_of(await self._chain.validators(), heard, now=now, within=self._awake_within)
+        return [
+            NewItem(
+                work=work,
+                kind=Kind.FIRST,
+                deadline_s=deadline_s,
+                delay=delay_of(rank_here(work.key, here=here, awake=awake), takeover=self._takeover, left=left),
+            )
+            for work in works
+        ]
+
+    async def _lower_bound(self, ledger: Ledger, batch: Batch) -> int:
+        """The time of the first block with an event: one question per batch, and no deadline is taken for later."""
+        first = min(each.log.block_number for each in batch.events)
+        try:
+            return await ledger.block_time(first)
+        except NotFound:  # of an event that a reorg took back
+            return 0

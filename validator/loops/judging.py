@@ -1,0 +1,220 @@
+"""Examines what is submitted, one piece of work at a time per worker, from the queue to a staged verdict.
+
+Each step can be made again: a worker that dies anywhere leaves its work to the next one, and nothing is judged without
+its evidence in the store. Whatever fails on our side puts work back, or parks it for a person; it is never a verdict.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+import structlog
+
+from ledger.client.work import Work
+from protocol.clock import Clock
+from protocol.errors import MusterError, RateLimited
+from protocol.identifiers import Address, Digest
+from validator.chain import Chain
+from validator.drawing import Drawing
+from validator.evidence import Drawn, audit_file, by_hand
+from validator.examination.interface import Conclusion, Examination, Examiner, NotJudged
+from validator.files import WorkFiles
+from validator.holding import InHand
+from validator.items import Item, Kind, Staged
+from validator.loops.verdicts import REST, Verdicts
+from validator.measures import Measures
+from validator.patience import Park, Patience, after_trouble
+from validator.standing import Next, standing_of
+from validator.store.copies import SeenOutputs
+from validator.store.queue import WorkQueue
+from validator.versions import Versions
+
+SecondLook = Callable[[Item, Conclusion, Digest], Awaitable[None]]
+"""What follows a second look: the item, what was found, and the hash of the audit file that is in the store."""
+
+CRASHED = "validator-crashed"
+
+_log = structlog.get_logger(__name__)
+
+
+class CannotJudge(MusterError):
+    """The examiner can't say anything of this work here and now; never the node's fault."""
+
+    code = "not-judged"
+    status = 503
+
+
+class Judging:
+    """One validator's workers.
+
+    Args:
+        me: The validator.
+        chain: The ledger.
+        queue: Where work waits.
+        held: What this process holds.
+        files: The work's file, and the evidence.
+        versions: The policy that it was made with.
+        drawing: Which rows are computed again.
+        examiner: Makes the checks.
+        seen: Knows outputs that were there before.
+        verdicts: The way to the ledger.
+        second_look: What follows when another validator's verdict was looked at again.
+        patience: How long work is tried.
+        measures: What is measured.
+        clock: Whose time counts.
+    """
+
+    def __init__(
+        self,
+        me: Address,
+        *,
+        chain: Chain,
+        queue: WorkQueue,
+        held: InHand,
+        files: WorkFiles,
+        versions: Versions,
+        drawing: Drawing,
+        examiner: Examiner,
+        seen: SeenOutputs,
+        verdicts: Verdicts,
+        second_look: SecondLook,
+        patience: Patience,
+        measures: Measures,
+        clock: Clock,
+    ) -> None:
+        self._me = me
+        self._chain = chain
+        self._queue = queue
+        self._held = held
+        self._files = files
+        self._versions = versions
+        self._drawing = drawing
+        self._examiner = examiner
+        self._seen = seen
+        self._verdicts = verdicts
+        self._second_look = second_look
+        self._patience = patience
+        self._measures = measures
+        self._clock = clock
+
+    async def round(self, beat: Callable[[], None] = lambda: None) -> int:
+        """Examines until there is nothing to do; returns how many pieces of work were taken.
+
+        Args:
+            beat: Called after each of them.
+
+        Raises:
+            StoreUnavailable: Redis is down; what was taken comes back when its lease ends.
+        """
+        taken = 0
+        while (item := await self._queue.take()) is not None:
+            self._held.add(item)
+            taken += 1
+            try:
+                await self._one(item)
+            except MusterError as error:
+                await self._trouble(item, error)
+            except Exception as error:  # noqa: BLE001 - a fault of ours costs this item a try, and no other work
+                _log.exception("examination-crashed", item=item.id)
+                await self._trouble(item, _crash(error))
+            beat()
+        return taken
+
+    async def _one(self, item: Item) -> None:
+        if item.attempts >= 2 * self._patience.attempts:
+            raise CannotJudge(
+                f"it was tried {item.attempts} times, and whoever tried last did not live to say why it failed",
+                hint="look at the log for what ended the validator; `muster validator retry` tries again",
+                code="lost-again-and-again",
+            )
+        work, now = await asyncio.gather(self._look_up(item), self._chain.now())
+        standing = standing_of(work, kind=item.kind, me=self._me, now=now)
+        if standing.next is Next.DROP:
+            _log.info("dropped", item=item.id, why=standing.why)
+            await self._settled(item, self._queue.done(item))
+        elif standing.next is Next.LEAVE:
+            later = self._queue.retry(item, after=REST, code="not-ours", why=standing.why, counted=False)
+            await self._settled(item, later)
+        elif item.staged is not None and item.staged.validator == self._me and item.kind is not Kind.SECOND_LOOK:
+            await self._verdicts.hand(item, item.staged)
+        elif item.resolution is not None:
+            await self._conclude(item, by_hand(item.resolution), drawn=None)
+        else:
+            conclusion, drawn = await self._examine(item)
+            await self._conclude(item, conclusion, drawn=drawn)
+
+    async def _look_up(self, item: Item) -> Work | None:
+        return await (await self._chain.ledger()).work.get(item.work.key)
+
+    async def _examine(self, item: Item) -> tuple[Conclusion, Drawn]:
+        with self._measures.stage("fetch"):
+            listed = await self._files.listed(item.work)
+        async with self._files.fetched(item, listed) as file:
+            with self._measures.stage("facts"):
+                hinted = listed.beacon_block if listed is not None else None
+                connected = await self._chain.connected()
+                facts, checkpoint, drawn = await asyncio.gather(
+                    connected.facts.facts(item.work, hinted_beacon_block=hinted),
+                    self._versions.of(item.work),
+                    self._drawing.draw(item),
+                )
+
+            async def is_copy(fingerprint: Digest) -> bool:
+                return await self._seen.is_copy(fingerprint, of=item.work.key)
+
+            examination = Examination(facts=facts, file=file, checkpoint=checkpoint, draw=drawn.draw)
+            with self._measures.stage("examine"):
+                found = await self._examiner.examine(examination, is_copy=is_copy)
+        if isinstance(found, NotJudged):
+            raise CannotJudge(found.why, hint=found.hint, code=found.code, retryable=found.retryable)
+        self._measures.examined(found)
+        return found, drawn
+
+    async def _conclude(self, item: Item, conclusion: Conclusion, *, drawn: Drawn | None) -> None:
+        """Leaves the evidence in the store, then writes the verdict down, then hands it on: in this order only."""
+        audit = audit_file(item, conclusion, drawn=drawn, validator=self._me, at=self._clock.now())
+        with self._measures.stage("evidence"):
+            sha256 = await self._files.store(audit)
+        if item.kind is Kind.SECOND_LOOK:
+            await self._second_look(item, conclusion, sha256)
+            await self._settled(item, self._queue.done(item))
+            return
+        staged = Staged(
+            validator=self._me, outcome=conclusion.outcome, reason=int(conclusion.reason), audit_hash=sha256
+        )
+        if await self._queue.stage(item, staged):
+            await self._verdicts.hand(item, staged)
+        else:
+            _log.info("dropped", item=item.id, why="it was judged, or taken over, meanwhile")
+            self._held.remove(item)
+
+    async def _trouble(self, item: Item, error: MusterError) -> None:
+        left = datetime.fromtimestamp(item.deadline_s, UTC) - self._chain.about_now()
+        step = after_trouble(
+            error.code, retryable=error.retryable, attempts=item.attempts, left=left, patience=self._patience
+        )
+        self._measures.trouble(error.code, parked=isinstance(step, Park))
+        if isinstance(step, Park):
+            _log.warning("parked", item=item.id, code=error.code, why=error.detail, hint=error.hint)
+            parking = self._queue.park(item, code=error.code, why=error.detail, hint=error.hint)
+            await self._settled(item, parking)
+            return
+        after = max(step.after, error.retry_after) if isinstance(error, RateLimited) else step.after
+        _log.info("again", item=item.id, code=error.code, why=error.detail, in_s=round(after.total_seconds(), 1))
+        again = self._queue.retry(item, after=after, code=error.code, why=error.detail, counted=step.counted)
+        await self._settled(item, again)
+
+    async def _settled(self, item: Item, settling: Awaitable[bool]) -> None:
+        self._held.remove(item)
+        await settling
+
+
+def _crash(error: Exception) -> MusterError:
+    return CannotJudge(
+        f"the validator crashed on it: {type(error).__name__}",
+        hint="a fault of ours: the log has the traceback; please report it",
+        code=CRASHED,
+        retryable=True,
+    )

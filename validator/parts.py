@@ -1,0 +1,263 @@
+"""Everything that routes and loops of one validator share, built in one place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import Protocol
+
+from fastapi import Request
+from prometheus_client import CollectorRegistry
+from redis.asyncio import Redis
+
+from ledger.artifacts import Contract
+from ledger.events import LedgerEvent
+from ledger.following import Following
+from protocol.clients import NodeClient, OrchestratorClient
+from protocol.clock import Clock
+from protocol.identifiers import Digest
+from protocol.keys import Key
+from protocol.objects import ObjectTransfer
+from protocol.redis import RedisKeys
+from validator.chain import Chain
+from validator.drawing import Drawing
+from validator.examination.interface import Conclusion, Examiner
+from validator.files import WorkFiles
+from validator.happenings import FOLLOWED
+from validator.holding import InHand
+from validator.items import Item
+from validator.loops.disputes import follow_up
+from validator.loops.finalising import Finalising
+from validator.loops.intake import Intake
+from validator.loops.judging import Judging
+from validator.loops.verdicts import Given, Verdicts
+from validator.measures import Measures
+from validator.settings import ValidatorSettings
+from validator.store.copies import SeenOutputs
+from validator.store.counts import VerdictCounts
+from validator.store.deadlines import Deadlines
+from validator.store.keys import keys_of
+from validator.store.leases import LoopLease
+from validator.store.queue import WorkQueue
+from validator.store.records import NodeRecords
+from validator.store.validators import KnownValidators
+from validator.versions import Versions
+
+
+class OpenableExaminer(Examiner, Protocol):
+    """An examiner with processes of its own, which live while it is entered."""
+
+    async def __aenter__(self) -> object:
+        """Starts them."""
+        ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> object:
+        """Ends them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remote:
+    """The orchestrator, as this validator speaks to it."""
+
+    reader: OrchestratorClient
+    writer: NodeClient
+    transfer: ObjectTransfer
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+        await self.reader.aclose()
+        await self.writer.aclose()
+        await self.transfer.aclose()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What one validator is made of."""
+
+    settings: ValidatorSettings
+    key: Key
+    clock: Clock
+    redis: Redis
+    keys: RedisKeys
+    chain: Chain
+    remote: Remote
+    examiner: OpenableExaminer
+    queue: WorkQueue
+    held: InHand
+    files: WorkFiles
+    records: NodeRecords
+    known: KnownValidators
+    counts: VerdictCounts
+    deadlines: Deadlines
+    measures: Measures
+    verdicts: Verdicts
+    judging: Judging
+    intake: Intake
+    finalising: Finalising
+    bells: Sequence[asyncio.Event]
+    """One per worker; rung when there is something to do."""
+
+    def ring(self) -> None:
+        """Wakes the workers."""
+        _ring(self.bells)
+
+
+def build_parts(
+    settings: ValidatorSettings,
+    *,
+    redis: Redis,
+    chain: Chain,
+    remote: Remote,
+    examiner: OpenableExaminer,
+    key: Key,
+    clock: Clock,
+    registry: CollectorRegistry,
+) -> Parts:
+    """Puts a validator together; nothing runs yet."""
+    keys, me = keys_of(settings.pool_id), key.address
+    lease = timedelta(seconds=settings.lease_s)
+    queue = WorkQueue(redis, keys=keys, clock=clock, lease=lease)
+    held = InHand(queue)
+    measures = Measures(registry, clock=clock)
+    known = KnownValidators(redis, keys=keys, clock=clock)
+    deadlines = Deadlines(redis, keys=keys)
+    records = NodeRecords(redis, keys=keys, validator=me)
+    bells = [asyncio.Event() for _ in range(settings.workers)]
+    files = WorkFiles(
+        pool_id=settings.pool_id,
+        reader=remote.reader,
+        writer=remote.writer,
+        transfer=remote.transfer,
+        directory=settings.directory / "work",
+        most_bytes=settings.file_most_bytes,
+        reserve_bytes=settings.reserve_bytes,
+    )
+
+    counts = VerdictCounts(redis, keys=keys)
+
+    async def told(taken: Sequence[Given]) -> None:
+        for given in taken:
+            measures.given(given.item, given.staged.outcome, given.staged.reason)
+        await counts.add(Counter((given.staged.outcome, given.staged.reason) for given in taken))
+
+    async def second_look(item: Item, conclusion: Conclusion, audit_hash: Digest) -> None:
+        await follow_up(await chain.ledger(), item.work.key, conclusion.outcome, audit_hash)
+
+    verdicts = Verdicts(
+        chain,
+        queue=queue,
+        held=held,
+        batch=settings.verdicts_per_transaction,
+        waiting=settings.verdicts_waiting,
+        told=told,
+    )
+    judging = Judging(
+        me,
+        chain=chain,
+        queue=queue,
+        held=held,
+        files=files,
+        versions=Versions(chain, orchestrator=remote.reader, relays=settings.relays, clock=clock),
+        drawing=Drawing(chain, records=records, policy=settings.rate_policy(), clock=clock),
+        examiner=examiner,
+        seen=SeenOutputs(redis, keys=keys),
+        verdicts=verdicts,
+        second_look=second_look,
+        patience=settings.patience(),
+        measures=measures,
+        clock=clock,
+    )
+    intake = Intake(
+        me,
+        chain=chain,
+        following=following_of("submissions", FOLLOWED, settings=settings, chain=chain, redis=redis, clock=clock),
+        queue=queue,
+        deadlines=deadlines,
+        known=known,
+        lease=LoopLease(redis, keys=keys, loop="intake", lifetime=lease),
+        takeover=timedelta(seconds=settings.takeover_s),
+        awake_within=timedelta(seconds=settings.awake_s),
+        ring=lambda: _ring(bells),
+        clock=clock,
+    )
+    finalising = Finalising(
+        chain,
+        deadlines=deadlines,
+        lease=LoopLease(redis, keys=keys, loop="finalising", lifetime=lease),
+        batch=settings.verdicts_per_transaction,
+        lag=timedelta(seconds=settings.finalise_lag_s),
+    )
+    return Parts(
+        settings=settings,
+        key=key,
+        clock=clock,
+        redis=redis,
+        keys=keys,
+        chain=chain,
+        remote=remote,
+        examiner=examiner,
+        queue=queue,
+        held=held,
+        files=files,
+        records=records,
+        known=known,
+        counts=counts,
+        deadlines=deadlines,
+        measures=measures,
+        verdicts=verdicts,
+        judging=judging,
+        intake=intake,
+        finalising=finalising,
+        bells=bells,
+    )
+
+
+def parts_of(request: Request) -> Parts:
+    """The parts of the app that serves this request."""
+    parts = request.app.state.parts
+    if not isinstance(parts, Parts):
+        raise TypeError("app.state.parts must be Parts")
+    return parts
+
+
+def following_of(
+    name: str,
+    kinds: Mapping[Contract, tuple[type[LedgerEvent], ...]],
+    *,
+    settings: ValidatorSettings,
+    chain: Chain,
+    redis: Redis,
+    clock: Clock,
+) -> Following:
+    """A position in the ledger's events.
+
+    Args:
+        name: Of the position.
+        kinds: What is read, by contract.
+        settings: The validator's.
+        chain: The ledger.
+        redis: Keeps the position.
+        clock: Whose time counts.
+    """
+    return Following(
+        name,
+        chain.deployment,
+        kinds=[kind for each in kinds.values() for kind in each],
+        contracts=[chain.deployment[contract] for contract in kinds],
+        redis=redis,
+        keys=keys_of(settings.pool_id),
+        confirmations=settings.confirmations,
+        clock=clock,
+    )
+
+
+def _ring(bells: Sequence[asyncio.Event]) -> None:
+    for bell in bells:
+        bell.set()

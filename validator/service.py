@@ -1,0 +1,129 @@
+"""Opens everything that a validator needs, from its settings."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+from fastapi import FastAPI
+
+from ledger.deployment import Deployment
+from protocol.clients import NodeClient, OrchestratorClient, ServiceLocation
+from protocol.clock import Clock, SystemClock
+from protocol.errors import Conflict
+from protocol.keys import Key
+from protocol.keystores import find_key
+from protocol.objects import ObjectTransfer
+from protocol.redis import connect_redis
+from rollouts.engines.interface import Dtype
+from rollouts.schema import ReadLimits
+from validator.app import build_validator
+from validator.chain import Chain
+from validator.examination.examiner import LocalExaminer
+from validator.examination.settings import ExaminerSettings
+from validator.parts import Remote
+from validator.settings import ValidatorSettings
+
+SHORTEST_POLL = timedelta(milliseconds=200)
+
+
+class DirectoryInUse(Conflict):
+    """Another validator has the directory."""
+
+    code = "directory-in-use"
+    default_hint = "give each validator a directory of its own, or stop the other one"
+
+
+def open_validator(settings: ValidatorSettings) -> FastAPI:
+    """The whole service; nothing runs yet.
+
+    Raises:
+        MusterError: The key can't be opened, or a setting can't be.
+    """
+    key, clock = own_key(settings), SystemClock()
+    return build_validator(
+        settings,
+        redis=connect_redis(settings.redis_url.get_secret_value()),
+        chain=open_chain(settings, key=key, clock=clock),
+        remote=open_remote(settings, key=key, clock=clock),
+        examiner=LocalExaminer(examiner_settings(settings), clock=clock),
+        key=key,
+        clock=clock,
+    )
+
+
+def own_key(settings: ValidatorSettings) -> Key:
+    """The validator's key, from `MUSTER_VALIDATOR_KEY` or its keystore."""
+    return find_key("validator", keystore=settings.keystore, password_file=settings.password_file)
+
+
+def open_chain(settings: ValidatorSettings, *, key: Key, clock: Clock) -> Chain:
+    """The chain, which is connected to when it is first needed."""
+    return Chain(
+        settings.chain_url.get_secret_value(),
+        Deployment.load(settings.deployment),
+        key=key,
+        pool_id=settings.pool_id,
+        confirmations=settings.confirmations,
+        clock=clock,
+        poll=min(SHORTEST_POLL, timedelta(seconds=settings.poll_s)),
+    )
+
+
+def open_remote(settings: ValidatorSettings, *, key: Key, clock: Clock) -> Remote:
+    """The orchestrator, as this validator speaks to it."""
+    plain = settings.allow_plain_http
+    location = ServiceLocation.parse(settings.orchestrator, allow_plain_http=plain)
+    return Remote(
+        reader=OrchestratorClient(location, key=key, clock=clock, allow_plain_http=plain),
+        writer=NodeClient(location, key=key, clock=clock, allow_plain_http=plain),
+        transfer=ObjectTransfer(location.url, clock=clock, allow_plain_http=plain),
+    )
+
+
+def examiner_settings(settings: ValidatorSettings) -> ExaminerSettings:
+    """What examiners on this machine are told."""
+    told = ExaminerSettings(
+        home=settings.directory / "policies",
+        policies=settings.policies,
+        calibration=settings.calibration,
+        processes=settings.workers,
+        device=settings.device,
+        dtype=None if settings.dtype is None else Dtype(settings.dtype),
+        threads=settings.threads,
+        policy_memory=settings.policy_memory_bytes,
+        kept_versions=settings.kept_versions,
+        deadline=timedelta(seconds=settings.examination_s),
+        most=ReadLimits(
+            file_bytes=settings.file_most_bytes,
+            rows=settings.file_most_rows,
+            decoded_bytes=settings.file_decoded_bytes,
+            tokens=settings.file_most_tokens,
+        ),
+        allow_plain_http=settings.allow_plain_http,
+    )
+    return told if settings.slash_margin is None else replace(told, margin=settings.slash_margin)
+
+
+@contextmanager
+def claimed(directory: Path) -> Iterator[None]:
+    """Holds a directory for one validator; what an earlier one left of work in it may be removed.
+
+    Raises:
+        DirectoryInUse: Another process holds it.
+    """
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise DirectoryInUse(f"another validator uses {directory}") from error
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,67 @@
+"""What the ledger's word on a piece of work means for who is about to examine it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from ledger.client.work import Work, WorkStatus
+from protocol.identifiers import Address
+from validator.items import Kind
+
+
+class Next(StrEnum):
+    """What to do about it."""
+
+    EXAMINE = "examine"
+    DROP = "drop"
+    """Nobody has to, any more."""
+    LEAVE = "leave"
+    """This validator may not; another may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What to do, and why."""
+
+    next: Next
+    why: str
+
+
+GO = Standing(Next.EXAMINE, "")
+
+_WANTED = {
+    Kind.FIRST: WorkStatus.SUBMITTED,
+    Kind.SECOND_LOOK: WorkStatus.PROVISIONAL,
+    Kind.DISPUTE: WorkStatus.DISPUTED,
+}
+
+
+def standing_of(work: Work | None, *, kind: Kind, me: Address, now: datetime) -> Standing:
+    """What to do about a piece of work.
+
+    Args:
+        work: As the ledger has it; None if it does not.
+        kind: Why it is to be examined.
+        me: Who would judge.
+        now: The chain's time.
+    """
+    if work is None:
+        return Standing(Next.DROP, "it is not on the ledger")
+    if work.status is not _WANTED[kind]:
+        return Standing(Next.DROP, f"it is {work.status.name.lower()} already")
+    if work.deadline is not None and now > work.deadline:
+        return Standing(Next.DROP, "its time is over")
+    return _interest(work, kind=kind, me=me)
+
+
+def _interest(work: Work, *, kind: Kind, me: Address) -> Standing:
+    """Whether the ledger lets `me` judge it."""
+    if me in {work.node, work.provider}:
+        return Standing(Next.LEAVE, "it is our own")
+    if kind is not Kind.FIRST and me == work.judge:
+        return Standing(Next.LEAVE if kind is Kind.DISPUTE else Next.DROP, "we judged it ourselves")
+    if kind is Kind.DISPUTE and me == work.disputer:
+        return Standing(Next.LEAVE, "we disputed it ourselves")
+    return GO

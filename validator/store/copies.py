@@ -1,0 +1,40 @@
+"""Which outputs were seen before: a fingerprint belongs to the first work that showed it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from redis.asyncio import Redis
+
+from protocol.identifiers import Digest
+from protocol.redis import RedisKeys, store_errors
+
+KEPT = timedelta(days=3)
+"""Longer than any step is open. After it, and after a loss of Redis, a copy has only the other checks against it."""
+
+
+class SeenOutputs:
+    """Fingerprints of whole files' outputs.
+
+    Args:
+        redis: Where they lie.
+        keys: Their names.
+    """
+
+    def __init__(self, redis: Redis, *, keys: RedisKeys) -> None:
+        self._redis: Any = redis  # its commands are untyped in redis-py
+        self._keys = keys
+
+    async def is_copy(self, fingerprint: Digest, *, of: Digest) -> bool:
+        """Whether other work has these outputs; if none has, they are this work's from now on.
+
+        Args:
+            fingerprint: Of all outputs of a file.
+            of: The work key.
+        """
+        name = self._keys.of("outputs", fingerprint)
+        with store_errors():
+            await self._redis.set(name, of, nx=True, ex=int(KEPT.total_seconds()))
+            first = await self._redis.get(name)
+        return first is not None and first.decode() != of

@@ -1,0 +1,72 @@
+"""Names the version of the policy that work was made with, and where it can be fetched."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from protocol.clients import OrchestratorClient
+from protocol.clock import Clock
+from protocol.errors import MusterError, NotFound
+from protocol.wire.runs import CheckpointRef
+from validator.chain import Chain
+from validator.submissions import SubmittedWork
+
+RELAYS_GOOD_FOR = timedelta(seconds=10)
+
+
+class Versions:
+    """Knows digests and publisher from the ledger, relays from the orchestrator.
+
+    Args:
+        chain: The ledger.
+        orchestrator: Knows the relays of the newest version; those of an older one are the same.
+        relays: From the settings; believed before the orchestrator's.
+        clock: Whose time counts.
+    """
+
+    def __init__(
+        self, chain: Chain, *, orchestrator: OrchestratorClient, relays: tuple[str, ...], clock: Clock
+    ) -> None:
+        self._chain = chain
+        self._orchestrator = orchestrator
+        self._own_relays = relays
+        self._clock = clock
+        self._relays: tuple[float, tuple[str, ...]] = (float("-inf"), ())
+
+    async def of(self, work: SubmittedWork) -> CheckpointRef:
+        """The version that the work's lease names.
+
+        Raises:
+            Unavailable: The chain or the orchestrator is down.
+        """
+        ledger = await self._chain.ledger()
+        announced = await ledger.checkpoints.get(work.pool_id, work.run, work.version)
+        same = announced is not None and announced.digest == work.checkpoint
+        return CheckpointRef(
+            version=work.version,
+            # A newer attempt hides when the leased one was announced; whoever fetches goes by the digest.
+            attempt=announced.attempt if announced is not None and same else 0,
+            digest=work.checkpoint,
+            block=announced.block if announced is not None and same else 0,
+            publisher=await self._chain.publisher(),
+            relays=await self._known_relays(),
+        )
+
+    async def _known_relays(self) -> tuple[str, ...]:
+        if self._own_relays:
+            return self._own_relays
+        until, relays = self._relays
+        if until > self._clock.monotonic():
+            return relays
+        try:
+            newest = (await self._orchestrator.run()).checkpoint
+        except NotFound:
+            newest = None
+        except MusterError:
+            if not relays:
+                raise
+            return relays  # it is down, and where versions lay a moment ago they still are
+        if newest is not None:
+            relays = newest.relays
+        self._relays = (self._clock.monotonic() + RELAYS_GOOD_FOR.total_seconds(), relays)
+        return relays

@@ -1,0 +1,128 @@
+"""What the validator's own API answers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from protocol.identifiers import WireAddress, WireDigest
+from protocol.wire.base import LongText, Milliseconds, PoolId, ShortText, WireModel
+from protocol.wire.leases import Count
+
+
+class QueueView(WireModel):
+    """How much there is of what."""
+
+    waiting: Count
+    """Another validator's turn comes first, or the next try is still to come."""
+    ready: Count
+    in_hand: Count
+    parked: Count
+    not_final: Count
+    """Work whose windows are still open."""
+
+
+class VerdictCount(WireModel):
+    """How many verdicts of a kind were given."""
+
+    outcome: ShortText
+    reason: ShortText
+    count: Count
+
+
+class LatencyView(WireModel):
+    """From reading a submission on the ledger to its verdict there, of the last verdicts of this process."""
+
+    p50_s: float | None
+    p99_s: float | None
+    of: Count
+
+
+class RatesView(WireModel):
+    """Per second, over the last minute, of this process."""
+
+    files: float
+    rows: float
+    prefilled_tokens: float
+
+
+class ValidatorSeen(WireModel):
+    """A validator of the pool."""
+
+    address: WireAddress
+    here: bool
+    """Whether it shares this Redis."""
+    heard_at_ms: Milliseconds | None
+    """When it last judged or began an epoch, on the ledger."""
+
+
+class LoopView(WireModel):
+    """A piece of background work."""
+
+    name: ShortText
+    rounds: Count
+    crashes: Count
+    last_error: LongText = ""
+
+
+class ParkedView(WireModel):
+    """Work that waits for a person."""
+
+    id: ShortText
+    key: WireDigest
+    kind: ShortText
+    node: WireAddress
+    step: Count
+    index: Count
+    attempts: Count
+    parked_at_ms: Milliseconds
+    deadline_ms: Milliseconds
+    """By the chain's time, or a little later: then it expires, unpaid and blameless."""
+    code: ShortText
+    why: LongText
+    hint: LongText = ""
+
+
+class ParkedList(WireModel):
+    """Answer of `GET /v1/parked`: longest parked first."""
+
+    items: tuple[ParkedView, ...]
+
+
+class StatusView(WireModel):
+    """Answer of `GET /v1/status`."""
+
+    validator: WireAddress
+    pool_id: PoolId
+    version: ShortText
+    chain_block: Count | None
+    """The newest that was seen; None while the chain could not be asked yet."""
+    next_block: Count | None
+    """Events before it were read."""
+    epoch: Count | None
+    """Whose secret draws now; 0 before the first, None while the chain can't be asked."""
+    queue: QueueView
+    verdicts: tuple[VerdictCount, ...]
+    latency: LatencyView
+    rates: RatesView
+    validators: tuple[ValidatorSeen, ...]
+    parked: tuple[ParkedView, ...]
+    """The first of them."""
+    loops: tuple[LoopView, ...]
+    looks: dict[str, int] = {}
+    """What this validator looked at again, since it started."""
+
+
+class Resolve(WireModel):
+    """Body of `POST /v1/parked/{id}/resolve`: a person decides. Nobody is slashed by hand."""
+
+    outcome: Literal["accepted", "rejected"]
+    words: Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00-\x1f\x7f]*$")]
+    """Why; the contributor reads them."""
+
+
+class Unparked(WireModel):
+    """Answer to both ways of taking work up again."""
+
+    ids: tuple[ShortText, ...]
