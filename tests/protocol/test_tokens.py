@@ -65,15 +65,15 @@ def last_letter_changed(token: str) -> str:
 @pytest.mark.parametrize(
     ("authorization", "code"),
     [
-        (None, "no-token"),
-        ("", "no-token"),
-        ("Bearer", "no-token"),
-        ("Basic dXNlcjpwdw==", "no-token"),
-        ("Bearer x", "bad-token"),
-        (f"Bearer {new_token()}", "bad-token"),
-        (f"Bearer {last_letter_changed(TOKENS[Scope.ADMIN])}", "bad-token"),
-        (f"Bearer {TOKENS[Scope.ADMIN]}x", "bad-token"),
-        (f"Bearer {HASHES[2].hash}", "bad-token"),
+        pytest.param(None, "no-token", id="nothing"),
+        pytest.param("", "no-token", id="empty"),
+        pytest.param("Bearer", "no-token", id="only the scheme"),
+        pytest.param("Basic dXNlcjpwdw==", "no-token", id="another scheme"),
+        pytest.param("Bearer x", "bad-token", id="no token's form"),
+        pytest.param(f"Bearer {new_token()}", "bad-token", id="a new token"),
+        pytest.param(f"Bearer {last_letter_changed(TOKENS[Scope.ADMIN])}", "bad-token", id="one letter changed"),
+        pytest.param(f"Bearer {TOKENS[Scope.ADMIN]}x", "bad-token", id="one letter more"),
+        pytest.param(f"Bearer {HASHES[2].hash}", "bad-token", id="the hash"),
     ],
 )
 async def test_a_wrong_token_is_refused_and_not_repeated(
