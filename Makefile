@@ -22,8 +22,10 @@ devnet: setup  ## set up and run a whole network on this machine (ARGS="--help" 
 	@deploy/setup/system.sh redis sandbox
 	@exec $(PY) -m cli devnet $(ARGS)
 
+# Two processes share what can be shared; tests marked `alone` come after it, one at a time. 5: none of that kind.
 test: tools  ## run every test that this machine can run
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest -n 2 --dist loadfile -m "not alone" $(ARGS) || [ $$? -eq 5 ]
+	@$(PY) -m pytest -m alone $(ARGS) || [ $$? -eq 5 ]
 
 check: setup  ## style, strict types, import rules
 	@$(PY) -m ruff check $(SOURCES)

@@ -87,9 +87,30 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+_ALONE_BY_MARK = ("needs_docker", "needs_swift", "needs_vllm")
+_ALONE_BY_PLACE = (
+    "cli/test_pool_commands.py",
+    "cli/test_supervisor.py",
+    "discovery/test_process.py",
+    "e2e/",
+    "fuzz/",
+    "orchestrator/test_process.py",
+    "rollouts/sandbox/",
+    "rollouts/task/test_program.py",
+    "shardcast/test_commands.py",
+    "shardcast/test_under_faults.py",
+    "worker/test_daemon.py",
+    "worker/test_delivery",
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever uses Redis is marked so, and `-m 'not needs_redis'` leaves it out."""
+    """Whatever uses Redis is marked so, and `-m 'not needs_redis'` leaves it out. Likewise `alone`."""
+    home = Path(__file__).parent
     for item in items:
+        place = item.path.relative_to(home).as_posix() if item.path.is_relative_to(home) else ""
+        if place.startswith(_ALONE_BY_PLACE) or any(item.get_closest_marker(name) for name in _ALONE_BY_MARK):
+            item.add_marker(pytest.mark.alone)
         names = getattr(item, "fixturenames", ())
         if "redis_server" in names:
             item.add_marker(pytest.mark.needs_redis)
