@@ -1,13 +1,12 @@
 """One attempt at one version on this disk: its manifest, which of its blocks are there, and who waits for the next.
 
-Everything but `write` and `check` runs on the event loop; these two are what worker threads do with bytes, and they
+Everything but `writing` and `check` runs on the event loop; these two are what worker threads do with bytes, and they
 touch nothing but the disk.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import threading
 from array import array
@@ -17,22 +16,21 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from protocol.errors import Unavailable
-from shardcast.errors import BadBlock, DiskFull, VersionGone
+from shardcast.disk import Writer, disk_errors
+from shardcast.errors import BadBlock, VersionGone
 from shardcast.extensions import BLOCK
 from shardcast.manifest import BlockSpan, FileState, Manifest
 
 MANIFEST_NAME = ".manifest"
 """Hidden, so that it is no part of the version that it describes."""
 
-WRITE_BYTES = 1 << 17
-"""Bytes written at a time. On virtual machines writes of 1 MiB cost the kernel about a third more (measured; probably
-because each is kept in one large page, out of memory that the host must give first). It may not matter elsewhere."""
-
 _STREAM_BYTES = 1 << 18
 
 Locate = Callable[[FileState], Path]
 """Where the bytes of a file lie."""
+
+Write = Callable[[int, memoryview], None]
+"""Puts a verified block into its place."""
 
 
 class Holding:
@@ -70,7 +68,7 @@ class Holding:
         A line that was cut by a crash, and all behind it, is left out and fetched again.
         """
         spans: list[BlockSpan] = []
-        with _disk(self._log), self._log.open("r+b") as file:
+        with disk_errors(self._log), self._log.open("r+b") as file:
             for line in file:
                 try:
                     found = self.manifest.read(line if line.endswith(b"\n") else b"")
@@ -87,7 +85,7 @@ class Holding:
         Raises:
             DiskFull: There is no room for them.
         """
-        with _disk(self._log), self._log.open("ab") as file:
+        with disk_errors(self._log), self._log.open("ab") as file:
             file.write(lines)
         pieces = lines.splitlines(keepends=True)
         for piece in pieces[:-1]:
@@ -192,24 +190,27 @@ class Holding:
 
     # The disk; called from worker threads
 
-    def write(self, file: int, block: int, data: memoryview) -> None:
-        """Puts a verified block into its place, in room that was reserved for it.
+    @contextmanager
+    def writing(self, file: int) -> Iterator[Write]:
+        """Gives what puts verified blocks of a file into their places, for as long as one request takes.
 
         Raises:
-            DiskFull: There is none.
+            DiskFull: There is no room for them; here or at a block.
         """
         state = self.manifest.files[file]
-        path = self._locate(state)
-        with _disk(path):
-            descriptor = _open_for_writing(path)
-            try:
-                self._reserve(descriptor, state, block * BLOCK + len(data))
-                at = block * BLOCK
-                while data:
-                    written = os.pwrite(descriptor, data[:WRITE_BYTES], at)
-                    data, at = data[written:], at + written
-            finally:
-                os.close(descriptor)
+        with Writer(self._locate(state)) as writer:
+
+            def write(block: int, data: memoryview) -> None:
+                with self._reserving:
+                    so_far = self._reserved.get(file, 0)
+                    needed = block * BLOCK + len(data)
+                    if needed > so_far:
+                        size = max(needed, state.announced, state.expected or 0)
+                        writer.reserve(so_far, size)
+                        self._reserved[file] = size
+                writer.write(data, at=block * BLOCK)
+
+            yield write
 
     def check(self, span: BlockSpan) -> list[int]:
         """Returns the blocks of a span whose bytes on disk are the right ones."""
@@ -234,23 +235,8 @@ class Holding:
             DiskFull: There is no room even for that.
         """
         state = self.manifest.files[file]
-        path = self._locate(state)
-        with _disk(path):
-            descriptor = _open_for_writing(path)
-            try:
-                if os.fstat(descriptor).st_size != state.announced:
-                    os.ftruncate(descriptor, state.announced)
-            finally:
-                os.close(descriptor)
-
-    def _reserve(self, descriptor: int, state: FileState, needed: int) -> None:
-        with self._reserving:
-            so_far = self._reserved.get(state.index, 0)
-            if needed <= so_far:
-                return
-            size = max(needed, state.announced, state.expected or 0)
-            os.posix_fallocate(descriptor, so_far, size - so_far)
-            self._reserved[state.index] = size
+        with Writer(self._locate(state)) as writer:
+            writer.settle(state.announced)
 
     # Inside
 
@@ -290,27 +276,3 @@ def verify(state: FileState, block: int, data: memoryview) -> None:
     """
     if not matches(state, block, data):
         raise BadBlock(f"block {block} of {state.path} is not what the publisher signed")
-
-
-def _open_for_writing(path: Path) -> int:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        return os.open(path, flags, 0o644)
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, flags, 0o644)
-
-
-@contextmanager
-def _disk(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
-            raise DiskFull(f"there is no room for {path.name} in {path.parent}: {error.strerror}") from error
-        raise Unavailable(
-            f"{path}: {error.strerror or error}",
-            hint="check that disk, and who may write there",
-            retryable=False,
-            code="disk-failed",
-        ) from error

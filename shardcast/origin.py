@@ -32,10 +32,11 @@ from protocol.identifiers import Digest, run_id
 from protocol.keys import Key
 from shardcast.authoring import Author
 from shardcast.delta.publishing import publish_deltas
+from shardcast.disk import WRITE_BYTES
 from shardcast.errors import VersionGone
 from shardcast.extensions import Base
 from shardcast.guard import ServingLimits
-from shardcast.holding import WRITE_BYTES, Holding, Locate
+from shardcast.holding import Holding, Locate
 from shardcast.manifest import BlockSpan, Manifest, VersionKey
 from shardcast.publication import Publication
 from shardcast.server import Server

@@ -280,13 +280,18 @@ class Transfer:
         loop = asyncio.get_running_loop()
         state = self.holding.manifest.files[claim.span.file]
 
-        def sink(block: int, data: memoryview) -> None:
-            verify(state, block, data)
-            if not self.holding.has(state.index, block):
-                self.holding.write(state.index, block, data)
-            loop.call_soon_threadsafe(self._note_block, claim, state, block)
+        def fetch() -> None:
+            with self.holding.writing(state.index) as write:
 
-        work = loop.run_in_executor(threads, connection.fetch, self.holding.manifest.key, state, claim.span, sink)
+                def sink(block: int, data: memoryview) -> None:
+                    verify(state, block, data)
+                    if not self.holding.has(state.index, block):
+                        write(block, data)
+                    loop.call_soon_threadsafe(self._note_block, claim, state, block)
+
+                connection.fetch(self.holding.manifest.key, state, claim.span, sink)
+
+        work = loop.run_in_executor(threads, fetch)
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
