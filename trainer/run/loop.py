@@ -146,11 +146,11 @@ class TrainingRun:
         _log.info("step-learned", step=step, reward=facts["reward"], seconds=round(times.total, 2), idle=round(idle, 2))
         return True
 
-    async def _gather(self, step: int, times: StepTimes) -> tuple[Intake, StepStanding]:
-        """Waits until the step's batch is as full as it gets, and closes the step."""
+    async def _gather(self, step: int, times: StepTimes) -> tuple[Intake, StepStanding] | None:
+        """Waits until the step's batch is as full as it gets, and closes the step; None if it is told to stop."""
         intake = self._intake(step)
         full_since: float | None = None
-        while True:
+        while not self._stop.is_set():  # looked at too, because libraries swallow cancellations
             since = time.perf_counter()
             self._raise_what_failed()
             view = await self._parts.desk.view()
@@ -176,6 +176,7 @@ class TrainingRun:
             waited = time.perf_counter() - since
             times.wait += waited
             self._waited += waited
+        return None
 
     def _decide(self, now: StepStanding, intake: Intake, useful: int, *, lingered: bool, max_rounds: int) -> Decision:
         return next_move(

@@ -10,7 +10,7 @@ from protocol.wire.runs import RolloutItem
 
 
 class LedgerVerdicts:
-    """Verdicts of a pool, read once.
+    """Verdicts of a pool.
 
     Args:
         ledger: Connected.
@@ -20,9 +20,6 @@ class LedgerVerdicts:
     def __init__(self, ledger: Ledger, *, pool_id: int) -> None:
         self._ledger = ledger
         self._pool_id = pool_id
-        self._audits: dict[Digest, set[Digest]] = {}
-        self._first: int | None = None
-        self._next = 0
 
     async def objection(self, item: RolloutItem) -> str:
         """Why a listed file is not what the ledger has accepted; empty if it is.
@@ -35,18 +32,13 @@ class LedgerVerdicts:
             return "the ledger has no such work"
         if work.outcome is not Outcome.ACCEPTED:
             return "the ledger has not accepted it"
-        if item.audit_hash not in self._audits.get(item.key, set()):
-            await self._read_on(item.submitted_block)
-        if item.audit_hash not in self._audits.get(item.key, set()):
+        if item.audit_hash not in await self._audits(item):
             return "no verdict on the ledger names its audit file"
         return ""
 
-    async def _read_on(self, submitted: int) -> None:
-        """Reads verdicts since the last time; from further back if a piece of work is older."""
-        since = submitted if self._first is None or submitted < self._first else self._next
-        upto = await self._ledger.block()
-        for event in await self._ledger.history(VerdictGiven, pool_id=self._pool_id, since=since):
-            if event.outcome is Outcome.ACCEPTED:
-                self._audits.setdefault(event.key, set()).add(event.audit_hash)
-        self._first = submitted if self._first is None else min(self._first, submitted)
-        self._next = upto  # that block once more: it may not have been read to its end
+    async def _audits(self, item: RolloutItem) -> set[Digest]:
+        """The audit files of verdicts that accepted the work; the orchestrator's block only shortens the search."""
+        given = await self._ledger.history(
+            VerdictGiven, pool_id=self._pool_id, second=item.node, third=item.key, since=item.submitted_block
+        )
+        return {event.audit_hash for event in given if event.outcome is Outcome.ACCEPTED}

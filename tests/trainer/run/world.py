@@ -7,7 +7,6 @@ them and writes the audit files that rewards come from.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import os
 import time
@@ -96,6 +95,7 @@ class TrainedPool:
     rewards: Rewards = half_right
     spoil: Callable[[int, int, bytes], bytes] = field(default=lambda step, index, content: content)
     """Changes a file's bytes before they are hashed and submitted."""
+    worker: asyncio.Task[None] | None = None
     lose: Callable[[int, int], bool] = field(default=lambda step, index: False)
     """Whether an accepted file is gone from the store."""
 
@@ -129,9 +129,17 @@ class TrainedPool:
 
     async def train(self, *, stop: asyncio.Event | None = None, **changes: Any) -> RunState:
         outside = Outside(clock=self.clock, transport=self.transport, policy=QUICK)
-        return await run_trainer(
-            self.settings(**changes), stop=stop or asyncio.Event(), key=self.world.keys["publisher"], outside=outside
+        key = self.world.keys["publisher"]
+        training = asyncio.ensure_future(
+            run_trainer(self.settings(**changes), stop=stop or asyncio.Event(), key=key, outside=outside)
         )
+        await asyncio.wait({training, self.worker} if self.worker else {training}, return_when=asyncio.FIRST_COMPLETED)
+        if not training.done():
+            training.cancel()
+            await asyncio.wait({training})
+            assert self.worker is not None
+            self.worker.result()
+        return await training
 
     @property
     def transport(self) -> httpx.AsyncBaseTransport:
@@ -139,7 +147,7 @@ class TrainedPool:
 
     async def turn(self) -> None:
         """One round of everything that a pool does by itself: a slot is worked on where one is wanted."""
-        await self.run.pool.clock.turn(timedelta(milliseconds=500))  # or the node would ask too often
+        await self.run.pool.clock.turn(timedelta(milliseconds=200))  # or the node would ask too often
         await self.run.sync.round()
         answer = await self.run.desk.step()
         if answer.need:
@@ -193,18 +201,20 @@ class TrainedPool:
     async def working(self) -> AsyncIterator[None]:
         """The pool works by itself meanwhile."""
 
+        ending = asyncio.Event()  # libraries swallow cancellations
+
         async def turns() -> None:
-            while True:
+            while not ending.is_set():
                 await self.turn()
                 await asyncio.sleep(0.01)
 
-        task = asyncio.create_task(turns())
+        self.worker = asyncio.create_task(turns())
         try:
             yield
         finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            ending.set()
+            await self.worker
+            self.worker = None
 
 
 def file_of(grant: SlotGrant) -> RolloutFile:

@@ -1,0 +1,149 @@
+"""Killed at any moment, the same command goes on: the same batches, and the same weights to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import trainer.run.loop
+from protocol.checkpoints import folder_files, version_digest
+from protocol.errors import Conflict
+from protocol.identifiers import Digest, run_id
+from protocol.wire.uploads import ObjectKey
+from rollouts.engines.interface import Dtype
+from tests.ledger.client.conftest import POOL
+from tests.orchestrator.runs.edge import RUN
+from tests.trainer.run.world import TrainedPool
+from trainer.run.app import learning_settings
+from trainer.run.base import open_base
+from trainer.run.batches import groups_at
+from trainer.run.files import FileRules, read_accepted
+from trainer.run.journal import Batch, Journal, Recorded, Written
+from trainer.run.loop import after_batch
+from trainer.run.model_student import ModelStudent
+from trainer.run.publishing import Publisher
+from trainer.run.state import RunState
+
+
+class _Killed(BaseException):
+    """As `kill -9`: nothing that comes after it is done."""
+
+
+def _dies(method: Callable[..., Any], when: Callable[..., bool], *, after: bool) -> Callable[..., Any]:
+    def run(*arguments: Any, **named: Any) -> Any:
+        dies = when(*arguments, **named)
+        if dies and not after:
+            raise _Killed
+        answer = method(*arguments, **named)
+        if dies:
+            raise _Killed
+        return answer
+
+    return run
+
+
+STAGES: list[tuple[Any, str, Callable[..., bool], bool]] = [
+    (Journal, "append", lambda _, entry: isinstance(entry, Batch) and entry.step == 0, True),
+    (ModelStudent, "learn", lambda *_, step: step == 1, True),
+    (Journal, "append", lambda _, entry: isinstance(entry, Written) and entry.version == 3, False),
+    (Publisher, "announce", lambda _, version: version == 4, False),
+    (Publisher, "tell", lambda _, version: version == 5, False),
+    (trainer.run.loop, "save_state", lambda *_, state, **__: state.step == 6, False),
+]
+"""Where it dies, once a step: journalled and not learned, learned and not written, written and not recorded, recorded
+and not announced, announced and not told, told and its state not written."""
+
+
+async def test_killed_at_every_stage_it_goes_on_with_the_same_batches_to_the_same_weights(
+    pool: TrainedPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, known = Journal(pool.folder / "state"), 0
+    async with pool.working():
+        for where, name, when, after in STAGES:
+            with monkeypatch.context() as patch:
+                patch.setattr(where, name, _dies(getattr(where, name), when, after=after))
+                with pytest.raises(_Killed):
+                    await pool.train(steps=7)
+            before = journal.read().batches
+            assert len(before) > known, "each death came in a step of its own"
+            known = len(before)
+            assert (await pool.train(steps=known)).step == known, "nothing is missing but what was not journalled"
+            assert {step: journal.read().batches[step] for step in before} == before
+        state = await pool.train(steps=7)
+    assert state.step == 7
+    recorded = journal.read()
+    assert _learned_at_once(pool, recorded) == {version: recorded.written[version] for version in range(1, 8)}
+    ledger = await pool.world.as_("owner")
+    for version in range(8):
+        announced = await ledger.checkpoints.get(POOL, run_id(RUN), version)
+        assert announced is not None
+        folder = pool.folder / "policies" / str(version)
+        assert announced.digest == recorded.written[version] == version_digest(folder_files(folder))
+    assert (await pool.run.pool.owner("GET", "/v1/run"))["checkpoint"]["version"] == 7
+    assert not any((pool.folder / "state" / "rollouts").iterdir()), "what the state holds is not kept twice"
+
+
+def _learned_at_once(pool: TrainedPool, recorded: Recorded) -> dict[int, Digest]:
+    """What the journal's batches give without any interruption, from the files in the pool's own store."""
+    settings = pool.settings()
+    base = open_base(settings.start)
+    student = ModelStudent(base, learning_settings(settings), device=torch.device("cpu"), dtype=Dtype.FLOAT32)
+    rules = FileRules(run=run_id(RUN), recipe=base.recipe, vocabulary=base.facts.vocabulary, most_bytes=1 << 20)
+    state, found = RunState(), {}
+    for step, batch in sorted(recorded.batches.items()):
+        files = [
+            read_accepted(
+                pool.path(ObjectKey(pool_id=POOL, owner=entry.node, sha256=entry.sha256)),
+                pool.path(
+                    ObjectKey(pool_id=POOL, owner=pool.world.keys["validator"].address, sha256=entry.audit, audit=True)
+                ),
+                entry=entry,
+                step=step,
+                rules=rules,
+            )
+            for entry in batch.files
+        ]
+        student.learn(groups_at(files, batch.groups), step=step)
+        state = after_batch(state, files, learned=True)
+        folder = pool.folder / "at-once" / str(step + 1)
+        assert base.candidates is not None
+        eligible = state.pools.eligible(base.candidates, settings.pools, version=step + 1, seed=settings.seed)
+        student.write(folder, eligible=eligible)
+        found[step + 1] = version_digest(folder_files(folder))
+    return found
+
+
+async def test_a_journal_whose_files_are_gone_or_changed_is_not_learned_from(
+    pool: TrainedPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pool.working():
+        with monkeypatch.context() as patch:
+            when: Callable[..., bool] = lambda _, entry: isinstance(entry, Batch)  # noqa: E731
+            patch.setattr(Journal, "append", _dies(Journal.append, when, after=True))
+            with pytest.raises(_Killed):
+                await pool.train()
+        [file] = (pool.folder / "state" / "rollouts" / "0").glob("*.parquet")
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-1] + b"x")
+        with pytest.raises(Conflict, match="the journal says"):
+            await pool.train()
+        file.unlink()
+        with pytest.raises(Conflict, match="can't be read"):
+            await pool.train()
+        file.write_bytes(whole)
+        assert (await pool.train(steps=1)).step == 1
+
+
+def test_a_torn_last_line_of_the_journal_is_cut_off(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    written = Written(version=0, digest=Digest("0x" + "ab" * 32))
+    journal.append(written)
+    with journal.path.open("ab") as file:
+        file.write(b'{"kind":"batch","step":0,"at')
+    assert journal.read() == Recorded({}, {0: written.digest})
+    journal.append(Written(version=1, digest=written.digest))
+    assert set(journal.read().written) == {0, 1}
