@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -83,7 +83,7 @@ class PlainLoop:
     """The loop that most trainers have."""
 
     def __init__(self, folder: Path, load: Load) -> None:
-        self._model: Any = open_model(folder, device=DEVICE)[0]
+        self._model = cast("Any", open_model(folder, device=DEVICE)[0])
         self._model.eval()
         self._optimiser = torch.optim.AdamW(self._model.parameters(), lr=RATE, betas=(0.9, 0.99), weight_decay=0.0)
         self._places = load.row_tokens * load.rows_at_once

@@ -1,0 +1,61 @@
+"""What each named algorithm makes of the devnet's base in the same steps; `python -m benchmarks.algorithms`.
+
+One process, one seed, the settings of the devnet but for the loss: differences of a few points between algorithms are
+chance. `MUSTER_STEPS`, `MUSTER_STALENESS`, `MUSTER_SEED` and `MUSTER_ALGORITHMS` (by name) choose.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.learning_loop import LearningLoop
+from trainer.learning.algorithms import algorithm_names
+from trainer.learning.settings import LearningSettings
+
+STEPS = int(os.environ.get("MUSTER_STEPS", "60"))
+STALENESS = int(os.environ.get("MUSTER_STALENESS", "0"))
+SEED = int(os.environ.get("MUSTER_SEED", "1"))
+CHOSEN = os.environ.get("MUSTER_ALGORITHMS", ",".join(algorithm_names())).split(",")
+OF_DEVNET: dict[str, Any] = {"row_tokens": 256, "optimiser": {"learning_rate": 2e-4, "warm_up_steps": 5, "clip": 0.1}}
+
+
+def main() -> None:
+    """Measures and prints."""
+    torch.set_num_threads(1)
+    table = Table(title=f"{STEPS} steps of 16 x 16 answers, answers {STALENESS} steps old, seed {SEED}")
+    for column in ("algorithm", "greedy", "pass@1", "entropy", "stopped", "largest ratio", "gradient", "CPU s"):
+        table.add_column(column, justify="left" if column == "algorithm" else "right")
+    for number, name in enumerate(CHOSEN):
+        with tempfile.TemporaryDirectory() as scratch:
+            settings = LearningSettings.model_validate(OF_DEVNET | {"algorithm": name})
+            loop = LearningLoop(Path(scratch), settings, seed=SEED, staleness=STALENESS)
+            if not number:
+                before = loop.evaluate()
+                table.add_row("before", f"{before.greedy:.1%}", f"{before.pass_at[1]:.1%}", *[""] * 5)
+            began = time.process_time()
+            steps = [loop.step() for _ in range(STEPS)]
+            took, after = time.process_time() - began, loop.evaluate()
+            late = steps[-10:]
+            table.add_row(
+                name,
+                f"{after.greedy:.1%}",
+                f"{after.pass_at[1]:.1%}",
+                f"{sum(step.entropy for step in late) / len(late):.3f}",
+                f"{sum(step.clip_fraction for step in late) / len(late):.2%}",
+                f"{max(step.ratio_max for step in steps):.2f}",
+                f"{sum(step.gradient_norm for step in late) / len(late):.2f}",
+                f"{took:.0f}",
+            )
+    Console(width=110).print(table)
+
+
+if __name__ == "__main__":
+    main()
