@@ -33,7 +33,7 @@ def judge(case: Case) -> CheckResult:
     rows: Mapping[int, Mapping[str, Figure]] = {
         row: asdict(aggregate(evidence.proofs).figures) for row, evidence in sorted(case.evidence.items())
     }
-    malformed = [*_malformed(case)]
+    malformed = [*_malformed(case), *_miscounted(case)]
     if malformed:
         return concluded(CHECK.name, malformed, fails=Fails.EXACT, figures=figures, rows=rows)
     if case.limits is None:
@@ -52,6 +52,18 @@ def _malformed(case: Case) -> Iterator[Finding]:
                     row=row,
                     position=number * TOPLOC.interval,
                 )
+
+
+def _miscounted(case: Case) -> Iterator[Finding]:
+    """Rows that were not computed again, whose proofs are too few or too many all the same."""
+    for row, sample in enumerate(case.file.samples):
+        wanted = TOPLOC.proof_bytes * -(-len(sample.output_tokens) // TOPLOC.interval)
+        if row not in case.evidence and len(sample.proofs) != wanted:
+            yield case.finding(
+                ReasonCode.COMPUTATION_PROOF_MALFORMED,
+                f"{len(sample.proofs)} bytes of proofs, and {len(sample.output_tokens)} tokens have {wanted}",
+                row=row,
+            )
 
 
 def _intervals(case: Case) -> Iterator[Finding]:

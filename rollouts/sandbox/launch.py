@@ -67,6 +67,7 @@ _ENVIRONMENT = {
     "PYTHONHASHSEED": "0",  # or the order of a set, and with it a score, would be a matter of luck
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",  # others take a gigabyte of addresses at once, which limits count
 }
 
 _SYSTEM = ("/usr", "/etc/ld.so.cache")

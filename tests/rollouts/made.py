@@ -57,6 +57,7 @@ def make(
     dtype: Dtype = Dtype.FLOAT32,
     recipe: Recipe | None = None,
     seed: bytes | None = None,
+    batch: int = 8,
 ) -> RolloutFile:
     """The slot's file.
 
@@ -67,11 +68,12 @@ def make(
         dtype: What to generate in.
         recipe: Another recipe to sample by.
         seed: Another seed to sample with.
+        batch: The most answers that grow at once.
     """
     assert facts.seed is not None
     plan = version.planner.plan(facts.seed, groups=facts.groups)
     requests = [replace(one, seed=seed or one.seed) for one in plan.requests()]
-    engine = TorchEngine(dtype=dtype, max_batch=8)
+    engine = TorchEngine(dtype=dtype, max_batch=batch)
     engine.load(weights or version.folder, version=version.digest)
     drawn = {one.sample: one for one in engine.generate(requests, (recipe or version.recipe).sampling.parameters)}
     engine.close()

@@ -20,6 +20,8 @@ from validator.examination.settings import ExaminerSettings
 START_WITHIN = timedelta(seconds=120)
 """Torch takes some four seconds on an idle machine."""
 
+PROGRAM = (sys.executable, "-m", "validator.examination.process")
+
 _END_WITHIN = timedelta(seconds=2)
 _ROOT = Path(__file__).parents[2]
 _PASSED_ON = frozenset({"PATH", "HOME", "LANG", "TMPDIR", "TZ", "MUSTER_LOG", "MUSTER_DATASETS"})
@@ -72,7 +74,7 @@ class ExaminerProcess:
         child = await self._started()
         try:
             async with asyncio.timeout(within.total_seconds()) as deadline:
-                answer = await self._ask(child, order, is_copy)
+                answer, failed = await self._ask(child, order, is_copy)
         except TimeoutError:
             self._kill()
             if not deadline.expired():
@@ -88,6 +90,8 @@ class ExaminerProcess:
             raise
         if answer.ends:
             self._kill()
+        if failed is not None:
+            raise failed
         if answer.conclusion is not None:
             return answer.conclusion
         return answer.not_judged or NotJudged(code="examiner-failed", why="it gave no answer", retryable=True)
@@ -106,7 +110,10 @@ class ExaminerProcess:
             self._kill()
             await child.wait()
 
-    async def _ask(self, child: asyncio.subprocess.Process, order: Order, is_copy: IsCopy) -> Answer:
+    async def _ask(
+        self, child: asyncio.subprocess.Process, order: Order, is_copy: IsCopy
+    ) -> tuple[Answer, Exception | None]:
+        """The answer, and what went wrong on our side while it was waited for."""
         await _tell(child, Request.of(order))
         failed: Exception | None = None
         while True:
@@ -115,13 +122,11 @@ class ExaminerProcess:
                 copy_found: bool | None = None
                 try:
                     copy_found = await is_copy(report.fingerprint)
-                except Exception as error:  # noqa: BLE001 - raised below, when the process is free again
+                except Exception as error:  # noqa: BLE001 - raised when the process is free again
                     failed = error
                 await _tell(child, Reply(copy_found=copy_found))
             elif isinstance(report, Answer):
-                if failed is not None:
-                    raise failed
-                return report
+                return report, failed
 
     async def _started(self) -> asyncio.subprocess.Process:
         async with self._starting:
@@ -129,7 +134,7 @@ class ExaminerProcess:
                 return self._child
             try:
                 self._child = child = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", "validator.examination.process"),
+                    *PROGRAM,
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     env=_environment(),

@@ -26,8 +26,9 @@ from validator.examination.interface import NotJudged
 
 _FILE, _REFUSED = b"F", b"R"
 _LONGEST_REFUSAL = 4096
-_LIBRARIES = 1 << 30
-"""Address space that the decoder takes before it reads anything; most of it is never touched."""
+_LIBRARIES = 2 << 30
+"""Address space that the decoder takes before it reads anything: 0.3 GiB here, and other builds of it may take more. An
+honest file must never meet this limit, and a bomb meets it all the same."""
 _COPIES = 4
 """How often a file's numbers stand in memory at a time: decoded, as columns, as rows, packed."""
 _CPU = timedelta(seconds=2)

@@ -1,0 +1,122 @@
+"""A file as plain numbers: what comes back is what went in, and nothing else comes back at all."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST
+from rollouts.engines.interface import Dtype, EngineName, FinishReason
+from rollouts.errors import BadRolloutFile
+from rollouts.flat import most_bytes, pack, unpack
+from rollouts.samples import RolloutFile, Sample, SlotHeader
+from rollouts.schema import ReadLimits
+
+LIMITS = ReadLimits(file_bytes=1 << 20, rows=8, decoded_bytes=1 << 20, tokens=64)
+HEADER = SlotHeader(
+    run=ZERO_DIGEST,
+    step=(1 << 64) - 1,
+    index=(1 << 32) - 1,
+    node=ZERO_ADDRESS,
+    checkpoint=ZERO_DIGEST,
+    environment="letters",
+    environment_version="1",
+    engine=EngineName.VLLM,
+    dtype=Dtype.BFLOAT16,
+)
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+TOKENS = st.lists(st.integers(-(1 << 31), (1 << 31) - 1), max_size=6)
+
+
+@st.composite
+def samples(draw: st.DrawFn) -> Sample:
+    output = draw(TOKENS)
+    return Sample(
+        group=draw(st.integers(0, (1 << 32) - 1)),
+        sample=draw(st.integers(0, (1 << 32) - 1)),
+        prompt_index=draw(st.integers(0, (1 << 64) - 1)),
+        prompt_tokens=np.array(draw(TOKENS), np.int32),
+        output_tokens=np.array(output, np.int32),
+        logprobs=np.array(
+            draw(st.lists(st.floats(-99, 0, width=32), min_size=len(output), max_size=len(output)))
+        ).astype(np.float32),
+        finish=draw(st.sampled_from(FinishReason)),
+        task_reward=draw(FINITE),
+        length_penalty=draw(FINITE),
+        reward=draw(FINITE),
+        target_length=draw(st.none() | st.integers(-(1 << 31), (1 << 31) - 1)),
+        proofs=draw(st.binary(max_size=20)),
+    )
+
+
+FILES = st.lists(samples(), min_size=1, max_size=4).map(lambda rows: RolloutFile(HEADER, tuple(rows)))
+
+
+@given(FILES)
+def test_any_file_comes_back_as_it_went_in(file: RolloutFile) -> None:
+    packed = pack(file)
+    found = unpack(packed, limits=LIMITS)
+    assert found.header == file.header
+    for one, other in zip(found.samples, file.samples, strict=True):
+        for name in Sample.__slots__:
+            assert np.array_equal(getattr(one, name), getattr(other, name)), name
+    assert len(packed) <= most_bytes(LIMITS)
+
+
+@given(FILES, st.data())
+def test_any_other_bytes_are_a_file_or_refused(file: RolloutFile, data: st.DataObject) -> None:
+    packed = bytearray(pack(file))
+    for _ in range(data.draw(st.integers(1, 4))):
+        packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(packed[: data.draw(st.integers(0, len(packed)))])
+    for content in (bytes(packed), cut, bytes(packed) + b"\0"):
+        try:
+            found = unpack(content, limits=LIMITS)
+        except BadRolloutFile:
+            continue
+        assert pack(found)  # what was taken is a file in all its parts
+        assert np.isfinite([sample.reward for sample in found.samples]).all()
+
+
+def made(**changes: object) -> RolloutFile:
+    values: dict[str, object] = {
+        "group": 0, "sample": 0, "prompt_index": 0, "prompt_tokens": np.zeros(1, np.int32),
+        "output_tokens": np.zeros(1, np.int32), "logprobs": np.zeros(1, np.float32), "finish": FinishReason.EOS,
+        "task_reward": 0.0, "length_penalty": 0.0, "reward": 0.0, "target_length": None, "proofs": b"",
+    }  # fmt: skip
+    return RolloutFile(HEADER, (Sample(**values | changes),))  # type: ignore[arg-type]  # of the table above
+
+
+@pytest.mark.parametrize(
+    ("file", "code"),
+    [
+        (made(reward=float("nan")), "not-finite"),
+        (made(logprobs=np.array([np.inf], np.float32)), "not-finite"),
+        (made(output_tokens=np.zeros(65, np.int32), logprobs=np.zeros(65, np.float32)), "too-long"),
+        (RolloutFile(HEADER, made().samples * 9), "too-many-rows"),
+    ],
+)
+def test_limits_hold_whatever_the_other_side_says(file: RolloutFile, code: str) -> None:
+    with pytest.raises(BadRolloutFile) as refused:
+        unpack(pack(file), limits=LIMITS)
+    assert refused.value.code == code
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "x" * 201, "\x1b[2J", "\ud800"])
+def test_names_are_lines_that_a_terminal_can_hold(name: str) -> None:
+    with pytest.raises(BadRolloutFile):
+        pack(RolloutFile(replace(HEADER, environment=name), made().samples))
+    packed = pack(made())
+    head = json.loads(packed[4 : 4 + int.from_bytes(packed[:4], "little")])
+    head["header"]["environment"] = name
+    forged = json.dumps(head).encode()
+    with pytest.raises(BadRolloutFile):
+        unpack(
+            len(forged).to_bytes(4, "little") + forged + packed[4 + int.from_bytes(packed[:4], "little") :],
+            limits=LIMITS,
+        )

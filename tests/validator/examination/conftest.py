@@ -1,0 +1,160 @@
+"""A version, its slot, honest files of it, and what examines them, in this process and in one of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from protocol.identifiers import ZERO_DIGEST, Digest, digest
+from protocol.leases import Lease
+from protocol.wire.runs import CheckpointRef
+from rollouts.calibration import RolloutCalibration
+from rollouts.checks import CheckedVersion
+from rollouts.engines.interface import Dtype
+from rollouts.samples import RolloutFile
+from rollouts.sandbox import Sandboxes
+from rollouts.schema import write_rollouts
+from tests.rollouts.made import BEACON, GROUPS, INDEX, NODE, RUN, STEP, as_version, facts_of, make
+from tests.rollouts.tiny import tiny_folder
+from validator.examination.conclusion import SLASH_MARGIN
+from validator.examination.interface import Conclusion, NotJudged, RowDraw
+from validator.examination.procedure import Order, Procedure
+from validator.examination.reading import LimitedReader
+from validator.examination.settings import ExaminerSettings
+from validator.examination.shelf import Shelf
+from validator.submissions import SubmittedWork, WorkFacts
+
+torch.set_num_threads(1)
+
+MOST = ExaminerSettings(home=Path("nowhere")).most
+ALL = RowDraw(seed=None, share=1.0)
+OTHER_BEACON = digest(b"\1" * 32)
+
+
+@pytest.fixture(scope="package")
+def version(tmp_path_factory: pytest.TempPathFactory) -> CheckedVersion:
+    return as_version(tiny_folder(tmp_path_factory.mktemp("policies") / "7"))
+
+
+@pytest.fixture(scope="package")
+def honest(version: CheckedVersion) -> RolloutFile:
+    return make(version, facts=facts_of(version))
+
+
+@pytest.fixture(scope="package")
+def sandboxes() -> Iterator[Sandboxes]:
+    found = Sandboxes()
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="package")
+def reader(sandboxes: Sandboxes) -> LimitedReader:
+    return LimitedReader(sandboxes, most=MOST)
+
+
+@pytest.fixture(scope="package")
+def shelf() -> Shelf:
+    return Shelf(torch.device("cpu"), budget=1 << 30)
+
+
+def facts(version: CheckedVersion, file: RolloutFile, *, beacons: tuple[Digest, ...] = (BEACON,)) -> WorkFacts:
+    """The submission of an honest node that was leased the slot."""
+    lease = Lease(
+        pool_id=1,
+        run=RUN,
+        step=STEP,
+        index=INDEX,
+        node=NODE,
+        version=7,
+        digest=version.digest,
+        groups=GROUPS,
+        max_units=GROUPS * version.recipe.units_per_group,
+        expiry=1 << 40,
+    )
+    work = SubmittedWork(
+        key=lease.key.hash,
+        pool_id=1,
+        node=NODE,
+        run=RUN,
+        step=STEP,
+        index=INDEX,
+        version=7,
+        checkpoint=version.digest,
+        sha256=ZERO_DIGEST,
+        units=file.units,
+        block=9,
+        transaction=ZERO_DIGEST,
+    )
+    return WorkFacts(work=work, lease=lease, beacons=tuple(enumerate(beacons, start=3)))
+
+
+def checkpoint(version: CheckedVersion) -> CheckpointRef:
+    """As the run names it; nobody has it but the disk."""
+    return CheckpointRef(version=7, attempt=0, digest=version.digest, block=1, publisher=NODE, relays=())
+
+
+@dataclass
+class Bench:
+    """Examines files in this process."""
+
+    procedure: Procedure
+    version: CheckedVersion
+    folder: Path
+    asked: list[Digest]
+
+    def examine(
+        self,
+        file: RolloutFile | bytes,
+        *,
+        draw: RowDraw = ALL,
+        copy: bool = False,
+        change: Callable[[WorkFacts], WorkFacts] = lambda facts: facts,
+        of: RolloutFile | None = None,
+    ) -> Conclusion | NotJudged:
+        """What is concluded of a file, or of any bytes submitted as if they were the file `of`."""
+        path = self.folder / "file.parquet"
+        if isinstance(file, bytes):
+            path.write_bytes(file)
+        else:
+            write_rollouts(path, file)
+        told = of if isinstance(file, bytes) else file
+        assert told is not None
+        order = Order(facts=change(facts(self.version, told)), file=path, folder=self.version.folder, draw=draw)
+
+        def is_copy(fingerprint: Digest) -> bool:
+            self.asked.append(fingerprint)
+            return copy
+
+        return self.procedure.examine(order, is_copy=is_copy)
+
+    def conclude(self, file: RolloutFile | bytes, **how: object) -> Conclusion:
+        """The same, where there has to be a conclusion."""
+        found = self.examine(file, **how)  # type: ignore[arg-type]  # of `examine`
+        assert isinstance(found, Conclusion), found
+        return found
+
+
+@pytest.fixture
+def bench(tmp_path: Path, version: CheckedVersion, reader: LimitedReader, shelf: Shelf) -> Bench:
+    return Bench(procedure_of(reader, shelf), version, tmp_path, [])
+
+
+def procedure_of(reader: LimitedReader, shelf: Shelf, *, dtype: Dtype | None = None) -> Procedure:
+    """As an examiner process has it."""
+    return Procedure(
+        reader=reader,
+        shelf=shelf,
+        calibration=RolloutCalibration.shipped(),
+        most=MOST,
+        dtype=dtype,
+        margin=SLASH_MARGIN,
+    )
+
+
+def without_lease(found: WorkFacts) -> WorkFacts:
+    return replace(found, lease=None)

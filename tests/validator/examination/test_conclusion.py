@@ -1,0 +1,107 @@
+"""From results to verdicts: the whole table."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.verdicts import Outcome, ReasonCode
+from rollouts.checks import CheckResult, Fails, Finding, State
+from validator.examination.conclusion import Prefilled, accepted, forged, rewards_differ, statistical
+
+REASONS = {
+    "computation": ReasonCode.COMPUTATION_OTHER_MODEL,
+    "sampling": ReasonCode.SAMPLING_REPLAY,
+    "logprobs": ReasonCode.LOG_PROBABILITIES_DIFFER,
+}
+
+
+def prefilled(failed: str = "", beyond: str = "") -> Prefilled:
+    """Checks 8 to 10, some of which fail, some by more than the margin."""
+    results = []
+    for name, reason in REASONS.items():
+        state = State.FAILED if name in failed.split() else State.PASSED
+        findings = (Finding(reason=reason, what=f"{name} is off", row=2, position=5),) if state is State.FAILED else ()
+        fails = Fails.STATISTICAL if findings else None
+        results.append(CheckResult(check=name, state=state, fails=fails, findings=findings, found=len(findings)))
+    return Prefilled(results=tuple(results), beyond=frozenset(beyond.split()))
+
+
+TABLE = {
+    "both beyond the margin": (
+        prefilled("sampling", "sampling"), prefilled("sampling", "sampling"), ReasonCode.SAMPLING_REPLAY,
+    ),
+    "the first of two that are": (
+        prefilled("computation logprobs", "computation logprobs"),
+        prefilled("computation logprobs", "computation logprobs"),
+        ReasonCode.COMPUTATION_OTHER_MODEL,
+    ),
+    "only the second of two is beyond the margin": (
+        prefilled("computation logprobs", "logprobs"),
+        prefilled("computation logprobs", "logprobs"),
+        ReasonCode.LOG_PROBABILITIES_DIFFER,
+    ),
+    "beyond the limits, not the margin": (
+        prefilled("computation"), prefilled("computation"), ReasonCode.COMPUTATION_UNCONFIRMED,
+    ),
+    "the second prefill is within the margin": (
+        prefilled("logprobs", "logprobs"), prefilled("logprobs"), ReasonCode.LOG_PROBABILITIES_UNCONFIRMED,
+    ),
+    "the second prefill passes": (
+        prefilled("sampling", "sampling"), prefilled(), ReasonCode.SAMPLING_UNCONFIRMED,
+    ),
+    "each prefill puts another check beyond the margin": (
+        prefilled("computation sampling", "computation"),
+        prefilled("computation sampling", "sampling"),
+        ReasonCode.COMPUTATION_UNCONFIRMED,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("first", "second", "reason"), TABLE.values(), ids=TABLE)
+def test_a_statistical_failure_is_forgery_only_if_two_prefills_put_the_same_check_beyond_the_margin(
+    first: Prefilled, second: Prefilled, reason: ReasonCode
+) -> None:
+    verdict = statistical(first, second, copy=False)
+    assert verdict.reason is reason
+    assert verdict.outcome is (Outcome.FORGED if reason.may_be_forgery else Outcome.REJECTED)
+    assert "row 2, token 5: " in verdict.words
+
+
+def test_a_copy_that_fails_is_called_one_in_words_whatever_failed() -> None:
+    both = prefilled("sampling", "sampling")
+    verdict = statistical(both, both, copy=True)
+    assert verdict.reason is ReasonCode.SAMPLING_REPLAY
+    assert "IDENTITY_COPY" in verdict.words
+
+
+def test_equal_outputs_that_pass_are_natural() -> None:
+    verdict = accepted(rows=12, audited=12, copy=True)
+    assert (verdict.outcome, verdict.reason) == (Outcome.ACCEPTED, ReasonCode.PASSED)
+    assert "another submission" in verdict.words
+
+
+def exact(found: int) -> CheckResult:
+    finding = Finding(reason=ReasonCode.REWARD_DIFFERS, what="reward 1, and it is 0", row=0)
+    return CheckResult(check="reward", state=State.FAILED, fails=Fails.EXACT, findings=(finding,), found=found)
+
+
+def test_an_exact_failure_is_forgery_and_says_how_much_is_wrong() -> None:
+    verdict = forged(exact(3))
+    assert (verdict.outcome, verdict.reason) == (Outcome.FORGED, ReasonCode.REWARD_DIFFERS)
+    assert verdict.words == "reward: row 0: reward 1, and it is 0 (and 2 more)"
+
+
+@pytest.mark.parametrize(
+    ("environment", "found", "rows", "outcome"),
+    [
+        ("letters", 1, 1000, Outcome.FORGED),
+        ("code", 1, 10, Outcome.REJECTED),
+        ("code", 2, 10, Outcome.FORGED),
+        ("code", 20, 1000, Outcome.REJECTED),
+        ("code", 21, 1000, Outcome.FORGED),
+    ],
+)
+def test_a_few_programs_that_are_scored_by_chance_are_not_called_forged(
+    environment: str, found: int, rows: int, outcome: Outcome
+) -> None:
+    assert rewards_differ(exact(found), rows=rows, environment=environment).outcome is outcome

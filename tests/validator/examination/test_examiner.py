@@ -1,0 +1,189 @@
+"""Examiner processes: killed, slow, given up, without a policy. Nothing is forgotten, and nobody is blamed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from protocol.checkpoints import folder_files
+from protocol.clock import SystemClock
+from protocol.errors import Unavailable
+from protocol.identifiers import Digest, digest
+from protocol.verdicts import Outcome
+from protocol.wire.runs import CheckpointRef
+from rollouts.checks import CheckedVersion
+from rollouts.samples import RolloutFile
+from rollouts.schema import write_rollouts
+from tests.validator.examination.conftest import ALL, checkpoint, facts
+from validator.examination.child import ExaminerProcess
+from validator.examination.examiner import LocalExaminer
+from validator.examination.interface import Conclusion, Examination, NotJudged
+from validator.examination.settings import ExaminerSettings
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.fixture(scope="module")
+def settings(version: CheckedVersion, tmp_path_factory: pytest.TempPathFactory) -> ExaminerSettings:
+    return ExaminerSettings(home=tmp_path_factory.mktemp("home"), policies=version.folder.parent)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def examiner(settings: ExaminerSettings) -> AsyncIterator[LocalExaminer]:
+    """One for all tests: a process takes seconds to start."""
+    async with LocalExaminer(settings, clock=SystemClock()) as found:
+        yield found
+
+
+@pytest.fixture
+def examination(version: CheckedVersion, honest: RolloutFile, tmp_path: Path) -> Examination:
+    write_rollouts(tmp_path / "file", honest)
+    told = facts(version, honest)
+    return Examination(facts=told, file=tmp_path / "file", checkpoint=checkpoint(version), draw=ALL)
+
+
+def process_of(examiner: LocalExaminer) -> ExaminerProcess:
+    [process] = examiner._processes
+    return process
+
+
+async def natural(_: Digest) -> bool:
+    return False
+
+
+async def accepted(found: Awaitable[Conclusion | NotJudged]) -> None:
+    conclusion = await found
+    assert isinstance(conclusion, Conclusion), conclusion
+    assert conclusion.outcome is Outcome.ACCEPTED, conclusion.words
+
+
+async def test_files_are_examined_in_a_process_of_their_own(examiner: LocalExaminer, examination: Examination) -> None:
+    await asyncio.gather(*(accepted(examiner.examine(examination, is_copy=natural)) for _ in range(3)))
+    assert process_of(examiner).pid not in {None, os.getpid()}
+
+
+def killer(examiner: LocalExaminer, *, times: int) -> Callable[[Digest], Awaitable[bool]]:
+    """Kills the examiner in the midst of its work, so many times."""
+    left = [times]
+
+    async def is_copy(_: Digest) -> bool:
+        pid = process_of(examiner).pid
+        if left[0] and pid is not None:
+            left[0] -= 1
+            os.kill(pid, signal.SIGKILL)
+        return False
+
+    return is_copy
+
+
+async def test_an_examiner_that_is_killed_is_replaced_and_the_file_examined_all_the_same(
+    examiner: LocalExaminer, examination: Examination
+) -> None:
+    before = process_of(examiner).pid
+    await accepted(examiner.examine(examination, is_copy=killer(examiner, times=1)))
+    assert process_of(examiner).pid != before
+
+
+async def test_what_the_service_can_t_answer_comes_back_to_it_and_the_process_goes_on(
+    examiner: LocalExaminer, examination: Examination
+) -> None:
+    async def no_store(_: Digest) -> bool:
+        raise Unavailable("no Redis")
+
+    before = process_of(examiner).pid
+    with pytest.raises(Unavailable, match="no Redis"):
+        await examiner.examine(examination, is_copy=no_store)
+    await accepted(examiner.examine(examination, is_copy=natural))
+    assert process_of(examiner).pid == before
+
+
+async def test_versions_that_nobody_has_or_that_are_others_are_not_judged(
+    examiner: LocalExaminer, examination: Examination
+) -> None:
+    unknown = digest(b"\6" * 32)
+    elsewhere = examination.checkpoint.model_copy(update={"digest": unknown})
+    work = replace(examination.facts.work, checkpoint=unknown)
+    there = replace(examination, checkpoint=elsewhere, facts=replace(examination.facts, work=work))
+    found = await examiner.examine(there, is_copy=natural)
+    assert isinstance(found, NotJudged)
+    assert (found.code, found.retryable) == ("no-policy", True)
+    mixed = replace(examination, facts=there.facts)
+    found = await examiner.examine(mixed, is_copy=natural)
+    assert isinstance(found, NotJudged)
+    assert (found.code, found.retryable) == ("bad-version-folder", False)
+
+
+SCRIPT = """
+import json, sys, time
+def say(report):
+    content = json.dumps({"report": report}).encode()
+    sys.stdout.buffer.write(len(content).to_bytes(4, "big") + content)
+    sys.stdout.buffer.flush()
+def hear():
+    return sys.stdin.buffer.read(int.from_bytes(sys.stdin.buffer.read(4), "big"))
+hear()
+"""
+READY = 'say({"kind": "ready"}); hear(); '
+ENDS = {
+    "it dies over every file": (READY, "examiner-died", False),
+    "it speaks another language": (READY + 'say({"kind": "?"}); hear()', "examiner-died", False),
+    "it never answers": (READY + "time.sleep(60)", "took-too-long", True),
+    "it never starts": ("sys.exit(1)", "examiner-unavailable", True),
+    "it fails": (
+        READY + 'say({"kind": "answer", "not_judged": {"code": "x", "why": "y", "retryable": True}})', "x", True,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("script", "code", "retryable"), ENDS.values(), ids=ENDS)
+async def test_no_end_of_an_examiner_is_a_verdict(
+    script: str,
+    code: str,
+    *,
+    retryable: bool,
+    settings: ExaminerSettings,
+    examination: Examination,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("validator.examination.child.PROGRAM", (sys.executable, "-c", SCRIPT + script))
+    told = replace(settings, deadline=timedelta(seconds=0.3 if code == "took-too-long" else 60))
+    async with LocalExaminer(told, clock=SystemClock()) as examiner:
+        found = await examiner.examine(examination, is_copy=natural)
+    assert isinstance(found, NotJudged)
+    assert (found.code, found.retryable) == (code, retryable)
+
+
+async def test_a_version_is_fetched_once_and_held_while_it_is_used(
+    settings: ExaminerSettings, version: CheckedVersion, examination: Examination, tmp_path: Path
+) -> None:
+    fetched: list[Digest] = []
+
+    async def fetch(run: Digest, checkpoint: CheckpointRef, to: Path) -> None:
+        del run
+        fetched.append(checkpoint.digest)
+        shutil.copytree(version.folder, to)
+
+    alone = replace(settings, home=tmp_path / "home", policies=None)
+    examiner = LocalExaminer(alone, clock=SystemClock(), fetch=fetch)
+    folders = await asyncio.gather(*(_folder(examiner, examination) for _ in range(3)))
+    assert fetched == [version.digest]
+    assert {*folders} == {tmp_path / "home" / "checkpoints" / version.digest}
+    (folders[0] / "config.json").write_text("{}")  # somebody spoils it: it is noticed, and fetched anew
+    again = await _folder(examiner, examination)
+    assert fetched == [version.digest] * 2
+    assert folder_files(again) == folder_files(version.folder)
+
+
+async def _folder(examiner: LocalExaminer, examination: Examination) -> Path:
+    async with examiner._folder(examination) as folder:
+        return folder

@@ -1,0 +1,192 @@
+"""Strangers' bytes: what they do to a decoder is a statement about them, unless it is one about this machine."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from protocol.verdicts import ReasonCode
+from rollouts.checks import CheckResult
+from rollouts.flat import pack
+from rollouts.samples import RolloutFile
+from rollouts.sandbox import Ending, Job, Kind, Outcome, Sandboxes, SandboxUnavailable
+from rollouts.sandbox.inside.parquet import FILE
+from rollouts.schema import ReadLimits, table_of, write_rollouts
+from validator.examination.interface import NotJudged
+from validator.examination.reading import LimitedReader
+
+LEASE = ReadLimits(file_bytes=1 << 20, rows=64, decoded_bytes=1 << 20, tokens=256)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "file.parquet"
+
+
+def refused(reader: LimitedReader, path: Path, lease: ReadLimits = LEASE) -> ReasonCode:
+    """Why the file is none."""
+    found = reader.read(path, lease=lease)
+    assert isinstance(found, CheckResult), found
+    return found.findings[0].reason
+
+
+def test_an_honest_file_comes_back_as_it_was(reader: LimitedReader, honest: RolloutFile, path: Path) -> None:
+    write_rollouts(path, honest)
+    found = reader.read(path, lease=LEASE)
+    assert isinstance(found, tuple)
+    file, result = found
+    assert file.header == honest.header
+    assert pack(file) == pack(honest)
+    assert result.figures["rows"] == len(honest.samples)
+
+
+def changed(file: RolloutFile, name: str) -> pa.Table:
+    """A table that is no such file, in one way."""
+    table = table_of(file)
+    column = table.schema.get_field_index("reward")
+    match name:
+        case "a column too many":
+            return table.append_column("note", pa.array(["x"] * table.num_rows))
+        case "another type":
+            return table.set_column(column, "reward", table.column("reward").cast(pa.float32()))
+        case "infinity":
+            values = pa.array([np.inf] * table.num_rows, pa.float64())
+            return table.set_column(column, table.schema.field("reward"), values)
+        case "another version":
+            return table.replace_schema_metadata({b"muster-rollouts": b"2"})
+    return pa.concat_tables([table] * 20)  # too many rows
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("a column too many", ReasonCode.FORMAT_SCHEMA),
+        ("another type", ReasonCode.FORMAT_SCHEMA),
+        ("another version", ReasonCode.FORMAT_SCHEMA),
+        ("infinity", ReasonCode.FORMAT_NOT_FINITE),
+        ("too many rows", ReasonCode.FORMAT_TOO_LARGE),
+    ],
+)
+def test_tables_that_are_no_file_of_rollouts_are_forged(
+    name: str, reason: ReasonCode, reader: LimitedReader, honest: RolloutFile, path: Path
+) -> None:
+    table = changed(honest, name)
+    with pq.ParquetWriter(path, table.schema, store_schema=False) as writer:
+        writer.add_key_value_metadata(table.schema.metadata)
+        writer.write_table(table)
+    assert refused(reader, path) is reason
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" + bytes(1000) + b"PAR1", b"no such thing" * 99])
+def test_other_bytes_are_forged(content: bytes, reader: LimitedReader, path: Path) -> None:
+    path.write_bytes(content)
+    assert refused(reader, path) is ReasonCode.FORMAT_UNREADABLE
+
+
+def test_cut_files_are_forged(reader: LimitedReader, honest: RolloutFile, path: Path) -> None:
+    write_rollouts(path, honest)
+    path.write_bytes(path.read_bytes()[:-40])
+    assert refused(reader, path) is ReasonCode.FORMAT_UNREADABLE
+
+
+def test_more_bytes_than_any_honest_file_has_are_not_even_read(reader: LimitedReader, path: Path) -> None:
+    path.write_bytes(bytes(LEASE.file_bytes + 1))
+    assert refused(reader, path) is ReasonCode.FORMAT_TOO_LARGE
+
+
+def test_a_bomb_ends_its_decoder_and_nothing_else(
+    reader: LimitedReader, honest: RolloutFile, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Repeated values take no place in a file, not even by its own account; decoded they take a quarter gigabyte."""
+    monkeypatch.setattr("validator.examination.reading._LIBRARIES", 384 << 20)
+    table = table_of(honest).slice(0, 1)
+    at = table.schema.get_field_index("output_tokens")
+    zeros = pa.array(np.zeros(16 << 20, np.int32))
+    long = pa.ListArray.from_arrays(pa.array([0, len(zeros)], pa.int32()), zeros, type=table.schema.field(at).type)
+    bomb = table.set_column(at, table.schema.field(at), long)
+    with pq.ParquetWriter(path, bomb.schema, compression="zstd", store_schema=False) as writer:
+        writer.add_key_value_metadata(bomb.schema.metadata)
+        for _ in range(4):
+            writer.write_table(bomb)
+    assert path.stat().st_size < LEASE.file_bytes
+    assert refused(reader, path) is ReasonCode.FORMAT_TOO_LARGE
+    write_rollouts(path, honest)
+    assert isinstance(reader.read(path, lease=LEASE), tuple)
+
+
+def test_what_a_lease_allows_and_this_machine_does_not_take_is_not_judged(
+    sandboxes: Sandboxes, honest: RolloutFile, path: Path
+) -> None:
+    write_rollouts(path, honest)
+    for most in (ReadLimits(file_bytes=100), ReadLimits(rows=3), ReadLimits(tokens=3)):
+        found = LimitedReader(sandboxes, most=most).read(path, lease=LEASE)
+        assert isinstance(found, NotJudged)
+        assert (found.code, found.retryable) == ("too-large-here", False)
+
+
+def test_a_file_that_the_disk_does_not_give_is_nobody_s_guilt(reader: LimitedReader, path: Path) -> None:
+    found = reader.read(path, lease=LEASE)
+    assert isinstance(found, NotJudged)
+    assert (found.code, found.retryable) == ("disk-trouble", True)
+
+
+def ended(ending: Ending, *, code: int = 0, cpu: float = 0.0, answer: bytes = b"") -> Outcome:
+    return Outcome(ending=ending, exit_code=code, output=b"", errors=b"", answer=answer, cpu=timedelta(seconds=cpu))
+
+
+class Scripted:
+    """Decoders that end as they are told to."""
+
+    def __init__(self, *outcomes: Outcome) -> None:
+        self._outcomes = list(outcomes)
+
+    def run(self, kind: Kind, job: Job) -> Outcome:
+        assert kind is Kind.FILES
+        if not self._outcomes:
+            raise SandboxUnavailable("a sandbox has ended")
+        return self._outcomes.pop(0)
+
+
+CRASH, BIG = ended(Ending.KILLED), ended(Ending.OUT_OF_MEMORY, code=77)
+SLOW, LATE = ended(Ending.OUT_OF_TIME, cpu=1000), ended(Ending.OUT_OF_TIME, cpu=0.5)
+ENDINGS: dict[str, tuple[tuple[Outcome, ...], ReasonCode | str]] = {
+    "two crashes": ((CRASH, CRASH), ReasonCode.FORMAT_UNREADABLE),
+    "a failure of the decoder's own": ((ended(Ending.EXITED, code=1),) * 2, ReasonCode.FORMAT_UNREADABLE),
+    "too much memory, twice": ((BIG, BIG), ReasonCode.FORMAT_TOO_LARGE),
+    "too much processor time, twice": ((SLOW, SLOW), ReasonCode.FORMAT_TOO_LARGE),
+    "too long an answer, twice": ((ended(Ending.TOO_MUCH_OUTPUT),) * 2, ReasonCode.FORMAT_TOO_LARGE),
+    "an answer of no form": ((ended(Ending.EXITED, answer=b"?"),), ReasonCode.FORMAT_UNREADABLE),
+    "a refusal of no form": ((ended(Ending.EXITED, answer=b"R[1, 2"),), ReasonCode.FORMAT_UNREADABLE),
+    "a file of no form": ((ended(Ending.EXITED, answer=FILE + b"\0" * 99),), ReasonCode.FORMAT_SCHEMA),
+    "two different ends": ((CRASH, BIG), "decoders-disagree"),
+    "ended by the system": ((ended(Ending.OUT_OF_MEMORY),), "out-of-memory"),
+    "waiting for a processor": ((LATE,), "took-too-long"),
+    "no sandbox": ((), "no-sandbox"),
+    "no second sandbox": ((CRASH,), "no-sandbox"),
+}
+
+
+@pytest.mark.parametrize(("outcomes", "said"), ENDINGS.values(), ids=ENDINGS)
+def test_a_decoder_s_end_accuses_nobody_unless_it_says_so_twice(
+    outcomes: tuple[Outcome, ...], said: ReasonCode | str, path: Path
+) -> None:
+    path.write_bytes(b"x")
+    found = LimitedReader(Scripted(*outcomes), most=ReadLimits()).read(path, lease=LEASE)  # type: ignore[arg-type]  # the one method that is used
+    if isinstance(said, ReasonCode):
+        assert isinstance(found, CheckResult)
+        assert found.findings[0].reason is said
+    else:
+        assert isinstance(found, NotJudged)
+        assert (found.code, found.retryable) == (said, True)
+
+
+def test_a_crash_that_does_not_repeat_is_forgotten(honest: RolloutFile, path: Path) -> None:
+    path.write_bytes(b"x")
+    sandboxes = Scripted(CRASH, ended(Ending.EXITED, answer=FILE + pack(honest)))
+    found = LimitedReader(sandboxes, most=ReadLimits()).read(path, lease=LEASE)  # type: ignore[arg-type]  # as above
+    assert isinstance(found, tuple)
