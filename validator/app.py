@@ -108,6 +108,8 @@ async def _life(parts: Parts) -> AsyncIterator[None]:
             finally:
                 with suppress(StoreUnavailable):  # then its leases end by themselves
                     await parts.held.give_back()
+                    await parts.intake.aclose()
+                    await parts.finalising.aclose()
     finally:
         await parts.chain.aclose()
         await parts.remote.aclose()

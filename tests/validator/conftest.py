@@ -126,9 +126,9 @@ class ValidatorUnderTest:
         await self.parts.judging.round()
         return await self.parts.verdicts.round()
 
-    async def get(self, path: str, method: str = "GET", body: Any = None) -> httpx.Response:
-        """A request to its API, signed by its own key."""
-        signer = RequestSigner(self.key, audience=self.key.address, clock=self.parts.clock)
+    async def get(self, path: str, method: str = "GET", body: Any = None, *, key: Key | None = None) -> httpx.Response:
+        """A request to its API, signed by its own key, or another."""
+        signer = RequestSigner(key or self.key, audience=self.key.address, clock=self.parts.clock)
         transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://validator", auth=signer) as http:
             return await http.request(method, path, json=body)

@@ -58,6 +58,14 @@ class Finalising:
             done += await self._look(ledger, keys, now=now)
         return done
 
+    async def aclose(self) -> None:
+        """Lets another process go on at once.
+
+        Raises:
+            StoreUnavailable: Redis is down; then it goes on when the lease ends.
+        """
+        await self._lease.give_up()
+
     async def _look(self, ledger: Ledger, keys: Sequence[Digest], *, now: datetime) -> int:
         works = await asyncio.gather(*(ledger.work.get(key) for key in keys))
         found = dict(zip(keys, works, strict=True))

@@ -107,6 +107,14 @@ class Intake:
             if self._following.at_head(batch):
                 return read
 
+    async def aclose(self) -> None:
+        """Lets another process go on at once.
+
+        Raises:
+            StoreUnavailable: Redis is down; then it goes on when the lease ends.
+        """
+        await self._lease.give_up()
+
     async def _apply(self, ledger: Ledger, batch: Batch) -> None:
         told = []
         for each in batch.events:

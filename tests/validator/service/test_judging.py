@@ -2,9 +2,34 @@
 
 from __future__ import annotations
 
-from ledger.client.work import WorkStatus
-from protocol.verdicts import Outcome
-from tests.validator.conftest import PoolWithValidators
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from ledger.client import Ledger
+from ledger.client.work import Verdict, WorkStatus
+from ledger.errors import ChainUnavailable, TransactionNotMined
+from ledger.events import VerdictGiven
+from protocol.identifiers import Digest
+from protocol.verdicts import Outcome, ReasonCode
+from tests.ledger.client.conftest import POOL, World
+from tests.validator.conftest import PoolWithValidators, ValidatorUnderTest, concluded
+from validator.examination.interface import Examination, IsCopy, NotJudged
+from validator.files import FileAbsent
+
+LEASE = timedelta(seconds=31)
+FORGED = concluded(Outcome.FORGED, ReasonCode.COMPUTATION_OTHER_MODEL, words="another model")
+
+
+async def verdicts(pool: PoolWithValidators) -> list[VerdictGiven]:
+    return await (await pool.ledger()).history(VerdictGiven, pool_id=POOL)
+
+
+async def queued(validator: ValidatorUnderTest) -> tuple[int, int]:
+    """What is to be done, now or later, and what is parked."""
+    found = await validator.parts.queue.lengths()
+    return found.waiting + found.ready + found.in_hand, found.parked
 
 
 async def test_a_submission_becomes_a_verdict_whose_evidence_anybody_can_read(pool: PoolWithValidators) -> None:
@@ -12,13 +37,341 @@ async def test_a_submission_becomes_a_verdict_whose_evidence_anybody_can_read(po
     key = await pool.submit(b"rollouts")
     assert await validator.judge() == 1
     work = await pool.work(key)
-    assert (work.status, work.outcome, work.judge) == (
-        WorkStatus.PROVISIONAL,
-        Outcome.ACCEPTED,
-        validator.key.address,
-    )
+    assert (work.status, work.outcome, work.judge) == (WorkStatus.PROVISIONAL, Outcome.ACCEPTED, validator.key.address)
     assert validator.examiner.contents == [b"rollouts"]
     audit = await pool.audit(validator, key)
     assert (audit.key, audit.node, audit.sha256, audit.reason) == (key, pool.node.address, work.sha256, 0)
     assert audit.draw is not None
     assert (audit.draw.share, audit.draw.why) == (1.0, "a new node: 0 of 8 clean verdicts")
+    assert await queued(validator) == (0, 0)
+    assert not list((pool.directory / "validator-0" / "work").iterdir()), "nothing is left of the file"
+    shown = await validator.status()
+    assert shown["verdicts"] == [{"outcome": "accepted", "reason": "passed", "count": 1}]
+    assert shown["latency"]["of"] == 1
+
+
+async def test_forged_work_costs_stake_when_it_is_final_and_what_nobody_judges_costs_nobody_anything(
+    pool: PoolWithValidators,
+) -> None:
+    validator = pool.validator()
+    forged, unjudged = await pool.submit(), await pool.submit()
+    validator.examiner.answers[forged] = FORGED
+    validator.examiner.answers[unjudged] = NotJudged(code="no-calibration", why="no limits", retryable=False)
+    await validator.judge()
+    ledger, provider = await pool.ledger(), (await pool.work(forged)).provider
+    before = await ledger.stake.of(provider)
+    assert await validator.parts.finalising.round() == 0, "its windows are open"
+
+    await pool.world.warp(timedelta(hours=1, seconds=2))
+    assert await validator.parts.finalising.round() == 1
+    assert (await pool.work(unjudged)).status is WorkStatus.EXPIRED
+    await pool.world.warp(timedelta(hours=1, seconds=2))
+    assert await validator.parts.finalising.round() == 1
+    after = await ledger.stake.of(provider)
+    assert before.active - after.active == (await pool.work(forged)).penalty
+    assert await ledger.pools.membership(POOL, pool.node.address) is None, "the node is out of the pool"
+    await validator.read()
+    assert await queued(validator) == (0, 0), "what has expired is parked no more"
+    assert await validator.parts.deadlines.count() == 0
+
+
+class Killed(BaseException):
+    """As `kill -9`: nothing after it runs."""
+
+
+async def _die(*_: object, **__: object) -> None:
+    raise Killed
+
+
+def _during_examination(dying: ValidatorUnderTest, patch: pytest.MonkeyPatch) -> None:
+    dying.examiner.otherwise = Killed()
+
+
+def _before_the_evidence(dying: ValidatorUnderTest, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(type(dying.parts.files), "store", _die)
+
+
+def _before_it_is_staged(dying: ValidatorUnderTest, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(type(dying.parts.queue), "stage", _die)
+
+
+def _before_it_is_sent(dying: ValidatorUnderTest, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(type(dying.parts.verdicts), "_send", _die)
+
+
+def _after_it_was_sent(dying: ValidatorUnderTest, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(type(dying.parts.verdicts), "_settle", _die)
+
+
+STAGES: tuple[tuple[Callable[[ValidatorUnderTest, pytest.MonkeyPatch], None], bool], ...] = (
+    (_during_examination, True),
+    (_before_the_evidence, True),
+    (_before_it_is_staged, True),
+    (_before_it_is_sent, False),
+    (_after_it_was_sent, False),
+)
+"""Where it dies, and whether its heir has to examine the work again."""
+
+
+async def test_a_validator_that_is_killed_in_any_stage_forgets_nothing_and_judges_nothing_twice(
+    pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, (kill, examined_again) in enumerate(STAGES):
+        dying = pool.validator()
+        key = await pool.submit()
+        with monkeypatch.context() as patch:
+            kill(dying, patch)
+            with pytest.raises(Killed):
+                await dying.judge()
+        heir = pool.validator()
+        await heir.judge()
+        assert heir.examiner.asked == [], "the lease of the dead one still holds"
+        await pool.run.pool.clock.turn(LEASE)
+        await heir.judge()
+        assert (await pool.work(key)).outcome is Outcome.ACCEPTED
+        assert len(await verdicts(pool)) == number + 1
+        assert len(heir.examiner.asked) == int(examined_again), kill.__name__
+        assert await queued(heir) == (0, 0)
+        for each in (dying, heir):  # the next one need not wait until their leases end in Redis' own time
+            await each.parts.intake.aclose()
+
+
+async def test_validators_that_share_redis_share_the_work_and_a_staged_verdict_is_said_by_who_found_it(
+    pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = pool.validator("validator"), pool.validator("second")
+    keys = [await pool.submit() for _ in range(3)]
+    with monkeypatch.context() as patch:
+        _before_it_is_sent(first, patch)
+        with pytest.raises(Killed):
+            await first.judge()
+    await pool.run.pool.clock.turn(LEASE)
+    assert await second.judge() == 3
+    judges = {given.key: given.validator for given in await verdicts(pool)}
+    assert judges == dict.fromkeys(keys, second.key.address)
+    for key in keys:
+        assert (await pool.audit(second, key)).validator == second.key.address, "who says it keeps the evidence"
+
+
+async def test_validators_that_share_nothing_take_turns_and_stand_in_for_a_dead_one(pool: PoolWithValidators) -> None:
+    turns = {"takeover_s": 50, "awake_s": 3600}
+    pair = [pool.validator("validator", redis=1, **turns), pool.validator("second", redis=2, **turns)]
+    for each in pair:
+        await each.looking.epochs()  # a sign of life on the ledger
+        await each.read()
+    keys = [await pool.submit() for _ in range(3)]
+    for each in pair:
+        await each.judge()
+    at_once = {given.key for given in await verdicts(pool)}
+    assert at_once == set(keys), "each began with its own, and nothing waits"
+    asked = [{examination.facts.work.key for examination in each.examiner.asked} for each in pair]
+    assert not asked[0] & asked[1], "nothing was examined twice"
+
+    more = [await pool.submit() for _ in range(3)]
+    alive, dead = pair
+    await alive.judge()
+    left = len(more) - (len(await verdicts(pool)) - len(at_once))
+    await pool.run.pool.clock.turn(timedelta(seconds=51))
+    assert await alive.judge() == left
+    assert len(await verdicts(pool)) == 6
+    await dead.judge()
+    assert len(dead.examiner.asked) + len(alive.examiner.asked) == 6, "the late one finds them judged"
+
+
+async def test_a_chain_that_is_down_stops_nothing_but_the_clock(
+    pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validator = pool.validator()
+    key = await pool.submit()
+    await validator.read()
+
+    async def down(*_: object) -> None:
+        raise ChainUnavailable("the chain is down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "now", down)
+        for _ in range(12):
+            await validator.parts.judging.round()
+            await pool.run.pool.clock.turn(timedelta(minutes=1))
+    assert await queued(validator) == (1, 0), "however long: that is no reason to park it"
+    await validator.judge()
+    assert (await pool.work(key)).outcome is Outcome.ACCEPTED
+
+
+async def test_a_verdict_whose_fate_is_unknown_is_looked_up_before_it_is_sent_again(
+    pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validator = pool.validator()
+    ledger = await validator.parts.chain.ledger()
+    judge = ledger.work.judge
+    for number, mined in enumerate((True, False), 1):
+        key = await pool.submit()
+
+        async def lost(items: list[Verdict], *, mined: bool = mined) -> None:
+            if mined:
+                await judge(items)
+            raise TransactionNotMined("no receipt came")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ledger.work, "judge", lost)
+            with pytest.raises(TransactionNotMined):
+                await validator.judge()
+        assert await validator.parts.verdicts.round() == (0 if mined else 1)
+        assert (await pool.work(key)).outcome is Outcome.ACCEPTED
+        assert len(await verdicts(pool)) == number
+        assert await queued(validator) == (0, 0)
+        assert (await validator.status())["verdicts"][0]["count"] == number
+
+
+async def test_a_file_that_is_not_there_is_waited_for_and_its_work_expires_without_blame(
+    pool: PoolWithValidators,
+) -> None:
+    validator = pool.validator()
+    key = await pool.submit(b"late", uploaded=False)
+    for _ in range(12):
+        await validator.judge()
+        await pool.run.pool.clock.turn(timedelta(minutes=1))
+    assert await queued(validator) == (1, 0)
+    assert validator.examiner.asked == []
+    await pool.world.warp(timedelta(hours=1, seconds=2))
+    await validator.parts.finalising.round()
+    assert (await pool.work(key)).status is WorkStatus.EXPIRED
+    await validator.read()
+    assert await queued(validator) == (0, 0)
+
+
+async def test_a_store_that_gives_other_bytes_is_never_the_nodes_guilt(pool: PoolWithValidators) -> None:
+    validator = pool.validator(attempts=3)
+    key = await pool.submit(b"honest")
+    path = pool.path_of((await pool.work(key)).sha256)
+    path.write_bytes(b"forged")
+    for _ in range(4):
+        await validator.judge()
+        await pool.run.pool.clock.turn(timedelta(minutes=1))
+    [item] = (await validator.get("/v1/parked")).json()["items"]
+    assert (item["key"], item["code"], item["attempts"]) == (key, "other-bytes", 3)
+    assert "object store is broken" in item["hint"]
+    assert await verdicts(pool) == []
+    path.write_bytes(b"honest")
+    assert (await validator.get(f"/v1/parked/{key}/retry", "POST")).json() == {"ids": [f"{key}.first"]}
+    assert await validator.judge() == 1
+
+
+async def test_without_its_evidence_in_the_store_nothing_is_judged(
+    pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validator = pool.validator(attempts=2)
+    validator.examiner.otherwise = FORGED
+    key = await pool.submit()
+
+    async def full(*_: object, **__: object) -> None:
+        raise FileAbsent("the store is full", code="storage-full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(validator.parts.remote.transfer), "put", full)
+        for _ in range(3):
+            await validator.judge()
+            await pool.run.pool.clock.turn(timedelta(minutes=1))
+    assert await verdicts(pool) == []
+    assert (await queued(validator))[1] == 1
+    await validator.get("/v1/parked/retry?code=other", "POST")
+    assert (await queued(validator))[1] == 1
+    await validator.get("/v1/parked/retry?code=storage-full", "POST")
+    assert await validator.judge() == 1
+    assert (await pool.work(key)).outcome is Outcome.FORGED
+
+
+async def test_what_can_not_be_judged_waits_for_a_person_whose_word_stands_on_the_ledger(
+    pool: PoolWithValidators,
+) -> None:
+    validator = pool.validator()
+    validator.examiner.otherwise = NotJudged(
+        code="no-calibration", why="no limits for it", retryable=False, hint="`muster validator calibrate`"
+    )
+    key = await pool.submit()
+    assert await validator.judge() == 0
+    [item] = (await validator.status())["parked"]
+    assert (item["code"], item["why"], item["hint"]) == (
+        "no-calibration",
+        "no limits for it",
+        "`muster validator calibrate`",
+    )
+    path = f"/v1/parked/{key}.first/resolve"
+    refused = await validator.get(path, "POST", {"outcome": "forged", "words": "I think so"})
+    assert refused.status_code == 422, "nobody is slashed by hand"
+    answer = await validator.get(path, "POST", {"outcome": "rejected", "words": "the engine is not allowed"})
+    assert answer.status_code == 200, answer.text
+    assert await validator.judge() == 1
+    work, audit = await pool.work(key), await pool.audit(validator, key)
+    assert (work.outcome, work.reason) == (Outcome.REJECTED, ReasonCode.RESOLVED_BY_HAND)
+    assert audit.words == f"decided by {validator.key.address}: the engine is not allowed"
+    again = await validator.get(f"/v1/parked/{key}/retry", "POST")
+    assert (again.status_code, again.json()["code"]) == (404, "not-parked")
+
+
+async def test_an_examiner_that_crashes_or_has_no_policy_yet_is_asked_again(pool: PoolWithValidators) -> None:
+    validator = pool.validator()
+    missing, crashing = await pool.submit(), await pool.submit()
+    validator.examiner.answers[missing] = NotJudged(code="no-policy", why="no relay has it", retryable=True)
+    validator.examiner.answers[crashing] = ZeroDivisionError("a fault of ours")
+    assert await validator.judge() == 0
+    validator.examiner.answers.clear()
+    await pool.run.pool.clock.turn(timedelta(seconds=2))
+    assert await validator.judge() == 2
+    assert {given.outcome for given in await verdicts(pool)} == {Outcome.ACCEPTED}
+
+
+async def test_a_redis_that_is_lost_is_read_from_the_ledger_again(pool: PoolWithValidators) -> None:
+    validator = pool.validator()
+    judged = [await pool.submit(), await pool.submit()]
+    assert await validator.judge() == 2
+    waiting = await pool.submit()
+    await validator.read()
+    await validator.parts.redis.flushdb()
+    reborn = pool.validator()
+    assert await reborn.judge() == 1
+    assert [examination.facts.work.key for examination in reborn.examiner.asked] == [waiting]
+    assert {given.key for given in await verdicts(pool)} == {*judged, waiting}
+    assert await reborn.parts.deadlines.count() == 3, "and all of them will be let go of"
+
+
+async def test_a_verdict_that_the_chain_lost_is_given_again(pool: PoolWithValidators, world: World) -> None:
+    validator = pool.validator()
+    key = await pool.submit()
+    await validator.read()
+    before = await world.controls.snapshot()
+    await validator.judge()
+    await validator.read()
+    assert (await pool.work(key)).status is WorkStatus.PROVISIONAL
+    await world.controls.revert(before)
+    await world.controls.mine(2)
+    await validator.judge()
+    assert (await pool.work(key)).status is WorkStatus.SUBMITTED, "its transaction may still be mined again"
+    await pool.run.pool.clock.turn(timedelta(seconds=6))
+    assert await validator.judge() == 1
+    assert (await pool.work(key)).status is WorkStatus.PROVISIONAL
+
+
+async def test_outputs_that_were_there_before_are_a_copy_for_the_examiner(pool: PoolWithValidators) -> None:
+    validator = pool.validator()
+    said: list[tuple[Digest, bool]] = []
+
+    async def ask(examination: Examination, is_copy: IsCopy) -> None:
+        said.append((examination.facts.work.key, await is_copy(Digest("0x" + "ab" * 32))))
+
+    validator.examiner.before = ask
+    first, second = await pool.submit(), await pool.submit()
+    await validator.judge()
+    assert sorted(copy for _, copy in said) == [False, True]
+    assert {key for key, _ in said} == {first, second}
+
+
+async def test_who_has_neither_the_key_nor_a_token_learns_and_changes_nothing(pool: PoolWithValidators) -> None:
+    validator = pool.validator()
+    for path, method in (
+        ("/v1/status", "GET"),
+        ("/v1/parked", "GET"),
+        (f"/v1/parked/{'0x' + '11' * 32}/retry", "POST"),
+    ):
+        assert (await validator.get(path, method, key=pool.node)).status_code == 403
+    assert (await validator.get("/v1/parked/nonsense/retry", "POST")).status_code == 400

@@ -1,0 +1,275 @@
+"""What the validator decides, without a chain and without a clock: tables, and properties."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledger.client.work import Work, WorkStatus
+from ledger.events import (
+    LedgerEvent,
+    SecretCommitted,
+    VerdictGiven,
+    WorkDisputed,
+    WorkExpired,
+    WorkFinal,
+    WorkSubmitted,
+)
+from ledger.receipts import Log
+from protocol.identifiers import ZERO_DIGEST, Address
+from protocol.keys import Key
+from protocol.verdicts import Outcome, ReasonCode
+from protocol.wire.audits import AuditFile
+from tests.validator.conftest import concluded
+from tests.validator.service.made import NODE, POOL, sha, work
+from validator.awake import awake_of, rank_here
+from validator.evidence import Drawn, audit_file, by_hand
+from validator.examination.interface import RowDraw
+from validator.happenings import Periods, Plan, Told, plan_of
+from validator.items import Item, Kind, Resolution, item_id
+from validator.measures import quantile
+from validator.patience import WAITED_FOR, Again, Park, Patience, after_trouble
+from validator.standing import Next, standing_of
+
+ME, OTHER, PROVIDER, THIRD = (Key.generate().address for _ in range(4))
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ON_LEDGER = Work(
+    node=NODE.address,
+    provider=PROVIDER,
+    pool_id=POOL,
+    units=7,
+    sha256=sha(1),
+    status=WorkStatus.SUBMITTED,
+    outcome=None,
+    reason=0,
+    judge=None,
+    disputer=None,
+    since=NOW,
+    deadline=NOW + timedelta(hours=1),
+    reward=1,
+    penalty=2,
+)
+JUDGED = replace(ON_LEDGER, status=WorkStatus.PROVISIONAL, outcome=Outcome.ACCEPTED, judge=OTHER)
+DISPUTED = replace(JUDGED, status=WorkStatus.DISPUTED, disputer=THIRD)
+
+
+@pytest.mark.parametrize(
+    ("found", "kind", "me", "now", "expected"),
+    [
+        (ON_LEDGER, Kind.FIRST, ME, NOW, Next.EXAMINE),
+        (ON_LEDGER, Kind.FIRST, ME, NOW + timedelta(hours=1), Next.EXAMINE),
+        (ON_LEDGER, Kind.FIRST, ME, NOW + timedelta(hours=1, seconds=1), Next.DROP),
+        (None, Kind.FIRST, ME, NOW, Next.DROP),
+        (JUDGED, Kind.FIRST, ME, NOW, Next.DROP),
+        (ON_LEDGER, Kind.FIRST, NODE.address, NOW, Next.LEAVE),
+        (ON_LEDGER, Kind.FIRST, PROVIDER, NOW, Next.LEAVE),
+        (JUDGED, Kind.SECOND_LOOK, ME, NOW, Next.EXAMINE),
+        (JUDGED, Kind.SECOND_LOOK, OTHER, NOW, Next.DROP),
+        (ON_LEDGER, Kind.SECOND_LOOK, ME, NOW, Next.DROP),
+        (DISPUTED, Kind.SECOND_LOOK, ME, NOW, Next.DROP),
+        (DISPUTED, Kind.DISPUTE, ME, NOW, Next.EXAMINE),
+        (DISPUTED, Kind.DISPUTE, OTHER, NOW, Next.LEAVE),
+        (DISPUTED, Kind.DISPUTE, THIRD, NOW, Next.LEAVE),
+        (DISPUTED, Kind.DISPUTE, PROVIDER, NOW, Next.LEAVE),
+        (replace(DISPUTED, status=WorkStatus.FINAL, deadline=None), Kind.DISPUTE, ME, NOW, Next.DROP),
+    ],
+)
+def test_who_examines_what_follows_from_the_ledgers_word(
+    found: Work | None, kind: Kind, me: Address, now: datetime, expected: Next
+) -> None:
+    assert standing_of(found, kind=kind, me=me, now=now).next is expected
+
+
+# Patience
+
+
+@given(
+    code=st.sampled_from(sorted(WAITED_FOR)),
+    retryable=st.booleans(),
+    attempts=st.integers(0, 10_000),
+    left=st.timedeltas(timedelta(days=-1), timedelta(days=1)),
+)
+def test_what_ends_by_itself_is_never_left_to_a_person_and_never_tried_without_a_pause(
+    code: str, retryable: bool, attempts: int, left: timedelta
+) -> None:
+    patience = Patience()
+    step = after_trouble(code, retryable=retryable, attempts=attempts, left=left, patience=patience)
+    assert isinstance(step, Again)
+    assert patience.first <= step.after <= patience.most
+
+
+@given(attempts=st.integers(0, 100), left=st.timedeltas(timedelta(), timedelta(days=1)))
+def test_other_troubles_end_with_a_person_after_a_bounded_number_of_tries(attempts: int, left: timedelta) -> None:
+    patience = Patience(attempts=5)
+    assert after_trouble("x", retryable=False, attempts=0, left=left, patience=patience) == Park()
+    step = after_trouble("x", retryable=True, attempts=attempts, left=left, patience=patience)
+    assert isinstance(step, Park) == (attempts >= 4 or left < patience.pause(attempts))
+
+
+# Turns
+
+
+@given(key=st.integers(0, 2**64), count=st.integers(1, 6), ours=st.integers(1, 6))
+def test_of_validators_that_share_nothing_exactly_one_begins_at_once(key: int, count: int, ours: int) -> None:
+    everybody = VALIDATORS[:count]
+    ranks = sorted(rank_here(sha(key), here=[each], awake=everybody) for each in everybody)
+    assert ranks == list(range(count))
+    together = rank_here(sha(key), here=everybody[:ours], awake=everybody)
+    assert together == min(rank_here(sha(key), here=[each], awake=everybody[ours:] or []) for each in everybody[:ours])
+
+
+VALIDATORS = [Key.generate().address for _ in range(6)]
+
+
+def test_nobody_waits_for_a_validator_that_is_not_heard_of() -> None:
+    heard = {OTHER: NOW - timedelta(minutes=5), THIRD: NOW - timedelta(hours=3), PROVIDER: NOW}
+    awake = awake_of([ME, OTHER, THIRD], heard, now=NOW, within=timedelta(hours=1))
+    assert awake == {OTHER}, "one is silent, one is no validator, and of us the ledger has heard nothing"
+    assert rank_here(sha(1), here=[ME], awake=[]) == 0
+
+
+# Events
+
+
+PERIODS = Periods(judge=timedelta(seconds=60), challenge=timedelta(seconds=600), dispute=timedelta(seconds=6000))
+LOG = Log(address=ME, topics=(), data=b"", block_number=3, block_hash=ZERO_DIGEST, transaction=sha(9), index=0)
+
+
+def submitted(number: int) -> WorkSubmitted:
+    made = work(number)
+    log = replace(LOG, block_number=made.block, transaction=made.transaction)
+    return WorkSubmitted(
+        log=log,
+        pool_id=POOL,
+        node=made.node,
+        key=made.key,
+        run=made.run,
+        step=made.step,
+        index=made.index,
+        version=made.version,
+        checkpoint=made.checkpoint,
+        sha256=made.sha256,
+        units=made.units,
+    )
+
+
+def judged(number: int, *, decisive: bool = False, pool: int = POOL) -> VerdictGiven:
+    return VerdictGiven(
+        log=LOG,
+        pool_id=pool,
+        node=NODE.address,
+        key=sha(number),
+        validator=OTHER,
+        outcome=Outcome.ACCEPTED,
+        reason=0,
+        audit_hash=sha(5),
+        decisive=decisive,
+    )
+
+
+def disputed(number: int) -> WorkDisputed:
+    return WorkDisputed(log=LOG, pool_id=POOL, node=NODE.address, key=sha(number), disputer=THIRD, evidence_hash=sha(6))
+
+
+def final(number: int) -> WorkFinal:
+    return WorkFinal(
+        log=LOG, pool_id=POOL, node=NODE.address, key=sha(number), outcome=Outcome.ACCEPTED, paid=1, slashed=0
+    )
+
+
+def expired(number: int) -> WorkExpired:
+    return WorkExpired(log=LOG, pool_id=POOL, node=NODE.address, key=sha(number))
+
+
+def plan(*events: LedgerEvent | tuple[LedgerEvent, str]) -> Plan:
+    told = [Told(event[0], reverted=True) if isinstance(event, tuple) else Told(event) for event in events]
+    return plan_of(told, pool_id=POOL, at=1000, periods=PERIODS)
+
+
+def test_of_ten_thousand_events_only_what_nobody_judged_is_put_into_the_queue() -> None:
+    events: list[LedgerEvent] = []
+    for number in range(1, 10_001):
+        events.append(submitted(number))
+        if number != 5_000:
+            events += [judged(number), final(number)]
+    found = plan(*events)
+    assert list(found.put) == [sha(5_000)]
+    assert found.put[sha(5_000)] == work(5_000)
+    assert found.due == {sha(5_000): 1060}
+
+
+@pytest.mark.parametrize(
+    ("events", "put", "due", "dropped"),
+    [
+        ([submitted(1)], True, 1060, set()),
+        ([submitted(1), judged(1)], False, 1600, {Kind.FIRST}),
+        ([submitted(1), judged(1), disputed(1)], False, 7000, {Kind.FIRST, Kind.SECOND_LOOK}),
+        ([judged(1, decisive=True)], False, None, set(Kind)),
+        ([final(1)], False, None, set(Kind)),
+        ([submitted(1), expired(1)], False, None, set(Kind)),
+        ([submitted(1), (submitted(1), "gone")], False, None, set(Kind)),
+        ([(submitted(1), "gone"), submitted(1)], True, 1060, set(Kind)),
+        ([judged(1, pool=POOL + 1)], False, None, set()),
+    ],
+)
+def test_what_events_mean_to_the_queue(
+    events: Sequence[LedgerEvent], put: bool, due: int | None, dropped: set[Kind]
+) -> None:
+    found = plan(*events)
+    assert (sha(1) in found.put) == put
+    assert found.due.get(sha(1)) == due
+    assert found.drop == {item_id(sha(1), kind) for kind in dropped}
+
+
+def test_a_verdict_that_a_reorg_took_back_has_its_work_looked_for() -> None:
+    assert plan((judged(1), "gone")).lost == {sha(1): NODE.address}
+    assert plan((judged(1), "gone"), judged(1)).lost == {}, "it was mined again at once"
+    both = plan((judged(1), "gone"), (submitted(1), "gone"))
+    assert (both.lost, both.put) == ({}, {}), "the submission went with it"
+
+
+def test_a_validator_is_heard_of_when_it_judges_and_when_it_begins_an_epoch() -> None:
+    begun = SecretCommitted(log=LOG, pool_id=POOL, validator=ME, epoch=1, commitment=sha(2))
+    assert plan(judged(1), begun).heard == {OTHER: 1000, ME: 1000}
+
+
+# Evidence
+
+
+def item(kind: Kind = Kind.FIRST) -> Item:
+    return Item(work=work(1), kind=kind, deadline_s=0, seen_ms=0)
+
+
+def test_an_audit_file_says_all_that_was_found_and_reads_back_as_it_was() -> None:
+    drawn = Drawn(draw=RowDraw(seed=b"s" * 32, share=0.5), epoch=3, block=2, why="a node that proves itself")
+    found = concluded(Outcome.FORGED, ReasonCode.REWARD_DIFFERS, audited=(1,), words="row 1 earns 0, and says 1")
+    made = audit_file(item(), found, drawn=drawn, validator=ME, at=NOW)
+    assert AuditFile.decode(made.encode()) == made
+    told: dict[str, Any] = json.loads(made.encode())
+    assert told["draw"] == {"epoch": 3, "block": 2, "share": 0.5, "why": "a node that proves itself", "rows": [1]}
+    assert (told["key"], told["node"], told["reason"]) == (sha(1), NODE.address, 700)
+    assert not made.second_look
+    assert audit_file(item(Kind.DISPUTE), found, drawn=drawn, validator=ME, at=NOW).second_look
+
+
+def test_where_nothing_was_computed_again_no_draw_is_claimed() -> None:
+    drawn = Drawn(draw=RowDraw(seed=None, share=1.0), why="a new node")
+    found = concluded(Outcome.FORGED, ReasonCode.FORMAT_UNREADABLE, audited=(), rows=())
+    assert audit_file(item(), found, drawn=drawn, validator=ME, at=NOW).draw is None
+    decided = by_hand(Resolution(outcome=Outcome.ACCEPTED, words="I looked", by="boss"))
+    assert audit_file(item(), decided, drawn=None, validator=ME, at=NOW).reason == ReasonCode.RESOLVED_BY_HAND
+
+
+@given(values=st.lists(st.floats(0, 100), min_size=1), share=st.floats(0.01, 1))
+def test_a_quantile_is_a_value_that_is_not_exceeded_by_that_share(values: list[float], share: float) -> None:
+    found = quantile(values, share)
+    assert found in values
+    assert sum(value <= (found or 0) for value in values) >= share * len(values) - 1e-9
+    assert quantile([], share) is None
