@@ -1,0 +1,130 @@
+"""What never becomes work, or never becomes money: every door of docs/attacks.md before the validator's checks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from cli.devnet.cheats.cheat import End
+from cli.devnet.cheats.deliveries import SwappedUpload
+from cli.devnet.cheats.registry import CHEATS
+from cli.devnet.cheats.slots import FUTURE, STALE, OtherStep
+from ledger.client.work import Submission, WorkStatus
+from protocol.wire.leases import SignedWork
+from tests.attacks.stage import Stage, on_stage
+from tests.ledger.client.conftest import POOL, TERMS, World, founded, world
+from tests.ledger.conftest import embedded, embedded_process
+from tests.orchestrator.runs.conftest import MakeRun, make_run
+from tests.orchestrator.runs.edge import RunUnderTest
+
+__all__ = ["embedded", "embedded_process", "founded", "make_run", "world"]
+
+_A_MOMENT = timedelta(seconds=1)
+
+
+@pytest.fixture
+async def stage(world: World, redis_url: str, tmp_path: Path) -> AsyncIterator[Stage]:
+    async with on_stage(world, redis_url, tmp_path) as made:
+        yield made
+
+
+async def submitted(stage: Stage, work: SignedWork) -> WorkStatus | None:
+    """Where the node's work is on the ledger."""
+    found = await (await stage.world.as_("owner")).work.get(work.lease.lease.key.hash)
+    return None if found is None else found.status
+
+
+def submission(work: SignedWork) -> Submission:
+    """The same for the ledger's client."""
+    return Submission(work.lease.lease, work.lease.raw_signature, work.sha256, work.units, work.raw_signature)
+
+
+async def test_a_file_that_was_swapped_after_it_was_signed_is_not_taken_and_leaves_nothing(stage: Stage) -> None:
+    grant = await stage.run.lease(stage.key, groups=2)
+    stage.hand_over(grant)
+    waiting = await stage.deliver(SwappedUpload)
+    assert waiting is not None
+    assert "announced was" in waiting.error
+    assert stage.objects() == []
+    assert await submitted(stage, stage.run.signed(stage.key, grant)) is None
+
+
+async def test_work_without_its_file_is_carried_by_nobody_and_carried_alone_it_expires_unpaid(stage: Stage) -> None:
+    grant = await stage.run.lease(stage.key, groups=2)
+    work = stage.run.signed(stage.key, grant)
+    answer = await stage.run.hand_in(stage.key, work, uploaded=False)
+    assert (answer.status_code, answer.json()["code"]) == (409, "no-file")
+    assert await stage.run.relayer.round() == 0
+    assert await submitted(stage, work) is None
+    # With gas of its own it needs no relayer. Then nobody can judge it, and nobody has to.
+    ledger = await stage.world.as_("owner")
+    provider = stage.world.keys["provider"].address
+    await (await stage.world.as_("node")).work.submit(submission(work))
+    before = await ledger.stake.of(provider)
+    await stage.world.warp(TERMS.judge_period + _A_MOMENT)
+    key = work.lease.lease.key.hash
+    await ledger.work.expire([key])
+    assert await submitted(stage, work) is WorkStatus.EXPIRED
+    assert await ledger.work.accrued(POOL, provider) == 0
+    assert (await ledger.pools.escrow(POOL)).reserved == 0
+    assert (await ledger.stake.of(provider)).active == before.active
+
+
+async def test_who_was_banned_in_between_submits_nothing_by_anybodys_hand(stage: Stage) -> None:
+    grant = await stage.run.lease(stage.key, groups=2)
+    await (await stage.world.as_("manager")).pools.ban(POOL, stage.key.address, "seen cheating")
+    stage.hand_over(grant)
+    waiting = await stage.deliver(CHEATS["banned-in-between"].delivery, rounds=2)
+    assert waiting is not None, "it is tried while its lease lasts: a ban may be lifted"
+    assert "NotMember" in waiting.error
+    assert await submitted(stage, stage.run.signed(stage.key, grant)) is None
+
+
+async def test_a_lease_is_good_for_one_file_and_for_no_more_units_than_it_says(stage: Stage) -> None:
+    one, other = [await stage.run.lease(stage.key, groups=2) for _ in range(2)]
+    first, second = (stage.run.signed(stage.key, one, file=file) for file in (1, 2))
+    inflated = stage.run.signed(stage.key, other, units=other.lease.max_units + 1)
+    carrier = await stage.world.as_("orchestrator")
+    refused = await carrier.work.submit_batch([submission(work) for work in (first, second, inflated)])
+    assert [each.reason.partition("(")[0] for each in refused] == ["WorkExists", "UnitsOutOfRange"]
+
+
+@pytest.mark.parametrize(("by", "words"), [(FUTURE, "too far ahead"), (STALE, "step 0 is closed")])
+async def test_a_step_that_is_over_or_has_not_come_has_no_slots(by: int, words: str, make_run: MakeRun) -> None:
+    run = await running(make_run())
+    key = await run.member()
+    await run.demand(0, 0, closed=True)
+    answer = await run.ask(key, step=OtherStep(by).wish((await run.step(key)).step))
+    assert (answer.status_code, answer.json()["code"]) == (409, "no-slot")
+    assert words in answer.json()["detail"]
+
+
+async def test_who_keeps_one_slot_in_four_has_to_rest(make_run: MakeRun) -> None:
+    run = await running(make_run(run_delivery_least=4, run_rest_s=300, run_slots_per_node=2))
+    await run.demand(0, 100)
+    key = await run.member()
+    for number in range(4):
+        grant = await run.lease(key, groups=1)
+        if number:
+            await run.pool.send(key, "/v1/slots/release", {"slots": [{"step": 0, "index": grant.lease.index}]})
+        else:
+            await run.delivered(key, grant, file=number)
+    answer = await run.ask(key, groups=1)
+    assert answer.status_code == 409
+    assert "rests for another" in answer.json()["detail"]
+
+
+async def running(run: RunUnderTest) -> RunUnderTest:
+    await run.sync.round()
+    await run.publish(0)
+    return run
+
+
+def test_every_cheat_has_an_end_and_says_who_stops_it() -> None:
+    for name, cheat in CHEATS.items():
+        assert name == cheat.name
+        assert bool(cheat.reasons) == (cheat.end is End.SLASHED), name
+        assert all(reason.may_be_forgery for reason in cheat.reasons)

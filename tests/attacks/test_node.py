@@ -1,0 +1,112 @@
+"""A cheating node is the real worker and the real task: only what the cheat says is changed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from datetime import timedelta
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.devnet.cheats.__main__ import app
+from cli.devnet.cheats.registry import CHEATS, find_cheat
+from cli.devnet.cheats.task import CheatingTask
+from cli.devnet.cheats.worker import turned
+from protocol.clock import SystemClock
+from protocol.errors import NotFound
+from protocol.retry import Backoff
+from protocol.wire.runs import LEASED_WORK, LeasedWork
+from protocol.wire.tasks import NetworkMode, Resources
+from rollouts.checks import SlotFacts, open_version
+from rollouts.engines.interface import Dtype
+from rollouts.engines.torch.engine import TorchEngine
+from rollouts.schema import read_rollouts
+from rollouts.task.bridge import Bridge
+from rollouts.task.policies import PolicyStore
+from rollouts.verify import verify_file
+from tests.rollouts.task.conftest import BEACON, TASK, Surroundings, around, until
+from worker.queue.item import QueueItem
+from worker.runtime.interface import ContainerSpec
+
+__all__ = ["around"]
+
+
+async def work_of(around: Surroundings, name: str, *, slots: int = 1, versions: int = 1) -> list[QueueItem]:
+    """What the cheat's task hands over in so many slots of each version."""
+    bridge = Bridge(str(around.home / "s"), token=TASK.token, clock=SystemClock(), backoff=Backoff(attempts=2))
+    task = CheatingTask(
+        trick=find_cheat(name).trick(),
+        data=around.data,
+        bridge=await around.stack.enter_async_context(bridge),
+        engine=TorchEngine(dtype=Dtype.FLOAT32),
+        policies=PolicyStore(around.shared, fetch=None, clock=around.clock),
+        groups=2,
+        clock=around.clock,
+    )
+    around.orchestrator.slots = 0
+    running = asyncio.create_task((await around.stack.enter_async_context(task)).run())
+    for version in range(versions):
+        around.publish(version)
+        around.orchestrator.slots = slots * (version + 1)
+        await until(lambda: len(around.queue.items()) == around.orchestrator.slots or running.done())
+    task.stop()
+    await running
+    return around.queue.items()
+
+
+async def test_a_cheat_claims_what_it_did_not_do_and_all_else_is_as_ever(around: Surroundings) -> None:
+    (item,) = await work_of(around, "inflated-units")
+    claimed = LeasedWork.model_validate_json(item.metadata[LEASED_WORK]).units
+    file = read_rollouts(item.path)
+    assert claimed == file.units + file.units // 2
+    assert claimed <= around.orchestrator.granted[0].max_units
+
+
+async def test_a_cheat_goes_on_with_the_version_before_once_there_is_one(around: Surroundings) -> None:
+    items = await work_of(around, "previous-checkpoint", versions=2)
+    failed = []
+    for item, lease in zip(items, around.orchestrator.granted, strict=True):
+        version = open_version(around.shared / "checkpoints" / lease.digest)
+        facts = SlotFacts.of_lease(lease, beacon=BEACON)
+        failed.append([result.check for result in verify_file(item.path, version, facts=facts).failed])
+    assert failed[0] == []
+    assert "computation" in failed[1]
+
+
+def test_the_turned_worker_starts_the_cheat_where_the_honest_task_was_asked_for() -> None:
+    spec = container("python3", "-m", "rollouts", "--groups", "4")
+    assert turned(spec, CHEATS["int8"]).command == (
+        *(sys.executable, "-m", "cli.devnet.cheats.task", "int8"),
+        *("--groups", "4"),
+    )
+    other = container("python3", "-c", "print()")
+    assert turned(other, CHEATS["int8"]) == other
+
+
+def test_cheats_are_listed_and_an_unknown_one_is_refused_by_name() -> None:
+    said = CliRunner().invoke(app, ["list", "--json"])
+    assert [row["name"] for row in json.loads(said.stdout)] == list(CHEATS)
+    with pytest.raises(NotFound, match="no cheat 'honesty'"):
+        find_cheat("honesty")
+
+
+def container(*command: str) -> ContainerSpec:
+    return ContainerSpec(
+        name="muster-1",
+        assignment_id="a" * 32,
+        fingerprint="f",
+        restart_nonce=0,
+        image="muster/rollouts:devnet",
+        entrypoint=None,
+        command=command,
+        environment={},
+        mounts=(),
+        resources=Resources(),
+        gpu_uuids=(),
+        gpu_indices=(),
+        network=NetworkMode.HOST,
+        read_only_root=True,
+        stop_grace=timedelta(seconds=1),
+    )
