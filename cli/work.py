@@ -323,8 +323,8 @@ def claim(
 @app.command()
 def reasons(as_json: JsonOption = False) -> None:
     """List the reason codes of verdicts."""
-    rows = [(code.value, code.name.lower().replace("_", "-")) for code in ReasonCode]
-    show_table(("code", "reason"), rows, as_json=as_json, empty="")
+    rows = [(code.value, code.name.lower().replace("_", "-"), code.words) for code in ReasonCode]
+    show_table(("code", "reason", "words"), rows, as_json=as_json, empty="")
 
 
 def _progress(work: Work | None) -> str:

@@ -99,3 +99,42 @@ class ReasonCode(IntEnum):
     def may_be_forgery(self) -> bool:
         """Whether a verdict with this reason may say forged."""
         return self.check > 0 and self.name.rsplit("_", 1)[-1] != "UNCONFIRMED"
+
+    @property
+    def words(self) -> str:
+        """What it means, in one sentence for the contributor."""
+        return _WORDS[self]
+
+
+_WORDS = {
+    ReasonCode.PASSED: "Every check passed.",
+    ReasonCode.FETCH_OTHER_BYTES: "The file has another size or SHA-256 than what was submitted.",
+    ReasonCode.FORMAT_UNREADABLE: "The file is not Parquet, or crashes its reader.",
+    ReasonCode.FORMAT_SCHEMA: "The file has other columns or types than its schema version.",
+    ReasonCode.FORMAT_TOO_LARGE: "The file has more rows, tokens or bytes than it may.",
+    ReasonCode.FORMAT_NOT_FINITE: "A number in the file is infinite or none.",
+    ReasonCode.IDENTITY_OTHER_WORK: "The file names another lease, run, step, node or version.",
+    ReasonCode.IDENTITY_COPY: "The outputs are those of another submission.",
+    ReasonCode.SEED_PROMPTS: "The prompts are not those that the slot's seed draws.",
+    ReasonCode.SEED_TARGETS: "The target lengths are not those that the slot's seed draws.",
+    ReasonCode.SEED_GROUPS: "Groups are incomplete, too many, or repeated.",
+    ReasonCode.SEED_KEYS: "The sampling keys do not follow from the slot's seed.",
+    ReasonCode.BOUNDS_REWARD: "A reward is beyond what the environment can give.",
+    ReasonCode.BOUNDS_LENGTH: "An output is longer than the lease allows.",
+    ReasonCode.BOUNDS_LOG_PROBABILITY: "A log-probability can't be one.",
+    ReasonCode.BOUNDS_UNITS: "More work units were claimed than are in the file.",
+    ReasonCode.TERMINATION_EARLY: "A sample ends without EOS, and below the limit.",
+    ReasonCode.TERMINATION_LATE: "Tokens follow EOS.",
+    ReasonCode.TERMINATION_UNLIKELY: "EOS was less likely than the pool's floor.",
+    ReasonCode.REWARD_DIFFERS: "Scored again, a row has another reward.",
+    ReasonCode.COMPUTATION_PROOF_MALFORMED: "A proof is none: its length, count or modulus is wrong.",
+    ReasonCode.COMPUTATION_OTHER_MODEL: "The proofs do not fit the policy's hidden states.",
+    ReasonCode.COMPUTATION_UNCONFIRMED: "The proofs fit badly, though not so surely that it must be forgery.",
+    ReasonCode.SAMPLING_REPLAY: "Tokens are not those that the seeded noise draws.",
+    ReasonCode.SAMPLING_DISTRIBUTION: "The tokens are likelier or less likely throughout than draws would be.",
+    ReasonCode.SAMPLING_UNCONFIRMED: "Tokens differ from the draw, though not so surely that it must be forgery.",
+    ReasonCode.LOG_PROBABILITIES_DIFFER: "The recorded log-probabilities are not the policy's.",
+    ReasonCode.LOG_PROBABILITIES_UNCONFIRMED: "Log-probabilities differ, though not so surely that it must be forgery.",
+    ReasonCode.INFRASTRUCTURE: "Something of the validator's failed.",
+    ReasonCode.RESOLVED_BY_HAND: "A person decided.",
+}
