@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cli import keys, stake, work, worker_verdicts
+from cli import keys, stake, work, worker_dispute, worker_verdicts
 from cli.connection import PoolOption, chosen_pool, open_ledger, run
 from cli.keys import resolve_address
 from cli.output import JsonOption, show_fields
@@ -21,7 +21,7 @@ ProviderOption = Annotated[str, typer.Option(help="Address or key name of the pr
 app.add_typer(keys.app, name="keys")
 app.add_typer(stake.app, name="stake")
 app.command(name="verdicts")(worker_verdicts.verdicts)
-app.command(name="dispute")(work.dispute)
+app.command(name="dispute")(worker_dispute.dispute)
 app.command(name="claim")(work.claim)
 
 

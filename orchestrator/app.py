@@ -38,7 +38,15 @@ from protocol.versions import release
 from protocol.wire.heartbeat import Heartbeat, LogBatch
 from protocol.wire.identity import ServiceIdentity
 from protocol.wire.pool import Cause, NewWebhook
-from protocol.wire.runs import Demand, Joining, NewCheckpoint, ReleasedSlots, SlotRequest, Submission
+from protocol.wire.runs import (
+    Demand,
+    Joining,
+    NewCheckpoint,
+    ReleasedSlots,
+    SignedDispute,
+    SlotRequest,
+    Submission,
+)
 from protocol.wire.tasks import NewTask, TaskPatch
 from protocol.wire.uploads import UploadRequest
 
@@ -67,6 +75,7 @@ BODIES = (
     ReleasedSlots,
     Submission,
     Joining,
+    SignedDispute,
     UploadRequest,
 )
 

@@ -19,9 +19,10 @@ from ledger.client.work import WorkStatus
 from ledger.cursor import Batch, EventCursor, Web3Events
 from ledger.cursor_stores import RedisCursorStore
 from ledger.deployment import Deployment
-from ledger.errors import CursorTooOld
+from ledger.errors import CursorTooOld, TransactionReverted
 from ledger.events import EventDecoder, topic_of
 from ledger.receipts import Log
+from orchestrator.dispute_desk import holds_until
 from orchestrator.ledger_run_events import FOLLOWED, told
 from orchestrator.runs.chain import (
     Announced,
@@ -41,7 +42,7 @@ from protocol.leases import Lease
 from protocol.redis import RedisKeys, store_errors
 from protocol.typed_data import SigningDomain
 from protocol.wire.leases import SignedWork
-from protocol.wire.runs import Joining
+from protocol.wire.runs import Joining, SignedDispute
 
 ANSWER_PATIENCE = timedelta(seconds=5)
 ROLES_GOOD_FOR = timedelta(seconds=10)
@@ -193,6 +194,23 @@ class LedgerRun:
         """Redeems invites for their nodes, in one transaction."""
         refused = await (await self._connected()).pools.join_batch([_joining(each) for each in joins])
         return [_join_not_taken(each) for each in refused]
+
+    async def carry_disputes(self, disputes: Sequence[SignedDispute]) -> list[NotTaken]:
+        """Opens disputes for their nodes, a transaction each."""
+        found = await asyncio.gather(*(self._carry_dispute(each) for each in disputes))
+        return [each for each in found if each is not None]
+
+    async def _carry_dispute(self, dispute: SignedDispute) -> NotTaken | None:
+        try:
+            await (await self._connected()).work.dispute(
+                dispute.key,
+                dispute.evidence_hash,
+                deadline=holds_until(dispute),
+                node_signature=bytes.fromhex(dispute.signature[2:]),
+            )
+        except TransactionReverted as error:
+            return NotTaken(dispute.key, error.name, error.detail)
+        return None
 
     async def refusals(self, works: Sequence[SignedWork]) -> list[NotTaken]:
         """What of it the ledger would refuse now."""

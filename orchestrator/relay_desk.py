@@ -88,7 +88,7 @@ class RelayDesk:
             )
         if known is None:
             await self._check_file(node, work)
-        queued, same = await self._put(RelayKind.WORK, key, submission.model_dump_json())
+        queued, same = await self.put(RelayKind.WORK, key, submission.model_dump_json())
         if not same and not _same_work(queued, work):
             raise Conflict(
                 "other work was handed in under this lease before",
@@ -162,12 +162,17 @@ class RelayDesk:
         if invite.invite.expired(self._clock.now()):
             raise Conflict("the invite has expired", hint="wait for the next one", code="invite-expired")
         # A later invite of the same node is another one.
-        queued, _ = await self._put(RelayKind.JOIN, f"{node}-{invite.nonce}", joining.model_dump_json())
+        queued, _ = await self.put(RelayKind.JOIN, f"{node}-{invite.nonce}", joining.model_dump_json())
         return JoinReceipt(state=queued.state, reason=queued.reason)
 
-    # Both
+    # All
 
-    async def _put(self, kind: RelayKind, name: str, body: str) -> tuple[RelayRow, bool]:
+    async def put(self, kind: RelayKind, name: str, body: str) -> tuple[RelayRow, bool]:
+        """Queues what was checked, unless it was queued before; how it stands, and whether it is the same.
+
+        Raises:
+            RateLimited: Too much waits already.
+        """
         if await self.store.waiting(kind) >= MOST_WAITING:
             raise RateLimited(
                 f"{MOST_WAITING} wait to be carried already",

@@ -1,4 +1,4 @@
-"""Carries submissions and joins to the ledger in batches, so that a node needs no gas.
+"""Carries submissions, joins and disputes to the ledger, so that a node needs no gas.
 
 What is about to be carried is put off first, so that it comes again whatever happens to us; and what comes again is
 looked up on the ledger before it is carried again. The ledger takes each piece of work once, whoever carries it.
@@ -13,17 +13,22 @@ from datetime import timedelta
 
 import structlog
 
+from orchestrator.dispute_desk import holds_until
 from orchestrator.runs.chain import NotTaken, RunLedger, error_name
+from orchestrator.runs.slots import SlotState
 from orchestrator.store.leases import Lease
 from orchestrator.store.relay import RelayKind, RelayRow, RelayStore
 from protocol.clock import Clock
 from protocol.errors import Conflict, Unavailable
 from protocol.identifiers import ZERO_DIGEST
 from protocol.signing import unix_ms
-from protocol.wire.runs import Joining, ReceiptState, Submission
+from protocol.wire.runs import Joining, ReceiptState, SignedDispute, Submission
 
 BATCH = 64
 """Per transaction: some 10 million gas at the most; the contracts take up to 256."""
+
+DISPUTES = 8
+"""At a time, for each is a transaction of its own; submissions wait for them meanwhile."""
 
 AGAIN = timedelta(seconds=20)
 """When something whose fate is unknown is looked at again; a transaction waits longer than most blocks take."""
@@ -31,12 +36,13 @@ AGAIN = timedelta(seconds=20)
 PASSING = frozenset({"EscrowTooLow", "StakeTooLow"})
 """Errors that may pass: money can come."""
 
-DONE = frozenset({"WorkExists", "MemberAlready"})
+DONE = frozenset({"WorkExists", "MemberAlready", "WrongStatus"})
 """Errors that say that it is there already."""
 
 MOST_REFUSALS = 6
 
 OVER = "its time was over before it could be carried to the ledger"
+DECIDED = "its verdict can't be disputed any more"
 OTHER_WORK = "other work stands on the ledger under this lease"
 
 _log = structlog.get_logger(__name__)
@@ -73,7 +79,8 @@ class Relayer:
 
     async def _batch(self, kind: RelayKind) -> int:
         now = unix_ms(self._clock.now())
-        due = await self._store.due(kind, now_ms=now, limit=BATCH)
+        limit = DISPUTES if kind is RelayKind.DISPUTE else BATCH
+        due = await self._store.due(kind, now_ms=now, limit=limit)
         rows = [row for row in due if not await self._settled(kind, row)]
         if not rows:
             return 0
@@ -94,11 +101,18 @@ class Relayer:
 
     async def _settled(self, kind: RelayKind, row: RelayRow) -> bool:
         """Whether there is nothing to carry: the ledger has it, or its time is over."""
-        there, obstacle = await (self._join(row) if kind is RelayKind.JOIN else self._work(row))
+        match kind:
+            case RelayKind.WORK:
+                there, obstacle = await self._work(row)
+            case RelayKind.JOIN:
+                there, obstacle = await self._join(row)
+            case RelayKind.DISPUTE:
+                there, obstacle = await self._dispute(row)
         if there:
             await self._settle(kind, row, ReceiptState.CARRIED)
         elif obstacle:
-            await self._settle(kind, row, ReceiptState.REFUSED, row.reason or obstacle)
+            again = kind is RelayKind.DISPUTE and obstacle == OVER  # its word was too short, and another may hold
+            await self._settle(kind, row, ReceiptState.REFUSED, row.reason or obstacle, passing=again)
         return there or bool(obstacle)
 
     async def _join(self, row: RelayRow) -> tuple[bool, str]:
@@ -116,6 +130,14 @@ class Relayer:
             return False, OVER if over else ""
         same = (found.sha256, found.units) == (work.sha256, work.units)
         return same, "" if same else OTHER_WORK
+
+    async def _dispute(self, row: RelayRow) -> tuple[bool, str]:
+        dispute = SignedDispute.model_validate_json(row.body)
+        found = await self._ledger.work(dispute.key)
+        if found is None or found.state is SlotState.DISPUTED:
+            return found is not None, DECIDED
+        over = self._clock.now() > holds_until(dispute)
+        return False, DECIDED if found.state is not SlotState.PROVISIONAL else OVER if over else ""
 
     async def _carry(self, kind: RelayKind, rows: Sequence[RelayRow]) -> int:
         """One transaction; halves of it when the chain refuses the whole."""
@@ -168,11 +190,15 @@ class Relayer:
     async def _send(self, kind: RelayKind, rows: Sequence[RelayRow]) -> list[NotTaken]:
         if kind is RelayKind.JOIN:
             return await self._ledger.carry_joins([Joining.model_validate_json(row.body) for row in rows])
+        if kind is RelayKind.DISPUTE:
+            return await self._ledger.carry_disputes([SignedDispute.model_validate_json(row.body) for row in rows])
         return await self._ledger.carry([Submission.model_validate_json(row.body).work for row in rows])
 
     async def _refusals(self, kind: RelayKind, rows: Sequence[RelayRow]) -> list[NotTaken]:
         if kind is RelayKind.JOIN:
             return await self._ledger.join_refusals([Joining.model_validate_json(row.body) for row in rows])
+        if kind is RelayKind.DISPUTE:
+            return []  # it is asked of the ledger whenever one is carried
         return await self._ledger.refusals([Submission.model_validate_json(row.body).work for row in rows])
 
     async def _refuse(self, kind: RelayKind, row: RelayRow, refusal: NotTaken) -> None:
@@ -187,7 +213,7 @@ class Relayer:
                 kind, row.name, reason=refusal.words, until_ms=until, lease=self._lease.value
             )
         else:
-            passing = refusal.error in PASSING
+            passing = refusal.error in PASSING or kind is RelayKind.DISPUTE  # under a new deadline, say
             await self._settle(kind, row, ReceiptState.REFUSED, refusal.words, passing=passing)
 
     async def _settle(
@@ -200,4 +226,4 @@ class Relayer:
 
 def _ledger_name(kind: RelayKind, row: RelayRow) -> str:
     """By what the ledger names it when it refuses: a work key, or a node."""
-    return row.name if kind is RelayKind.WORK else row.name.partition("-")[0]
+    return row.name.partition("-")[0] if kind is RelayKind.JOIN else row.name

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
+from orchestrator.dispute_desk import take_dispute
 from orchestrator.parts import Parts, parts_of
 from orchestrator.routes.access import Node, NodePath, Reader, RunOperator, RunReader, body
 from orchestrator.run_desk import RunDesk
@@ -21,6 +22,7 @@ from protocol.wire.runs import (
     CheckpointRef,
     Deliveries,
     Demand,
+    DisputeReceipt,
     Joining,
     JoinReceipt,
     NewCheckpoint,
@@ -28,6 +30,7 @@ from protocol.wire.runs import (
     RolloutItem,
     RolloutPage,
     RunView,
+    SignedDispute,
     SlotGrant,
     SlotRequest,
     StepAnswer,
@@ -100,6 +103,22 @@ async def join(signed: Node, request: Request) -> Response:
     """Takes a node's acceptance of an invite to be carried to the ledger. Sent again, it says how far it is."""
     parts = parts_of(request)
     return signed.answer(parts.key, await parts.relay.join(signed.address, signed.read(Joining)))
+
+
+@router.post("/disputes", response_model=DisputeReceipt, openapi_extra=body(SignedDispute))
+async def dispute(signed: Node, request: Request) -> Response:
+    """Takes a node's dispute of a verdict to be carried to the ledger. Sent again, it says how far it is."""
+    parts = parts_of(request)
+    run = _run(parts)
+    receipt = await take_dispute(
+        signed.address,
+        signed.read(SignedDispute),
+        relay=parts.relay,
+        slots=run.store,
+        domain=run.ledger.domain,
+        now=parts.clock.now(),
+    )
+    return signed.answer(parts.key, receipt)
 
 
 # Who steers and who reads

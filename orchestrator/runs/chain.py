@@ -13,7 +13,7 @@ from protocol.leases import Lease
 from protocol.typed_data import SigningDomain
 from protocol.verdicts import Outcome
 from protocol.wire.leases import SignedWork
-from protocol.wire.runs import Joining
+from protocol.wire.runs import Joining, SignedDispute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +190,10 @@ class RunLedger(Protocol):
 
     async def carry_joins(self, joins: Sequence[Joining]) -> list[NotTaken]:
         """Redeems invites for their nodes; returns what was refused."""
+        ...
+
+    async def carry_disputes(self, disputes: Sequence[SignedDispute]) -> list[NotTaken]:
+        """Opens disputes for their nodes, each by itself; returns what was refused, which cost no gas."""
         ...
 
     async def events(self) -> RunEvents:

@@ -1,4 +1,4 @@
-"""What waits to be carried to the ledger, in Redis: submissions by work key, joins by node."""
+"""What waits to be carried to the ledger, in Redis: submissions and disputes by work key, joins by node."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class RelayKind(StrEnum):
 
     WORK = "work"
     JOIN = "join"
+    DISPUTE = "dispute"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

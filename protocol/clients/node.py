@@ -12,9 +12,11 @@ from protocol.wire.leases import SignedWork
 from protocol.wire.pool import NodeSelf
 from protocol.wire.runs import (
     Deliveries,
+    DisputeReceipt,
     Joining,
     JoinReceipt,
     ReleasedSlots,
+    SignedDispute,
     SlotGrant,
     SlotName,
     SlotRequest,
@@ -135,6 +137,17 @@ class NodeClient(TypedClient):
             NotFound: It was not handed in, or that is long ago.
         """
         return (await self.call("GET", f"/v1/submissions/{key}", signed_answer=True)).read(SubmissionReceipt)
+
+    async def dispute(self, dispute: SignedDispute) -> DisputeReceipt:
+        """Has the orchestrator carry this node's dispute of a verdict; sent again, it says how far it is.
+
+        Raises:
+            NotFound: The node has submitted no such work, as far as the orchestrator has read.
+            Conflict: The verdict can't be disputed, or accepts the work.
+            Unprocessable: The signature or the deadline is wrong.
+        """
+        answer = await self.call("POST", "/v1/disputes", body=dispute, signed_answer=True, repeatable=True)
+        return answer.read(DisputeReceipt)
 
     async def join(self, joining: Joining) -> JoinReceipt:
         """Has the orchestrator carry this node's acceptance of an invite; sent again, it says how far it is.

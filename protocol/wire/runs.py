@@ -291,6 +291,27 @@ class JoinReceipt(WireModel):
     reason: ShortText = ""
 
 
+class SignedDispute(WireModel):
+    """Body of `POST /v1/disputes`: a node's word that a verdict on its work is wrong, to be carried to the ledger."""
+
+    key: WireDigest
+    """The work key."""
+    evidence_hash: WireDigest
+    """SHA-256 of what the node has to say, or zero."""
+    deadline: Count
+    """Unix time in seconds until which it may be carried."""
+    signature: Signature
+    """The node's EIP-712 `Dispute` over these three."""
+
+
+class DisputeReceipt(WireModel):
+    """Answer of `POST /v1/disputes`; sent again, it says how far it is."""
+
+    key: WireDigest
+    state: ReceiptState
+    reason: ShortText = ""
+
+
 # What was submitted
 
 

@@ -37,7 +37,7 @@ from protocol.leases import Lease, Work
 from protocol.typed_data import SigningDomain
 from protocol.verdicts import Outcome
 from protocol.wire.leases import SignedWork
-from protocol.wire.runs import Joining, SlotGrant, StepAnswer
+from protocol.wire.runs import Joining, SignedDispute, SlotGrant, StepAnswer
 from protocol.wire.uploads import ObjectKey
 from tests.orchestrator.edge import PROVIDER, PoolUnderTest
 
@@ -219,6 +219,23 @@ class MemoryRunLedger:
                 refused.append(NotTaken(node, error, f"{error}(…)"))
             else:
                 self.seat_node(node)
+        return refused
+
+    async def carry_disputes(self, disputes: Sequence[SignedDispute]) -> list[NotTaken]:
+        self._answer()
+        refused = []
+        for each in disputes:
+            error = self.refuse.get(each.key, "")
+            if not error and self.works[each.key].state is not SlotState.PROVISIONAL:
+                error = "WrongStatus"
+            if error:
+                refused.append(NotTaken(each.key, error, f"{error}(…)"))
+            else:
+                self.batches.append(1)
+                node = next(lease.node for lease in self.leases.values() if lease.key.hash == each.key)
+                self.happen(each.key, node, Happening.DISPUTED)
+        if self.die_after_carrying:
+            raise Unavailable("the answer was lost", code="transaction-not-mined")
         return refused
 
     async def events(self) -> RunEvents:

@@ -22,6 +22,7 @@ from protocol.clock import SystemClock, TurnedClock
 from protocol.identifiers import Digest, run_id
 from protocol.invites import Join
 from protocol.keys import Key
+from protocol.leases import Dispute
 from protocol.redis import connect_redis
 from protocol.tokens import Scope, TokenSetting
 from protocol.verdicts import Outcome
@@ -168,6 +169,29 @@ async def test_from_joining_without_gas_to_accepted_work_and_back_from_the_ledge
         # When it was read is when it is read again; and no event says which joining counted.
         forgotten = {"submitted_at_ms", "beacon_block"}
         assert [_without(item, forgotten) for item in again] == [_without(item, forgotten) for item in listed]
+
+
+async def test_a_node_without_gas_defends_itself(world: World, redis_url: str, tmp_path: Path) -> None:
+    async with orchestrating(world, redis_url, tmp_path) as run:
+        await run.sync.round()
+        key = await join_by_relay(run, world)
+        await publish(run, world, 0)
+        await run.sync.round()
+        work = await hand_in(run, key, await run.lease(key), file=1)
+        await run.relayer.round()
+        ledger = await world.as_("validator")
+        await ledger.work.judge([Verdict(work, Outcome.FORGED, 900, sha(77))])
+        await run.sync.round()
+
+        deadline = int(run.pool.clock.now().timestamp()) + 600
+        word = Dispute(key=work, evidence_hash=sha(78), deadline=deadline).sign(key, run.chain.domain)
+        body = {"key": work, "evidence_hash": sha(78), "deadline": deadline, "signature": "0x" + word.hex()}
+        assert (await run.pool.send(key, "/v1/disputes", body)).json()["state"] == "queued"
+        assert await run.relayer.round() == 1
+        standing = await ledger.work.get(work)
+        assert standing is not None
+        assert (standing.status, standing.disputer) == (WorkStatus.DISPUTED, key.address)
+        assert (await run.pool.send(key, "/v1/disputes", body)).json()["state"] == "carried"
 
 
 async def test_a_relayer_that_dies_after_the_transaction_carries_nothing_twice(

@@ -1,0 +1,116 @@
+"""Disputes that nodes have carried: checked before they cost gas, carried once, and tried again with another word."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from orchestrator.loops.relayer import AGAIN
+from orchestrator.runs.slots import Happening
+from orchestrator.store.relay import RelayKind
+from protocol.errors import Unavailable
+from protocol.identifiers import Digest
+from protocol.keys import Key
+from protocol.leases import Dispute
+from protocol.verdicts import Outcome
+from tests.orchestrator.runs.edge import RunUnderTest, sha
+
+
+async def judged(run: RunUnderTest, outcome: Outcome = Outcome.FORGED) -> tuple[Key, Digest]:
+    """A node and its work, with a provisional verdict."""
+    key = await run.member()
+    work = await run.delivered(key, await run.lease(key))
+    run.chain.happen(work, key.address, Happening.JUDGED, outcome)
+    await run.sync.round()
+    return key, work
+
+
+def word(run: RunUnderTest, key: Key, work: Digest, *, valid: timedelta = timedelta(minutes=10)) -> dict[str, Any]:
+    """A signed dispute."""
+    deadline = int((run.pool.clock.now() + valid).timestamp())
+    signature = Dispute(key=work, evidence_hash=sha(5), deadline=deadline).sign(key, run.chain.domain)
+    return {"key": work, "evidence_hash": sha(5), "deadline": deadline, "signature": "0x" + signature.hex()}
+
+
+async def said(run: RunUnderTest, key: Key, body: dict[str, Any]) -> tuple[str, str]:
+    answer = await run.pool.send(key, "/v1/disputes", body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["state"], answer.json()["reason"]
+
+
+async def test_a_dispute_is_carried_once_however_often_it_is_sent(run: RunUnderTest) -> None:
+    key, work = await judged(run)
+    run.chain.batches.clear()
+    body = word(run, key, work)
+    assert await said(run, key, body) == ("queued", "")
+    assert await said(run, key, word(run, key, work, valid=timedelta(hours=1))) == ("queued", "")
+    assert await run.relayer.round() == 1
+    assert await run.relayer.round() == 0
+    assert run.chain.batches == [1]
+    assert await said(run, key, body) == ("carried", "")
+    await run.sync.round()
+    assert await said(run, key, body) == ("carried", "")
+    assert (await run.rollouts(status="all"))[0]["status"] == "disputed"
+
+
+async def test_one_that_was_carried_before_a_crash_is_found_on_the_ledger(run: RunUnderTest) -> None:
+    key, work = await judged(run)
+    run.chain.batches.clear()
+    await said(run, key, word(run, key, work))
+    run.chain.die_after_carrying = True
+    with pytest.raises(Unavailable):
+        await run.relayer.round()
+    await run.pool.clock.turn(AGAIN + timedelta(seconds=1))
+    await run.relayer.round()
+    assert run.chain.batches == [1]
+    assert await said(run, key, word(run, key, work)) == ("carried", "")
+
+
+async def test_a_word_that_ran_out_while_the_chain_was_down_can_be_given_again(run: RunUnderTest) -> None:
+    key, work = await judged(run)
+    await said(run, key, word(run, key, work))
+    run.chain.down = True
+    with pytest.raises(Unavailable):
+        await run.relayer.round()
+    await run.pool.clock.turn(timedelta(minutes=11))
+    run.chain.down = False
+    assert await run.relayer.round() == 0
+    assert await said(run, key, word(run, key, work)) == ("queued", "")
+    assert await run.relayer.round() == 1
+
+
+async def test_what_the_ledger_refuses_is_told(run: RunUnderTest) -> None:
+    key, work = await judged(run)
+    run.chain.refuse[work] = "TooLate"
+    await said(run, key, word(run, key, work))
+    assert await run.relayer.round() == 0
+    row = await run.pool.parts.relay.store.get(RelayKind.DISPUTE, work)
+    assert row is not None
+    assert (row.state.value, row.reason) == ("refused", "TooLate(…)")
+
+
+@pytest.mark.parametrize("valid", [timedelta(seconds=-1), timedelta(0), timedelta(days=2)])
+async def test_a_word_holds_for_a_day_at_the_most(run: RunUnderTest, valid: timedelta) -> None:
+    key, work = await judged(run)
+    assert (await run.pool.send(key, "/v1/disputes", word(run, key, work, valid=valid))).status_code == 422
+
+
+async def test_nobody_disputes_for_another_or_without_a_reason(run: RunUnderTest) -> None:
+    key, work = await judged(run)
+    other = await run.member()
+    assert (await run.pool.send(other, "/v1/disputes", word(run, other, work))).status_code == 404
+    assert (await run.pool.send(key, "/v1/disputes", word(run, other, work))).status_code == 422
+    assert (await run.pool.send(key, "/v1/disputes", word(run, key, sha(99)))).status_code == 404
+    run.chain.happen(work, key.address, Happening.FINAL, Outcome.FORGED)
+    await run.sync.round()
+    answer = await run.pool.send(key, "/v1/disputes", word(run, key, work))
+    assert (answer.status_code, answer.json()["code"]) == (409, "not-disputable")
+    assert await run.relayer.round() == 0
+
+
+async def test_an_acceptance_is_not_disputed_at_the_pools_cost(run: RunUnderTest) -> None:
+    key, work = await judged(run, Outcome.ACCEPTED)
+    answer = await run.pool.send(key, "/v1/disputes", word(run, key, work))
+    assert (answer.status_code, answer.json()["code"]) == (409, "nothing-to-dispute")
