@@ -14,6 +14,7 @@ import typer
 from cli.configuration import Configuration
 from cli.connection import run
 from cli.output import JsonOption, say, show_json
+from cli.validator_audit import audit_log
 from cli.validator_status import show_parked, show_status
 from protocol.clients import ServiceLocation
 from protocol.clients.base import TypedClient
@@ -22,6 +23,8 @@ from protocol.keystores import find_key
 from validator.cli import ConfigOption, app
 from validator.settings import ValidatorSettings
 from validator.views import ParkedList, Resolve, StatusView, Unparked
+
+app.command(name="audit-log")(audit_log)
 
 TOKEN_VARIABLE = "MUSTER_VALIDATOR_TOKEN"  # noqa: S105 - the variable's name
 

@@ -61,7 +61,7 @@ def _interest(work: Work, *, kind: Kind, me: Address) -> Standing:
     if me in {work.node, work.provider}:
         return Standing(Next.LEAVE, "it is our own")
     if kind is not Kind.FIRST and me == work.judge:
-        return Standing(Next.LEAVE if kind is Kind.DISPUTE else Next.DROP, "we judged it ourselves")
+        return Standing(Next.LEAVE, "we judged it ourselves")
     if kind is Kind.DISPUTE and me == work.disputer:
         return Standing(Next.LEAVE, "we disputed it ourselves")
     return GO

@@ -46,7 +46,9 @@ class _NoLoops:
 
 
 @asynccontextmanager
-async def orchestrating(world: World, redis_url: str, secrets: Path) -> AsyncIterator[RunUnderTest]:
+async def orchestrating(
+    world: World, redis_url: str, secrets: Path, *, public_url: str = URL
+) -> AsyncIterator[RunUnderTest]:
     """An orchestrator of the world's pool on its chain; its time is the chain's."""
     now = await (await world.as_("owner")).now()
     clock = TurnedClock(start=now)
@@ -56,7 +58,7 @@ async def orchestrating(world: World, redis_url: str, secrets: Path) -> AsyncIte
     ledger = LedgerPool(world.url, world.deployment, key=key, manager=None, **shared)
     chain = LedgerRun(world.url, world.deployment, run=run_id(RUN), relayer=key, **shared)
     settings = OrchestratorSettings(
-        public_url=URL,
+        public_url=public_url,
         pool_id=POOL,
         deployment=Path("unused"),
         secrets_key_file=secrets / "secrets.key",

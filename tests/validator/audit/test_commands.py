@@ -1,0 +1,214 @@
+"""A contributor's and an auditor's commands, against a real chain, a real orchestrator over HTTP, and its store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+from cli import main as command_line
+from ledger.client.work import WorkStatus
+from protocol.identifiers import Digest
+from protocol.verdicts import Outcome, ReasonCode
+from protocol.wire.audits import AuditCheck, AuditFinding, CheckState
+from tests.ledger.client.conftest import POOL, World
+from tests.orchestrator.runs.test_on_chain import join_by_relay, orchestrating, publish
+from tests.validator.conftest import PoolWithValidators, concluded
+
+FORGED = {
+    "words": "2 rows were not drawn by the slot's noise",
+    "checks": (
+        AuditCheck(
+            name="sampling",
+            state=CheckState.FAILED,
+            fails="statistical",
+            found=1,
+            findings=(AuditFinding(reason=900, what="the largest gap is 11.7, the limit is 0.4", row=1),),
+        ),
+    ),
+}
+
+
+@dataclass
+class Terminal:
+    """Somebody who types `muster …` while the pool goes on."""
+
+    pool: PoolWithValidators
+    config: Path
+    capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch
+
+    async def muster(self, *words: str, expect: int = 0) -> str:
+        """What the command prints; its errors, if it is expected to fail."""
+        clock = self.pool.run.pool.clock
+        clock.jump(datetime.now(UTC) - clock.now())  # the command's clock is the machine's
+        self.monkeypatch.setattr(sys, "argv", ["muster", "--config", str(self.config), *words])
+        status = await asyncio.to_thread(_main)
+        written = self.capsys.readouterr()
+        assert status == expect, written.err + written.out
+        return written.out if expect == 0 or not written.err else written.err
+
+    async def asks(self, *words: str) -> Any:
+        return json.loads(await self.muster(*words, "--json"))
+
+
+def _main() -> int:
+    try:
+        command_line.main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+@asynccontextmanager
+async def serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
+    """Serves an app in this very loop, which its connections belong to."""
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield  # who comes before it has started waits in the listener's queue
+    finally:
+        server.should_exit = True
+        await task
+
+
+@pytest.fixture
+async def terminal(
+    world: World,
+    redis_url: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[Terminal]:
+    """A pool whose orchestrator listens, and the keys of its node."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        async with AsyncExitStack() as stack:
+            run = await stack.enter_async_context(orchestrating(world, redis_url, tmp_path, public_url=url))
+            await run.sync.round()
+            node = await join_by_relay(run, world)
+            await publish(run, world, 0)
+            await run.sync.round()
+            monkeypatch.setattr("tests.validator.conftest.URL", url)
+            pool = PoolWithValidators(world, run, node, redis_url, tmp_path)
+            world.deployment.save(tmp_path / "deployment.json")
+            (tmp_path / "muster.toml").write_text(
+                f'[chain]\nrpc = "{world.url}"\ndeployment = "deployment.json"\n'
+                f'[pool]\nid = {POOL}\norchestrator = "{url}"\n'
+            )
+            for name in ("node", "provider", "validator"):
+                monkeypatch.setenv(f"MUSTER_{name.upper()}_KEY", world.keys[name].reveal().hex())
+            await stack.enter_async_context(serving(run.pool.app, listener))
+            yield Terminal(pool, tmp_path / "muster.toml", capsys, monkeypatch)
+            for each in pool.made:
+                await each.parts.chain.aclose()
+                await each.parts.remote.aclose()
+                await each.parts.redis.aclose()
+
+
+async def judged(pool: PoolWithValidators) -> tuple[Digest, Digest]:
+    """Two works, one accepted and one found forged, in an epoch that is over and whose secret was shown."""
+    validator = pool.validator(epoch_s=1, trial=1)
+    await validator.looking.epochs()
+    good, bad = await pool.submit(), await pool.submit()
+    validator.examiner.answers[bad] = concluded(Outcome.FORGED, ReasonCode.SAMPLING_REPLAY, **FORGED)
+    assert await validator.judge() == 2
+    await pool.run.sync.round()
+    connected = await validator.parts.chain.connected()
+    await connected.epochs.commit_next()
+    await connected.epochs.reveal(1)
+    return good, bad
+
+
+async def test_a_contributor_reads_why_and_an_auditor_how(terminal: Terminal) -> None:
+    pool = terminal.pool
+    good, bad = await judged(pool)
+
+    shown = await terminal.muster("worker", "verdicts")
+    for words in (
+        good,
+        bad,
+        "pays 0.07 MUST when final",
+        "costs 0.07 MUST and the place in the pool when final",
+        "sampling-replay",
+        "Tokens are not those that the seeded noise draws.",
+        "2 rows were not drawn by the slot's noise",
+        "sampling: row 1: the largest gap is 11.7, the limit is 0.4",
+        f"muster worker dispute {bad}",
+    ):
+        assert words in shown, shown
+    one, other = await terminal.asks("worker", "verdicts", "--node", pool.node.address)
+    assert (one["verdict"], one["reason"], one["audit"]["rows"][1]["reward"]) == ("accepted", "passed", 1.0)
+    assert (other["verdict"], other["reason_code"], other["pays"]) == ("forged", 900, "70000000000000000")
+    assert other["audit"]["checks"][0]["findings"][0]["row"] == 1
+    assert [each["work"] for each in await terminal.asks("worker", "verdicts", "--last", "1")] == [bad]
+
+    log = await terminal.muster("validator", "audit-log")
+    for words in (good, bad, "epoch 1", "every row was computed again", "2 as drawn"):
+        assert words in log, log
+    (raw,) = await terminal.asks("validator", "audit-log", "--validator", "validator", "--epoch", "1")
+    assert {each["work"]: each["finding"] for each in raw["verdicts"]} == {good: "agrees", bad: "agrees"}
+    assert "no epoch 2 that is over" in await terminal.muster(
+        "validator", "audit-log", "--validator", "validator", "--epoch", "2", expect=1
+    )
+
+
+async def test_a_validator_that_left_rows_out_is_named_and_the_command_fails(terminal: Terminal) -> None:
+    pool = terminal.pool
+    validator = pool.validator()
+    await validator.looking.epochs()
+    key = await pool.submit()
+    validator.examiner.otherwise = concluded(audited=(0,))  # a new node, of whose rows it leaves one out
+    rows = tuple(row.model_copy(update={"audited": row.row == 0}) for row in concluded().rows)
+    validator.examiner.otherwise = concluded(audited=(0,), rows=rows)
+    await validator.judge()
+    epochs = (await validator.parts.chain.connected()).epochs
+    await epochs.commit_next()
+    said = await terminal.muster("validator", "audit-log", expect=1)
+    assert key in said
+    assert "all rows had to be computed again, and 1 of 2 were" in said
+    assert "1 NOT as drawn" in said
+
+
+async def test_a_node_without_gas_disputes_and_the_pool_carries_it(terminal: Terminal) -> None:
+    pool = terminal.pool
+    good, bad = await judged(pool)
+    node, ledger = pool.node.address, await pool.ledger()
+    spent = await ledger.balance(node)
+    ended = asyncio.Event()
+
+    async def relaying() -> None:
+        while not ended.is_set():
+            await pool.run.relayer.round()
+            await asyncio.sleep(0.05)
+
+    task = asyncio.create_task(relaying())
+    try:
+        said = await terminal.muster("worker", "dispute", bad, "--because", "my noise is right")
+    finally:
+        ended.set()
+        await task
+    assert "is disputed; another validator may decide until" in said
+    work = await pool.work(bad)
+    assert (work.status, work.disputer) == (WorkStatus.DISPUTED, node)
+    assert await ledger.balance(node) == spent
+    kept = [each for each in (pool.directory / "objects").rglob("*") if each.is_file()]
+    assert any(b"my noise is right" in each.read_bytes() for each in kept)
+
+    assert "no verdict on it can be disputed now" in await terminal.muster("worker", "dispute", bad, expect=1)
+    assert "the work was accepted" in await terminal.muster("worker", "dispute", good, expect=1)
+    await terminal.muster("worker", "dispute", good, "--key", "provider")  # who wants it all the same pays
+    assert (await pool.work(good)).status is WorkStatus.DISPUTED
