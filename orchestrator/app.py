@@ -46,6 +46,7 @@ from protocol.wire.runs import (
     SignedDispute,
     SlotRequest,
     Submission,
+    TrainerWish,
 )
 from protocol.wire.tasks import NewTask, TaskPatch
 from protocol.wire.uploads import UploadRequest
@@ -73,6 +74,7 @@ BODIES = (
     NewCheckpoint,
     SlotRequest,
     ReleasedSlots,
+    TrainerWish,
     Submission,
     Joining,
     SignedDispute,

@@ -11,7 +11,7 @@ from orchestrator.run_files import Links
 from orchestrator.runs.chain import Announced
 from orchestrator.runs.slots import Counted, SlotState
 from orchestrator.runs.steps import ask
-from orchestrator.store.runs import RunState, SlotRow, StepRow
+from orchestrator.store.runs import RunState, SlotRow, StepRow, TrainerFenced
 from protocol.clock import Clock
 from protocol.errors import Conflict, InvalidInput, NotFound, Unavailable
 from protocol.identifiers import Digest
@@ -24,6 +24,8 @@ from protocol.wire.runs import (
     RolloutStatus,
     RunView,
     StepView,
+    TrainerLease,
+    TrainerWish,
 )
 
 SHOWN_BEFORE = 4
@@ -58,6 +60,7 @@ class RunOwner:
 
         Raises:
             Conflict: It closes a step that no slots were leased for yet: closed steps never open again.
+            TrainerFenced: It comes from a trainer that is not the run's.
             Unavailable: Others change the run at the same time, again and again.
         """
         for _ in range(_TRIES):
@@ -85,6 +88,7 @@ class RunOwner:
                 now_ms=unix_ms(self._clock.now()),
                 demand=(demand.step, asked.demand, asked.rounds),
                 event=event,
+                trainer=demand.trainer,
             )
             if written:
                 row = (await self._store.steps([demand.step]))[demand.step]
@@ -105,6 +109,7 @@ class RunOwner:
 
         Raises:
             Conflict: The ledger does not name it with this digest, or a newer one is known.
+            TrainerFenced: It comes from a trainer that is not the run's.
             Unavailable: The chain is down.
         """
         announced = await self._desk.ledger.announced(new.version)
@@ -127,11 +132,23 @@ class RunOwner:
             news = (state.version, state.attempt) != (new.version, new.attempt)
             detail = f"version {new.version}, attempt {new.attempt}, digest {new.digest}"
             event = ("run.checkpoint", detail, actor) if news else ("", "", "")
-            if await self._store.change(state, fields, now_ms=unix_ms(self._clock.now()), event=event):
+            now_ms = unix_ms(self._clock.now())
+            if await self._store.change(state, fields, now_ms=now_ms, event=event, trainer=new.trainer):
                 adopted = checkpoint_of(await self._store.state())
                 if adopted is not None:
                     return adopted
         raise Unavailable("the run changes too fast", hint="try again")
+
+    async def hold(self, wish: TrainerWish) -> TrainerLease:
+        """Gives a trainer the run, or lets it keep it.
+
+        Raises:
+            TrainerFenced: Another one has it.
+        """
+        lease = await self._store.hold_trainer(wish.lease, holder=wish.holder, life_ms=wish.life_ms)
+        if not lease:
+            raise TrainerFenced("another trainer works on this run")
+        return TrainerLease(lease=lease, life_ms=wish.life_ms)
 
     async def fields_of(self, announced: Announced, *, units: int, relays: Sequence[str]) -> dict[str, str]:
         """A version as it stands in the run's state."""

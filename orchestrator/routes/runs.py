@@ -37,6 +37,8 @@ from protocol.wire.runs import (
     StepView,
     Submission,
     SubmissionReceipt,
+    TrainerLease,
+    TrainerWish,
 )
 
 router = APIRouter(prefix="/v1", tags=["run"])
@@ -141,6 +143,12 @@ async def demand(operator: RunOperator, request: Request) -> StepView:
 async def checkpoint(operator: RunOperator, request: Request) -> CheckpointRef:
     """Has slots leased for a version that the ledger names."""
     return await _owner(parts_of(request)).adopt(operator.read(NewCheckpoint), actor=operator.name)
+
+
+@router.put("/run/trainer", openapi_extra=body(TrainerWish))
+async def trainer(operator: RunOperator, request: Request) -> TrainerLease:
+    """Makes a trainer the only one of the run for a while; renewed or given up under the lease that it was answered."""
+    return await _owner(parts_of(request)).hold(operator.read(TrainerWish))
 
 
 @router.get("/run/rollouts")

@@ -68,6 +68,7 @@ NAMES = (
     "run_grant",
     "run_slot",
     "run_state",
+    "run_trainer",
     "transition",
     "upload",
     "verdict",

@@ -18,17 +18,29 @@ from orchestrator.runs.slots import Counted, Slot, SlotState
 from orchestrator.runs.steps import StepCount
 from orchestrator.store.database import Argument, Database
 from orchestrator.store.nodes import text_of
+from protocol.errors import Conflict
 from protocol.identifiers import Address, Digest, address
 from protocol.verdicts import Outcome
 
 MOST_UNITS = 1 << 52
 """Sums of units stay below it, so that a script's doubles hold them exactly."""
 
+
+class TrainerFenced(Conflict):
+    """A trainer that is not the run's trainer (any more) said something."""
+
+    code = "trainer-fenced"
+    default_hint = "one trainer works on a run: stop one of the two"
+
+
 NO_DIGEST = Digest("")
 """Where there is none yet."""
 
 LOOP = "run"
 """The loop whose lease guards what the ledger's events write."""
+
+TRAINER = "trainer"
+"""The trainer's lease, which is kept as a loop's: it guards what a trainer says."""
 
 FORGOTTEN_AT_ONCE = 200
 
@@ -137,6 +149,7 @@ class RunStore:
         demand: tuple[int, int, int] | None = None,
         event: tuple[str, str, str] = ("", "", ""),
         lease: str = "",
+        trainer: str = "",
     ) -> bool:
         """Writes fields of the state; False if somebody changed it since it was read, or the loop's lease was lost.
 
@@ -147,13 +160,33 @@ class RunStore:
             demand: A step, its demand and its rounds.
             event: Kind, detail and actor of an event of the pool.
             lease: Of the loop that writes; empty for a request.
+            trainer: The lease of the trainer that asks for it; empty for others.
+
+        Raises:
+            TrainerFenced: The trainer's lease is not, or no longer, the one that counts.
         """
         step, groups, rounds = ("", "", "") if demand is None else map(str, demand)
         pairs = [part for pair in fields.items() for part in pair]
         answer = await self._database.call(
-            "run_state", LOOP, lease, state.revision, now_ms, step, groups, rounds, *event, *pairs
+            "run_state",
+            TRAINER if trainer else LOOP,
+            trainer or lease,
+            state.revision,
+            now_ms,
+            step,
+            groups,
+            rounds,
+            *event,
+            *pairs,
         )
+        if trainer and answer == -1:
+            raise TrainerFenced("another trainer works on this run, or this one's lease ran out")
         return bool(answer == 1)
+
+    async def hold_trainer(self, lease: str, *, holder: str, life_ms: int) -> str:
+        """Takes or renews the trainer's lease; its value, or nothing if another trainer has it."""
+        answer = await self._database.call("run_trainer", holder, lease, life_ms)
+        return str(answer.decode())
 
     async def steps(self, steps: Sequence[int]) -> dict[int, StepRow]:
         """How steps stand."""

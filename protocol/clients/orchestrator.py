@@ -43,6 +43,8 @@ from protocol.wire.runs import (
     RolloutPage,
     RunView,
     StepView,
+    TrainerLease,
+    TrainerWish,
 )
 from protocol.wire.tasks import IDEMPOTENCY_HEADER, NewTask, Task, TaskPage, TaskPatch
 from protocol.wire.uploads import ObjectKey, ObjectLink
@@ -213,6 +215,14 @@ class OrchestratorClient(TypedClient):
         """
         answer = await self.call("PUT", "/v1/run/checkpoint", body=checkpoint, repeatable=True)
         return answer.read(CheckpointRef)
+
+    async def hold_trainer_lease(self, wish: TrainerWish) -> TrainerLease:
+        """Becomes the run's only trainer for a while, or stays it.
+
+        Raises:
+            Conflict: Another trainer has the run.
+        """
+        return (await self.call("PUT", "/v1/run/trainer", body=wish, repeatable=True)).read(TrainerLease)
 
     async def rollouts(self, *, step: int | None = None, status: str = "accepted") -> AsyncIterator[RolloutItem]:
         """Submitted files in lease order, page by page.

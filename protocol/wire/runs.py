@@ -54,6 +54,8 @@ class NewCheckpoint(WireModel):
     units_per_group: UnitsPerGroup
     """The most work units (generated tokens) that one group of this version may hold."""
     relays: Annotated[tuple[RelayUrl, ...], Field(max_length=MOST_RELAYS)] = ()
+    trainer: ShortText = ""
+    """The lease of the trainer that says so; empty for a person's word, which no lease stands against."""
 
 
 class CheckpointRef(WireModel):
@@ -103,6 +105,8 @@ class Demand(WireModel):
     groups: StepGroups
     closed: bool = False
     """The trainer has its batch: the step, and every one below it, wants nothing any more."""
+    trainer: ShortText = ""
+    """The lease of the trainer that says so; empty for a person's word."""
 
 
 class StepView(WireModel):
@@ -137,6 +141,27 @@ class RunView(WireModel):
     """What waits for the relayer."""
     paused: ShortText = ""
     """In words: why no slots are leased now, for instance an escrow that can't cover more; empty if they are."""
+
+
+# Who trains
+
+
+class TrainerWish(WireModel):
+    """Body of `PUT /v1/run/trainer`: a trainer wants to be the only one, or to stay it, or not to be it any more."""
+
+    holder: Identifier
+    """The trainer, over its restarts: made once."""
+    lease: ShortText = ""
+    """The lease that it has; empty when it begins."""
+    life_ms: Annotated[int, Field(ge=1, le=600_000)]
+    """How long it lasts unless it is renewed; 1 gives it up."""
+
+
+class TrainerLease(WireModel):
+    """Answer of `PUT /v1/run/trainer`. What a trainer says under an older lease is refused: it fences the run."""
+
+    lease: ShortText
+    life_ms: Annotated[int, Field(ge=1, le=600_000)]
 
 
 # Slots

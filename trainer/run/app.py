@@ -31,6 +31,7 @@ from trainer.run.evaluation import EvaluationProcess
 from trainer.run.files import FileRules
 from trainer.run.intake import Intake, step_folder
 from trainer.run.journal import Journal
+from trainer.run.lease import RunLease
 from trainer.run.lock import hold_state
 from trainer.run.loop import RunParts, TrainingRun
 from trainer.run.model_student import ModelStudent
@@ -195,6 +196,10 @@ async def _prepare(
 ) -> tuple[RunParts, RunState]:
     """Everything that the loop needs, with the student where the journal ends."""
     ledger, client, clock = links.ledger, links.client, links.clock
+    patience = Patience(clock=clock, longest=settings.patience)
+    lease = RunLease(client, folder=settings.state, clock=clock, patience=patience)
+    stack.push_async_callback(lease.give_up)
+    await lease.take()
     run, journal = run_id(settings.run), Journal(settings.state)
     about = {"run": run, "pool": str(settings.pool_id), "base": base.digest, "seed": str(settings.seed)}
     rules = FileRules(
@@ -204,7 +209,6 @@ async def _prepare(
     state = await asyncio.to_thread(
         resume, settings.state, student=student, recorded=recorded, rules=rules, about=about
     )
-    patience = Patience(clock=clock, longest=settings.patience)
     publisher = Publisher(
         settings.policies,
         journal=journal,
@@ -217,6 +221,7 @@ async def _prepare(
         relays=settings.relays,
         keep=settings.keep_versions,
         patience=patience,
+        lease=lease,
     )
     await _write_base(settings, base, publisher)
     verdicts = LedgerVerdicts(ledger, pool_id=settings.pool_id)
@@ -247,7 +252,8 @@ async def _prepare(
         candidates=base.candidates,
         journal=journal,
         publisher=publisher,
-        desk=DemandDesk(client, patience=patience),
+        desk=DemandDesk(client, patience=patience, lease=lease),
+        lease=lease,
         intake=intake,
         progress=progress,
         evaluation=evaluation,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from protocol.clients.orchestrator import OrchestratorClient
 from protocol.wire.runs import Demand, RunView, StepView
 from trainer.run.asynchrony import StepStanding, steps_to_open
+from trainer.run.lease import RunLease
 from trainer.run.patience import Patience
 
 
@@ -14,10 +17,12 @@ class DemandDesk:
     Args:
         client: The orchestrator.
         patience: Waits for it.
+        lease: Fences what is said.
     """
 
-    def __init__(self, client: OrchestratorClient, *, patience: Patience) -> None:
+    def __init__(self, client: OrchestratorClient, *, patience: Patience, lease: RunLease) -> None:
         self._client = client
+        self._lease = lease
         self._patience = patience
         self._stated: dict[int, int] = {}
 
@@ -47,11 +52,11 @@ class DemandDesk:
     async def raise_to(self, step: int, groups: int) -> None:
         """Asks for more of a step."""
         self._stated[step] = groups
-        await self._put(Demand(step=step, groups=groups))
+        await self._put(step, groups)
 
     async def close(self, step: int) -> None:
         """Wants nothing more of a step."""
-        await self._put(Demand(step=step, groups=0, closed=True))
+        await self._put(step, 0, closed=True)
         self._stated = {each: groups for each, groups in self._stated.items() if each > step}
 
     def forget(self) -> None:
@@ -64,11 +69,13 @@ class DemandDesk:
         if known is not None and known >= groups and (now is None or now.closed or now.demand >= groups):
             return
         self._stated[step] = max(groups, known or 0)
-        await self._put(Demand(step=step, groups=groups))
+        await self._put(step, groups)
 
-    async def _put(self, demand: Demand) -> StepView:
-        what = f"stating the demand of step {demand.step}"
-        return await self._patience(lambda: self._client.put_demand(demand), what=what)
+    async def _put(self, step: int, groups: int, *, closed: bool = False) -> None:
+        def put(lease: str) -> Awaitable[StepView]:
+            return self._client.put_demand(Demand(step=step, groups=groups, closed=closed, trainer=lease))
+
+        await self._patience(lambda: self._lease.say(put), what=f"stating the demand of step {step}")
 
 
 def standings(view: RunView) -> dict[int, StepStanding]:

@@ -34,6 +34,7 @@ from trainer.run.desk import DemandDesk, standings
 from trainer.run.evaluation import EvaluationProcess
 from trainer.run.intake import Intake, step_folder
 from trainer.run.journal import Batch, Journal
+from trainer.run.lease import RunLease
 from trainer.run.progress import Progress
 from trainer.run.publishing import Publisher
 from trainer.run.reporting import StepDone, StepTimes, step_facts
@@ -60,6 +61,7 @@ class RunParts:
     journal: Journal
     publisher: Publisher
     desk: DemandDesk
+    lease: RunLease
     intake: Callable[[int], Intake]
     progress: Progress
     evaluation: EvaluationProcess | None
@@ -329,6 +331,7 @@ class TrainingRun:
                 self._publishing = None
 
     def _raise_what_failed(self) -> None:
+        self._parts.lease.check()
         for task in (self._publishing, self._saving):
             if task is not None and task.done():
                 task.result()

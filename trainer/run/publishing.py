@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import structlog
@@ -19,9 +19,10 @@ from protocol.checkpoints import folder_files, version_digest
 from protocol.clients.orchestrator import OrchestratorClient
 from protocol.errors import Conflict
 from protocol.identifiers import Digest
-from protocol.wire.runs import NewCheckpoint, RunView
+from protocol.wire.runs import CheckpointRef, NewCheckpoint, RunView
 from trainer.errors import AnotherTrainer
 from trainer.run.journal import Journal, Written
+from trainer.run.lease import RunLease
 from trainer.run.patience import Patience
 
 _log = structlog.get_logger(__name__)
@@ -45,6 +46,7 @@ class Publisher:
         relays: Where versions can be fetched.
         keep: So many folders are left.
         patience: Waits for what is down.
+        lease: Fences what is said.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Publisher:
         relays: tuple[str, ...],
         keep: int,
         patience: Patience,
+        lease: RunLease,
     ) -> None:
         self._policies = policies
         self._journal = journal
@@ -73,6 +76,7 @@ class Publisher:
         self._relays = relays
         self._keep = keep
         self._patience = patience
+        self._lease = lease
 
     def digest(self, version: int) -> Digest | None:
         """The digest of a version of ours; None if it was not written."""
@@ -150,19 +154,23 @@ class Publisher:
         """Has slots leased for a version from now on.
 
         Raises:
-            AnotherTrainer: The orchestrator knows a newer one.
+            AnotherTrainer: The orchestrator knows a newer one, or the run is another trainer's.
         """
-        told = NewCheckpoint(
-            version=version,
-            attempt=0,
-            digest=self._written[version],
-            units_per_group=self._units_per_group,
-            relays=self._relays,
-        )
-        try:
-            adopted = await self._patience(
-                lambda: self._client.put_checkpoint(told), what=f"telling the orchestrator of version {version}"
+
+        def put(lease: str) -> Awaitable[CheckpointRef]:
+            told = NewCheckpoint(
+                version=version,
+                attempt=0,
+                digest=self._written[version],
+                units_per_group=self._units_per_group,
+                relays=self._relays,
+                trainer=lease,
             )
+            return self._client.put_checkpoint(told)
+
+        what = f"telling the orchestrator of version {version}"
+        try:
+            adopted = await self._patience(lambda: self._lease.say(put), what=what)
         except Conflict as error:
             if error.code != "checkpoint-goes-back":
                 raise

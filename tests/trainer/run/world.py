@@ -157,6 +157,12 @@ class TrainedPool:
             if leased.status_code == 200:
                 await self.work(SlotGrant.model_validate_json(leased.content))
 
+    async def lose_redis(self) -> None:
+        """Everything in Redis is gone; the node comes back with its next heartbeat."""
+        await self.run.pool.parts.redis.flushall()
+        self.run.chain.forget_position()
+        await self.run.pool.beat(self.node, pool_id=POOL)
+
     async def work(self, grant: SlotGrant) -> Digest:
         """Makes a slot's file, hands it in, has it carried and accepted."""
         lease = grant.lease.lease
@@ -215,6 +221,12 @@ class TrainedPool:
             ending.set()
             await self.worker
             self.worker = None
+
+
+async def until(so: Callable[[], bool]) -> None:
+    """Returns when something is so; the test's own limit ends it otherwise."""
+    while not so():  # noqa: ASYNC110 - there is no event to wait for: the trainer does not know that it is watched
+        await asyncio.sleep(0.02)
 
 
 def file_of(grant: SlotGrant) -> RolloutFile:

@@ -1,0 +1,52 @@
+"""Two trainers on one run: one is refused, whatever they share."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from protocol.identifiers import run_id
+from tests.ledger.client.conftest import POOL
+from tests.orchestrator.runs.edge import RUN, sha
+from tests.trainer.run.test_loop import lines
+from tests.trainer.run.world import TrainedPool, until
+from trainer.errors import AnotherTrainer
+
+
+async def test_a_second_trainer_is_refused_until_the_first_has_ended(pool: TrainedPool) -> None:
+    stop = asyncio.Event()
+    first = asyncio.create_task(pool.train(stop=stop))  # nobody works, so it waits for rollouts
+    await until(lambda: (pool.folder / "state" / "progress.jsonl").exists())
+    with pytest.raises(AnotherTrainer, match="a trainer works in"):
+        await pool.train()
+    with pytest.raises(AnotherTrainer, match="another trainer works on this run"):
+        await pool.train(state=pool.folder / "other-state", policies=pool.folder / "other-policies")
+    stop.set()
+    assert (await first).step == 0
+    ledger = await pool.world.as_("publisher")
+    await ledger.checkpoints.announce(pool_id=POOL, run=run_id(RUN), version=1, attempt=0, digest=sha(1))
+    with pytest.raises(AnotherTrainer, match="made none after 0"):
+        await pool.train()
+
+
+async def test_a_trainer_that_was_fenced_says_nothing_more_and_stops(pool: TrainedPool) -> None:
+    first = asyncio.create_task(pool.train())
+    await until(lambda: (pool.folder / "state" / "progress.jsonl").exists())
+    # Its lease ran out unnoticed, and another trainer has the run.
+    await pool.run.pool.parts.redis.delete(pool.run.pool.parts.database.key("lease:trainer"))
+    await pool.run.pool.owner("PUT", "/v1/run/trainer", {"holder": "ab" * 16, "life_ms": 60_000})
+    async with pool.working():
+        with pytest.raises(AnotherTrainer):
+            await first
+    assert lines(pool, "step") == []
+
+
+async def test_redis_is_lost_and_demand_and_version_are_said_again(pool: TrainedPool) -> None:
+    async with pool.working():
+        assert (await pool.train(steps=1)).step == 1
+        training = asyncio.create_task(pool.train(steps=3))
+        await until(lambda: len(lines(pool, "step")) == 2)
+        await pool.lose_redis()
+        assert (await training).step == 3
+    assert [line["step"] for line in lines(pool, "step")] == [0, 1, 2]

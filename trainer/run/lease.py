@@ -1,0 +1,129 @@
+"""The run's lease: while this trainer has it, what another one says to the orchestrator is refused.
+
+A trainer that begins gets a new lease at once if it had the last one; what still runs under that is fenced. The
+ledger's announcements fence what the orchestrator can't (a second orchestrator, a Redis that was lost).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from protocol.clients.orchestrator import OrchestratorClient
+from protocol.clock import Clock
+from protocol.errors import Conflict, MusterError
+from protocol.wire.runs import TrainerWish
+from trainer.errors import AnotherTrainer
+from trainer.files import write_whole
+from trainer.run.patience import Patience
+
+LIFE = timedelta(seconds=30)
+_HOLDER_FILE = "holder"
+_FENCED = "trainer-fenced"
+
+T = TypeVar("T")
+
+_log = structlog.get_logger(__name__)
+
+
+class RunLease:
+    """The lease of one trainer.
+
+    Args:
+        client: The orchestrator.
+        folder: The trainer's state directory: who it is stands there.
+        clock: Whose time is waited.
+        patience: Waits for the orchestrator at first.
+    """
+
+    def __init__(self, client: OrchestratorClient, *, folder: Path, clock: Clock, patience: Patience) -> None:
+        self._client = client
+        self._folder = folder
+        self._clock = clock
+        self._patience = patience
+        self._holder = ""
+        self._keeping: asyncio.Task[None] | None = None
+        self.value = ""
+        """What the trainer's requests carry."""
+        self.lost: AnotherTrainer | None = None
+        """Why the run is not this trainer's any more."""
+
+    async def take(self) -> None:
+        """Takes the lease, and keeps it until `give_up`.
+
+        Raises:
+            AnotherTrainer: Somebody else has it.
+            NotWritten: The state directory can't be written.
+        """
+        self._holder = await asyncio.to_thread(self._own_name)
+        await self._patience(self._hold, what="taking the run's lease")
+        if self.lost is not None:
+            raise self.lost
+        self._keeping = asyncio.create_task(self._keep())
+
+    async def give_up(self) -> None:
+        """Lets another trainer have the run at once; what can't be said now ends by itself."""
+        if self._keeping is None:
+            return
+        self._keeping.cancel()
+        await asyncio.gather(self._keeping, return_exceptions=True)
+        if self.lost is None and self.value:
+            wish = TrainerWish(holder=self._holder, lease=self.value, life_ms=1)
+            try:
+                await self._client.hold_trainer_lease(wish)
+            except MusterError as error:
+                _log.info("lease-not-given-up", why=error.detail)
+
+    async def say(self, put: Callable[[str], Awaitable[T]]) -> T:
+        """Says something under the lease; takes the lease anew if it ran out or was lost, and nobody took it.
+
+        Raises:
+            AnotherTrainer: Somebody did.
+        """
+        self.check()
+        try:
+            return await put(self.value)
+        except Conflict as error:
+            if error.code != _FENCED:
+                raise
+        await self._hold()
+        self.check()
+        return await put(self.value)
+
+    def check(self) -> None:
+        """Returns if the run is still ours, as far as is known.
+
+        Raises:
+            AnotherTrainer: It is not.
+        """
+        if self.lost is not None:
+            raise self.lost
+
+    async def _keep(self) -> None:
+        while self.lost is None:
+            await self._clock.sleep(LIFE / 3)
+            try:
+                await self._hold()
+            except MusterError as error:
+                _log.warning("lease-not-renewed", why=error.detail)
+
+    async def _hold(self) -> None:
+        wish = TrainerWish(holder=self._holder, lease=self.value, life_ms=int(LIFE.total_seconds() * 1000))
+        try:
+            self.value = (await self._client.hold_trainer_lease(wish)).lease
+        except Conflict as error:
+            if error.code != _FENCED:
+                raise
+            self.lost = AnotherTrainer(error.detail)
+
+    def _own_name(self) -> str:
+        path = self._folder / _HOLDER_FILE
+        if not path.exists():
+            write_whole(path, secrets.token_hex(16).encode())
+        return path.read_text().strip()
