@@ -17,7 +17,7 @@ from trainer.errors import AnotherTrainer
 async def test_a_second_trainer_is_refused_until_the_first_has_ended(pool: TrainedPool) -> None:
     stop = asyncio.Event()
     first = asyncio.create_task(pool.train(stop=stop))  # nobody works, so it waits for rollouts
-    await until(lambda: (pool.folder / "state" / "progress.jsonl").exists())
+    await until((pool.folder / "state" / "progress.jsonl").exists)
     with pytest.raises(AnotherTrainer, match="a trainer works in"):
         await pool.train()
     with pytest.raises(AnotherTrainer, match="another trainer works on this run"):
@@ -32,7 +32,7 @@ async def test_a_second_trainer_is_refused_until_the_first_has_ended(pool: Train
 
 async def test_a_trainer_that_was_fenced_says_nothing_more_and_stops(pool: TrainedPool) -> None:
     first = asyncio.create_task(pool.train())
-    await until(lambda: (pool.folder / "state" / "progress.jsonl").exists())
+    await until((pool.folder / "state" / "progress.jsonl").exists)
     # Its lease ran out unnoticed, and another trainer has the run.
     await pool.run.pool.parts.redis.delete(pool.run.pool.parts.database.key("lease:trainer"))
     await pool.run.pool.owner("PUT", "/v1/run/trainer", {"holder": "ab" * 16, "life_ms": 60_000})
