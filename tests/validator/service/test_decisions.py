@@ -71,7 +71,7 @@ DISPUTED = replace(JUDGED, status=WorkStatus.DISPUTED, disputer=THIRD)
         (ON_LEDGER, Kind.FIRST, NODE.address, NOW, Next.LEAVE),
         (ON_LEDGER, Kind.FIRST, PROVIDER, NOW, Next.LEAVE),
         (JUDGED, Kind.SECOND_LOOK, ME, NOW, Next.EXAMINE),
-        (JUDGED, Kind.SECOND_LOOK, OTHER, NOW, Next.DROP),
+        (JUDGED, Kind.SECOND_LOOK, OTHER, NOW, Next.LEAVE),  # another one on this Redis wanted it looked at
         (ON_LEDGER, Kind.SECOND_LOOK, ME, NOW, Next.DROP),
         (DISPUTED, Kind.SECOND_LOOK, ME, NOW, Next.DROP),
         (DISPUTED, Kind.DISPUTE, ME, NOW, Next.EXAMINE),

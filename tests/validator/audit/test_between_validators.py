@@ -1,0 +1,56 @@
+"""Two validators contradict each other and a third decides, each a whole service on a Redis of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from ledger.client.work import WorkStatus
+from ledger.events import WorkDisputed
+from protocol.verdicts import Outcome, ReasonCode
+from tests.ledger.client.conftest import POOL
+from tests.validator.conftest import PoolWithValidators, ValidatorUnderTest, concluded
+
+FORGED = concluded(Outcome.FORGED, ReasonCode.SAMPLING_REPLAY)
+
+
+async def look(validator: ValidatorUnderTest) -> int:
+    """Reads what others said, and examines what follows from it; how many verdicts the ledger took."""
+    await validator.looking.verdicts()
+    return await validator.judge()
+
+
+@pytest.mark.parametrize("first", [Outcome.ACCEPTED, Outcome.FORGED])
+async def test_a_wrong_verdict_is_overturned_by_the_services_themselves(
+    pool: PoolWithValidators, first: Outcome
+) -> None:
+    wrong, right, third = [
+        pool.validator(name, redis=number, looks_at_accepted=1, looks_at_refused=1)
+        for number, name in enumerate(("validator", "second", "third"), start=1)
+    ]
+    truth = Outcome.FORGED if first is Outcome.ACCEPTED else Outcome.ACCEPTED
+    answers = {Outcome.ACCEPTED: concluded(), Outcome.FORGED: FORGED}
+    wrong.examiner.otherwise = answers[first]
+    right.examiner.otherwise = third.examiner.otherwise = answers[truth]
+    key = await pool.submit()
+    assert await wrong.judge() == 1
+
+    assert await look(wrong) == 0  # nobody looks at its own
+    assert await look(right) == 0  # a second look is no verdict: it ends in a dispute
+    work = await pool.work(key)
+    assert (work.status, work.disputer) == (WorkStatus.DISPUTED, right.key.address)
+    (disputed,) = await (await pool.ledger()).history(WorkDisputed, pool_id=POOL)
+    kept = [each.name for each in (pool.directory / "objects").rglob("*")]
+    assert disputed.evidence_hash[2:] in kept, "the evidence is the second validator's own audit file"
+
+    for party in (wrong, right):
+        assert await look(party) == 0
+    assert await look(third) == 1
+    work = await pool.work(key)
+    assert (work.status, work.outcome) == (WorkStatus.FINAL, truth)
+    audit = await pool.audit(third, key)
+    assert audit.second_look
+    assert audit.draw is not None
+    assert audit.draw.share == 1
+    paid = await (await pool.ledger()).work.accrued(POOL, work.provider)
+    assert paid == (work.reward if truth is Outcome.ACCEPTED else 0)
+    assert [len(each.examiner.asked) for each in (wrong, right, third)] == [1, 1, 1]
