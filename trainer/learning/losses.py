@@ -3,7 +3,7 @@
     loss = -1/count * sum over tokens of weight * (term(ratio, advantage) - kl * distance + entropy * H)
 
 `weight` and `count` are the aggregation, `ratio` the importance weight, `advantage` what the answer was worth against
-others, `term` what becomes of ratio and advantage and which gradient flows. (RLAX, section 3, takes losses apart so.)
+others, `term` what becomes of ratio and advantage and which gradient flows. (RLAX takes losses apart so.)
 `count` is of the whole global batch and is divided by last, so that gradients of any parts of a batch add up to the
 gradient of the batch. Everything here takes tensors and returns tensors.
 
@@ -27,7 +27,7 @@ class Aggregation(StrEnum):
     """How much a token of an answer of T tokens weighs, and what the sum is divided by."""
 
     TOKENS = "tokens"
-    """1, by the tokens of the batch. DAPO section 3.3, INTELLECT-2 section 3.4."""
+    """1, by the tokens of the batch. DAPO section 3.3, INTELLECT-2 section 3."""
     GROUP_TOKENS = "group-tokens"
     """1 / tokens of its group, by the groups: DAPO's equation (8) to the letter."""
     ANSWERS = "answers"
@@ -74,7 +74,7 @@ class Advantage(StrEnum):
     GROUP_MEAN = "group-mean"
     """r - mean of its group: Dr. GRPO, INTELLECT-3."""
     LEAVE_ONE_OUT = "leave-one-out"
-    """r - mean of the others in its group: RLOO (Ahmadian et al., equation 8). 0 in a group of one."""
+    """r - mean of the others in its group: RLOO (Ahmadian et al.). 0 in a group of one."""
     BATCH = "batch"
     """(r - mean) / (std + 1e-6) of the whole batch: REINFORCE++."""
     GROUP_MEAN_BATCH = "group-mean-batch"
@@ -138,7 +138,7 @@ def ratios(
 
 
 def kept_answers(floor: float, *, ratio_n: torch.Tensor, answer_n: torch.Tensor, answers: int) -> torch.Tensor:
-    """Which answers have no token whose ratio is under the floor, bool [S]: INTELLECT-3 section 3.3."""
+    """Which answers have no token whose ratio is under the floor, bool [S]: INTELLECT-3 section 3."""
     low_s = torch.zeros(answers, dtype=torch.int64, device=ratio_n.device)
     return low_s.index_add(0, answer_n, (ratio_n.detach() < floor).long()) == 0
 
@@ -174,7 +174,7 @@ def clipped_term(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """min(min(ratio, cap) * A, clip(ratio, 1 - low, 1 + high) * A): PPO's, and INTELLECT-2's two-sided one with a cap.
 
-    Without the cap a negative advantage has no bound on its ratio (INTELLECT-2 section 3.4).
+    Without the cap a negative advantage has no bound on its ratio (INTELLECT-2 section 3).
 
     Returns:
         The term, and which tokens it gives no gradient, both [N].
@@ -193,7 +193,7 @@ def truncated_term(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """stop(clip(ratio, low, high)) * A * log pi: every token keeps a gradient, of bounded weight.
 
-    AIPO (LlamaRL section 4) bounds above only, CISPO (MiniMax-M1, equation 4) on both sides.
+    AIPO (LlamaRL) bounds above only, CISPO (MiniMax-M1, equation 4) on both sides.
 
     Returns:
         The term, and the tokens whose weight was bounded, both [N].
@@ -206,7 +206,7 @@ def truncated_term(
 def masked_term(
     *, ratio_n: torch.Tensor, advantage_n: torch.Tensor, low: float, high: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ratio * A where low <= ratio <= high, and nothing elsewhere: IcePop, as INTELLECT-3 section 3.3 has it.
+    """Ratio * A where low <= ratio <= high, and nothing elsewhere: IcePop, as INTELLECT-3 section 3 has it.
 
     Returns:
         The term, and the tokens that it leaves out, both [N].

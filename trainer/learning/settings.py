@@ -57,7 +57,7 @@ class LearningOptimiser(_Part):
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.99)
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
     clip: Annotated[float, Field(gt=0)] = 0.1
-    """The longest gradient that is followed (INTELLECT-2 section 3.5: 0.1 kept large models steady)."""
+    """The longest gradient that is followed (INTELLECT-2 section 3: 0.1 kept large models steady)."""
     largest_gradient: Annotated[float, Field(gt=0)] = 1e4
     """A longer gradient than this is no gradient: the step is skipped."""
     most_bad_steps: Annotated[int, Field(ge=0)] = 3
@@ -80,5 +80,4 @@ class LearningSettings(_Part):
     checkpoint_activations: bool = False
     """Computes each layer twice and keeps less in memory."""
     compile: bool = False
-    """Compiles each layer. Off: a compiled trainer and a plain sampler differ more, which collapsed a run of
-    INTELLECT-2's authors (section 3.5)."""
+    """Compiles each layer. Off: INTELLECT-2 (section 3) reports that compiled kernels made a run collapse."""

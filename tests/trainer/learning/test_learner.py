@@ -12,11 +12,13 @@ import pytest
 import torch
 
 from protocol.errors import InvalidInput
+from tests.rollouts.tiny import tiny_folder
 from tests.trainer.learning.made_groups import fresh, made_groups, with_own_logprobs
 from trainer.errors import TrainingDiverged
 from trainer.learning.groups import TrainingGroup
 from trainer.learning.learner import Learner
-from trainer.learning.settings import LearningSettings
+from trainer.learning.optimisers import make_optimisers
+from trainer.learning.settings import LearningOptimiser, LearningSettings, OptimiserKind
 
 BASE: dict[str, Any] = {"row_tokens": 64, "optimiser": {"learning_rate": 1e-3, "clip": 1.0}}
 
@@ -124,6 +126,17 @@ def test_every_optimiser_lowers_the_loss_of_its_batch_and_can_be_restored(llama:
     assert_same_weights(learner, again)
 
 
+@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+def test_muon_moves_matrices_inside_the_model_and_adamw_all_else(tmp_path: Path, kind: str) -> None:
+    """Qwen2's output layer is its embedding, and its projections have vectors besides."""
+    model = fresh(tiny_folder(tmp_path, kind=kind))
+    muon, adamw = make_optimisers(model, LearningOptimiser(kind=OptimiserKind.MUON))
+    names = {weight: name for name, weight in model.named_parameters()}
+    moved = [[names[weight] for group in each.param_groups for weight in group["params"]] for each in (muon, adamw)]
+    assert sorted(moved[0] + moved[1]) == sorted(names.values())
+    assert moved[0] == [name for name in names.values() if name.endswith("_proj.weight")]
+
+
 def test_a_state_of_another_model_is_refused(llama: Path, tmp_path: Path) -> None:
     state = learner_of(llama).state()
     short = {name: tensor[:1] for name, tensor in state.tensors.items()}
@@ -189,7 +202,7 @@ def test_the_reference_keeps_the_policy_near(llama: Path) -> None:
         Learner(fresh(llama), settings)
     free, held = learner_of(llama), Learner(fresh(llama), settings, reference=fresh(llama))
     watched = Learner(fresh(llama), LearningSettings.model_validate(BASE), reference=fresh(llama))
-    for step in range(12):
+    for step in range(6):
         free.learn(groups, step=step)
         far = watched.learn(groups, step=step).kl
         near = held.learn(groups, step=step).kl

@@ -78,13 +78,13 @@ LOG_PI = by_answer(PI)
 GEOMETRIC = [ratio.log().mean().exp() for ratio in RHO]
 
 PAPERS: dict[str, Any] = {
-    # INTELLECT-2 section 3.4: both bounds, all tokens of the batch alike
+    # INTELLECT-2 section 3: both bounds, all tokens of the batch alike
     "grpo": -sum(grpo(r, a, cap=4.0).sum() for r, a in zip(RHO, BY_GROUP, strict=True)) / 8,
     # DAPO section 3.1 and 3.3
     "dapo": -sum(grpo(r, a, 0.2, 0.28).sum() for r, a in zip(RHO, BY_GROUP, strict=True)) / 8,
     # Dr. GRPO section 3.2: neither |o| nor std; its code divides by the most tokens of an answer
     "dr-grpo": -sum(grpo(r, a).sum() / 1024 for r, a in zip(RHO, LESS_MEAN, strict=True)) / 4,
-    # RLOO, Ahmadian et al. equation 8: the reward less the mean of the others', times log pi of the whole answer
+    # RLOO, Ahmadian et al.: the reward less the mean of the others', times log pi of the whole answer
     "rloo": -sum(a * 2 * log.sum() for log, a in zip(LOG_PI, LESS_MEAN, strict=True)) / 4,
     # REINFORCE++: advantages of the whole batch, the surrogate of PPO, the mean of each answer
     "reinforce++": -sum(grpo(r, a).mean() for r, a in zip(RHO, normalised(REWARD).tolist(), strict=True)) / 4,
@@ -92,13 +92,13 @@ PAPERS: dict[str, Any] = {
         grpo(r, a).mean() for r, a in zip(RHO, normalised(torch.tensor(LESS_MEAN).double()).tolist(), strict=True)
     )
     / 4,
-    # LlamaRL section 4: min(pi/mu, 8) as a weight of the policy gradient
+    # LlamaRL: min(pi/mu, 8) as a weight of the policy gradient
     "aipo": -sum((r.clamp(max=8) * a * log).sum() for r, log, a in zip(RHO, LOG_PI, LESS_MEAN, strict=True)) / 8,
     # MiniMax-M1 equation 4
     "cispo": -sum((r.clamp(0, 5) * a * log).sum() for r, log, a in zip(RHO, LOG_PI, BY_GROUP, strict=True)) / 8,
     # GSPO equations 5 and 7: one ratio, one clip, for each answer
     "gspo": -sum(grpo(s, a, 3e-4, 4e-4) for s, a in zip(GEOMETRIC, BY_GROUP, strict=True)) / 4,
-    # INTELLECT-3 section 3.3
+    # INTELLECT-3 section 3
     "icepop": -sum((r * a)[(r >= 0.5) & (r <= 5)].sum() for r, a in zip(RHO, LESS_MEAN, strict=True)) / 8,
 }
 
