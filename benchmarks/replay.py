@@ -12,12 +12,12 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -25,15 +25,8 @@ from rich.table import Table
 from benchmarks.letters_model import changed, further, warm_up
 from benchmarks.rollout_files import as_file
 from protocol.identifiers import ZERO_DIGEST
-from rollouts.calibration import (
-    Limits,
-    LogprobLimits,
-    RolloutCalibration,
-    SamplingLimits,
-    float32_limits,
-    model_names,
-)
-from rollouts.checks import RowEvidence, gather
+from rollouts.calibration import Limits, model_names
+from rollouts.checks import gather
 from rollouts.engines.interface import Dtype, Engine, EngineName, SampleRequest
 from rollouts.engines.opening import open_engine
 from rollouts.environments import load_environment
@@ -41,14 +34,13 @@ from rollouts.model import read_model
 from rollouts.policy import Policy, load_policy
 from rollouts.samples import RolloutFile
 from rollouts.sampling.parameters import SamplingParameters
-from rollouts.sampling.replay import Replay, summarise
 from rollouts.tokenizer import FolderTokenizer
-from rollouts.toploc import TOPLOC, Aggregate, Arithmetic, Outcome, Thresholds, aggregate, judge
+from validator.calibration.figures import Figures
+from validator.calibration.limits import Pair, limits_around, merged
 
 FILES = int(os.environ.get("MUSTER_FILES", "32"))
 WARM_UP = int(os.environ.get("MUSTER_WARM_UP", "600"))
 GROUPS, EACH = 4, 16
-HEADROOM = 2.0
 RATE = 2e-4
 PLAIN = SamplingParameters(max_new_tokens=12)
 FRESH = b"\x99" * 32
@@ -89,39 +81,6 @@ def rows() -> Iterator[Row]:
     yield Row("another base", folder="other")
 
 
-@dataclass
-class Figures:
-    """What the files of a row show."""
-
-    replays: list[Replay]
-    files: list[Aggregate]
-    samples: list[Aggregate]
-    errors: list[np.ndarray[tuple[int], np.dtype[np.float64]]]
-
-    def add(self, file: RolloutFile, evidence: dict[int, RowEvidence]) -> None:
-        """Takes a file's in."""
-        self.replays.append(summarise(one.gaps for one in evidence.values() if one.gaps is not None))
-        self.files.append(aggregate(result for one in evidence.values() for result in one.proofs))
-        self.samples += [aggregate(one.proofs) for one in evidence.values()]
-        self.errors.append(
-            np.concatenate(
-                [np.abs(file.samples[row].logprobs.astype(np.float64) - one.logprobs) for row, one in evidence.items()]
-            )
-        )
-
-    def rejected(self, limits: Limits) -> tuple[int, int]:
-        """How many files replay, and proofs, reject."""
-        sampling = limits.sampling
-        by_replay = sum(
-            one.mismatches > sampling.mismatches(one.tokens)
-            or one.largest > sampling.largest
-            or one.largest_sum > sampling.largest_sum
-            for one in self.replays
-        )
-        by_proofs = sum(judge(one, limits.file).outcome is not Outcome.PASSED for one in self.files)
-        return by_replay, by_proofs
-
-
 def main() -> None:
     """Measures, prints, and writes the calibration."""
     torch.set_num_threads(1)
@@ -137,12 +96,12 @@ def main() -> None:
         entries = calibrate(measured, folders["version"])
     show(measured, entries)
     if len(sys.argv) > 1:
-        Path(sys.argv[1]).write_bytes(RolloutCalibration(entries=tuple(entries.values())).to_json())
+        Path(sys.argv[1]).write_bytes(merged(None, entries.values()).to_json())
 
 
 def measure(row: Row, folders: dict[str, Path], policy: Policy) -> Figures:
     """Generates and verifies the files of one row."""
-    figures = Figures([], [], [], [])
+    figures = Figures()
     engine = open_engine(row.engine, dtype=row.dtype, device="cpu", max_batch=row.batch)
     engine.load(folders[row.folder], version=ZERO_DIGEST)
     for number in range(FILES):
@@ -174,69 +133,41 @@ def _seed(number: int) -> bytes:
     return number.to_bytes(32, "big")
 
 
-Key = tuple[Arithmetic, Arithmetic]
-
-
-def key_of(row: Row) -> Key:
+def pair_of(row: Row) -> Pair:
     """What a calibration's entry is for."""
-    return Arithmetic(engine=row.engine, dtype=row.dtype), Arithmetic(engine=EngineName.TORCH, dtype=row.verifier)
+    return Pair.of(row.engine, row.dtype, verified_in=row.verifier)
 
 
-def calibrate(measured: list[tuple[Row, Figures]], folder: Path) -> dict[Key, Limits]:
+def calibrate(measured: list[tuple[Row, Figures]], folder: Path) -> dict[Pair, Limits]:
     """An entry for each pair of engine and type, from all honest rows of it."""
-    entries: dict[Key, Limits] = {}
+    honest: defaultdict[Pair, Figures] = defaultdict(Figures)
+    for row, figures in measured:
+        if row.honest:
+            honest[pair_of(row)].extend(figures)
     model = model_names(read_model(folder), digest=ZERO_DIGEST)[1]
-    floor = float32_limits((model,))
-    for key in {key_of(row) for row, _ in measured if row.honest}:
-        honest = [figures for row, figures in measured if row.honest and key_of(row) == key]
-        files = [one for figures in honest for one in figures.files]
-        samples = [one for figures in honest for one in figures.samples]
-        errors = [one for figures in honest for one in figures.errors]
-        entries[key] = Limits(
-            model=model,
-            codec=TOPLOC.name,
-            prover=key[0],
-            verifier=key[1],
-            sample=_at_least(Thresholds.around(samples, headroom=HEADROOM), floor.sample),
-            file=_at_least(Thresholds.around(files, headroom=HEADROOM), floor.file),
-            samples=len(samples),
-            files=len(files),
-            sampling=SamplingLimits.around([one for figures in honest for one in figures.replays], headroom=HEADROOM),
-            logprobs=LogprobLimits(
-                mean=max(floor.logprobs.mean, HEADROOM * max(float(one.mean()) for one in errors)),
-                largest=max(floor.logprobs.largest, HEADROOM * max(float(one.max()) for one in errors)),
-            ),
-            headroom=HEADROOM,
-        )
-    return dict(sorted(entries.items(), key=lambda entry: str(entry[0])))
+    return {pair: limits_around(figures, model=model, pair=pair) for pair, figures in honest.items()}
 
 
-def _at_least(measured: Thresholds, floor: Thresholds) -> Thresholds:
-    """Figures of few files may be 0 by luck; what float32 is allowed is never too much."""
-    return Thresholds(**{name: max(value, getattr(floor, name)) for name, value in measured})
-
-
-def show(measured: list[tuple[Row, Figures]], entries: dict[Key, Limits]) -> None:
+def show(measured: list[tuple[Row, Figures]], entries: dict[Pair, Limits]) -> None:
     """Prints the table."""
     table = Table(title=f"{FILES} files of {GROUPS * EACH} answers each; warm-up of {WARM_UP} steps")
     columns = ("generated by", "verified in", "not the draw", "largest gap", "largest sum", "logprob, largest")
     for column in (*columns, "proofs, mean units", "worst", "rejected: replay", "proofs"):
         table.add_column(column, justify="left" if column in columns[:2] else "right")
     for row, figures in measured:
-        tokens = sum(one.tokens for one in figures.replays)
-        rejected = figures.rejected(entries[key_of(row)])
-        share = sum(one.mismatches for one in figures.replays) / tokens
+        rejected = figures.rejected(entries[pair_of(row)])
+        share = figures.mismatches / figures.tokens
         table.add_row(row.name, row.verifier.value, f"{share:.2%}", *_rest(figures), *map(str, rejected))
     Console(width=170).print(table)
 
 
 def _rest(figures: Figures) -> tuple[str, ...]:
     return (
-        f"{max(one.largest for one in figures.replays):.3g}",
-        f"{max(one.largest_sum for one in figures.replays):.3g}",
-        f"{max(float(one.max()) for one in figures.errors):.2g}",
-        f"{np.mean([one.figures.distance_mean for one in figures.files]):.3g}",
-        f"{max(one.figures.distance_worst for one in figures.files):.3g}",
+        f"{figures.largest_gap:.3g}",
+        f"{figures.largest_sum:.3g}",
+        f"{figures.largest_error:.2g}",
+        f"{figures.mean_distance:.3g}",
+        f"{figures.worst_distance:.3g}",
     )
 
 

@@ -15,6 +15,7 @@ from cli.configuration import Configuration
 from cli.connection import run
 from cli.output import JsonOption, say, show_json
 from cli.validator_audit import audit_log
+from cli.validator_calibrate import calibrate
 from cli.validator_status import show_parked, show_status
 from protocol.clients import ServiceLocation
 from protocol.clients.base import TypedClient
@@ -36,6 +37,9 @@ class Decision(StrEnum):
 
     ACCEPTED = "accepted"
     REJECTED = "rejected"
+
+
+app.command()(calibrate)
 
 
 @app.command()

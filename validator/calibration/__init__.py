@@ -1,0 +1,7 @@
+"""What honest work shows, measured: the limits of statistical checks for a model, an engine and a type.
+
+honest    files as honest nodes make them, of any engine, type and batch size
+figures   what a verifier measures of them
+limits    from figures to the entries of a calibration
+measuring all of it for one version
+"""

@@ -1,0 +1,97 @@
+"""What prefills of files show: the figures that limits are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollouts.calibration import Limits
+from rollouts.checks import RowEvidence
+from rollouts.samples import RolloutFile
+from rollouts.sampling.replay import Replay, summarise
+from rollouts.toploc import Aggregate, Outcome, aggregate, judge
+
+
+@dataclass(slots=True)
+class Figures:
+    """Of any number of files.
+
+    Args:
+        replays: One for each file.
+        files: Their proofs, one for each file.
+        samples: Their proofs, one for each row.
+        errors: Of log-probabilities, one array for each file.
+    """
+
+    replays: list[Replay] = field(default_factory=list)
+    files: list[Aggregate] = field(default_factory=list)
+    samples: list[Aggregate] = field(default_factory=list)
+    errors: list[NDArray[np.float64]] = field(default_factory=list)
+
+    def add(self, file: RolloutFile, evidence: Mapping[int, RowEvidence]) -> None:
+        """Takes a file's in."""
+        self.replays.append(summarise(one.gaps for one in evidence.values() if one.gaps is not None))
+        self.files.append(aggregate(result for one in evidence.values() for result in one.proofs))
+        self.samples += [aggregate(one.proofs) for one in evidence.values()]
+        self.errors.append(
+            np.concatenate(
+                [np.abs(file.samples[row].logprobs.astype(np.float64) - one.logprobs) for row, one in evidence.items()]
+            )
+        )
+
+    def extend(self, others: Figures) -> None:
+        """Takes the figures of other files in."""
+        self.replays += others.replays
+        self.files += others.files
+        self.samples += others.samples
+        self.errors += others.errors
+
+    @property
+    def tokens(self) -> int:
+        """Of all files."""
+        return sum(one.tokens for one in self.replays)
+
+    @property
+    def mismatches(self) -> int:
+        """Tokens that are not the draw."""
+        return sum(one.mismatches for one in self.replays)
+
+    @property
+    def largest_gap(self) -> float:
+        """Of one token."""
+        return max(one.largest for one in self.replays)
+
+    @property
+    def largest_sum(self) -> float:
+        """Of one row's gaps."""
+        return max(one.largest_sum for one in self.replays)
+
+    @property
+    def largest_error(self) -> float:
+        """Of one token's log-probability."""
+        return max(float(one.max()) for one in self.errors)
+
+    @property
+    def mean_distance(self) -> float:
+        """Of proofs, in units of the last place, over all files."""
+        return float(np.mean([one.figures.distance_mean for one in self.files]))
+
+    @property
+    def worst_distance(self) -> float:
+        """Of one proof."""
+        return max(one.figures.distance_worst for one in self.files)
+
+    def rejected(self, limits: Limits) -> tuple[int, int]:
+        """How many files replay, and proofs, reject."""
+        sampling = limits.sampling
+        by_replay = sum(
+            one.mismatches > sampling.mismatches(one.tokens)
+            or one.largest > sampling.largest
+            or one.largest_sum > sampling.largest_sum
+            for one in self.replays
+        )
+        by_proofs = sum(judge(one, limits.file).outcome is not Outcome.PASSED for one in self.files)
+        return by_replay, by_proofs

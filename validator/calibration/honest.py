@@ -1,0 +1,69 @@
+"""Files of a version as honest nodes make them; their seeds are nobody's."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST
+from rollouts.checks import CheckedVersion
+from rollouts.engines.interface import Completion, Engine
+from rollouts.plan import PlannedGroup, SlotPlan
+from rollouts.samples import RolloutFile, Sample, SlotHeader
+
+_TAG = b"muster-calibration-v1"
+
+
+def seed_of(number: int) -> bytes:
+    """The seed of a file: another than any slot has, and the same in every measurement."""
+    return hashlib.sha256(_TAG + number.to_bytes(8, "big")).digest()
+
+
+def honest_files(
+    version: CheckedVersion, engine: Engine, *, files: int, groups: int
+) -> Iterator[tuple[bytes, RolloutFile]]:
+    """Generates files with an engine that holds the version; each with its seed. Rewards are left out.
+
+    Raises:
+        MusterError: The engine failed, or the version can't be sampled.
+    """
+    for number in range(files):
+        plan = version.planner.plan(seed_of(number), groups=groups)
+        drawn = engine.generate(plan.requests(), version.recipe.sampling.parameters)
+        yield plan.seed, file_of(version, engine, plan, {one.sample: one for one in drawn})
+
+
+def file_of(version: CheckedVersion, engine: Engine, plan: SlotPlan, drawn: Mapping[int, Completion]) -> RolloutFile:
+    """The file of a slot that was drawn."""
+    header = SlotHeader(
+        run=ZERO_DIGEST,
+        step=0,
+        index=0,
+        node=ZERO_ADDRESS,
+        checkpoint=version.digest,
+        environment=version.recipe.environment.name,
+        environment_version=version.environment.version,
+        engine=engine.name,
+        dtype=engine.dtype,
+    )
+    rows: Sequence[Sample] = [_sample(group, drawn[number]) for group in plan.groups for number in group.samples]
+    return RolloutFile(header, tuple(rows))
+
+
+def _sample(group: PlannedGroup, completion: Completion) -> Sample:
+    return Sample(
+        group=group.group,
+        sample=completion.sample,
+        prompt_index=group.prompt.index,
+        prompt_tokens=np.array(group.tokens, np.int32),
+        output_tokens=np.array(completion.tokens, np.int32),
+        logprobs=completion.logprobs,
+        finish=completion.finish,
+        task_reward=0.0,
+        length_penalty=0.0,
+        reward=0.0,
+        target_length=group.prompt.target_length,
+        proofs=completion.proofs,
+    )

@@ -1,0 +1,73 @@
+"""From figures of honest files to the limits that others are held to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rollouts.calibration import Limits, LogprobLimits, RolloutCalibration, SamplingLimits, float32_limits
+from rollouts.engines.interface import Dtype, EngineName
+from rollouts.toploc import TOPLOC, Arithmetic, Thresholds
+from validator.calibration.figures import Figures
+
+HEADROOM = 2.0
+"""Limits are the largest honest figures times this. Of n files a next one is beyond the largest once in n + 1 times;
+beyond twice the largest, rarely indeed."""
+
+ENOUGH_FILES = 32
+"""Fewer say little about the largest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Who generates, and who checks."""
+
+    prover: Arithmetic
+    verifier: Arithmetic
+
+    @classmethod
+    def of(cls, engine: EngineName, dtype: Dtype, *, verified_in: Dtype) -> Pair:
+        """A prover that is checked by torch."""
+        verifier = Arithmetic(engine=EngineName.TORCH, dtype=verified_in)
+        return cls(Arithmetic(engine=engine, dtype=dtype), verifier)
+
+
+def limits_around(honest: Figures, *, model: str, pair: Pair, headroom: float = HEADROOM) -> Limits:
+    """The largest honest figures, times the headroom, and never less than float32 is allowed.
+
+    Raises:
+        InvalidInput: There are no files, or a proof in them is malformed.
+    """
+    floor = float32_limits((model,))
+    return Limits(
+        model=model,
+        codec=TOPLOC.name,
+        prover=pair.prover,
+        verifier=pair.verifier,
+        sample=_at_least(Thresholds.around(honest.samples, headroom=headroom), floor.sample),
+        file=_at_least(Thresholds.around(honest.files, headroom=headroom), floor.file),
+        samples=len(honest.samples),
+        files=len(honest.files),
+        sampling=SamplingLimits.around(honest.replays, headroom=headroom),
+        logprobs=LogprobLimits(
+            mean=max(floor.logprobs.mean, headroom * max(float(one.mean()) for one in honest.errors)),
+            largest=max(floor.logprobs.largest, headroom * honest.largest_error),
+        ),
+        headroom=headroom,
+    )
+
+
+def merged(before: RolloutCalibration | None, entries: Iterable[Limits]) -> RolloutCalibration:
+    """A calibration with these entries, and those of another one that they do not replace."""
+    kept = () if before is None else before.entries
+    every = {_key(one): one for one in (*kept, *entries)}
+    return RolloutCalibration(entries=tuple(every[key] for key in sorted(every)))
+
+
+def _key(one: Limits) -> tuple[str, ...]:
+    return one.model, one.codec, one.prover.engine, one.prover.dtype, one.verifier.engine, one.verifier.dtype
+
+
+def _at_least(measured: Thresholds, floor: Thresholds) -> Thresholds:
+    """Figures of few files may be 0 by luck; what float32 is allowed is never too much."""
+    return Thresholds(**{name: max(value, getattr(floor, name)) for name, value in measured})

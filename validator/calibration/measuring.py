@@ -1,0 +1,129 @@
+"""Measures one version: honest files of every engine, type and batch size at hand, checked in every type."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from protocol.errors import InvalidInput
+from rollouts.calibration import Limits, model_names
+from rollouts.checks import CheckedVersion, gather, open_version
+from rollouts.engines.interface import Dtype, EngineName
+from rollouts.engines.opening import open_engine
+from rollouts.policy import Policy, load_policy
+from validator.calibration.figures import Figures
+from validator.calibration.honest import honest_files
+from validator.calibration.limits import HEADROOM, Pair, limits_around
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What is to be measured.
+
+    Args:
+        model: A version's folder, with its recipe: honest work is work on its prompts.
+        engines: That generate.
+        dtypes: That they compute in. Each is checked in itself and in float32.
+        batches: The most answers that grow at once; honest nodes have machines of all sizes.
+        files: For each engine, type and batch size.
+        groups: Of each file.
+        headroom: Of the limits.
+        device: Of both sides; None for an accelerator if there is one.
+    """
+
+    model: Path
+    engines: tuple[EngineName, ...] = (EngineName.TORCH,)
+    dtypes: tuple[Dtype, ...] = (Dtype.FLOAT32, Dtype.BFLOAT16)
+    batches: tuple[int, ...] = (64, 1)
+    files: int = 32
+    groups: int = 4
+    headroom: float = HEADROOM
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way to generate honestly."""
+
+    engine: EngineName
+    dtype: Dtype
+    batch: int
+
+    def __str__(self) -> str:
+        return f"{self.engine.value} in {self.dtype.value}, batch {self.batch}"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One entry, and what it was made of."""
+
+    limits: Limits
+    figures: Figures
+
+
+def measure(wanted: Measurement, *, progress: Progress) -> list[Measured]:
+    """Generates, checks, and draws the limits.
+
+    Raises:
+        InvalidInput: Nothing is to be measured.
+        NotFound: An engine is not installed here.
+        MusterError: The version can't be used, or a machine's memory ends.
+    """
+    if not wanted.engines or not wanted.dtypes or not wanted.batches or wanted.files < 1:
+        raise InvalidInput("nothing is to be measured", hint="give an engine, a type, a batch size and files")
+    version = open_version(wanted.model)
+    name = model_names(version.model, digest=version.digest)[1]
+    figures: defaultdict[Pair, Figures] = defaultdict(Figures)
+    for engine in wanted.engines:
+        for dtype in wanted.dtypes:
+            for batch in wanted.batches:
+                way = Way(engine=engine, dtype=dtype, batch=batch)
+                for pair, found in _of_way(wanted, version, way, progress):
+                    figures[pair].extend(found)
+    return [
+        Measured(limits_around(found, model=name, pair=pair, headroom=wanted.headroom), found)
+        for pair, found in figures.items()
+    ]
+
+
+def _of_way(
+    wanted: Measurement, version: CheckedVersion, way: Way, progress: Progress
+) -> Iterator[tuple[Pair, Figures]]:
+    """The figures of one way to generate, for each type that checks it."""
+    pairs = [Pair.of(way.engine, way.dtype, verified_in=checked) for checked in _checked_in(way.dtype)]
+    found = {pair: Figures() for pair in pairs}
+    policies = {pair: _policy(version, pair.verifier.dtype, wanted.device) for pair in pairs}
+    engine = open_engine(way.engine, dtype=way.dtype, device=wanted.device, max_batch=way.batch)
+    try:
+        engine.load(version.folder, version=version.digest)
+        files = honest_files(version, engine, files=wanted.files, groups=wanted.groups)
+        for number, (seed, file) in enumerate(files, start=1):
+            for pair in pairs:
+                evidence = gather(
+                    policies[pair],
+                    file,
+                    range(len(file.samples)),
+                    seed=seed,
+                    parameters=version.recipe.sampling.parameters,
+                )
+                found[pair].add(file, evidence)
+            if number in {1, wanted.files} or number % 8 == 0:
+                progress(f"{way}: {number} of {wanted.files} files")
+    finally:
+        engine.close()
+    yield from found.items()
+
+
+def _checked_in(dtype: Dtype) -> Sequence[Dtype]:
+    return (dtype,) if dtype is Dtype.FLOAT32 else (dtype, Dtype.FLOAT32)
+
+
+def _policy(version: CheckedVersion, dtype: Dtype, device: str | None) -> Policy:
+    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    return load_policy(version.folder, dtype=dtype, device=where)
