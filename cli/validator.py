@@ -26,6 +26,7 @@ from validator.settings import ValidatorSettings
 from validator.views import ParkedList, Resolve, StatusView, Unparked
 
 app.command(name="audit-log")(audit_log)
+app.command()(calibrate)
 
 TOKEN_VARIABLE = "MUSTER_VALIDATOR_TOKEN"  # noqa: S105 - the variable's name
 
@@ -37,9 +38,6 @@ class Decision(StrEnum):
 
     ACCEPTED = "accepted"
     REJECTED = "rejected"
-
-
-app.command()(calibrate)
 
 
 @app.command()

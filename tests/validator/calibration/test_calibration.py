@@ -1,0 +1,84 @@
+"""Honest work is measured, limits stand around it, and the file grows by what each machine has measured."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from cli.main import app, mount
+from protocol.errors import InvalidInput
+from rollouts.calibration import FLOAT32_SAMPLING, RolloutCalibration
+from rollouts.engines.interface import Dtype, EngineName
+from rollouts.toploc import Outcome, judge
+from tests.rollouts.made import as_version
+from tests.rollouts.tiny import tiny_folder
+from validator.calibration.limits import Pair, merged
+from validator.calibration.measuring import Measured, Measurement, measure
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return as_version(tiny_folder(tmp_path_factory.mktemp("version") / "model")).folder
+
+
+@pytest.fixture(scope="module")
+def measured(model: Path) -> list[Measured]:
+    said: list[str] = []
+    found = measure(Measurement(model=model, batches=(8, 3), files=2, groups=2), progress=said.append)
+    assert said[0] == "torch in float32, batch 8: 1 of 2 files"
+    return found
+
+
+def test_every_type_is_checked_in_itself_and_in_float32(measured: list[Measured]) -> None:
+    pairs = {(one.limits.prover.dtype, one.limits.verifier.dtype) for one in measured}
+    single, half = Dtype.FLOAT32, Dtype.BFLOAT16
+    assert pairs == {(single, single), (half, half), (half, single)}
+    assert {(one.limits.files, one.limits.samples) for one in measured} == {(4, 32)}
+
+
+def test_what_was_measured_is_within_its_own_limits_by_the_headroom(measured: list[Measured]) -> None:
+    for one in measured:
+        limits = one.limits
+        assert one.figures.rejected(limits) == (0, 0)
+        assert all(judge(sample, limits.sample).outcome is Outcome.PASSED for sample in one.figures.samples)
+        assert limits.logprobs.largest >= 2 * one.figures.largest_error
+        assert limits.sampling.largest >= max(FLOAT32_SAMPLING.largest, 2 * one.figures.largest_gap)
+
+
+def test_entries_of_other_machines_stay_and_the_same_ones_are_replaced(measured: list[Measured]) -> None:
+    entries = [one.limits for one in measured]
+    elsewhere = entries[0].model_copy(
+        update={"prover": Pair.of(EngineName.VLLM, Dtype.FLOAT32, verified_in=Dtype.FLOAT32).prover}
+    )
+    before = merged(None, [elsewhere, entries[1].model_copy(update={"files": 1})])
+    after = merged(before, entries)
+    assert len(after.entries) == 4
+    assert elsewhere in after.entries
+    assert {one.files for one in after.entries} == {4}
+    assert RolloutCalibration.from_json(after.to_json()) == after
+
+
+def test_nothing_to_measure_is_said(model: Path) -> None:
+    with pytest.raises(InvalidInput):
+        measure(replace(Measurement(model=model), batches=()), progress=print)
+
+
+def test_the_command_writes_the_file_and_says_where_another_interpreter_is_needed(model: Path, tmp_path: Path) -> None:
+    mount(["validator"])
+    out = tmp_path / "calibration.json"
+    asked = ["validator", "calibrate", "--model", str(model), "--dtypes", "float32", "--samples", "4", "--groups", "1"]
+    done = CliRunner().invoke(app, [*asked, "--batches", "4", "--out", str(out), "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)[0]["files"] == 1
+    assert len(RolloutCalibration.read(out).entries) == 1
+    assert "fewer than 32 files" in done.stderr
+    refused = CliRunner().invoke(app, [*asked, "--engines", "vllm"])
+    assert refused.exit_code == 1
+    assert "environment of its own" in refused.stderr
