@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.utils import get_total_norm
@@ -33,11 +32,12 @@ from trainer.errors import TrainingDiverged
 from trainer.learning.batch import Answers, Counts, answers_of
 from trainer.learning.groups import TrainingGroup
 from trainer.learning.layout import Rows, lay_out
-from trainer.learning.losses import COUNTED, distances, kept_answers, logprobs_and_entropies, ratios
+from trainer.learning.losses import COUNTED, logprobs_and_entropies
 from trainer.learning.measures import LearnedStep, Sums
+from trainer.learning.objective import objective_of
 from trainer.learning.optimisers import make_optimisers, set_learning_rate
 from trainer.learning.passes import answer_logits, checkpoint_activations, layers_of
-from trainer.learning.settings import LearningSettings, OldPolicy
+from trainer.learning.settings import LearningSettings
 from trainer.learning.sharding import check_same_batch, own_share, shard
 from trainer.schedules import learning_rate
 from trainer.training_state import restore_training, training_tensors, whole
@@ -200,7 +200,15 @@ class Learner:
                 f"{self._bad_in_a_row} steps in a row gave no usable gradient, the last one step {self._step}: loss "
                 f"{loss}, gradient {length}"
             )
-        return self._report(bad=bad, loss=loss, length=length, rate=rate)
+        return self._sums.report(
+            counts=self._counts,
+            step=self._step,
+            bad=bad,
+            loss=loss,
+            gradient_norm=length,
+            learning_rate=rate,
+            seconds=self._seconds,
+        )
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Copies of all weights on the CPU, in float32; sharded ones are gathered, so every process must call this."""
@@ -226,51 +234,28 @@ class Learner:
 
     def _add_rows(self, rows: Rows, answers: Answers, *, counts: bool) -> None:
         """Adds the gradient of some rows; without counting it, for the company of processes that have more rows."""
-        settings, algorithm = self._settings, self._settings.algorithm
         picked = answers.pick(torch.from_numpy(rows.answers), self._model.device)
-        logits_nv = answer_logits(self._model, rows, dtype=settings.dtype)
-        logprob_n, entropy_n = logprobs_and_entropies(logits_nv, picked.token_n, temperature=self._temperature)
-        old_n = picked.sampler_n if settings.old_policy == OldPolicy.SAMPLER else logprob_n.detach()
-        ratio_n = ratios(
-            algorithm.importance,
+        logprob_n, entropy_n = self._logprobs(self._model, rows, picked)
+        reference_n = None
+        if self._reference is not None:
+            with torch.no_grad():
+                reference_n, _ = self._logprobs(self._reference, rows, picked)
+        found = objective_of(
+            self._settings.algorithm,
+            picked,
             logprob_n=logprob_n,
-            old_n=old_n,
-            answer_n=picked.answer_n,
-            length_s=picked.length_s,
+            entropy_n=entropy_n,
+            reference_n=reference_n,
+            old_policy=self._settings.old_policy,
         )
-        term_n, stopped_n = algorithm.term.of(ratio_n=ratio_n, logprob_n=logprob_n, advantage_n=picked.advantage_n)
-        kept_s = kept_answers(
-            algorithm.rollout_floor, ratio_n=ratio_n, answer_n=picked.answer_n, answers=len(picked.length_s)
-        )
-        objective_n = torch.where(kept_s[picked.answer_n], term_n, 0.0)
-        distance_n = self._distances(rows, picked, logprob_n)
-        if distance_n is not None and algorithm.kl:
-            objective_n = objective_n - algorithm.kl * distance_n
-        if algorithm.entropy:
-            objective_n = objective_n + algorithm.entropy * entropy_n
-        objective = (picked.weight_n * objective_n).sum()
-        loss: Any = -objective if counts else objective * 0.0
+        loss: Any = -found.total if counts else found.total * 0.0
         loss.backward()
         if counts:
-            self._sums.add_rows(
-                objective=objective,
-                logprob_n=logprob_n,
-                sampler_n=picked.sampler_n,
-                ratio_n=ratio_n,
-                entropy_n=entropy_n,
-                distance_n=distance_n,
-                stopped_n=stopped_n,
-                masked_answers=int((~kept_s).sum()),
-                rows_tokens=rows.tokens.size,
-            )
+            self._sums.add(found, sampler_n=picked.sampler_n, rows_tokens=rows.tokens.size)
 
-    def _distances(self, rows: Rows, picked: Answers, logprob_n: torch.Tensor) -> torch.Tensor | None:
-        if self._reference is None:
-            return None
-        with torch.no_grad():
-            logits_nv = answer_logits(self._reference, rows, dtype=self._settings.dtype)
-            reference_n, _ = logprobs_and_entropies(logits_nv, picked.token_n, temperature=self._temperature)
-        return distances(self._settings.algorithm.distance, logprob_n=logprob_n, reference_n=reference_n)
+    def _logprobs(self, model: PreTrainedModel, rows: Rows, picked: Answers) -> tuple[torch.Tensor, torch.Tensor]:
+        logits_nv = answer_logits(model, rows, dtype=self._settings.dtype)
+        return logprobs_and_entropies(logits_nv, picked.token_n, temperature=self._temperature)
 
     @property
     def _processes(self) -> int:
@@ -291,31 +276,3 @@ class Learner:
     def _forget_gradients(self) -> None:
         for optimiser in self._optimisers:
             optimiser.zero_grad(set_to_none=True)
-
-    def _report(self, *, bad: bool, loss: float, length: float, rate: float) -> LearnedStep:
-        sums, tokens = self._sums, self._counts.tokens
-        rewards = np.array(sums.rewards, dtype=np.float64)
-        return LearnedStep(
-            step=self._step,
-            bad=bad,
-            loss=loss,
-            reward_mean=float(rewards.mean()),
-            reward_std=float(rewards.std()),
-            entropy=sums.entropy / tokens,
-            kl=None if self._reference is None else sums.distance / tokens,
-            clip_fraction=sums.stopped / tokens,
-            masked_answers=round(sums.masked_answers),
-            ratio_mean=sums.ratio / tokens,
-            ratio_max=sums.largest_ratio,
-            sampler_gap=sums.gap / tokens,
-            sampler_kl=sums.divergence / tokens,
-            gradient_norm=length,
-            learning_rate=rate,
-            groups=self._counts.groups,
-            answers=self._counts.answers,
-            tokens=tokens,
-            length_mean=tokens / self._counts.answers,
-            length_max=sums.longest,
-            rows_tokens=round(sums.rows_tokens),
-            seconds=self._seconds,
-        )

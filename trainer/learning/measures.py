@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
+from trainer.learning.batch import Counts
 from trainer.learning.losses import MOST_LOG_RATIO, Distance, distances
+from trainer.learning.objective import Objective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,19 @@ class LearnedStep:
         return self.tokens / self.seconds if self.seconds else math.inf
 
 
+_SUMMED = (
+    "objective",
+    "entropy",
+    "distance",
+    "stopped",
+    "masked_answers",
+    "ratio",
+    "gap",
+    "divergence",
+    "rows_tokens",
+)
+
+
 @dataclass(slots=True)
 class Sums:
     """Sums over the tokens that one process has learned from."""
@@ -82,66 +98,77 @@ class Sums:
     divergence: float = 0.0
     rows_tokens: float = 0.0
     largest_ratio: float = 0.0
+    watches_distance: bool = False
     rewards: list[float] = field(default_factory=list)
     longest: int = 0
 
-    def add_rows(
-        self,
-        *,
-        objective: torch.Tensor,
-        logprob_n: torch.Tensor,
-        sampler_n: torch.Tensor,
-        ratio_n: torch.Tensor,
-        entropy_n: torch.Tensor,
-        distance_n: torch.Tensor | None,
-        stopped_n: torch.Tensor,
-        masked_answers: int,
-        rows_tokens: int,
-    ) -> None:
+    def add(self, found: Objective, *, sampler_n: torch.Tensor, rows_tokens: int) -> None:
         """Adds what some rows gave. All of it is read at once, so that an accelerator is waited for once."""
         with torch.no_grad():
-            log_ratio_n = (logprob_n - sampler_n).clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO)
-            zero = torch.zeros((), device=logprob_n.device)
+            log_ratio_n = (found.logprob_n - sampler_n).clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO)
+            nothing = torch.zeros_like(log_ratio_n)
             read = torch.stack(
                 [
-                    objective.detach(),
-                    entropy_n.sum(),
-                    zero if distance_n is None else distance_n.sum(),
-                    stopped_n.sum().float(),
-                    ratio_n.sum(),
+                    found.total.detach(),
+                    found.entropy_n.sum(),
+                    (nothing if found.distance_n is None else found.distance_n).sum(),
+                    found.stopped_n.sum().float(),
+                    (~found.kept_s).sum().float(),
+                    found.ratio_n.sum(),
                     log_ratio_n.abs().sum(),
-                    distances(Distance.K3, logprob_n=-log_ratio_n, reference_n=torch.zeros_like(log_ratio_n)).sum(),
-                    ratio_n.max(),
+                    distances(Distance.K3, logprob_n=-log_ratio_n, reference_n=nothing).sum(),
+                    found.ratio_n.max(),
                 ]
             ).tolist()
-        self.objective += read[0]
-        self.entropy += read[1]
-        self.distance += read[2]
-        self.stopped += read[3]
-        self.ratio += read[4]
-        self.gap += read[5]
-        self.divergence += read[6]
-        self.largest_ratio = max(self.largest_ratio, read[7])
-        self.masked_answers += masked_answers
-        self.rows_tokens += rows_tokens
+        self.watches_distance |= found.distance_n is not None
+        for name, value in zip(_SUMMED, [*read[:-1], rows_tokens], strict=True):
+            setattr(self, name, getattr(self, name) + value)
+        self.largest_ratio = max(self.largest_ratio, read[-1])
 
     def all_reduce(self, device: torch.device) -> None:
         """Adds up what all processes have; rewards and lengths are those of the global batch already."""
-        names = [
-            "objective",
-            "entropy",
-            "distance",
-            "stopped",
-            "masked_answers",
-            "ratio",
-            "gap",
-            "divergence",
-            "rows_tokens",
-        ]
-        values = torch.tensor([getattr(self, name) for name in names], dtype=torch.float64, device=device)
+        values = torch.tensor([getattr(self, name) for name in _SUMMED], dtype=torch.float64, device=device)
         largest = torch.tensor(self.largest_ratio, dtype=torch.float64, device=device)
         torch.distributed.all_reduce(values)
         torch.distributed.all_reduce(largest, op=torch.distributed.ReduceOp.MAX)
-        for name, value in zip(names, values.tolist(), strict=True):
+        for name, value in zip(_SUMMED, values.tolist(), strict=True):
             setattr(self, name, value)
         self.largest_ratio = largest.item()
+
+    def report(
+        self,
+        *,
+        counts: Counts,
+        step: int,
+        bad: bool,
+        loss: float,
+        gradient_norm: float,
+        learning_rate: float,
+        seconds: float,
+    ) -> LearnedStep:
+        """What the step was like."""
+        rewards = np.array(self.rewards, dtype=np.float64)
+        return LearnedStep(
+            step=step,
+            bad=bad,
+            loss=loss,
+            reward_mean=float(rewards.mean()),
+            reward_std=float(rewards.std()),
+            entropy=self.entropy / counts.tokens,
+            kl=self.distance / counts.tokens if self.watches_distance else None,
+            clip_fraction=self.stopped / counts.tokens,
+            masked_answers=round(self.masked_answers),
+            ratio_mean=self.ratio / counts.tokens,
+            ratio_max=self.largest_ratio,
+            sampler_gap=self.gap / counts.tokens,
+            sampler_kl=self.divergence / counts.tokens,
+            gradient_norm=gradient_norm,
+            learning_rate=learning_rate,
+            groups=counts.groups,
+            answers=counts.answers,
+            tokens=counts.tokens,
+            length_mean=counts.tokens / counts.answers,
+            length_max=self.longest,
+            rows_tokens=round(self.rows_tokens),
+            seconds=seconds,
+        )

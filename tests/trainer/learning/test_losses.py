@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from trainer.learning.algorithms import Algorithm, ClippedTerm, algorithm_names
+from trainer.learning.batch import Answers
 from trainer.learning.losses import (
     COUNTED,
     Advantage,
@@ -22,13 +23,13 @@ from trainer.learning.losses import (
     advantages,
     clipped_term,
     distances,
-    kept_answers,
     logprobs_and_entropies,
     masked_term,
     ratios,
     token_weights,
     truncated_term,
 )
+from trainer.learning.objective import objective_of
 
 LENGTH = torch.tensor([3, 1, 2, 2])
 GROUP = torch.tensor([0, 0, 1, 1])
@@ -42,20 +43,23 @@ RATIOS = st.floats(0.0078125, 50, width=32)
 WORTH = st.floats(-3, 3, width=32, allow_subnormal=False)
 
 
-def loss_of(algorithm: Algorithm, logprob_n: torch.Tensor, old_n: torch.Tensor = OLD) -> torch.Tensor:
-    """The loss of the four answers above, put together from its parts as the learner does."""
-    ratio_n = ratios(algorithm.importance, logprob_n=logprob_n, old_n=old_n, answer_n=ANSWER, length_s=LENGTH)
+def loss_of(algorithm: Algorithm, logprob_n: torch.Tensor, old_n: torch.Tensor = OLD, **more: Any) -> torch.Tensor:
+    """The loss of the four answers above."""
     advantage_s = advantages(algorithm.advantage, reward_s=REWARD, group_s=GROUP)
-    term_n, _ = algorithm.term.of(ratio_n=ratio_n, logprob_n=logprob_n, advantage_n=advantage_s[ANSWER])
-    kept_s = kept_answers(algorithm.rollout_floor, ratio_n=ratio_n, answer_n=ANSWER, answers=4)
     weight_s = token_weights(
-        algorithm.aggregation,
+        algorithm.aggregation, length_s=LENGTH, group_length_s=torch.tensor([4] * 4), fixed=algorithm.fixed_length
+    )
+    answers = Answers(
+        token_n=torch.zeros(8, dtype=torch.int64),
+        sampler_n=old_n,
+        answer_n=ANSWER,
+        weight_n=weight_s.double()[ANSWER],
+        advantage_n=advantage_s[ANSWER],
         length_s=LENGTH,
-        group_length_s=torch.tensor([4, 4, 4, 4]),
-        fixed=algorithm.fixed_length,
-    ).double()
-    weighted_n = weight_s[ANSWER] * torch.where(kept_s[ANSWER], term_n, 0.0)
-    return -weighted_n.sum() / COUNTS[COUNTED[algorithm.aggregation]]
+    )
+    given = {"entropy_n": torch.zeros(8), "reference_n": None} | more
+    found = objective_of(algorithm, answers, logprob_n=logprob_n, **given)
+    return -found.total / COUNTS[COUNTED[algorithm.aggregation]]
 
 
 def by_answer(values: torch.Tensor) -> list[torch.Tensor]:
@@ -112,6 +116,15 @@ def test_every_named_algorithm_was_checked() -> None:
     assert set(algorithm_names()) - set(PAPERS) == {"intellect-2"}
     preset = Algorithm(name="intellect-2")
     assert (preset.entropy, preset.kl, preset.term) == (1e-4, 1e-3, ClippedTerm(low=0.2, high=0.2, cap=4.0))
+
+
+def test_distance_and_entropy_weigh_what_they_are_told_to() -> None:
+    """INTELLECT-2: its clipped loss, plus 0.001 of GRPO's distance, less 0.0001 of the entropy."""
+    reference_n, entropy_n = OLD - 0.3, torch.arange(8).double()
+    ratio_n = (reference_n - PI).exp()
+    expected = PAPERS["grpo"] + 1e-3 * (ratio_n - 1 - ratio_n.log()).mean() - 1e-4 * entropy_n.mean()
+    found = loss_of(Algorithm(name="intellect-2"), PI, reference_n=reference_n, entropy_n=entropy_n)
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("name", ["grpo", "dapo", "dr-grpo", "reinforce++", "gspo", "icepop"])
