@@ -16,7 +16,8 @@ from cli.connection import (
     run,
 )
 from cli.keys import resolve_address
-from cli.output import JsonOption, say, show_fields, warn
+from cli.output import JsonOption, say, show_fields, show_json, warn
+from cli.pool_economics import audit_stages, forgeries, show_audits
 from ledger.amounts import format_amount, parse_amount
 from ledger.client.pools import Roles, Terms
 from ledger.economics import explain_economics
@@ -197,17 +198,26 @@ def economics(
     context: typer.Context,
     units: Annotated[int, typer.Option(min=1, help="Work units of a typical submission.")] = 4096,
     open_work: Annotated[int, typer.Option(min=1, help="Submissions of one node that wait for their verdict.")] = 8,
+    rows: Annotated[int, typer.Option(min=1, max=4096, help="Rows (samples) of a typical submission.")] = 64,
     pool: PoolOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a work unit pays, and why forging one does not: the stake inequality with the pool's own numbers."""
+    """Show what a work unit pays, and why forging one does not: the stake inequality with the pool's own numbers.
+
+    And what the audits add: how much of a node's rows is computed again by its age, and what forging some gains.
+    """
 
     async def command() -> None:
         pool_id = chosen_pool(context.obj, pool)
         async with open_ledger(context.obj) as ledger:
             terms, escrow = await ledger.pools.terms(pool_id), await ledger.pools.escrow(pool_id)
         found = explain_economics(terms, escrow, units=units, open_work=open_work)
-        show_fields(found.raw() if as_json else found.lines(), as_json=as_json)
+        by_age, forged = audit_stages(found), forgeries(found, rows=rows)
+        if as_json:
+            show_json({**found.raw(), "audited_by_age": by_age, "row_forgeries": forged})
+            return
+        show_fields(found.lines(), as_json=False)
+        show_audits(by_age, forged)
 
     run(command())
 
