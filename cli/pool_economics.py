@@ -11,6 +11,8 @@ from validator.audit.deterrence import RowForgery, Stage, row_forgery, stages
 from validator.audit.draw import BASIS_POINTS
 from validator.audit.rate import RatePolicy
 
+_MILLIONTH = 10**12
+
 
 def audit_stages(economics: Economics) -> tuple[Stage, ...]:
     """How much of a node's files is computed again, by a validator with the policy that it has by default."""
@@ -36,8 +38,13 @@ def show_audits(found: Sequence[Stage], forged: Sequence[RowForgery], policy: Ra
     say(f"after any failure: all rows for {policy.trial_after_failure} clean verdicts; validators may ask for more")
     say("")
     say(f"forging some rows of each file of {forged[0].rows}, at the floor:")
-    rows = [(each.forged, _percent(each.caught), f"{format_amount(each.gain)} MUST per submission") for each in forged]
+    rows = [(each.forged, _percent(each.caught), f"{_rounded(each.gain)} MUST per submission") for each in forged]
     show_table(("forged_rows", "caught", "gains on average"), rows, as_json=False, empty="")
+
+
+def _rounded(amount: int) -> str:
+    """To a millionth, in favour of the forger."""
+    return format_amount(-(-amount // _MILLIONTH) * _MILLIONTH)
 
 
 def _percent(share: float) -> str:
