@@ -64,7 +64,7 @@ class Published:
 
 
 class Writing:
-    """A version that is being written through the origin.
+    """A version that is being written through the origin: what is whole of it is published behind the writer's back.
 
     Args:
         folder: Where its files are written.
@@ -76,21 +76,51 @@ class Writing:
         """What it became, after the end of the `async with` block."""
         self._folder = folder
         self._publication = publication
+        self._grown: dict[str, int | None] = {}
+        """Files with news, in the order of their first; with the size that they will have."""
+        self._publishing: asyncio.Task[None] | None = None
 
     async def write(self, path: str, data: bytes | bytearray | memoryview, *, expected: int | None = None) -> None:
-        """Adds to a file of the version, and publishes what is whole of it.
+        """Adds to a file of the version; returns when it is written. It is published as soon as it is hashed.
 
         Args:
             path: Of the file, in the version.
             data: What to add at its end.
             expected: Bytes the file will have, if known; said at the first call, readers reserve the room at once.
+
+        Raises:
+            MusterError: What was written before could not be published.
         """
         await asyncio.to_thread(_append, self._folder / check_path(path), data)
-        await self._publication.advance(path, expected=expected)
+        self._grown[path] = self._grown.get(path) if expected is None else expected
+        if self._publishing is None or self._publishing.done():
+            await self.catch_up()
+            self._publishing = asyncio.create_task(self._publish())
 
     async def end(self, path: str) -> None:
         """Says that a file is complete; those for which it is not said end with the version."""
+        await self.catch_up()
         await self._publication.advance(path, ended=True)
+
+    async def catch_up(self) -> None:
+        """Returns when all that is whole is published.
+
+        Raises:
+            MusterError: It could not be.
+        """
+        if self._publishing is not None:
+            await asyncio.shield(self._publishing)
+
+    async def leave(self) -> None:
+        """Publishes nothing more."""
+        if self._publishing is not None:
+            self._publishing.cancel()
+            await asyncio.gather(self._publishing, return_exceptions=True)
+
+    async def _publish(self) -> None:
+        while self._grown:
+            path = next(iter(self._grown))
+            await self._publication.advance(path, expected=self._grown.pop(path))
 
 
 class Origin:
@@ -171,7 +201,11 @@ class Origin:
         folder.mkdir(parents=True)
         publication = self.begin(version, folder=folder, base=base)
         writing = Writing(folder, publication)
-        yield writing
+        try:
+            yield writing
+            await writing.catch_up()
+        finally:
+            await writing.leave()
         writing.published = await self.finish(publication)
 
     async def publish_folder(

@@ -18,9 +18,10 @@ from shardcast.authoring import Author
 from shardcast.extensions import BLOCK, FileEnd, FileEntry, Shard, Whole
 from shardcast.holding import Holding
 
-BATCH_BLOCKS = 8
-"""Blocks that one extension announces at most while there are more: few enough that the first leaves at once, enough
-that signing and waking readers costs little."""
+FIRST_BLOCKS = 4
+BATCH_BLOCKS = 16
+"""Blocks that a file's first extension announces at most, and each later one: few enough that the first leaves at once,
+enough that signing, checking and asking for them costs little beside them."""
 
 Kind = Literal["full", "delta"]
 
@@ -144,7 +145,8 @@ class Publication:
                     hint="a version's files may only be added to; write it again as a new attempt",
                 )
             usable = available if ended else available // BLOCK * BLOCK
-            while size < min(usable, BATCH_BLOCKS * BLOCK):
+            most = BATCH_BLOCKS if progress.at else FIRST_BLOCKS
+            while size < min(usable, most * BLOCK):
                 piece = self._buffer[: min(BLOCK, usable - size)]
                 read = os.preadv(file.fileno(), [piece], progress.at + size)
                 if read != len(piece):

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 
 from shardcast.manifest import BlockSpan
 
+GATHERING_S = 0.05
+"""Seconds that a few blocks may wait for more to be asked for with them, while another request is on its way."""
+
 
 @dataclass(eq=False, slots=True)
 class Claim:
@@ -41,6 +44,7 @@ class Schedule:
         self._span_blocks = span_blocks
         self._waiting: deque[BlockSpan] = deque()
         self._claims: list[Claim] = []
+        self._gathering_since: float | None = None
         self.missing = 0
         """Blocks that are not here yet, asked for or not."""
 
@@ -64,23 +68,30 @@ class Schedule:
             else:
                 self._waiting.append(span)
 
-    def claim(self, now: float, *, connections: int = 1) -> Claim | None:
-        """Takes the next blocks; None if somebody was sent for each.
+    def claim(self, now: float, *, connections: int = 1, growing: bool = False) -> Claim | None:
+        """Takes the next blocks; None if somebody was sent for each, or a few of them wait for more.
 
         Args:
             now: Monotonic time in seconds.
-            connections: How many share what is left; one, while more is still to be announced.
+            connections: How many share what is left.
+            growing: Whether more is still to be announced. Then a request takes all there is, and while one is on its
+                way the next is not made for a few blocks: many small ones would cost more than the bytes.
         """
-        if not self._waiting:
+        if not self._waiting or (growing and self._gathers(now)):
             return None
+        self._gathering_since = None
         span = self._waiting.popleft()
         # The end of a version is shared out, so that the connections end together.
         ready = span.count + sum(each.count for each in self._waiting)
-        most = max(1, min(self._span_blocks, -(-ready // connections)))
+        most = max(1, min(self._span_blocks, -(-ready // (1 if growing else connections))))
         if span.count > most:
             self._waiting.appendleft(BlockSpan(span.file, span.first + most, span.count - most))
             span = BlockSpan(span.file, span.first, most)
         return self._start(Claim(span, now))
+
+    def next_gathered(self) -> float | None:
+        """When what waits for more will have waited enough; None if nothing does."""
+        return None if self._gathering_since is None else self._gathering_since + GATHERING_S
 
     def hedge(self, now: float, *, after: float) -> Claim | None:
         """A second claim on the blocks of the one that has brought nothing for longest; None if none is late.
@@ -129,6 +140,13 @@ class Schedule:
         others = {block for each in self._claims if each.span.file == claim.span.file for block in each.left}
         for span in reversed(claim.span.without(set(_all(claim.span)) - claim.left | others)):
             self._waiting.appendleft(span)
+
+    def _gathers(self, now: float) -> bool:
+        if not self._claims or sum(span.count for span in self._waiting) >= self._span_blocks:
+            return False
+        if self._gathering_since is None:
+            self._gathering_since = now
+        return now - self._gathering_since < GATHERING_S
 
     def _start(self, claim: Claim) -> Claim:
         claim.left = set(_all(claim.span))

@@ -257,9 +257,7 @@ class Transfer:
         peer = self._draw(without=set())
         if peer is None:
             return None
-        # While a version grows, a request takes all there is: many small ones would cost more than the bytes.
-        sharing = self._pace.connections if self.holding.manifest.sealed else 1
-        claim = self._schedule.claim(now, connections=sharing)
+        claim = self._schedule.claim(now, connections=self._pace.connections, growing=not self.holding.manifest.sealed)
         if claim is None and len(self._peers.urls) > 1:
             claim = self._schedule.hedge(now, after=self._upstream.patience.hedge.total_seconds())
             if claim is not None and claim.hedge_of is not None:
@@ -398,6 +396,7 @@ class Transfer:
         now = self._clock.monotonic()
         moments = [
             self._schedule.next_hedge(after=self._upstream.patience.hedge.total_seconds()),
+            self._schedule.next_gathered(),
             self._peers.next_return(now),
             min(self._lacking.values(), default=None),
         ]

@@ -97,13 +97,22 @@ async def _origin(source: Path, folder: Path, size: int) -> None:
         began = time.monotonic()
         say(began=began)
         timeline: list[tuple[float, int]] = []
+        watching = asyncio.create_task(_watch(origin, timeline))
         with source.open("rb") as file:
             async with origin.publish(version=VERSION) as writing:
                 while piece := await asyncio.to_thread(file.read, PIECE):
                     await writing.write(FILE, piece, expected=size)
-                    timeline.append((time.monotonic(), file.tell()))
-        say(timeline=timeline)
+        watching.cancel()
+        say(timeline=[*timeline, (time.monotonic(), size)])
         await asyncio.to_thread(sys.stdin.readline)
+
+
+async def _watch(origin: Origin, timeline: list[tuple[float, int]]) -> None:
+    """Notes how much is published, again and again."""
+    while True:
+        holding = origin.shelf.get(VERSION)
+        timeline.append((time.monotonic(), 0 if holding is None else holding.held))
+        await asyncio.sleep(0.005)
 
 
 async def _relay(upstream: int, folder: Path) -> None:

@@ -74,6 +74,40 @@ def test_a_request_is_as_long_as_allowed_and_the_end_is_shared_out() -> None:
     assert counts == [8, 6, 3, 2, 1]
 
 
+def test_a_few_blocks_of_a_growing_version_wait_for_more_while_a_request_is_on_its_way() -> None:
+    schedule = Schedule(span_blocks=8)
+    schedule.announce([BlockSpan(0, 0, 2)])
+    first = schedule.claim(0.0, growing=True)
+    assert first is not None
+    schedule.announce([BlockSpan(0, 2, 3)])
+    assert schedule.claim(1.0, growing=True) is None
+    assert schedule.next_gathered() == pytest.approx(1.05)
+    schedule.announce([BlockSpan(0, 5, 5)])
+    enough = schedule.claim(1.01, growing=True)
+    assert enough is not None
+    assert (enough.span, schedule.next_gathered()) == (BlockSpan(0, 2, 8), None)
+
+
+def test_a_few_blocks_wait_for_more_no_longer_than_a_moment_nor_when_nothing_is_on_its_way() -> None:
+    schedule = Schedule(span_blocks=8)
+    schedule.announce([BlockSpan(0, 0, 2)])
+    first = schedule.claim(0.0, growing=True)
+    schedule.announce([BlockSpan(0, 2, 3)])
+    assert schedule.claim(1.0, growing=True) is None
+    late = schedule.claim(1.06, growing=True)
+    assert late is not None
+    assert late.span == BlockSpan(0, 2, 3)
+    schedule.announce([BlockSpan(0, 5, 1)])
+    for claim in (first, late):
+        assert claim is not None
+        for block in list(claim.left):
+            schedule.brought(claim, block, 1.1)
+        schedule.give_up(claim)
+    alone = schedule.claim(1.1, growing=True)
+    assert alone is not None
+    assert alone.span == BlockSpan(0, 5, 1)
+
+
 def test_the_claim_that_brought_nothing_for_longest_is_hedged_once() -> None:
     schedule = Schedule(span_blocks=4)
     schedule.announce([BlockSpan(0, 0, 8)])
@@ -105,7 +139,12 @@ def test_every_block_comes_whatever_fails_and_none_is_lost_or_counted_twice(
     for now in range(200):
         act = chance.choice(["claim", "hedge", "bring", "bring", "give up"])
         if act in {"claim", "hedge"} and len(claims) < 4:
-            claim = schedule.claim(now, connections=3) if act == "claim" else schedule.hedge(now, after=1.0)
+            growing = chance.random() < 0.5
+            claim = (
+                schedule.claim(now, connections=3, growing=growing)
+                if act == "claim"
+                else schedule.hedge(now, after=1.0)
+            )
             claims += [] if claim is None else [claim]
         elif act == "bring" and claims:
             bring_one(schedule, chance.choice(claims), here, now)

@@ -57,6 +57,20 @@ async def test_a_client_has_blocks_before_the_trainer_has_written_the_next(
     assert read_folder(fetched.path) == {"model.safetensors": data}
 
 
+async def test_a_writer_is_told_that_what_it_wrote_could_not_be_published(origin: Origin) -> None:
+    async def spoil_and_go_on() -> None:
+        async with origin.publish(version=4) as writing:
+            await writing.write("model.safetensors", bytes(2 * BLOCK))
+            await writing.catch_up()
+            (origin.folder / ".shardcast" / "files" / "4" / "model.safetensors").write_bytes(b"")
+            await writing.write("model.safetensors", b"more")
+            await writing.write("other", b"and more")
+
+    with pytest.raises(InvalidInput, match="became shorter"):
+        await spoil_and_go_on()
+    assert origin.newest is None
+
+
 async def test_the_newer_attempt_at_a_version_takes_the_place_of_one_that_was_never_sealed(
     origin: Origin, client_of: Clients, tmp_path: Path
 ) -> None:

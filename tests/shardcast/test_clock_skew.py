@@ -1,0 +1,73 @@
+"""What is newest is the ledger's word, so a machine whose clock is hours off fetches like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from protocol.clock import SystemClock
+from shardcast.client import Client
+from shardcast.freshness import Announced
+from shardcast.origin import Origin
+from shardcast.relay import Relay
+from tests.shardcast.conftest import QUICK, RUN_NAME, content, read_folder, write_folder
+from tests.shardcast.manifests import PUBLISHER
+
+Clients = Callable[..., Client]
+
+
+class Skewed(SystemClock):
+    """A machine whose wall clock is off; its seconds are as long as anybody's."""
+
+    def __init__(self, hours: float) -> None:
+        self._off = timedelta(hours=hours)
+
+    def now(self) -> datetime:
+        """The wrong time."""
+        return super().now() + self._off
+
+
+class Ledger:
+    """Names one version after the other as the newest."""
+
+    def __init__(self) -> None:
+        self.announced: Announced | None = None
+
+    async def latest(self) -> Announced | None:
+        """The newest of them."""
+        return self.announced
+
+
+@pytest.mark.parametrize(("of_relay", "of_client"), [(-9, 7), (30, -30), (0, 24 * 400)])
+async def test_a_client_whose_clock_is_hours_off_fetches_what_the_ledger_names(
+    of_relay: float, of_client: float, tmp_path: Path, stack: AsyncExitStack, client_of: Clients
+) -> None:
+    origin = await stack.enter_async_context(
+        Origin(tmp_path / "origin", run=RUN_NAME, key=PUBLISHER, clock=Skewed(of_client / 2))
+    )
+    relay = await stack.enter_async_context(
+        Relay(
+            tmp_path / "relay",
+            upstreams=[origin.url],
+            run=RUN_NAME,
+            signer=PUBLISHER.address,
+            patience=QUICK,
+            clock=Skewed(of_relay),
+        )
+    )
+    ledger = Ledger()
+    client = await stack.enter_async_context(
+        client_of(relay.url, announcements=ledger, clock=Skewed(of_client), allow_plain_http=True)
+    )
+    for version in (1, 2):
+        files = content(version, size=(1 << 20) + version)
+        published = await origin.publish_folder(version, write_folder(tmp_path / f"source{version}", files))
+        ledger.announced = Announced(version, published.attempt, published.digest)
+        latest = await client.latest()
+        fetched = await client.fetch(latest.version, tmp_path / "to")
+        assert (latest.version, fetched.digest) == (version, published.digest)
+        assert read_folder(fetched.path) == files
