@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from rollouts.policy import Policy
 from rollouts.prefill import Answer, Rows, prefill
 from rollouts.samples import RolloutFile
 from rollouts.sampling.drawing import log_sums, scale
+from rollouts.sampling.likelihood import surprise
 from rollouts.sampling.noise import row_keys, stream
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.replay import Gaps, gaps_of_rows
@@ -27,11 +28,15 @@ class RowEvidence:
         proofs: One result for each interval.
         logprobs: float32 [T], its own log-probabilities of the recorded tokens.
         gaps: The replay; None if the seed is not known.
+        excess: float32 [T], of the recorded tokens (`rollouts.sampling.likelihood`); None if it was not measured.
+        variance: float32 [T], likewise.
     """
 
     proofs: tuple[ProofResult, ...]
     logprobs: NDArray[np.float32]
     gaps: Gaps | None
+    excess: NDArray[np.float32] | None = None
+    variance: NDArray[np.float32] | None = None
 
 
 def gather(
@@ -74,7 +79,11 @@ def gather(
         for place, results in zip(whole, compared, strict=True):
             gaps = growing[place].gaps
             evidence[rows[place]] = RowEvidence(
-                proofs=tuple(results), logprobs=gaps.logprobs, gaps=None if seed is None else gaps
+                proofs=tuple(results),
+                logprobs=gaps.logprobs,
+                gaps=None if seed is None else gaps,
+                excess=gaps.excess,
+                variance=gaps.variance,
             )
             growing[place] = _Growing()
     return evidence
@@ -97,12 +106,10 @@ class _Growing:
 
     @property
     def gaps(self) -> Gaps:
-        return Gaps(
-            gaps=np.concatenate([one.gaps for one in self._gaps]),
-            outside=np.concatenate([one.outside for one in self._gaps]),
-            mismatches=np.concatenate([one.mismatches for one in self._gaps]),
-            logprobs=np.concatenate([one.logprobs for one in self._gaps]),
-        )
+        if len(self._gaps) == 1:
+            return self._gaps[0]
+        names = [field.name for field in fields(Gaps)]
+        return Gaps(**{name: np.concatenate([getattr(one, name) for one in self._gaps]) for name in names})
 
 
 def _replay(
@@ -119,12 +126,15 @@ def _replay(
         scaled = scale(part.logits, parameters)
         chosen = scaled.gather(1, torch.from_numpy(tokens.astype(np.int64)).to(scaled.device)[:, None])[:, 0]
         zeros = np.zeros(len(tokens), np.float32)
-        own = (chosen - log_sums(scaled)).cpu().numpy()
-        return Gaps(gaps=zeros, outside=zeros, mismatches=zeros.astype(np.bool_), logprobs=own)
+        totals = log_sums(scaled)
+        excess, variance = (one.cpu().numpy() for one in surprise(scaled, chosen, totals))
+        own = (chosen - totals).cpu().numpy()
+        never = zeros.astype(np.bool_)
+        return Gaps(gaps=zeros, outside=zeros, mismatches=never, logprobs=own, excess=excess, variance=variance)
     keyed = [streams[span.answer] for span in part.spans for _ in range(span.start, span.stop)]
     positions = [position for span in part.spans for position in range(span.start, span.stop)]
     return gaps_of_rows(part.logits, tokens.tolist(), row_keys(keyed, positions), parameters)
 
 
 def _cut(gaps: Gaps, here: slice) -> Gaps:
-    return Gaps(gaps.gaps[here], gaps.outside[here], gaps.mismatches[here], gaps.logprobs[here])
+    return Gaps(**{field.name: getattr(gaps, field.name)[here] for field in fields(Gaps)})

@@ -1,4 +1,7 @@
-"""Check 9: the tokens are those that the seeded noise draws from the version's logits."""
+"""Check 9: the tokens are those that the seeded noise draws from the version's logits.
+
+Where the seed is not known, nothing can be replayed, and a second line judges: whether tokens are as probable as draws.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from protocol.verdicts import ReasonCode
 from rollouts.calibration import Limits
 from rollouts.checks.case import Case
 from rollouts.checks.result import Check, CheckResult, Cost, Fails, Figure, Finding, concluded, unknown
+from rollouts.sampling.likelihood import deviations_of
 from rollouts.sampling.replay import Gaps, Replay, summarise
 
 RATIONALE = (
@@ -18,13 +22,17 @@ RATIONALE = (
     "often, or by much; and a sum per sample leaves no room to steer many near-ties a little."
 )
 
+MOST_DEVIATIONS = 6.0
+"""Honest files are beyond it once in 500 million times."""
+ENOUGH_TOKENS = 200
+"""Of fewer, the sum is not yet normal."""
+
 
 def judge(case: Case) -> CheckResult:
     """Replays every row that was computed again."""
     replayed = {row: one.gaps for row, one in sorted(case.evidence.items()) if one.gaps is not None}
     if not replayed:
-        missing = "the beacon is not known" if case.evidence else "no row was computed again"
-        return unknown(CHECK.name, f"{missing}: draws were not replayed")
+        return _without_replay(case)
     whole = summarise(replayed.values())
     figures: dict[str, Figure] = {
         "tokens": whole.tokens,
@@ -32,12 +40,38 @@ def judge(case: Case) -> CheckResult:
         "mismatch_share": whole.mismatch_share,
         "largest": whole.largest,
         "largest_sum": whole.largest_sum,
+        "likelihood_z": _likelihood(case),
     }
     if case.limits is None:
         return unknown(CHECK.name, "no limits are calibrated for this model, engine and type", figures=figures)
     findings = [*_samples(case, replayed, case.limits), *_file(whole, case.limits)]
     rows: Mapping[int, Mapping[str, Figure]] = {row: _row(one) for row, one in replayed.items()}
     return concluded(CHECK.name, findings, fails=CHECK.fails, figures=figures, rows=rows)
+
+
+def _without_replay(case: Case) -> CheckResult:
+    """What can be said without the noise: greedy or chosen answers are too probable, another model's too improbable."""
+    if not case.evidence:
+        return unknown(CHECK.name, "no row was computed again: draws were not replayed")
+    found = _likelihood(case)
+    tokens = sum(len(one.logprobs) for one in case.evidence.values())
+    figures: dict[str, Figure] = {"tokens": tokens, "likelihood_z": found}
+    if found is None or tokens < ENOUGH_TOKENS or abs(found) <= MOST_DEVIATIONS:
+        return unknown(CHECK.name, "the beacon is not known: draws were not replayed", figures=figures)
+    side = "probable" if found > 0 else "improbable"
+    what = f"tokens are {abs(found):.1f} standard deviations too {side} for draws; the limit is {MOST_DEVIATIONS:g}"
+    finding = Finding(reason=ReasonCode.SAMPLING_DISTRIBUTION, what=what)
+    return concluded(CHECK.name, [finding], fails=CHECK.fails, figures=figures)
+
+
+def _likelihood(case: Case) -> float | None:
+    """Over all rows that were computed again; None under a mask, whose draws have another average."""
+    measured = [
+        (one.excess, one.variance)
+        for one in case.evidence.values()
+        if one.excess is not None and one.variance is not None
+    ]
+    return None if case.version.recipe.sampling.parameters.masks else deviations_of(measured)
 
 
 def _row(gaps: Gaps) -> dict[str, Figure]:

@@ -5,6 +5,7 @@
     noise        from (seed, sample, position) to one Gumbel value for each token of the vocabulary
     mask         what top-k and top-p leave in, and how firmly
     drawing      temperature, top-k, top-p, noise, argmax; and the log-probability that is recorded
+    likelihood   whether recorded tokens are as probable as draws are, without the noise
     replay       how far a recorded token is from the one that the noise picks
 
 Nothing is imported here, so that who only needs the parameters does not load torch.

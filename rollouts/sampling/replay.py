@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from protocol.errors import InvalidInput
 from rollouts.sampling.drawing import first_largest, log_sums, scale
+from rollouts.sampling.likelihood import surprise
 from rollouts.sampling.mask import mask_of
 from rollouts.sampling.noise import Keys, noise, row_keys, stream
 from rollouts.sampling.parameters import SamplingParameters
@@ -41,12 +42,16 @@ class Gaps:
         outside: float32 [T], how far the recorded token lies outside the mask, as its margin; 0 within it.
         mismatches: bool [T], whether another token had to come.
         logprobs: float32 [T], the recorded tokens' log-probabilities by these logits.
+        excess: float32 [T], by how much they are above a draw's average (`rollouts.sampling.likelihood`).
+        variance: float32 [T], of a draw's log-probability.
     """
 
     gaps: NDArray[np.float32]
     outside: NDArray[np.float32]
     mismatches: NDArray[np.bool_]
     logprobs: NDArray[np.float32]
+    excess: NDArray[np.float32]
+    variance: NDArray[np.float32]
 
     @property
     def deviations(self) -> NDArray[np.float32]:
@@ -133,14 +138,21 @@ def gaps_of_rows(logits_rv: torch.Tensor, tokens: Sequence[int], keys: Keys, par
         _stretch(logits_rv[at : at + step], tokens[at : at + step], keys[at : at + step], parameters)
         for at in range(0, rows, step)
     ]
-    joined = torch.cat([torch.empty(4, 0), *parts], dim=1).numpy()
-    return Gaps(gaps=joined[0], outside=joined[1], mismatches=joined[2].astype(np.bool_), logprobs=joined[3])
+    joined = torch.cat([torch.empty(6, 0), *parts], dim=1).numpy()
+    return Gaps(
+        gaps=joined[0],
+        outside=joined[1],
+        mismatches=joined[2].astype(np.bool_),
+        logprobs=joined[3],
+        excess=joined[4],
+        variance=joined[5],
+    )
 
 
 def _stretch(
     logits_rv: torch.Tensor, tokens: Sequence[int], keys: Keys, parameters: SamplingParameters
 ) -> torch.Tensor:
-    """Gap, distance outside, mismatch and log-probability of each row, float32 [4, R] on the CPU."""
+    """The arrays of `Gaps`, in their order: float32 [6, R] on the CPU."""
     scaled_rv = scale(logits_rv, parameters)
     total_r = log_sums(scaled_rv)
     scores_rv = scaled_rv + noise(keys, logits_rv.shape[1], device=logits_rv.device)
@@ -157,7 +169,8 @@ def _stretch(
     mismatch_r = best_r != tokens_r
     bounded = (gap_r.clamp_max(MOST_DEVIATION), outside_r.clamp(0.0, MOST_DEVIATION))
     logprob_r = (own_r - total_r).clamp_min(-MOST_DEVIATION)
-    return torch.stack((*bounded, mismatch_r.float(), logprob_r)).cpu()
+    surprise_r = surprise(scaled_rv, own_r, total_r)
+    return torch.stack((*bounded, mismatch_r.float(), logprob_r, *surprise_r)).cpu()
 
 
 def _within_mask(

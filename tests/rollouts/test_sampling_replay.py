@@ -173,7 +173,8 @@ def test_a_long_answer_is_replayed_a_stretch_at_a_time(monkeypatch: pytest.Monke
 def test_the_figures_of_a_file_hold_the_worst_sample_and_the_whole_count() -> None:
     def sample(*deviations: float) -> Gaps:
         values = np.array(deviations, dtype=np.float32)
-        return Gaps(gaps=values, outside=values * 0, mismatches=values > 0, logprobs=values * 0)
+        zeros = values * 0
+        return Gaps(gaps=values, outside=zeros, mismatches=values > 0, logprobs=zeros, excess=zeros, variance=zeros)
 
     figures = summarise([sample(0, 0.5, 0), sample(0.25, 0.25, 0.25, 0.25), sample()])
     assert (figures.tokens, figures.mismatches) == (7, 5)

@@ -73,6 +73,18 @@ def test_other_noise_is_named_by_the_replay(version: CheckedVersion, facts: Slot
     assert [name for name, one in results.items() if one.state is State.FAILED] == ["sampling"]
 
 
+def test_greedy_answers_are_too_probable_for_draws_even_where_the_seed_is_not_known(
+    version: CheckedVersion, facts: SlotFacts, policy: Policy, honest: RolloutFile
+) -> None:
+    blind = replace(facts, beacon=None)
+    assert judged(honest, blind, version, policy)["sampling"].state is State.UNKNOWN
+    sampling = RECIPE.sampling.model_copy(update={"top_k": 1})
+    file = make(version, facts=facts, recipe=RECIPE.model_copy(update={"sampling": sampling}))
+    result = judged(file, blind, version, policy)["sampling"]
+    assert (result.state, result.findings[0].reason) == (State.FAILED, ReasonCode.SAMPLING_DISTRIBUTION)
+    assert "too probable" in result.findings[0].what
+
+
 def test_bfloat16_is_not_taken_for_float32(version: CheckedVersion, facts: SlotFacts, policy: Policy) -> None:
     file = make(version, facts=facts, dtype=Dtype.BFLOAT16)
     file = RolloutFile(replace(file.header, dtype=Dtype.FLOAT32), file.samples)

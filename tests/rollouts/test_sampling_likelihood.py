@@ -1,0 +1,54 @@
+"""Draws are as probable as their entropy says; what was not drawn so is off by many standard deviations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from rollouts.sampling.likelihood import deviations_of, surprise
+
+ROWS, VOCABULARY = 4000, 32
+
+
+@pytest.fixture(scope="module")
+def logits() -> torch.Tensor:
+    return 2 * torch.randn(ROWS, VOCABULARY, generator=torch.Generator().manual_seed(1))
+
+
+def off(logits: torch.Tensor, tokens: torch.Tensor) -> float:
+    """Standard deviations, by the model that these logits are of."""
+    own = logits.gather(1, tokens[:, None])[:, 0]
+    excess, variance = surprise(logits, own, logits.logsumexp(1))
+    found = deviations_of([(excess.numpy(), variance.numpy())])
+    assert found is not None
+    return found
+
+
+def draws(logits: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
+    drawn = torch.multinomial((logits / temperature).softmax(1), 1, generator=torch.Generator().manual_seed(2))
+    return drawn[:, 0]
+
+
+def test_draws_are_where_they_have_to_be(logits: torch.Tensor) -> None:
+    assert abs(off(logits, draws(logits))) < 3
+
+
+def test_greedy_cooler_and_other_tokens_are_not(logits: torch.Tensor) -> None:
+    assert off(logits, logits.argmax(1)) > 20
+    assert off(logits, draws(logits, 0.8)) > 6
+    assert off(logits, draws(logits.flip(0))) < -20
+
+
+def test_mean_and_variance_are_those_of_the_distribution() -> None:
+    probabilities = torch.tensor([[0.5, 0.25, 0.25, 0.0]])
+    logs = probabilities.log()
+    excess, variance = surprise(logs, logs[:, 0], logs.logsumexp(1))
+    mean = 0.5 * np.log(0.5) + 0.5 * np.log(0.25)
+    assert float(excess) == pytest.approx(np.log(0.5) - mean)
+    assert float(variance) == pytest.approx(0.5 * np.log(0.5) ** 2 + 0.5 * np.log(0.25) ** 2 - mean**2)
+
+
+def test_certain_tokens_say_nothing() -> None:
+    zeros = np.zeros(9, np.float32)
+    assert deviations_of([(zeros, zeros)]) is None
