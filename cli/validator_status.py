@@ -18,6 +18,7 @@ def show_status(found: StatusView) -> None:
     show_fields(
         {
             "validator": f"{found.validator} of pool {found.pool_id}, release {found.version}",
+            **({} if found.seated is not False else {"NOT SEATED": "the pool's ledger does not take its verdicts"}),
             "ledger": _ledger(found),
             "epoch": "-" if found.epoch is None else str(found.epoch) if found.epoch else "none begun yet",
             "queue": f"{queue.ready} ready · {queue.in_hand} in hand · {queue.waiting} later · {queue.parked} parked",

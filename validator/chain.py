@@ -73,6 +73,7 @@ class Chain:
         self._terms = _Fresh[Terms](clock)
         self._validators = _Fresh[list[Address]](clock)
         self._publisher = _Fresh[Address](clock)
+        self._seated = _Fresh[bool](clock)
 
     async def connected(self) -> Connected:
         """The connection, opened if it is not.
@@ -126,6 +127,14 @@ class Chain:
             return await (await self.ledger()).validators(self.pool_id)
 
         return await self._validators.get(read)
+
+    async def is_seated(self) -> bool:
+        """Whether the validator's key may judge work of the pool; remembered for a short while."""
+
+        async def read() -> bool:
+            return await (await self.ledger()).pools.is_validator(self.pool_id, self._key.address)
+
+        return await self._seated.get(read)
 
     async def publisher(self) -> Address:
         """Whose signature versions carry; remembered for a short while."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from protocol.clients import NodeClient, OrchestratorClient
-from protocol.errors import NotFound, TooLarge, Unavailable
+from protocol.errors import Forbidden, NotFound, TooLarge, Unauthenticated, Unavailable
 from protocol.identifiers import Digest, digest
 from protocol.objects import ObjectTransfer
 from protocol.store_answers import BytesRefused, UrlStale
@@ -39,6 +39,12 @@ class DiskFull(Unavailable):
 
     code = "disk-full"
     default_hint = "make room in the validator's directory, or give it fewer workers"
+
+
+class OrchestratorRefuses(Unavailable):
+    """The orchestrator does not serve this validator."""
+
+    code = "orchestrator-refuses"
 
 
 class FileTooLarge(TooLarge):
@@ -87,7 +93,8 @@ class WorkFiles:
     async def listed(self, work: SubmittedWork) -> RolloutItem | None:
         """What the orchestrator says of a submission: a link, and hints that nobody has to believe; None if nothing."""
         try:
-            return await self._reader.rollout(work.key)
+            with _served():
+                return await self._reader.rollout(work.key)
         except NotFound:
             return None
 
@@ -123,7 +130,8 @@ class WorkFiles:
         request = UploadRequest(
             kind=UploadKind.AUDIT, sha256=sha256, size=len(content), content_type="application/json"
         )
-        ticket = await self._writer.request_upload(request)
+        with _served():
+            ticket = await self._writer.request_upload(request)
         if ticket.already_there:
             return sha256
         path = self._directory / f"{sha256}.json"
@@ -158,7 +166,8 @@ class WorkFiles:
         if listed is not None and listed.file_url is not None and listed.size is not None:
             return listed.file_url, listed.size
         key = ObjectKey(pool_id=self._pool_id, owner=work.node, sha256=work.sha256)
-        link = await self._reader.object_link(key)
+        with _served():
+            link = await self._reader.object_link(key)
         return link.url, link.size
 
     def _check_size(self, size: int) -> None:
@@ -170,3 +179,12 @@ class WorkFiles:
         free = shutil.disk_usage(self._directory).free
         if size > free - self._reserve_bytes:
             raise DiskFull(f"the file has {size} bytes; {free} are free, of which {self._reserve_bytes} stay so")
+
+
+@contextmanager
+def _served() -> Iterator[None]:
+    """What an orchestrator refuses to a validator is a trouble between the two, and passes."""
+    try:
+        yield
+    except (Forbidden, Unauthenticated) as error:
+        raise OrchestratorRefuses(error.detail, hint=error.hint) from error

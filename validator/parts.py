@@ -102,10 +102,10 @@ class Parts:
     intake: Intake
     finalising: Finalising
     bells: Sequence[asyncio.Event]
-    """One per worker; rung when there is something to do."""
+    """One per piece of work that may be in hand; rung when there is something to do."""
 
     def ring(self) -> None:
-        """Wakes the workers."""
+        """Says that there may be something to do."""
         _ring(self.bells)
 
 
@@ -129,7 +129,7 @@ def build_parts(
     known = KnownValidators(redis, keys=keys, clock=clock)
     deadlines = Deadlines(redis, keys=keys)
     records = NodeRecords(redis, keys=keys, validator=me)
-    bells = [asyncio.Event() for _ in range(settings.workers)]
+    bells = [asyncio.Event() for _ in range(settings.pieces())]
     files = WorkFiles(
         pool_id=settings.pool_id,
         reader=remote.reader,

@@ -62,6 +62,7 @@ async def status(_reader: Reader, request: Request) -> StatusView:
         validator=parts.key.address,
         pool_id=parts.settings.pool_id,
         version=release(),
+        seated=await _seated(parts),
         chain_block=None if read_to is None else read_to[1],
         next_block=None if read_to is None else read_to[0],
         epoch=await _epoch(parts),
@@ -133,6 +134,13 @@ def _some(unparked: Unparked, item: str) -> Unparked:
     if not unparked.ids:
         raise NotFound(f"{item} is not parked", hint="`muster validator parked` lists what is", code="not-parked")
     return unparked
+
+
+async def _seated(parts: Parts) -> bool | None:
+    try:
+        return await parts.chain.is_seated()
+    except Unavailable:
+        return None
 
 
 async def _epoch(parts: Parts) -> int | None:

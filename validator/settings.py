@@ -48,7 +48,10 @@ class ValidatorSettings(Settings):
         default_factory=default_directory, description="Where files and versions lie; of this process alone"
     )
 
-    workers: int = Field(2, ge=1, le=256, description="Pieces of work that are examined at a time")
+    workers: int = Field(2, ge=1, le=256, description="Processes that examine, each one piece of work at a time")
+    in_hand: int | None = Field(
+        None, ge=1, le=1024, description="Pieces of work that are fetched, examined or reported at a time; workers + 2"
+    )
     lease_s: float = Field(30.0, ge=1, le=3600, description="How long work is a worker's without a sign of it")
     poll_s: float = Field(1.0, ge=0.02, le=60, description="Pause between two readings of the ledger's events")
     takeover_s: float = Field(
@@ -91,6 +94,10 @@ class ValidatorSettings(Settings):
         None, ge=1, description="How far beyond its limits a statistical failure has to be to be forgery"
     )
     examination_s: float = Field(600.0, ge=1, description="Longest examination of one piece of work")
+
+    def pieces(self) -> int:
+        """Pieces of work in hand at a time."""
+        return self.workers + 2 if self.in_hand is None else self.in_hand
 
     def patience(self) -> Patience:
         """How long work is tried."""

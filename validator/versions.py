@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from datetime import timedelta
 
 from protocol.clients import OrchestratorClient
 from protocol.clock import Clock
 from protocol.errors import MusterError, NotFound
+from protocol.identifiers import Digest
 from protocol.wire.runs import CheckpointRef
 from validator.chain import Chain
 from validator.submissions import SubmittedWork
 
+MOST_KNOWN = 256
 RELAYS_GOOD_FOR = timedelta(seconds=10)
 
 
@@ -31,6 +34,7 @@ class Versions:
         self._orchestrator = orchestrator
         self._own_relays = relays
         self._clock = clock
+        self._known: OrderedDict[tuple[Digest, int, Digest], tuple[int, int]] = OrderedDict()
         self._relays: tuple[float, tuple[str, ...]] = (float("-inf"), ())
 
     async def of(self, work: SubmittedWork) -> CheckpointRef:
@@ -39,18 +43,27 @@ class Versions:
         Raises:
             Unavailable: The chain or the orchestrator is down.
         """
-        ledger = await self._chain.ledger()
-        announced = await ledger.checkpoints.get(work.pool_id, work.run, work.version)
-        same = announced is not None and announced.digest == work.checkpoint
+        attempt, block = await self._announced(work)
         return CheckpointRef(
             version=work.version,
-            # A newer attempt hides when the leased one was announced; whoever fetches goes by the digest.
-            attempt=announced.attempt if announced is not None and same else 0,
+            attempt=attempt,
             digest=work.checkpoint,
-            block=announced.block if announced is not None and same else 0,
+            block=block,
             publisher=await self._chain.publisher(),
             relays=await self._known_relays(),
         )
+
+    async def _announced(self, work: SubmittedWork) -> tuple[int, int]:
+        """Attempt and block; zeros if a newer attempt hides them: whoever fetches goes by the digest."""
+        name = (work.run, work.version, work.checkpoint)
+        if name not in self._known:
+            found = await (await self._chain.ledger()).checkpoints.get(work.pool_id, work.run, work.version)
+            if found is None or found.digest != work.checkpoint:
+                return 0, 0
+            self._known[name] = (found.attempt, found.block)
+            if len(self._known) > MOST_KNOWN:
+                self._known.popitem(last=False)
+        return self._known[name]
 
     async def _known_relays(self) -> tuple[str, ...]:
         if self._own_relays:

@@ -96,6 +96,8 @@ class StatusView(WireModel):
     validator: WireAddress
     pool_id: PoolId
     version: ShortText
+    seated: bool | None
+    """Whether the pool takes its verdicts; None while the chain can't be asked."""
     chain_block: Count | None
     """The newest that was seen; None while the chain could not be asked yet."""
     next_block: Count | None

@@ -12,7 +12,7 @@ from protocol.identifiers import Digest
 from rollouts.engines.interface import Dtype
 from rollouts.schema import ReadLimits
 from validator.examination.interface import Conclusion, NotJudged, RowDraw
-from validator.examination.procedure import Order
+from validator.examination.orders import Order
 from validator.submissions import WorkFacts
 
 _LENGTH = 4

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from protocol.errors import Unavailable
 from validator.examination.channel import Answer, Question, Ready, Reply, Request, Start, receive, send
 from validator.examination.interface import Conclusion, IsCopy, NotJudged
-from validator.examination.procedure import Order
+from validator.examination.orders import Order
 from validator.examination.settings import ExaminerSettings
 
 START_WITHIN = timedelta(seconds=120)

@@ -12,11 +12,6 @@ from dataclasses import dataclass
 from protocol.verdicts import Outcome, ReasonCode
 from rollouts.checks import CheckResult, Fails, Finding, State
 
-SLASH_MARGIN = 4.0
-"""How many times beyond its limits a file has to be to be forged. Limits are twice what honest work was seen to show,
-or a hundred times for float32, so this is eight times and four hundred times; what computes other than was calibrated
-is further off still. Decision 27 has the figures, and says which cheats stay below: they are not paid, not slashed."""
-
 FEW_ROWS = 0.02
 """Of the rows of an environment that runs programs: so many may be scored otherwise without being called forged, since
 a program that looks at the clock is scored by chance."""

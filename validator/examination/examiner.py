@@ -18,7 +18,7 @@ from rollouts.task.fetching import RelayFetch
 from rollouts.task.policies import Fetch, PolicyStore
 from validator.examination.child import ExaminerDied, ExaminerProcess, ExaminerUnavailable
 from validator.examination.interface import Conclusion, Examination, IsCopy, NotJudged
-from validator.examination.procedure import Order
+from validator.examination.orders import Order
 from validator.examination.settings import ExaminerSettings
 from validator.examination.versions import Versions
 

@@ -6,8 +6,7 @@ Whatever fails here that is not the file is a `NotJudged`: no policy, no calibra
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from protocol.errors import MusterError
 from protocol.identifiers import Digest
@@ -21,7 +20,8 @@ from rollouts.schema import ReadLimits
 from rollouts.verify import limits_of
 from validator.audit.draw import draw_rows
 from validator.examination.conclusion import Prefilled, Verdict, accepted, forged, rewards_differ, statistical
-from validator.examination.interface import Conclusion, NotJudged, RowDraw
+from validator.examination.interface import Conclusion, NotJudged
+from validator.examination.orders import Order
 from validator.examination.prefilling import Prefill
 from validator.examination.reading import LimitedReader
 from validator.examination.record import Record, Stages, unread
@@ -33,23 +33,6 @@ _SLACK = 4
 """How much larger than the largest honest file one may be and still be read, so that the check it fails says why."""
 
 AskCopy = Callable[[Digest], bool]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """What is to be examined.
-
-    Args:
-        facts: Of the submission.
-        file: Its bytes, which are those that were submitted.
-        folder: The version's.
-        draw: Which rows.
-    """
-
-    facts: WorkFacts
-    file: Path
-    folder: Path
-    draw: RowDraw
 
 
 class _CannotJudgeError(Exception):

@@ -8,7 +8,11 @@ from pathlib import Path
 
 from rollouts.engines.interface import Dtype
 from rollouts.schema import ReadLimits
-from validator.examination.conclusion import SLASH_MARGIN
+
+SLASH_MARGIN = 4.0
+"""How many times beyond its limits a file has to be to be forged. Limits are twice what honest work was seen to show,
+or a hundred times for float32, so this is eight times and four hundred times; what computes other than was calibrated
+is further off still. Decision 27 has the figures, and says which cheats stay below: they are not paid, not slashed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

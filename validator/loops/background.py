@@ -28,8 +28,8 @@ def add_loops(loops: BackgroundLoops, parts: Parts, *, looking: Looking, gauges:
     poll = timedelta(seconds=settings.poll_s)
     loops.add("intake", patient("intake", parts.intake.round), every=poll, stalled_after=STALLED)
     for number, bell in enumerate(parts.bells, 1):
-        name = f"worker-{number}"
-        loops.add(name, _worker(loops, parts, name), every=IDLE, woken=bell)
+        name = f"judging-{number}"
+        loops.add(name, patient(name, _judging(loops, parts, name)), every=IDLE, woken=bell)
     verdicts = patient("verdicts", parts.verdicts.round)
     loops.add("verdicts", verdicts, every=IDLE, stalled_after=STALLED * 5, woken=parts.verdicts.news)
     loops.add("leases", parts.held.renew, every=parts.queue.lease / 3, stalled_after=STALLED)
@@ -70,7 +70,7 @@ def patient(name: str, work: Callable[[], Awaitable[object]]) -> Callable[[], Aw
     return attempt
 
 
-def _worker(loops: BackgroundLoops, parts: Parts, name: str) -> Callable[[], Awaitable[None]]:
+def _judging(loops: BackgroundLoops, parts: Parts, name: str) -> Callable[[], Awaitable[None]]:
     async def work() -> None:
         await parts.judging.round(beat=lambda: loops.beat(name))
 

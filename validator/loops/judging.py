@@ -14,7 +14,7 @@ import structlog
 
 from ledger.client.work import Work
 from protocol.clock import Clock
-from protocol.errors import MusterError, RateLimited
+from protocol.errors import MusterError, RateLimited, Unavailable
 from protocol.identifiers import Address, Digest
 from validator.chain import Chain
 from validator.drawing import Drawing
@@ -44,6 +44,13 @@ class CannotJudge(MusterError):
 
     code = "not-judged"
     status = 503
+
+
+class NotSeated(Unavailable):
+    """This key may not judge."""
+
+    code = "not-seated"
+    default_hint = "the pool's owner adds it: `muster pool roles --add-validator`"
 
 
 class Judging:
@@ -106,9 +113,13 @@ class Judging:
             beat: Called after each of them.
 
         Raises:
+            NotSeated: The pool does not take this key's verdicts (yet).
+            ChainUnavailable: Nobody can say whether it does.
             StoreUnavailable: Redis is down; what was taken comes back when its lease ends.
         """
         taken = 0
+        if not await self._chain.is_seated():
+            raise NotSeated(f"{self._me} is no validator of pool {self._chain.pool_id}")
         while (item := await self._queue.take()) is not None:
             self._held.add(item)
             taken += 1

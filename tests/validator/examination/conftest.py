@@ -20,11 +20,11 @@ from rollouts.sandbox import Sandboxes
 from rollouts.schema import write_rollouts
 from tests.rollouts.made import BEACON, GROUPS, INDEX, NODE, RUN, STEP, as_version, facts_of, make
 from tests.rollouts.tiny import tiny_folder
-from validator.examination.conclusion import SLASH_MARGIN
 from validator.examination.interface import Conclusion, NotJudged, RowDraw
-from validator.examination.procedure import Order, Procedure
+from validator.examination.orders import Order
+from validator.examination.procedure import Procedure
 from validator.examination.reading import LimitedReader
-from validator.examination.settings import ExaminerSettings
+from validator.examination.settings import SLASH_MARGIN, ExaminerSettings
 from validator.examination.shelf import Shelf
 from validator.submissions import SubmittedWork, WorkFacts
 

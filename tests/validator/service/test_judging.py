@@ -15,8 +15,10 @@ from protocol.identifiers import Digest
 from protocol.verdicts import Outcome, ReasonCode
 from tests.ledger.client.conftest import POOL, World
 from tests.validator.conftest import PoolWithValidators, ValidatorUnderTest, concluded
+from tests.validator.service.made import work
 from validator.examination.interface import Examination, IsCopy, NotJudged
-from validator.files import FileAbsent
+from validator.files import FileAbsent, OrchestratorRefuses
+from validator.loops.judging import NotSeated
 
 LEASE = timedelta(seconds=31)
 FORGED = concluded(Outcome.FORGED, ReasonCode.COMPUTATION_OTHER_MODEL, words="another model")
@@ -375,3 +377,15 @@ async def test_who_has_neither_the_key_nor_a_token_learns_and_changes_nothing(po
     ):
         assert (await validator.get(path, method, key=pool.node)).status_code == 403
     assert (await validator.get("/v1/parked/nonsense/retry", "POST")).status_code == 400
+
+
+async def test_a_key_that_the_pool_does_not_seat_takes_no_work_and_parks_none(pool: PoolWithValidators) -> None:
+    stranger = pool.validator("provider", redis=2)
+    await pool.submit()
+    await stranger.read()
+    with pytest.raises(NotSeated, match="is no validator of pool"):
+        await stranger.parts.judging.round()
+    assert await queued(stranger) == (1, 0)
+    assert (await stranger.status())["seated"] is False
+    with pytest.raises(OrchestratorRefuses):
+        await stranger.parts.files.listed(work(1))
