@@ -83,6 +83,11 @@ async def run_trainer(
     outside = outside or Outside(clock=SystemClock())
     key = key or find_key("publisher", keystore=settings.keystore, password_file=settings.password_file)
     learning = learning_settings(settings)
+    if settings.knobs.stream and learning.algorithm.needs_whole_batch:
+        raise BadSettings(
+            f"{learning.algorithm.name} compares all answers of a batch, and groups are learned as they come",
+            hint="turn stream off, or choose an algorithm that compares the answers of a group",
+        )
     base = open_base(settings.start)
     deployment = Deployment.load(settings.deployment)
     with hold_state(settings.state):

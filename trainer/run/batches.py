@@ -79,20 +79,26 @@ def choose(files: Sequence[SeenFile], *, step: int, most: int, seed: int) -> Cho
         most: The most groups of a batch.
         seed: The run's.
     """
-    places: list[tuple[int, int]] = []
-    left: Counter[str] = Counter()
-    for number, file in enumerate(files):
-        for place, seen in enumerate(file.groups):
-            if seen.group is None:
-                left["undecided"] += 1
-            elif not seen.has_signal:
-                left["no-signal"] += 1
-            elif len(places) == most:
-                left["surplus"] += 1
-            else:
-                places.append((number, place))
+    useful = [
+        (number, place)
+        for number, file in enumerate(files)
+        for place, seen in enumerate(file.groups)
+        if seen.has_signal
+    ]
+    places = useful[:most]
+    left = unused(files, places)
     random.Random(f"muster-batch-v1:{seed}:{step}").shuffle(places)  # noqa: S311 - an order, not a secret
     return Chosen(places=tuple(places), left=left)
+
+
+def unused(files: Sequence[SeenFile], places: Iterable[tuple[int, int]]) -> Counter[str]:
+    """Groups that are not learned, by why."""
+    used, left = set(places), Counter[str]()
+    for number, file in enumerate(files):
+        for place, seen in enumerate(file.groups):
+            if (number, place) not in used:
+                left["undecided" if seen.group is None else "surplus" if seen.has_signal else "no-signal"] += 1
+    return left
 
 
 def groups_at(files: Sequence[SeenFile], places: Iterable[tuple[int, int]]) -> list[TrainingGroup]:

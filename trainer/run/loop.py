@@ -40,10 +40,12 @@ from trainer.run.publishing import Publisher
 from trainer.run.reporting import StepDone, StepTimes, step_facts
 from trainer.run.settings import TrainerSettings
 from trainer.run.state import RunState, save_state
-from trainer.run.student import Lesson, Student
+from trainer.run.streaming import StreamedStep
+from trainer.run.student import Lesson, Student, learn_batch
 
 T = TypeVar("T")
 
+_Gathered = tuple[Intake, StepStanding, StreamedStep | None]
 _log = structlog.get_logger(__name__)
 
 LAST_PATIENCE = timedelta(seconds=30)
@@ -127,14 +129,18 @@ class TrainingRun:
         gathered = await self._unless_stopped(self._gather(step, times))
         if gathered is None:
             return False
-        intake, now = gathered
-        files = intake.files
-        chosen = choose(files, step=step, most=self._settings.most_groups, seed=self._settings.seed)
+        intake, now, streamed = gathered
+        files, parts = intake.files, tuple[int, ...]()
+        if streamed is None:
+            chosen = choose(files, step=step, most=self._settings.most_groups, seed=self._settings.seed)
+        else:
+            chosen, parts = streamed.close(files)
         batch = Batch(
             step=step,
             at_ms=unix_ms(self._parts.clock.now()),
             files=tuple(file.entry for file in files),
             groups=chosen.places,
+            parts=parts,
         )
         await asyncio.to_thread(self._parts.journal.append, batch)
         lesson = await self._learn(batch, files, times)
@@ -148,9 +154,9 @@ class TrainingRun:
         _log.info("step-learned", step=step, reward=facts["reward"], seconds=round(times.total, 2), idle=round(idle, 2))
         return True
 
-    async def _gather(self, step: int, times: StepTimes) -> tuple[Intake, StepStanding] | None:
+    async def _gather(self, step: int, times: StepTimes) -> _Gathered | None:
         """Waits until the step's batch is as full as it gets, and closes the step; None if it is told to stop."""
-        intake = self._intake(step)
+        intake, streamed = self._intake(step), self._streamed(step)
         full_since: float | None = None
         while not self._stop.is_set():  # looked at too, because libraries swallow cancellations
             since = time.perf_counter()
@@ -162,6 +168,10 @@ class TrainingRun:
             await self._open(step, view)
             await self._look(intake)
             times.read += time.perf_counter() - since
+            if streamed is not None:
+                since = time.perf_counter()
+                await streamed.feed(intake.files)
+                times.learn += time.perf_counter() - since
             now = standings(view).get(step, StepStanding())
             useful = sum(file.useful for file in intake.files)
             if useful >= self._settings.groups_per_step and full_since is None:
@@ -170,7 +180,7 @@ class TrainingRun:
             decided = self._decide(now, intake, useful, lingered=lingered, max_rounds=view.max_rounds)
             if decided.move is Move.FULL:
                 await self._parts.desk.close(step)
-                return intake, now
+                return intake, now, streamed
             if decided.move is Move.RAISE:
                 await self._parts.desk.raise_to(step, decided.groups)
             since = time.perf_counter()
@@ -205,12 +215,15 @@ class TrainingRun:
         groups = groups_at(files, batch.groups)
         ahead = asyncio.create_task(self._look_ahead(batch.step + 1))
         try:
-            lesson = await asyncio.to_thread(self._parts.student.learn, groups, step=batch.step) if groups else Lesson()
+            if batch.parts:
+                lesson = await asyncio.to_thread(self._parts.student.finish)
+            else:
+                lesson = await asyncio.to_thread(learn_batch, self._parts.student, groups, parts=(), step=batch.step)
         finally:
             ahead.cancel()
             await asyncio.gather(ahead, return_exceptions=True)
         self._state = after_batch(self._state, files, learned=bool(groups))
-        times.learn = time.perf_counter() - since
+        times.learn += time.perf_counter() - since
         if self._state.empty_steps > self._settings.most_empty_steps:
             raise NothingToLearn(f"the last {self._state.empty_steps} steps had no group whose rewards differ")
         return lesson
@@ -339,6 +352,11 @@ class TrainingRun:
             self._publishing = None
 
     # Around it
+
+    def _streamed(self, step: int) -> StreamedStep | None:
+        if not self._knobs.stream:
+            return None
+        return StreamedStep(self._parts.student, step=step, most=self._settings.most_groups)
 
     def _intake(self, step: int) -> Intake:
         if step not in self._intakes:

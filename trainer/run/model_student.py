@@ -16,6 +16,7 @@ from rollouts.recipe import PromptTable
 from trainer.errors import BadSettings
 from trainer.learning.groups import TrainingGroup
 from trainer.learning.learner import Learner, LearnerState
+from trainer.learning.measures import LearnedStep
 from trainer.learning.settings import LearningSettings
 from trainer.models import open_model, write_version
 from trainer.run.base import Base
@@ -56,10 +57,23 @@ class ModelStudent:
         Raises:
             TrainingDiverged: Loss or gradient was no number too often in a row.
         """
-        done = self._learner.learn(groups, step=step)
-        left_out = {"step", "bad", "groups", "answers", "seconds"}
-        figures = {name: value for name, value in asdict(done).items() if name not in left_out and value is not None}
-        return Lesson(bad=done.bad, tokens=done.tokens, figures=figures)
+        return _lesson(self._learner.learn(groups, step=step))
+
+    def begin(self, *, step: int) -> None:
+        """Begins a step whose groups come one after the other."""
+        self._learner.begin(step=step)
+
+    def add(self, groups: Sequence[TrainingGroup]) -> None:
+        """Adds the gradients of some groups."""
+        self._learner.add(groups)
+
+    def finish(self) -> Lesson:
+        """The optimiser step.
+
+        Raises:
+            TrainingDiverged: Loss or gradient was no number too often in a row.
+        """
+        return _lesson(self._learner.finish())
 
     def snapshot(self) -> Snapshot:
         """The state, copied."""
@@ -96,3 +110,9 @@ class ModelStudent:
             recipe=recipe,
             eligible=() if eligible is None else eligible.tolist(),
         )
+
+
+def _lesson(done: LearnedStep) -> Lesson:
+    left_out = {"step", "bad", "groups", "answers", "seconds"}
+    figures = {name: value for name, value in asdict(done).items() if name not in left_out and value is not None}
+    return Lesson(bad=done.bad, tokens=done.tokens, figures=figures)

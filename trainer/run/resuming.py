@@ -15,7 +15,7 @@ from trainer.run.intake import file_paths, step_folder
 from trainer.run.journal import Batch, Recorded
 from trainer.run.loop import after_batch
 from trainer.run.state import RunState, load_state
-from trainer.run.student import Student
+from trainer.run.student import Student, learn_batch
 
 _log = structlog.get_logger(__name__)
 _HINT = "put the files back from a copy of the state directory; without them the run can't go on as it was"
@@ -48,8 +48,7 @@ def resume(folder: Path, *, student: Student, recorded: Recorded, rules: FileRul
         batch = recorded.batches[step]
         files = _files(folder, batch, rules)
         groups = groups_at(files, batch.groups)
-        if groups:
-            student.learn(groups, step=step)
+        learn_batch(student, groups, parts=batch.parts, step=step)
         state = after_batch(state, files, learned=bool(groups))
         _log.info("step-learned-again", step=step, groups=len(groups))
     return state

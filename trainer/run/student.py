@@ -53,6 +53,22 @@ class Student(Protocol):
         """
         ...
 
+    def begin(self, *, step: int) -> None:
+        """Begins a step whose groups come one after the other; what an unfinished one had added is forgotten."""
+        ...
+
+    def add(self, groups: Sequence[TrainingGroup]) -> None:
+        """Adds the gradients of some groups."""
+        ...
+
+    def finish(self) -> Lesson:
+        """The optimiser step.
+
+        Raises:
+            TrainingDiverged: Loss or gradient was no number too often in a row.
+        """
+        ...
+
     def snapshot(self) -> Snapshot:
         """The state, copied."""
         ...
@@ -72,3 +88,21 @@ class Student(Protocol):
             NotWritten: The disk is full, or refuses.
         """
         ...
+
+
+def learn_batch(student: Student, groups: Sequence[TrainingGroup], *, parts: Sequence[int], step: int) -> Lesson:
+    """Learns a batch as it was learned before: at once, or in the parts in which it came.
+
+    Raises:
+        TrainingDiverged: Loss or gradient was no number too often in a row.
+    """
+    if not groups:
+        return Lesson()
+    if not parts:
+        return student.learn(groups, step=step)
+    student.begin(step=step)
+    first = 0
+    for count in parts:
+        student.add(groups[first : first + count])
+        first += count
+    return student.finish()

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 from protocol.checkpoints import folder_files, version_digest
 from protocol.identifiers import run_id
 from tests.ledger.client.conftest import POOL
 from tests.orchestrator.runs.edge import RUN
 from tests.trainer.run.world import TrainedPool
-
-
-def lines(pool: TrainedPool, kind: str) -> list[dict[str, Any]]:
-    text = (pool.folder / "state" / "progress.jsonl").read_text()
-    return [line for line in map(json.loads, text.splitlines()) if line["kind"] == kind]
 
 
 async def test_accepted_rollouts_become_versions_that_the_ledger_and_the_orchestrator_name(pool: TrainedPool) -> None:
@@ -28,7 +20,7 @@ async def test_accepted_rollouts_become_versions_that_the_ledger_and_the_orchest
     assert [one.digest if one else None for one in announced] == digests
     view = await pool.run.pool.owner("GET", "/v1/run")
     assert (view["checkpoint"]["version"], view["checkpoint"]["digest"]) == (3, digests[3])
-    steps = lines(pool, "step")
+    steps = pool.progress("step")
     assert [(line["step"], line["version"], line["groups"]["used"]) for line in steps] == [
         (0, 1, 2),
         (1, 2, 2),

@@ -7,26 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import trainer.run.loop
 from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import Conflict
 from protocol.identifiers import Digest, run_id
-from protocol.wire.uploads import ObjectKey
-from rollouts.engines.interface import Dtype
 from tests.ledger.client.conftest import POOL
 from tests.orchestrator.runs.edge import RUN
 from tests.trainer.run.world import TrainedPool
-from trainer.run.app import learning_settings
-from trainer.run.base import open_base
-from trainer.run.batches import groups_at
-from trainer.run.files import FileRules, read_accepted
 from trainer.run.journal import Batch, Journal, Recorded, Written
-from trainer.run.loop import after_batch
 from trainer.run.model_student import ModelStudent
 from trainer.run.publishing import Publisher
-from trainer.run.state import RunState
 
 
 class _Killed(BaseException):
@@ -76,7 +67,7 @@ async def test_killed_at_every_stage_it_goes_on_with_the_same_batches_to_the_sam
         state = await pool.train(steps=7)
     assert state.step == 7
     recorded = journal.read()
-    assert _learned_at_once(pool, recorded) == {version: recorded.written[version] for version in range(1, 8)}
+    assert pool.learned_at_once(recorded) == {version: recorded.written[version] for version in range(1, 8)}
     ledger = await pool.world.as_("owner")
     for version in range(8):
         announced = await ledger.checkpoints.get(POOL, run_id(RUN), version)
@@ -85,36 +76,6 @@ async def test_killed_at_every_stage_it_goes_on_with_the_same_batches_to_the_sam
         assert announced.digest == recorded.written[version] == version_digest(folder_files(folder))
     assert (await pool.run.pool.owner("GET", "/v1/run"))["checkpoint"]["version"] == 7
     assert not any((pool.folder / "state" / "rollouts").iterdir()), "what the state holds is not kept twice"
-
-
-def _learned_at_once(pool: TrainedPool, recorded: Recorded) -> dict[int, Digest]:
-    """What the journal's batches give without any interruption, from the files in the pool's own store."""
-    settings = pool.settings()
-    base = open_base(settings.start)
-    student = ModelStudent(base, learning_settings(settings), device=torch.device("cpu"), dtype=Dtype.FLOAT32)
-    rules = FileRules(run=run_id(RUN), recipe=base.recipe, vocabulary=base.facts.vocabulary, most_bytes=1 << 20)
-    state, found = RunState(), {}
-    for step, batch in sorted(recorded.batches.items()):
-        files = [
-            read_accepted(
-                pool.path(ObjectKey(pool_id=POOL, owner=entry.node, sha256=entry.sha256)),
-                pool.path(
-                    ObjectKey(pool_id=POOL, owner=pool.world.keys["validator"].address, sha256=entry.audit, audit=True)
-                ),
-                entry=entry,
-                step=step,
-                rules=rules,
-            )
-            for entry in batch.files
-        ]
-        student.learn(groups_at(files, batch.groups), step=step)
-        state = after_batch(state, files, learned=True)
-        folder = pool.folder / "at-once" / str(step + 1)
-        assert base.candidates is not None
-        eligible = state.pools.eligible(base.candidates, settings.pools, version=step + 1, seed=settings.seed)
-        student.write(folder, eligible=eligible)
-        found[step + 1] = version_digest(folder_files(folder))
-    return found
 
 
 async def test_a_journal_whose_files_are_gone_or_changed_is_not_learned_from(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import os
 import time
 from collections.abc import AsyncIterator, Callable
@@ -19,10 +20,12 @@ from typing import Any
 
 import httpx
 import numpy as np
+import torch
 from pydantic import SecretStr
 
 from ledger.client.work import Verdict
 from orchestrator.storage.local import LocalStore
+from protocol.checkpoints import folder_files, version_digest
 from protocol.clock import TurnedClock
 from protocol.identifiers import Digest, digest, run_id
 from protocol.keys import Key
@@ -39,9 +42,16 @@ from rollouts.schema import write_rollouts
 from tests.ledger.client.conftest import POOL, QUICK, URL, World
 from tests.orchestrator.runs.edge import RUN, RunUnderTest
 from tests.rollouts.tiny import END, VOCABULARY, tiny_folder
-from trainer.run.app import Outside, run_trainer
+from trainer.run.app import Outside, learning_settings, run_trainer
+from trainer.run.base import open_base
+from trainer.run.batches import groups_at
+from trainer.run.files import FileRules, read_accepted
+from trainer.run.journal import Journal, Recorded
+from trainer.run.loop import after_batch
+from trainer.run.model_student import ModelStudent
 from trainer.run.settings import TrainerSettings
 from trainer.run.state import RunState
+from trainer.run.student import learn_batch
 
 EACH = 4
 RECIPE = Recipe(
@@ -96,6 +106,7 @@ class TrainedPool:
     spoil: Callable[[int, int, bytes], bytes] = field(default=lambda step, index, content: content)
     """Changes a file's bytes before they are hashed and submitted."""
     worker: asyncio.Task[None] | None = None
+    forged: list[Digest] = field(default_factory=list)
     lose: Callable[[int, int], bool] = field(default=lambda step, index: False)
     """Whether an accepted file is gone from the store."""
 
@@ -127,8 +138,10 @@ class TrainedPool:
         }
         return TrainerSettings(**values | changes)
 
-    async def train(self, *, stop: asyncio.Event | None = None, **changes: Any) -> RunState:
-        outside = Outside(clock=self.clock, transport=self.transport, policy=QUICK)
+    async def train(
+        self, *, stop: asyncio.Event | None = None, transport: httpx.AsyncBaseTransport | None = None, **changes: Any
+    ) -> RunState:
+        outside = Outside(clock=self.clock, transport=transport or self.transport, policy=QUICK)
         key = self.world.keys["publisher"]
         training = asyncio.ensure_future(
             run_trainer(self.settings(**changes), stop=stop or asyncio.Event(), key=key, outside=outside)
@@ -144,6 +157,43 @@ class TrainedPool:
     @property
     def transport(self) -> httpx.AsyncBaseTransport:
         return httpx.ASGITransport(app=self.run.pool.app, raise_app_exceptions=False)
+
+    def progress(self, kind: str) -> list[dict[str, Any]]:
+        """The lines of a kind."""
+        path = self.folder / "state" / "progress.jsonl"
+        text = path.read_text() if path.exists() else ""
+        return [line for line in map(json.loads, text.splitlines()) if line["kind"] == kind]
+
+    def recorded(self) -> Recorded:
+        """The journal."""
+        return Journal(self.folder / "state").read()
+
+    def learned_at_once(self, recorded: Recorded) -> dict[int, Digest]:
+        """What the journal's batches give without any interruption, from the files in the pool's own store."""
+        settings, judge = self.settings(), self.world.keys["validator"].address
+        base = open_base(settings.start)
+        student = ModelStudent(base, learning_settings(settings), device=torch.device("cpu"), dtype=Dtype.FLOAT32)
+        rules = FileRules(run=run_id(RUN), recipe=base.recipe, vocabulary=base.facts.vocabulary, most_bytes=1 << 20)
+        state, found = RunState(), {}
+        for step, batch in sorted(recorded.batches.items()):
+            files = [
+                read_accepted(
+                    self.path(ObjectKey(pool_id=POOL, owner=entry.node, sha256=entry.sha256)),
+                    self.path(ObjectKey(pool_id=POOL, owner=judge, sha256=entry.audit, audit=True)),
+                    entry=entry,
+                    step=step,
+                    rules=rules,
+                )
+                for entry in batch.files
+            ]
+            learn_batch(student, groups_at(files, batch.groups), parts=batch.parts, step=step)
+            state = after_batch(state, files, learned=bool(batch.groups))
+            folder = self.folder / "at-once" / str(step + 1)
+            assert base.candidates is not None
+            eligible = state.pools.eligible(base.candidates, settings.pools, version=step + 1, seed=settings.seed)
+            student.write(folder, eligible=eligible)
+            found[step + 1] = version_digest(folder_files(folder))
+        return found
 
     async def turn(self) -> None:
         """One round of everything that a pool does by itself: a slot is worked on where one is wanted."""
@@ -192,6 +242,11 @@ class TrainedPool:
         self.store(ObjectKey(pool_id=POOL, owner=validator.address, sha256=named, audit=True), audit)
         await validator.work.judge([Verdict(lease.key.hash, Outcome.ACCEPTED, 0, named)])
         await self.run.sync.round()
+
+    @staticmethod
+    def named(content: bytes) -> Digest:
+        """SHA-256."""
+        return digest(hashlib.sha256(content).digest())
 
     def path(self, key: ObjectKey) -> Path:
         objects = self.run.pool.parts.objects

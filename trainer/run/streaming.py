@@ -1,0 +1,63 @@
+"""Groups that become gradients as they are accepted, while the rest of their step is still generated.
+
+The optimiser steps once, when the step is full: the batch is of one version if nothing older may be consumed (Periodic
+Asynchrony, section 4). Sums are divided by what the whole batch has, so it makes no difference how it came in; the
+journal keeps how it did, because the order of a sum decides its last bit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+from protocol.identifiers import Digest
+from trainer.learning.groups import TrainingGroup
+from trainer.run.batches import Chosen, SeenFile, unused
+from trainer.run.student import Student
+
+
+class StreamedStep:
+    """One step that is learned as it comes.
+
+    Args:
+        student: Whose gradients add up.
+        step: The step.
+        most: The most groups of the batch.
+    """
+
+    def __init__(self, student: Student, *, step: int, most: int) -> None:
+        self._student = student
+        self._step = step
+        self._most = most
+        self._used: list[tuple[Digest, int]] = []
+        self._parts: list[int] = []
+
+    async def feed(self, files: Sequence[SeenFile]) -> None:
+        """Adds the gradients of groups that are new and have signal."""
+        new: list[TrainingGroup] = []
+        known = set(self._used)
+        for file in files:
+            for place, seen in enumerate(file.groups):
+                room = len(self._used) < self._most
+                if seen.group is not None and seen.has_signal and room and (file.entry.key, place) not in known:
+                    new.append(seen.group)
+                    self._used.append((file.entry.key, place))
+        if not new:
+            return
+        if not self._parts:
+            self._student.begin(step=self._step)
+        self._parts.append(len(new))
+        await asyncio.to_thread(self._student.add, new)
+
+    def close(self, files: Sequence[SeenFile]) -> tuple[Chosen, tuple[int, ...]]:
+        """The batch and its parts. A file whose verdict was turned over takes all gradients with it: no parts then.
+
+        Args:
+            files: What is accepted in the end, in lease order.
+        """
+        place_of = {file.entry.key: number for number, file in enumerate(files)}
+        kept = [(place_of[key], group) for key, group in self._used if key in place_of]
+        parts = tuple(self._parts) if len(kept) == len(self._used) else ()
+        left: Counter[str] = unused(files, kept)
+        return Chosen(places=tuple(kept), left=left), parts
