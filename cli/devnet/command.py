@@ -3,45 +3,125 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from cli.devnet.network import DevnetOptions, FirstTask, run_devnet
+from cli.devnet.life import run_devnet
+from cli.devnet.options import DEFAULT_CHEAT, NO_CHEAT, DevnetOptions, FirstTask, RunOptions
 from cli.devnet.view import make_view
+from cli.output import note
 from ledger.chain import ChainKind
+from protocol.errors import InvalidInput
 from protocol.wire.nodes import RuntimeKind
+from rollouts.engines.interface import EngineName
+
+_FAST_STEPS = 40
+_FAST_RISE = 0.15
+
+
+class AsynchronyChoice(StrEnum):
+    """How far generation may be ahead of learning."""
+
+    ON_POLICY = "on-policy"
+    ONE_STEP = "one-step"
+    TWO_STEP = "two-step"
+    OFF_POLICY = "off-policy"
+    PERIODIC = "periodic"
 
 
 def devnet(
+    *,
     directory: Annotated[Path, typer.Option(help="Where its state, keys and logs go.")] = Path(".devnet"),
     chain: Annotated[ChainKind, typer.Option(help="Which chain: pip's own, or anvil.")] = ChainKind.EMBEDDED,
     block_time: Annotated[float, typer.Option(min=0.05, max=60, help="Seconds between blocks.")] = 0.5,
-    workers: Annotated[int, typer.Option(min=0, max=50, help="Workers to run.")] = 2,
+    workers: Annotated[int, typer.Option(min=0, max=50, help="Honest workers to run.")] = 3,
+    cheat: Annotated[
+        str, typer.Option(help="What one more worker does that it should not; `none` for no such worker.")
+    ] = DEFAULT_CHEAT,
+    validators: Annotated[int, typer.Option(min=1, max=3, help="Validators to run.")] = 1,
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps of the run.")] = None,
+    asynchrony: Annotated[
+        AsynchronyChoice, typer.Option(help="How far generation is ahead of learning.")
+    ] = AsynchronyChoice.TWO_STEP,
+    seed: Annotated[int, typer.Option(min=0, help="Of the trainer.")] = 1,
+    engine: Annotated[EngineName, typer.Option(help="What generates.")] = EngineName.TORCH,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Fewer steps: enough to see it learn, not to see it become good.")
+    ] = False,
+    rise: Annotated[
+        int | None,
+        typer.Option(min=0, max=100, help="Points by which held-out greedy accuracy has to rise; by default 30."),
+    ] = None,
     runtime: Annotated[
         RuntimeKind | None, typer.Option(help="What tasks run in; default: Docker where an engine answers.")
     ] = None,
-    task: Annotated[FirstTask, typer.Option(help="What the workers do.")] = FirstTask.ROLLOUTS,
+    task: Annotated[FirstTask, typer.Option(help="What the workers do.")] = FirstTask.LEARN,
     ledger_only: Annotated[
         bool, typer.Option("--ledger-only", help="Chain, contracts and a pool; no services and no workers.")
     ] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Go on with what the last devnet here left.")] = False,
+    keep_running: Annotated[
+        bool, typer.Option("--keep-running", help="Go on when the run is over, until Ctrl-C.")
+    ] = False,
     check: Annotated[bool, typer.Option("--check", help="Start everything, see that it works, stop.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of a live view.")] = False,
 ) -> None:
-    """Run a whole network on this machine; Ctrl-C stops all of it."""
+    """Run a whole network on this machine until it has learned; Ctrl-C stops all of it.
+
+    Exits 0 only if held-out greedy accuracy rose, no honest submission was rejected as forged, and whoever cheated was
+    slashed and evicted. The report is in DIRECTORY/report.
+    """
+    _check_cheat(cheat)
+    wanted_rise = (_FAST_RISE if fast else 0.3) if rise is None else rise / 100
+    run = RunOptions(
+        steps=steps or (_FAST_STEPS if fast else RunOptions().steps),
+        asynchrony=asynchrony.value,
+        seed=seed,
+        engine=engine,
+        wanted_rise=wanted_rise,
+    )
     options = DevnetOptions(
         directory=directory,
         chain=chain,
         block_time=timedelta(seconds=block_time),
         workers=workers,
+        cheat=cheat,
+        validators=validators,
         task=task,
+        run=run,
         runtime=runtime,
         keep=keep,
+        keep_running=keep_running,
         ledger_only=ledger_only,
         only_check=check,
     )
     with make_view(plain=plain or check) as view:
-        asyncio.run(run_devnet(options, view))
+        ending = asyncio.run(run_devnet(options, view))
+    if ending is None:
+        return
+    sys.stdout.write("\n" + ending.text)
+    if not ending.good:
+        missed = "; ".join(one.name for one in ending.criteria if not one.met)
+        note(f"the network ran, and this was not so: {missed}")
+        raise typer.Exit(1)
+
+
+def _check_cheat(name: str) -> None:
+    """Names every cheat there is if this is none.
+
+    Raises:
+        InvalidInput: There is none of this name.
+    """
+    if name in {NO_CHEAT, DEFAULT_CHEAT}:
+        return
+    from cli.devnet.cheats.registry import CHEATS  # noqa: PLC0415 - brings torch, which other devnets can spare
+
+    if name not in CHEATS:
+        raise InvalidInput(
+            f"there is no cheat {name}", hint=f"one of: {', '.join(sorted(CHEATS))}, or none; docs/attacks.md"
+        )

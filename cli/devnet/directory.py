@@ -52,6 +52,21 @@ class DevnetDirectory:
         return self.path / "policies"
 
     @property
+    def trainer(self) -> Path:
+        """The trainer's state, with its journal and its log of steps."""
+        return self.path / "trainer"
+
+    @property
+    def objects(self) -> Path:
+        """The pool's store of files."""
+        return self.path / "objects"
+
+    @property
+    def report(self) -> Path:
+        """What is told of the run when it is over."""
+        return self.path / "report"
+
+    @property
     def owner_token(self) -> Path:
         """The bearer token of the pool's owner; random, readable by its owner only."""
         return self.path / "owner-token"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from cli.connection import open_chain
@@ -44,6 +44,12 @@ TERMS = Terms.deterring(
 )
 """Seconds where a real pool has hours, so that a person can live a contributor's whole financial life in minutes."""
 
+RUN_TERMS = replace(TERMS, challenge_period=timedelta(seconds=5), dispute_period=timedelta(seconds=10))
+"""Shorter still where validators dispute by themselves, so that a run of minutes sees its own slashes become final."""
+
+CHEATER = ("cheater-provider", "cheater")
+"""Names of the keys of the worker that cheats."""
+
 _SCRYPT_N = 2**12  # these keys are worth nothing, and opening one must not take a second
 _GAS_MONEY = UNIT
 _PROVIDER_MONEY = 1_000 * UNIT
@@ -66,9 +72,10 @@ def contributor_names(count: int) -> list[tuple[str, str]]:
     return [("provider", "node") if i == 1 else (f"provider-{i}", f"node-{i}") for i in range(1, count + 1)]
 
 
-def worker_names(count: int) -> list[tuple[str, str]]:
+def worker_names(count: int, *, cheater: bool = False) -> list[tuple[str, str]]:
     """Names of the provider and node keys of the workers that the devnet runs."""
-    return [(f"worker-{i}-provider", f"worker-{i}") for i in range(1, count + 1)]
+    honest = [(f"worker-{i}-provider", f"worker-{i}") for i in range(1, count + 1)]
+    return [*honest, CHEATER] if cheater else honest
 
 
 def make_keys(directory: DevnetDirectory, names: Iterable[str]) -> dict[str, Key]:
@@ -94,7 +101,8 @@ async def found_economy(
     directory: DevnetDirectory,
     *,
     contributors: int = 1,
-    workers: int = 0,
+    workers: Sequence[tuple[str, str]] = (),
+    terms: Terms = TERMS,
     say: Callable[[str], None],
 ) -> Economy:
     """Deploys the contracts, makes a domain and a funded pool, gives everybody money; does nothing twice.
@@ -104,10 +112,11 @@ async def found_economy(
         chain_id: Its id.
         directory: Where keys and addresses go.
         contributors: How many pairs of keys there are that have money and nothing else.
-        workers: How many workers there are, each with a provider of its own.
+        workers: Names of the provider and node keys of the workers that run, each with a provider of its own.
+        terms: Of the pool.
         say: Told each step.
     """
-    strangers, pairs = contributor_names(contributors), worker_names(workers)
+    strangers, pairs = contributor_names(contributors), list(workers)
     names = [name for pair in (*strangers, *pairs) for name in pair]
     keys = await asyncio.to_thread(make_keys, directory, [*ROLES, *names])
     say(f"{len(keys)} keys are in {directory.keys}")
@@ -125,7 +134,7 @@ async def found_economy(
         )
     async with Ledger.connect(rpc, deployment, key=keys["owner"]) as ledger:
         roles = Roles(keys["manager"].address, keys["orchestrator"].address, keys["publisher"].address)
-        pool = await ledger.pools.create(domain_id=1, roles=roles, terms=TERMS)
+        pool = await ledger.pools.create(domain_id=1, roles=roles, terms=terms)
         await asyncio.gather(
             ledger.pools.activate(pool),
             ledger.pools.fund(pool, _ESCROW),

@@ -1,72 +1,61 @@
-"""The devnet's run: its first policy is published, and the task that generates with it runs on every node."""
+"""The devnet's run: the task that generates for it, and how one sees that it has begun."""
 
 from __future__ import annotations
 
-import asyncio
-import shutil
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 
 from cli.devnet.directory import DevnetDirectory
-from cli.devnet.economy import Economy
 from cli.devnet.image import ROLLOUTS_TAG
-from cli.devnet.services import POOL, ROOT, RUN, ServicePlaces
+from cli.devnet.services import GROUPS_PER_SLOT, ROOT, ServicePlaces
 from cli.devnet.supervisor import ProcessFailed
 from cli.devnet.task import open_orchestrator, post_task
-from ledger.client import Ledger
-from protocol.checkpoints import folder_files, version_digest
 from protocol.clock import Clock, SystemClock
-from protocol.errors import MusterError
-from protocol.identifiers import Digest, run_id
+from protocol.errors import InvalidInput, MusterError
 from protocol.wire.nodes import RuntimeKind
-from protocol.wire.runs import NewCheckpoint, RunView
-from protocol.wire.tasks import (
-    MEBIBYTE,
-    NetworkMode,
-    Resources,
-    RestartKind,
-    RestartRule,
-    TaskSpec,
-)
-from rollouts.recipe import read_recipe
-from trainer.presets import devnet_base
+from protocol.wire.tasks import MEBIBYTE, NetworkMode, Resources, RestartKind, RestartRule, TaskSpec
+from rollouts.engines.interface import EngineName
 
 NAME = "rollouts"
+VLLM_PYTHON = ROOT / ".tools" / "vllm" / "bin" / "python"
 _PATIENCE = timedelta(seconds=180)
 _LOOK_AGAIN = timedelta(milliseconds=300)
 
 
-async def publish_first_policy(
-    directory: DevnetDirectory, places: ServicePlaces, economy: Economy, say: Callable[[str], None]
-) -> None:
-    """Announces version 0 on the ledger and tells the orchestrator; does nothing twice."""
-    folder = directory.policies / "0"
-    digest = await asyncio.to_thread(_put_base, directory)
-    run = run_id(RUN)
-    async with Ledger.connect(places.rpc, economy.deployment, key=economy.keys["publisher"]) as ledger:
-        if await ledger.checkpoints.latest(POOL, run) is None:
-            await ledger.checkpoints.announce(pool_id=POOL, run=run, version=0, attempt=0, digest=digest)
-    recipe = read_recipe(folder)
-    checkpoint = NewCheckpoint(version=0, digest=digest, units_per_group=recipe.units_per_group, relays=places.relays)
-    async with open_orchestrator(directory, places) as client:
-        if (await client.run()).checkpoint is None:
-            await client.put_checkpoint(checkpoint)
-    say(f"version 0 of the policy is announced: {digest}")
+def check_engine(engine: EngineName, runtime: RuntimeKind) -> None:
+    """Makes sure that tasks can generate with this engine here.
+
+    Raises:
+        InvalidInput: They can't.
+    """
+    if engine is not EngineName.VLLM:
+        return
+    if runtime is RuntimeKind.DOCKER:
+        raise InvalidInput(
+            "the devnet's own image has no vLLM", hint="take --runtime process with --engine vllm, or --engine torch"
+        )
+    if not VLLM_PYTHON.exists():
+        raise InvalidInput(f"there is no vLLM in {VLLM_PYTHON.parents[1]}", hint="`make tools` installs it")
 
 
 async def post_rollouts_task(
-    directory: DevnetDirectory, places: ServicePlaces, runtime: RuntimeKind, say: Callable[[str], None]
+    directory: DevnetDirectory,
+    places: ServicePlaces,
+    runtime: RuntimeKind,
+    engine: EngineName,
+    say: Callable[[str], None],
 ) -> None:
     """Posts the task; does nothing if it is there already."""
     spec = TaskSpec(
         name=NAME,
         image=ROLLOUTS_TAG,
         command=(
-            sys.executable if runtime is RuntimeKind.PROCESS else "python3",
-            *("-m", "rollouts", "--engine", "torch", "--dtype", "float32", "--device", "cpu", "--threads", "1"),
-            *("--groups", "4"),
+            str(_python(engine)) if runtime is RuntimeKind.PROCESS else "python3",
+            *("-m", "rollouts", "--engine", engine.value, "--dtype", "float32", "--device", "cpu", "--threads", "1"),
+            *("--groups", str(GROUPS_PER_SLOT)),
         ),
         environment={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} if runtime is RuntimeKind.PROCESS else {},
         resources=Resources(cpus=1.0, memory_bytes=2048 * MEBIBYTE),
@@ -75,6 +64,10 @@ async def post_rollouts_task(
         stop_grace_seconds=5,
     )
     await post_task(directory, places, spec, runtime, say)
+
+
+def _python(engine: EngineName) -> Path:
+    return VLLM_PYTHON if engine is EngineName.VLLM else Path(sys.executable)
 
 
 async def await_first_rollouts(
@@ -99,25 +92,3 @@ async def await_first_rollouts(
                     hint=f"logs are in {directory.path / 'logs'}; `muster pool logs` shows what tasks say",
                 )
             await clock.sleep(_LOOK_AGAIN)
-
-
-def _put_base(directory: DevnetDirectory) -> Digest:
-    """The shipped base as version 0, in one step: the origin publishes what it sees."""
-    folder = directory.policies / "0"
-    if not folder.exists():
-        partial = directory.path / "policy-0.partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(devnet_base(), partial)
-        partial.rename(folder)
-    return version_digest(folder_files(folder))
-
-
-def run_facts(run: RunView) -> dict[str, str]:
-    """The run in two lines, for the live view."""
-    version = "no version yet" if run.checkpoint is None else f"version {run.checkpoint.version}"
-    steps = [
-        f"step {step.step}: {step.pending} of {step.demand} groups wait for a verdict, {step.accepted} accepted"
-        for step in run.steps
-        if step.pending or step.accepted or step.leased
-    ]
-    return {"run": f"{run.run}, {version}", "rollouts": "; ".join(steps) or "none yet"}

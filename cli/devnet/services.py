@@ -13,6 +13,8 @@ from pathlib import Path
 import httpx
 
 from cli.devnet.directory import DevnetDirectory
+from cli.devnet.options import RunOptions
+from cli.devnet.settings_file import write_settings
 from cli.devnet.supervisor import Gate, ProcessSpec
 from protocol.identifiers import Address
 from protocol.tokens import hash_token, new_token
@@ -21,9 +23,11 @@ from protocol.wire.nodes import RuntimeKind
 POOL = 1
 RUN = "devnet"
 RELAYS = 2
+GROUPS_PER_SLOT = 4
 ROOT = Path(__file__).resolve().parents[2]
 """Where this very code lies."""
 
+_HEAD = "# Written by `muster devnet`; commands started above this folder find it.\n"
 _BEAT_SECONDS = 1.0
 """A devnet's nodes speak every second, where a real pool's speak every ten or more."""
 
@@ -40,6 +44,7 @@ class ServicePlaces:
     orchestrator_port: int
     origin_port: int
     relay_ports: tuple[int, ...]
+    validator_ports: tuple[int, ...] = ()
 
     @property
     def discovery(self) -> str:
@@ -62,7 +67,7 @@ class ServicePlaces:
         return tuple(f"http://127.0.0.1:{port}" for port in self.relay_ports)
 
 
-def write_configuration(directory: DevnetDirectory, places: ServicePlaces) -> None:
+def write_configuration(directory: DevnetDirectory, places: ServicePlaces, run: RunOptions) -> None:
     """Writes `muster.toml`: what commands in another terminal and the services themselves read."""
     tables: dict[str, Mapping[str, object]] = {
         "chain": {"rpc": places.rpc, "chain_id": places.chain_id, "deployment": "deployment.json"},
@@ -96,28 +101,32 @@ def write_configuration(directory: DevnetDirectory, places: ServicePlaces) -> No
             "password_file": directory.password,
             "discovery": [places.discovery],
             "secrets_key_file": directory.path / "task-secrets.key",
-            "storage_directory": directory.path / "objects",
+            "storage_directory": directory.objects,
             "storage_reserve_bytes": 0,
             "shortest_interval_s": _BEAT_SECONDS,
             "unhealthy_after": 3.0,
             "dead_after": 10.0,
             "discovery_every_s": 0.5,
-            "ledger_every_s": 0.5,
+            "ledger_every_s": 0.1,
             "removals_every_s": 1.0,
-            "eviction_rest_s": 30.0,
+            "eviction_rest_s": 3600.0,
             "webhooks_to_private_networks": True,
             "run": RUN,
+            "run_async_level": run.async_level,
+            "run_groups": run.groups,
+            "run_groups_per_slot": GROUPS_PER_SLOT,
             "run_lease_s": 60.0,
             "run_grace_s": 10.0,
             "run_pending_s": 90.0,
-            "run_ask_again_s": 0.5,
+            "run_ask_again_s": 0.1,
+            "run_kept_steps": 1_000,
             "relay_every_s": 0.5,
+            "uploads_per_hour": 100_000,
+            "node_rate_per_s": 100.0,
+            "node_burst": 1_000,
         },
     }
-    text = _toml(tables) + _token_table(directory)
-    _replace(
-        directory.configuration, "# Written by `muster devnet`; commands started above this folder find it.\n" + text
-    )
+    write_settings(directory.configuration, tables, head=_HEAD, tail=_token_table(directory))
 
 
 def write_ledger_configuration(directory: DevnetDirectory, rpc: str, chain_id: int) -> None:
@@ -127,7 +136,7 @@ def write_ledger_configuration(directory: DevnetDirectory, rpc: str, chain_id: i
         "keys": {"directory": "keys", "password_file": "password"},
         "pool": {"id": POOL},
     }
-    _replace(directory.configuration, _toml(tables))
+    write_settings(directory.configuration, tables, head=_HEAD)
 
 
 def write_worker_settings(directory: DevnetDirectory, places: ServicePlaces, name: str, runtime: RuntimeKind) -> Path:
@@ -150,30 +159,30 @@ def write_worker_settings(directory: DevnetDirectory, places: ServicePlaces, nam
     }
     path = directory.path / "workers" / f"{name}.toml"
     path.parent.mkdir(exist_ok=True, mode=0o700)
-    _replace(path, _toml({"worker": table}))
+    write_settings(path, {"worker": table})
     return path
 
 
 def discovery_spec(directory: DevnetDirectory, places: ServicePlaces) -> ProcessSpec:
     """`muster discovery serve`."""
-    return _muster_spec(directory, "discovery", ["discovery", "serve"], _ready(places.discovery_port))
+    return _muster_spec(directory, "discovery", ["discovery", "serve"], ready(places.discovery_port))
 
 
 def orchestrator_spec(directory: DevnetDirectory, places: ServicePlaces) -> ProcessSpec:
     """`muster orchestrator serve`."""
-    return _muster_spec(directory, "orchestrator", ["orchestrator", "serve"], _ready(places.orchestrator_port))
+    return _muster_spec(directory, "orchestrator", ["orchestrator", "serve"], ready(places.orchestrator_port))
 
 
 def worker_spec(name: str, settings: Path) -> ProcessSpec:
     """`muster worker run`."""
     command = [sys.executable, "-m", "cli", "worker", "run", "--config", str(settings)]
-    return ProcessSpec(name=name, command=command, environment=_environment(), grace=timedelta(seconds=15))
+    return ProcessSpec(name=name, command=command, environment=environment(), grace=timedelta(seconds=15))
 
 
 def image_spec(task: str) -> ProcessSpec:
     """Makes the image of a task."""
     command = [sys.executable, "-m", "cli.devnet.image", task]
-    return ProcessSpec(name="image", command=command, environment=_environment())
+    return ProcessSpec(name="image", command=command, environment=environment())
 
 
 def origin_spec(directory: DevnetDirectory, places: ServicePlaces) -> ProcessSpec:
@@ -194,21 +203,23 @@ def relay_spec(directory: DevnetDirectory, places: ServicePlaces, number: int) -
 
 def _shardcast_spec(directory: DevnetDirectory, name: str, arguments: list[str], port: int) -> ProcessSpec:
     command = [sys.executable, "-m", "cli", "--config", str(directory.configuration), "shardcast", *arguments]
-    return ProcessSpec(name=name, command=command, environment=_environment(), gate=_ready(port))
+    return ProcessSpec(name=name, command=command, environment=environment(), gate=ready(port))
 
 
 def _muster_spec(directory: DevnetDirectory, name: str, arguments: list[str], gate: Gate) -> ProcessSpec:
     command = [sys.executable, "-m", "cli", *arguments, "--config", str(directory.configuration)]
-    return ProcessSpec(name=name, command=command, environment=_environment(), gate=gate)
+    return ProcessSpec(name=name, command=command, environment=environment(), gate=gate)
 
 
-def _environment() -> dict[str, str]:
-    """This very code from any directory."""
+def environment() -> dict[str, str]:
+    """What makes Python find this very code from any directory."""
     inherited = os.environ.get("PYTHONPATH")
     return {"PYTHONPATH": str(ROOT) if not inherited else f"{ROOT}{os.pathsep}{inherited}"}
 
 
-def _ready(port: int) -> Gate:
+def ready(port: int) -> Gate:
+    """Whether the service on this port says that it is ready."""
+
     async def gate() -> bool:
         async with httpx.AsyncClient(trust_env=False, timeout=2) as client:
             return (await client.get(f"http://127.0.0.1:{port}/readyz")).is_success
@@ -223,25 +234,3 @@ def _token_table(directory: DevnetDirectory) -> str:
         directory.owner_token.write_text(new_token() + "\n")
     hashed = hash_token(directory.owner_token.read_text())
     return f'\n[[orchestrator.tokens]]\nname = "owner"\nscope = "admin"\nhash = {json.dumps(hashed)}\n'
-
-
-def _toml(tables: Mapping[str, Mapping[str, object]]) -> str:
-    lines = []
-    for name, table in tables.items():
-        lines.append(f"\n[{name}]")
-        lines += [f"{key} = {_value(value)}" for key, value in table.items()]
-    return "\n".join(lines) + "\n"
-
-
-def _value(value: object) -> str:
-    """JSON is TOML for strings, numbers, booleans and arrays of them; tables are written inline."""
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{json.dumps(key)} = {_value(item)}" for key, item in value.items()) + " }"
-    return json.dumps(str(value) if isinstance(value, Path) else value)
-
-
-def _replace(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.touch(mode=0o600)
-    partial.write_text(text)
-    partial.replace(path)

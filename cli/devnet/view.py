@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Protocol, Self
 
-from rich import box
+from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
@@ -16,6 +16,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from cli.devnet.dashboard import Dashboard
+from cli.devnet.picture import news, picture
 from cli.devnet.supervisor import ProcessState, SupervisedProcess
 from protocol.clock import Clock, SystemClock
 
@@ -46,6 +48,10 @@ class View(Protocol):
         """The processes now."""
         ...
 
+    def dashboard(self, dashboard: Dashboard) -> None:
+        """How the run stands."""
+        ...
+
     def __enter__(self) -> Self: ...
 
     def __exit__(
@@ -60,6 +66,7 @@ class PlainView:
         self._clock = clock or SystemClock()
         self._began = self._clock.monotonic()
         self._said: dict[str, str] = {}
+        self._dashboard: Dashboard | None = None
 
     def event(self, text: str) -> None:
         """Prints the event with the seconds since the start."""
@@ -75,6 +82,12 @@ class PlainView:
 
     def processes(self, processes: list[SupervisedProcess]) -> None:
         """Processes are told by their events."""
+
+    def dashboard(self, dashboard: Dashboard) -> None:
+        """Says each step that was learned, each evaluation, and each node that is called a forger or has to go."""
+        for line in news(self._dashboard, dashboard):
+            self.event(line)
+        self._dashboard = dashboard
 
     def __enter__(self) -> Self:
         return self
@@ -92,7 +105,8 @@ class LiveView:
         self._events: deque[str] = deque(maxlen=_RECENT)
         self._facts: Mapping[str, str] = {}
         self._processes: list[SupervisedProcess] = []
-        self._live = Live(get_renderable=self.render, console=console, refresh_per_second=4, transient=False)
+        self._dashboard: Dashboard | None = None
+        self._live = Live(get_renderable=self.render, console=console, refresh_per_second=4, transient=True)
 
     def event(self, text: str) -> None:
         """Adds the event to the recent ones."""
@@ -105,6 +119,13 @@ class LiveView:
     def processes(self, processes: list[SupervisedProcess]) -> None:
         """Takes the rows of the table."""
         self._processes = processes
+
+    def dashboard(self, dashboard: Dashboard) -> None:
+        """Takes how the run stands."""
+        for line in news(self._dashboard, dashboard):
+            if not line.startswith("step "):  # the picture shows each of them
+                self.event(line)
+        self._dashboard = dashboard
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -120,25 +141,25 @@ class LiveView:
         header.add_column(overflow="fold")
         for name, value in self._facts.items():
             header.add_row(escape(name), escape(value))
-        table = Table("process", "state", "pid", "up", "restarts", "log", box=box.SIMPLE_HEAD, pad_edge=False)
-        for process in self._processes:
-            table.add_row(
-                process.name,
-                Text(process.state.value, style=_COLOURS[process.state]),
-                str(process.pid or "-"),
-                self._up(process),
-                str(process.restarts),
-                str(process.log_path),
-            )
         events = Text("\n".join(self._events), style="dim", no_wrap=True, overflow="ellipsis")
+        shown: list[RenderableType] = [header, ""]
+        if self._dashboard is not None:
+            shown += [picture(self._dashboard), ""]
+        shown += [self._table(), "", events]
         title = f"muster devnet · {self._clock.monotonic() - self._began:.0f} s · Ctrl-C stops everything"
-        return Panel(Group(header, table, events), title=title, title_align="left", border_style="cyan")
+        return Panel(Group(*shown), title=title, title_align="left", border_style="cyan")
 
-    def _up(self, process: SupervisedProcess) -> str:
-        if process.started_at is None or process.pid is None:
-            return "-"
-        seconds = int((self._clock.now() - process.started_at).total_seconds())
-        return f"{seconds // 60}:{seconds % 60:02d}"
+    def _table(self) -> RenderableType:
+        """Every process with its state: in columns, because there are many and most are well."""
+        cells = [
+            Text.assemble((f"{process.name} ", ""), (self._state(process), _COLOURS[process.state]))
+            for process in self._processes
+        ]
+        return Columns(cells, padding=(0, 2))
+
+    def _state(self, process: SupervisedProcess) -> str:
+        again = f" (restarted {process.restarts})" if process.restarts else ""
+        return f"{process.state.value}{again}"
 
 
 def make_view(*, plain: bool) -> View:

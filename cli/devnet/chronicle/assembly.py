@@ -22,11 +22,11 @@ def assemble(material: Material) -> Report:
     return Report(
         about=material.about,
         wall_seconds=material.ended - material.began,
-        steps=tuple(_steps(material, began)),
-        evaluations=tuple(_evaluations(material)),
+        steps=tuple(learned(material, began=began)),
+        evaluations=tuple(evaluations(material)),
         stages=tuple(stages(material, work, began=began)),
         verdicts=tuple(_verdicts(work)),
-        nodes=tuple(_account(material, one, of(work, one)) for one in material.contributors),
+        nodes=tuple(account(material, one, of(work, one)) for one in material.contributors),
         latencies=tuple(latencies(work)),
         journey=journey(material, work),
         lanes=tuple(lanes(material, work, began=began)),
@@ -46,7 +46,8 @@ def _last_of(progress: Sequence[Mapping[str, Any]], kind: str, key: str) -> list
     return [found[number] for number in sorted(found)]
 
 
-def _steps(material: Material, began: float) -> list[LearnedStep]:
+def learned(material: Material, *, began: float) -> list[LearnedStep]:
+    """The steps of the trainer, in order."""
     return [
         LearnedStep(
             step=int(line["step"]),
@@ -59,7 +60,8 @@ def _steps(material: Material, began: float) -> list[LearnedStep]:
     ]
 
 
-def _evaluations(material: Material) -> list[Evaluation]:
+def evaluations(material: Material) -> list[Evaluation]:
+    """What versions can do, in their order."""
     found = []
     for line in _last_of(material.progress, "evaluation", "version"):
         drawn = (line.get("pass_at") or {}).get("1")
@@ -87,7 +89,9 @@ def _verdicts(work: Sequence[Work]) -> list[VerdictCount]:
     ]
 
 
-def _account(material: Material, contributor: Contributor, work: Sequence[Work]) -> NodeAccount:
+def account(material: Material, contributor: Contributor, work: Sequence[Work]) -> NodeAccount:
+    """What a contributor did and what became of its money, by its own work."""
+
     def count(wanted: Callable[[Work], bool]) -> int:
         return sum(1 for one in work if wanted(one))
 

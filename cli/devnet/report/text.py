@@ -6,10 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from cli.devnet.report.judgement import Criterion
 from cli.devnet.report.model import Evaluation, Report
-from cli.devnet.report.words import briefly, duration, fate, money
-
-_SPARKS = "▁▂▃▄▅▆▇█"
-_SPARK_WIDTH = 60
+from cli.devnet.report.words import briefly, duration, fate, money, spark
 
 
 def as_text(report: Report, criteria: Sequence[Criterion]) -> str:
@@ -42,7 +39,7 @@ def _learning(report: Report) -> list[str]:
     found = []
     if report.steps:
         rewards = [step.reward for step in report.steps]
-        found.append(f"reward     {_spark(rewards)}  {rewards[0]:.2f} → {rewards[-1]:.2f}")
+        found.append(f"reward     {spark(rewards)}  {rewards[0]:.2f} → {rewards[-1]:.2f}")
     found += [_evaluation(one) for one in report.evaluations]
     return found
 
@@ -50,17 +47,6 @@ def _learning(report: Report) -> list[str]:
 def _evaluation(one: Evaluation) -> str:
     drawn = "" if one.pass_at_1 is None else f", pass@1 {one.pass_at_1:.1%}"
     return f"version {one.version:>4}: greedy {one.greedy:.1%}{drawn}"
-
-
-def _spark(values: Sequence[float]) -> str:
-    """Values (0 to 1) as a row of blocks."""
-    count = min(len(values), _SPARK_WIDTH)
-    shown = []
-    for number in range(count):
-        part = values[number * len(values) // count : (number + 1) * len(values) // count]
-        mean = min(max(sum(part) / len(part), 0.0), 0.999)
-        shown.append(_SPARKS[int(mean * len(_SPARKS))])
-    return "".join(shown)
 
 
 def _stages(report: Report) -> Iterable[Sequence[str]]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cli.devnet.report.model import NodeAccount, Report
 from ledger.amounts import format_amount
+
+_SPARKS = "▁▂▃▄▅▆▇█"
 
 
 def duration(seconds: float) -> str:
@@ -42,3 +46,14 @@ def tiles(report: Report) -> list[tuple[str, str]]:
     found += [(stake, f"stake of {node.name}, who cheats") for node, stake in stakes]
     found += [(briefly(one.p50), f"{one.name}, p50; p99 {briefly(one.p99)}") for one in report.latencies[:1]]
     return found
+
+
+def spark(values: Sequence[float], *, width: int = 60) -> str:
+    """Shares (0 to 1) as a row of at most `width` blocks."""
+    count = min(len(values), width)
+    shown = []
+    for number in range(count):
+        part = values[number * len(values) // count : (number + 1) * len(values) // count]
+        mean = min(max(sum(part) / len(part), 0.0), 0.999)
+        shown.append(_SPARKS[int(mean * len(_SPARKS))])
+    return "".join(shown)

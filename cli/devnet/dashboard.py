@@ -1,0 +1,66 @@
+"""How a run stands, as plain values: what the live view draws and plain lines say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cli.devnet.chronicle.assembly import account, evaluations, learned
+from cli.devnet.chronicle.material import Material
+from cli.devnet.chronicle.timing import announcements, latencies
+from cli.devnet.chronicle.work import all_work, of
+from cli.devnet.report.model import Evaluation, Latency, LearnedStep, NodeAccount
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dashboard:
+    """A run at one moment."""
+
+    wanted_steps: int
+    steps: Sequence[LearnedStep]
+    evaluations: Sequence[Evaluation]
+    nodes: Sequence[NodeAccount]
+    states: Mapping[str, str]
+    """What the orchestrator says of each node, by its address."""
+    verdict_latency: Latency | None
+    versions: int
+    broadcast_seconds: float | None
+    """From the newest version's announcement until every node had it, where one did."""
+    block: int
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        """Over the last ten steps."""
+        last = self.steps[-11:]
+        return (last[-1].at - last[0].at) / (len(last) - 1) if len(last) > 1 else None
+
+    @property
+    def mean_staleness(self) -> float | None:
+        """Of the groups of the last step."""
+        if not self.steps or not self.steps[-1].staleness:
+            return None
+        counts = self.steps[-1].staleness
+        return sum(behind * groups for behind, groups in counts.items()) / max(1, sum(counts.values()))
+
+
+def dashboard(material: Material, *, wanted_steps: int, states: Mapping[str, str]) -> Dashboard:
+    """How a run stands, from what is known of it so far."""
+    work = all_work(material)
+    ways = [one for one in latencies(work) if one.name == "upload to provisional verdict"]
+    named = announcements(material)
+    took = [
+        max(arrived.values()) - at
+        for _, (digest, at) in sorted(named.items())
+        if len(arrived := material.arrivals.get(digest, {})) >= 1
+    ]
+    return Dashboard(
+        wanted_steps=wanted_steps,
+        steps=learned(material, began=material.began),
+        evaluations=evaluations(material),
+        nodes=[account(material, one, of(work, one)) for one in material.contributors],
+        states=states,
+        verdict_latency=ways[0] if ways else None,
+        versions=len(named),
+        broadcast_seconds=took[-1] if took else None,
+        block=max(material.blocks, default=0),
+    )

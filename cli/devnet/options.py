@@ -1,0 +1,79 @@
+"""What a person may choose of a devnet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+
+from ledger.chain import ChainKind
+from protocol.wire.nodes import RuntimeKind
+from rollouts.engines.interface import EngineName
+
+NO_CHEAT = "none"
+DEFAULT_CHEAT = "previous-checkpoint"
+
+
+class FirstTask(StrEnum):
+    """What the workers do."""
+
+    LEARN = "learn"
+    """Generate for a run that a trainer learns from and a validator checks, until its steps are done."""
+    HELLO = "hello"
+    """Count, and say who they are: enough to try nodes, tasks, logs and events."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How the run learns."""
+
+    steps: int = 90
+    asynchrony: str = "two-step"
+    seed: int = 1
+    evaluate_every: int = 10
+    evaluation_prompts: int = 512
+    groups: int = 16
+    """With signal, in a step's batch."""
+    engine: EngineName = EngineName.TORCH
+    wanted_rise: float = 0.3
+    """By how much held-out greedy accuracy has to rise, as a share, for the run to count as good."""
+
+    @property
+    def async_level(self) -> int:
+        """How many steps beyond the newest version may be leased."""
+        return {"on-policy": 0, "periodic": 0, "one-step": 1, "two-step": 2, "off-policy": 8}[self.asynchrony]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevnetOptions:
+    """What a person may choose."""
+
+    directory: Path
+    chain: ChainKind = ChainKind.EMBEDDED
+    block_time: timedelta = timedelta(seconds=0.5)
+    workers: int = 3
+    cheat: str = DEFAULT_CHEAT
+    """What one more worker does that it should not; `none` for no such worker."""
+    validators: int = 1
+    task: FirstTask = FirstTask.LEARN
+    run: RunOptions = RunOptions()
+    runtime: RuntimeKind | None = None
+    """What tasks run in; None takes Docker where an engine answers, else the process sandbox."""
+    keep: bool = False
+    keep_running: bool = False
+    """Go on when the run is over, for a person to look around."""
+    ledger_only: bool = False
+    """The chain with its contracts and a pool, and no services: nodes are whatever commands make of them."""
+    only_check: bool = False
+    """Start everything, see that it works, stop."""
+
+    @property
+    def learns(self) -> bool:
+        """Whether there is a run."""
+        return self.task is FirstTask.LEARN and not self.ledger_only
+
+    @property
+    def cheats(self) -> bool:
+        """Whether one worker cheats."""
+        return self.learns and self.cheat != NO_CHEAT
