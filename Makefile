@@ -18,9 +18,9 @@ tools: setup
 	@deploy/setup/swift.sh
 	@deploy/setup/vllm.sh
 
-devnet: setup  ## set up and run a whole network on this machine (ARGS="--help" for its options)
+devnet: setup  ## run a whole network on this machine until it has learned (CHEAT=name, ARGS="--help")
 	@deploy/setup/system.sh redis sandbox
-	@exec $(PY) -m cli devnet $(ARGS)
+	@exec $(PY) -m cli devnet $(if $(CHEAT),--cheat $(CHEAT)) $(ARGS)
 
 # Two processes share what can be shared; tests marked `alone` come after it, one at a time. 5: none of that kind.
 test: tools  ## run every test that this machine can run

@@ -10,7 +10,7 @@ from pathlib import Path
 from cli.devnet.directory import DevnetDirectory
 from cli.devnet.economy import VALIDATORS
 from cli.devnet.options import RunOptions
-from cli.devnet.services import POOL, RUN, ServicePlaces, environment, ready
+from cli.devnet.services import POOL, RUN, WORKER, ServicePlaces, environment, ready
 from cli.devnet.settings_file import write_settings
 from cli.devnet.supervisor import ProcessSpec
 from trainer.presets import devnet_base
@@ -30,6 +30,7 @@ def trainer_spec(directory: DevnetDirectory, places: ServicePlaces, run: RunOpti
         environment={**environment(), "OMP_NUM_THREADS": "1"},
         grace=timedelta(seconds=15),
         ends=True,
+        kind="learner",
     )
 
 
@@ -96,10 +97,11 @@ def validator_spec(directory: DevnetDirectory, places: ServicePlaces, number: in
         gate=ready(port),
         ready_within=timedelta(seconds=60),
         grace=timedelta(seconds=10),
+        kind="learner",
     )
 
 
 def cheater_spec(name: str, cheat: str, settings: Path) -> ProcessSpec:
     """`muster worker run` on a machine whose owner changed its task."""
     command = [sys.executable, "-m", "cli.devnet.cheats", "run", "--cheat", cheat, "--config", str(settings)]
-    return ProcessSpec(name=name, command=command, environment=environment(), grace=timedelta(seconds=15))
+    return ProcessSpec(name=name, command=command, environment=environment(), grace=timedelta(seconds=15), kind=WORKER)

@@ -27,6 +27,9 @@ GROUPS_PER_SLOT = 4
 ROOT = Path(__file__).resolve().parents[2]
 """Where this very code lies."""
 
+WORKER = "worker"
+"""The kind of the processes that are workers."""
+
 _HEAD = "# Written by `muster devnet`; commands started above this folder find it.\n"
 _BEAT_SECONDS = 1.0
 """A devnet's nodes speak every second, where a real pool's speak every ten or more."""
@@ -176,7 +179,7 @@ def orchestrator_spec(directory: DevnetDirectory, places: ServicePlaces) -> Proc
 def worker_spec(name: str, settings: Path) -> ProcessSpec:
     """`muster worker run`."""
     command = [sys.executable, "-m", "cli", "worker", "run", "--config", str(settings)]
-    return ProcessSpec(name=name, command=command, environment=environment(), grace=timedelta(seconds=15))
+    return ProcessSpec(name=name, command=command, environment=environment(), grace=timedelta(seconds=15), kind=WORKER)
 
 
 def image_spec(task: str) -> ProcessSpec:
@@ -203,7 +206,7 @@ def relay_spec(directory: DevnetDirectory, places: ServicePlaces, number: int) -
 
 def _shardcast_spec(directory: DevnetDirectory, name: str, arguments: list[str], port: int) -> ProcessSpec:
     command = [sys.executable, "-m", "cli", "--config", str(directory.configuration), "shardcast", *arguments]
-    return ProcessSpec(name=name, command=command, environment=environment(), gate=ready(port))
+    return ProcessSpec(name=name, command=command, environment=environment(), gate=ready(port), kind="shardcast")
 
 
 def _muster_spec(directory: DevnetDirectory, name: str, arguments: list[str], gate: Gate) -> ProcessSpec:

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import groupby
 from pathlib import Path
 
 from cli.devnet.guardian import NETWORK_ID, end_network
@@ -79,6 +80,8 @@ class ProcessSpec:
         restart: What to do when the process ends by itself.
         grace: Time between SIGTERM and SIGKILL.
         ends: It comes to an end by itself, with exit code 0; it is not started again then.
+        kind: Processes of one kind that were started one after the other don't need each other to stop: they are
+            stopped at the same time.
     """
 
     name: str
@@ -89,6 +92,7 @@ class ProcessSpec:
     restart: RestartPolicy = RestartPolicy()
     grace: timedelta = timedelta(seconds=5)
     ends: bool = False
+    kind: str = ""
 
 
 class SupervisedProcess:
@@ -205,11 +209,13 @@ class Supervisor:
     async def stop(self) -> None:
         """Stops everything: SIGTERM, the process's grace, SIGKILL to its whole group. Safe to call twice."""
         self._stopping = True
-        for process in reversed(self.processes):
-            if process.watcher is not None:
-                process.watcher.cancel()
-                await asyncio.gather(process.watcher, return_exceptions=True)
-            await self._end(process)
+        together = groupby(reversed(self.processes), key=lambda process: process.spec.kind or process.name)
+        for processes in [list(each) for _, each in together]:
+            watchers = [process.watcher for process in processes if process.watcher is not None]
+            for watcher in watchers:
+                watcher.cancel()
+            await asyncio.gather(*watchers, return_exceptions=True)
+            await asyncio.gather(*[self._end(process) for process in processes])
         await asyncio.to_thread(end_network, self._network_id)  # descendants that made sessions of their own
 
     async def _spawn(self, process: SupervisedProcess) -> None:

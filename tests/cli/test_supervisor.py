@@ -58,6 +58,31 @@ async def test_what_comes_to_an_end_is_started_again_only_if_it_failed(tmp_path:
     assert process.state is ProcessState.DONE
 
 
+async def test_processes_of_one_kind_stop_at_the_same_time(tmp_path: Path, network_id: str) -> None:
+    told = tmp_path / "told"
+    code = (
+        "import signal, sys, time, pathlib\n"
+        f"told = pathlib.Path({str(told)!r})\n"
+        "def end(*_):\n"
+        "    with told.open('a') as file: file.write(sys.argv[1] + ' ')\n"
+        "    while len(told.read_text().split()) < 2: time.sleep(0.01)\n"  # waits for the other one to be told too
+        "    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "told.with_name(sys.argv[1]).touch()\n"
+        "time.sleep(600)\n"
+    )
+
+    def spec(name: str) -> ProcessSpec:
+        async def gate() -> bool:
+            return (tmp_path / name).exists()
+
+        return ProcessSpec(name=name, command=[sys.executable, "-c", code, name], gate=gate, kind="pair")
+
+    async with Supervisor(tmp_path, network_id=network_id) as supervisor:
+        one, other = [await supervisor.start(spec(name)) for name in ("one", "other")]
+    assert (one.exit_code, other.exit_code) == (0, 0)
+
+
 async def test_start_returns_only_when_the_gate_opens(tmp_path: Path, network_id: str) -> None:
     flag = tmp_path / "flag"
     command = [sys.executable, "-c", f"import time; time.sleep(0.3); open({str(flag)!r}, 'w'); time.sleep(600)"]
