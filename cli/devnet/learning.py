@@ -15,8 +15,8 @@ from cli.devnet.settings_file import write_settings
 from cli.devnet.supervisor import ProcessSpec
 from trainer.presets import devnet_base
 
-_LEARNING_RATE = 2e-4
-_CLIP = 0.1
+LEARNING: Mapping[str, object] = {"optimiser": {"learning_rate": 2e-4, "clip": 0.1}}
+"""How the devnet's trainer learns, beside what is usual: `trainer.learning.settings`."""
 
 
 def trainer_spec(directory: DevnetDirectory, places: ServicePlaces, run: RunOptions) -> ProcessSpec:
@@ -58,7 +58,7 @@ def _trainer_table(directory: DevnetDirectory, places: ServicePlaces, run: RunOp
         "patience_s": 60.0,
         "evaluate_every": run.evaluate_every,
         "evaluation_prompts": run.evaluation_prompts,
-        "learning": {"optimiser": {"learning_rate": _LEARNING_RATE, "clip": _CLIP}},
+        "learning": LEARNING,
     }
 
 
