@@ -78,7 +78,7 @@ def validator_spec(directory: DevnetDirectory, places: ServicePlaces, number: in
         "keystore": directory.keys / f"{name}.json",
         "password_file": directory.password,
         "directory": home,
-        "workers": 2,
+        "workers": 1,
         "poll_s": 0.1,
         "takeover_s": 5.0,
         "finalise_every_s": 1.0,
