@@ -138,6 +138,9 @@ class WorkFiles:
         try:
             await asyncio.to_thread(path.write_bytes, content)
             await self._transfer.put(ticket, path, size=len(content))
+            # Asked again for two reasons: no verdict without evidence, and the ticket is open until somebody asks.
+            if not (await self._writer.request_upload(request)).already_there:
+                raise StoreBroken(f"the store took the audit file {sha256} and does not have it")
         except BytesRefused as error:
             raise StoreBroken(error.detail) from error
         finally:

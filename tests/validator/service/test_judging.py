@@ -50,6 +50,9 @@ async def test_a_submission_becomes_a_verdict_whose_evidence_anybody_can_read(po
     shown = await validator.status()
     assert shown["verdicts"] == [{"outcome": "accepted", "reason": "passed", "count": 1}]
     assert shown["latency"]["of"] == 1
+    database = pool.run.pool.parts.database
+    still_open = await database.ask("ZCARD", database.key("uploads", validator.key.address))
+    assert still_open == 0, "the store was asked whether it has the evidence, which closes the upload's ticket"
 
 
 async def test_forged_work_costs_stake_when_it_is_final_and_what_nobody_judges_costs_nobody_anything(
