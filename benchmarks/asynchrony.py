@@ -61,8 +61,9 @@ def run(*, level: int, seed: int, steps: int, goal: float) -> Curve:
             greedy = found.greedy
             drawn.append((step, found.pass_at[1]))
             took = (time.perf_counter() - since) / step
-            said = f"level {level}, seed {seed}, step {step}: reward {done.reward_mean:.2f}, pass@1 {found.pass_at[1]:.1%}"
-            print(f"{said}, greedy {greedy:.1%}, {took:.2f} s a step", file=sys.stderr, flush=True)
+            said = f"level {level}, seed {seed}, step {step}: reward {done.reward_mean:.2f}"
+            said += f", pass@1 {found.pass_at[1]:.1%}, greedy {greedy:.1%}, {took:.2f} s a step"
+            print(said, file=sys.stderr, flush=True)
     reached = next((step for step, share in drawn if share >= goal), None)
     after = [share for step, share in drawn if reached is not None and step > reached]
     return Curve(reached=reached, pass_at_1=drawn[-1][1], greedy=greedy, lowest_after=min(after, default=None))

@@ -28,7 +28,7 @@ class FirstTask(StrEnum):
 class RunOptions:
     """How the run learns."""
 
-    steps: int = 90
+    steps: int = 60
     asynchrony: str = "two-step"
     seed: int = 1
     evaluate_every: int = 10
