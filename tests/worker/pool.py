@@ -197,8 +197,9 @@ async def until(question: Callable[[], Awaitable[T | bool | None]], *, what: str
 
 async def found_pool(home: Path, chain: ChainProcess, redis_url: str, stack: ExitStack) -> Pool:
     """Deploys and founds everything but the processes; `node`, `node-2` and `node-3` are registered and staked."""
-    economy = await found_economy(chain.url, chain.chain_id, DevnetDirectory(home), workers=3, say=lambda _: None)
+    directory, pairs = DevnetDirectory(home), worker_names(3)
+    economy = await found_economy(chain.url, chain.chain_id, directory, workers=pairs, say=lambda _: None)
     keys = dict(economy.keys)
-    for ours, (provider, node) in zip(("", "-2", "-3"), worker_names(3), strict=True):
+    for ours, (provider, node) in zip(("", "-2", "-3"), pairs, strict=True):
         keys[f"node{ours}"], keys[f"provider{ours}"] = keys[node], keys[provider]
     return Pool(home, chain, redis_url, economy.deployment, keys, stack)
