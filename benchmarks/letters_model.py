@@ -76,8 +76,13 @@ def changed(folder: Path, to: Path, change: str) -> Path:
 
 def _save(model: _Model, folder: Path) -> Path:
     model.save_pretrained(folder)
-    _TOKENIZERS(tokenizer_object=_tokenizer(), eos_token="<end>", pad_token="<pad>").save_pretrained(folder)
+    save_tokenizer(folder)
     return folder
+
+
+def save_tokenizer(folder: Path) -> None:
+    """Writes the tokenizer of the task's characters into a model's folder."""
+    _TOKENIZERS(tokenizer_object=_tokenizer(), eos_token="<end>", pad_token="<pad>").save_pretrained(folder)
 
 
 def _tokenizer() -> Tokenizer:

@@ -1,0 +1,256 @@
+"""Cheats and honest nodes by the hundred against the examiner's own procedure, in as many processes as there are cores.
+
+Each process has one version, a past of it, an engine for each type and batch, and an examiner. What it does is named by
+a `Batch`, and comes back as counts of verdicts.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+
+from cli.devnet.cheats.cheat import Trick
+from cli.devnet.cheats.encodings import Bomb, ManyRows
+from cli.devnet.cheats.registry import CHEATS
+from cli.devnet.cheats.weights import Earlier, OtherWeights, Tensors, quantised, write_changed
+from cli.devnet.cheats.workshop import HandedIn, Workshop
+from protocol.identifiers import Address, Digest, address
+from protocol.wire.runs import SlotGrant
+from rollouts.calibration import RolloutCalibration
+from rollouts.engines.interface import Dtype, EngineName
+from rollouts.engines.opening import open_engine
+from rollouts.sandbox import Sandboxes
+from trainer.presets import devnet_base
+from validator.examination.interface import Conclusion, NotJudged, RowDraw
+from validator.examination.orders import Order
+from validator.examination.procedure import Procedure
+from validator.examination.reading import LimitedReader
+from validator.examination.settings import ExaminerSettings
+from validator.examination.shelf import Shelf
+
+ACCEPTED, REJECTED, FORGED, NOT_JUDGED = "accepted", "rejected", "forged", "not judged"
+
+DEVNET_RATE = 2e-4
+SMALL_RATE = 1e-6
+QUICKER: dict[str, Callable[[], Trick]] = {"bomb": lambda: Bomb(1 << 22), "ten-million-rows": lambda: ManyRows(2)}
+"""Both are still far beyond what an honest file can hold; making the real ones takes longer than everything else."""
+AGAIN = {"replayed", "replayed-reencoded"}
+"""The first file of these is honest, and does not count."""
+
+CLOSE: dict[str, tuple[Callable[[], Trick], Dtype]] = {
+    "int8, in bfloat16": (lambda: OtherWeights("int8", quantised(8)), Dtype.BFLOAT16),
+    "one step at 2e-4 behind, in bfloat16": (lambda: Earlier(1), Dtype.BFLOAT16),
+    "one step at 1e-6 behind, in bfloat16": (lambda: Earlier(3), Dtype.BFLOAT16),
+    "one step at 1e-6 behind, in float32": (lambda: Earlier(3), Dtype.FLOAT32),
+}
+"""What is hard to tell apart, or can't be; see `benchmarks.validator`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """So many tries of one thing.
+
+    Args:
+        name: A cheat's, one of `CLOSE`, or empty for honest work.
+        tries: How many.
+        first: The index of the first slot.
+        dtype: What the node computes in.
+        max_batch: How many answers its engine draws at a time.
+        groups: In each slot.
+        engine: What the node generates with; files of another one than torch are made before (`files`).
+        files: A list of files that were made, as `benchmarks.honest_files` writes it: these are judged.
+    """
+
+    name: str
+    tries: int
+    first: int
+    dtype: Dtype = Dtype.FLOAT32
+    max_batch: int = 64
+    groups: int = 1
+    engine: EngineName = EngineName.TORCH
+    files: Path | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What is counted together."""
+        return self.name, f"{self.engine.value}, {self.dtype.value}, batch {self.max_batch}"
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of a batch."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    words: list[str] = field(default_factory=list)
+    """Of the first verdicts that are not what an honest node gets."""
+
+    def add(self, found: Conclusion | NotJudged) -> None:
+        """Counts one."""
+        if isinstance(found, NotJudged):
+            self.outcomes[NOT_JUDGED] += 1
+            self.reasons[found.code] += 1
+            return
+        self.outcomes[found.outcome.name.lower()] += 1
+        self.reasons[found.reason.name.lower().replace("_", "-")] += 1
+        if found.outcome.name.lower() != ACCEPTED and len(self.words) < 3:
+            self.words.append(found.words)
+
+    def merge(self, other: Tally) -> None:
+        """Adds another one's counts."""
+        self.outcomes += other.outcomes
+        self.reasons += other.reasons
+        self.words = (self.words + other.words)[:3]
+
+    @property
+    def tries(self) -> int:
+        """All of them."""
+        return self.outcomes.total()
+
+
+class Stand:
+    """One process's version, engines and examiner."""
+
+    def __init__(self, calibration: Path | None) -> None:
+        torch.set_num_threads(1)
+        self.home = Path(tempfile.mkdtemp(prefix="muster-attacks-"))
+        atexit.register(shutil.rmtree, self.home, ignore_errors=True)
+        self.version = self.home / "version"
+        shutil.copytree(devnet_base(), self.version)
+        self._history = history_of(self.version, self.home)
+        self._open: dict[tuple[Dtype, int], Workshop] = {}
+        self.procedure = examiner(calibration)
+        self._seen: set[Digest] = set()
+
+    def workshop(self, dtype: Dtype, max_batch: int) -> Workshop:
+        """A node with this engine."""
+        if (dtype, max_batch) not in self._open:
+            engine = open_engine(EngineName.TORCH, dtype=dtype, device="cpu", max_batch=max_batch)
+            self._open[dtype, max_batch] = Workshop(
+                engine, self.version, history=self._history, home=self.home, node=node()
+            )
+        return self._open[dtype, max_batch]
+
+    def judge(self, work: HandedIn, *, share: float = 1.0) -> Conclusion | NotJudged:
+        """Examines a file and removes it."""
+        draw = RowDraw(seed=None if share == 1.0 else hashlib.sha256(work.path.name.encode()).digest(), share=share)
+        order = Order(facts=work.facts, file=work.path, folder=self.version, draw=draw)
+        found = self.procedure.examine(order, is_copy=self._seen.__contains__)
+        if isinstance(found, Conclusion) and found.fingerprint is not None:
+            self._seen.add(found.fingerprint)
+        work.path.unlink()
+        return found
+
+    def run(self, batch: Batch) -> Tally:
+        """Makes and judges so many files, or judges those that were made."""
+        tally, trick = Tally(), trick_of(batch.name)
+        if batch.files is not None:
+            for made in read_list(batch.files)[batch.first : batch.first + batch.tries]:
+                tally.add(self.judge(made))
+            return tally
+        workshop = self.workshop(batch.dtype, batch.max_batch)
+        for number in range(batch.tries + (batch.name in AGAIN)):
+            work = workshop.hand_in(trick, workshop.grant(batch.first + number, groups=batch.groups))
+            if work is None:
+                continue
+            found = self.judge(work)
+            if number or batch.name not in AGAIN:
+                tally.add(found)
+        return tally
+
+
+def write_list(path: Path, works: list[HandedIn]) -> None:
+    """One line of JSON for each file."""
+    lines = [{"path": str(one.path), "units": one.units, "grant": one.grant.model_dump(mode="json")} for one in works]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def read_list(path: Path) -> list[HandedIn]:
+    """The files of `write_list`."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [
+        HandedIn(path=Path(line["path"]), units=line["units"], grant=SlotGrant.model_validate(line["grant"]))
+        for line in lines
+    ]
+
+
+def node() -> Address:
+    """Whose work all of this is."""
+    return address("0x" + "a1" * 20)
+
+
+def trick_of(name: str) -> Trick:
+    """What the node does."""
+    if not name:
+        return Trick()
+    if name in CLOSE:
+        return CLOSE[name][0]()
+    return QUICKER.get(name, CHEATS[name].trick)()
+
+
+def examiner(calibration: Path | None) -> Procedure:
+    """What judges, as a validator on this machine would."""
+    told = ExaminerSettings(home=Path())
+    return Procedure(
+        reader=LimitedReader(Sandboxes(), most=told.most),
+        shelf=Shelf(torch.device("cpu"), budget=told.policy_memory),
+        calibration=RolloutCalibration.shipped() if calibration is None else RolloutCalibration.read(calibration),
+        most=told.most,
+        dtype=told.dtype,
+        margin=told.margin,
+    )
+
+
+def history_of(version: Path, home: Path) -> tuple[Path, ...]:
+    """One small step behind, then two and one at the devnet's rate; the last is what `previous-checkpoint` uses."""
+    folders = [home / name for name in ("small", "two", "one")]
+    write_changed(version, folders[0], lambda tensors: behind(tensors, rate=SMALL_RATE, seed=3))
+    write_changed(version, folders[2], lambda tensors: behind(tensors, rate=DEVNET_RATE, seed=1))
+    write_changed(folders[2], folders[1], lambda tensors: behind(tensors, rate=DEVNET_RATE, seed=2))
+    return tuple(folders)
+
+
+def behind(tensors: Tensors, *, rate: float, seed: int) -> Tensors:
+    """Weights as one step of Adam moves them: each by the learning rate, up or down."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: weight + rate * torch.randn(weight.shape, generator=generator).sign()
+        for name, weight in sorted(tensors.items())
+    }
+
+
+_stands: list[Stand] = []
+
+
+def _open_stand(calibration: Path | None) -> None:
+    _stands.append(Stand(calibration))
+
+
+def _run(batch: Batch) -> tuple[Batch, Tally]:
+    return batch, _stands[0].run(batch)
+
+
+def run_all(
+    batches: list[Batch], *, processes: int, calibration: Path | None, progress: Callable[[Batch], None]
+) -> dict[tuple[str, str], Tally]:
+    """Runs all of them, and returns what became of each (name, type, batch)."""
+    tallies: dict[tuple[str, str], Tally] = {}
+    with ProcessPoolExecutor(
+        processes, mp_context=get_context("spawn"), initializer=_open_stand, initargs=(calibration,)
+    ) as pool:
+        for done in as_completed([pool.submit(_run, batch) for batch in batches]):
+            batch, tally = done.result()
+            tallies.setdefault(batch.key, Tally()).merge(tally)
+            progress(batch)
+    return tallies

@@ -1,0 +1,143 @@
+"""How fast a validator looks, against how fast the same machine generates; a part of `benchmarks.validator`.
+
+Both do all of their work: the generator draws, proves, scores and writes; the validator reads in its sandbox, makes
+every check and draws a conclusion. They are measured in turns in one process with one thread, and medians compared.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.attack_tries import examiner, node
+from benchmarks.letters_model import save_tokenizer
+from benchmarks.models import random_model
+from cli.devnet.cheats.cheat import Trick
+from cli.devnet.cheats.workshop import HandedIn, Workshop
+from rollouts.engines.interface import Dtype
+from rollouts.engines.torch.engine import TorchEngine
+from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice, write_recipe
+from validator.examination.interface import Conclusion, RowDraw
+from validator.examination.orders import Order
+from validator.examination.procedure import Procedure
+
+FLOOR = 0.1
+"""The share of rows that is looked at of a node with a good record, at the devnet's audit floor."""
+WANTED = {1: 25.0, 16: 6.0}
+WANTED_GENERATORS = 20.0
+_SEED = b"\5" * 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Median seconds for one file.
+
+    Args:
+        tokens: Of the file.
+        generated: To make it.
+        looked: To examine it.
+        stages: Of the examinations, by name.
+    """
+
+    tokens: float
+    generated: float
+    looked: float
+    stages: dict[str, float]
+
+
+def show_rates(console: Console, *, quick: bool) -> None:
+    """Measures and prints."""
+    torch.set_num_threads(1)
+    shapes = ("tiny, 2 M",) if quick else ("tiny, 2 M", "small, 20 M")
+    tokens, rounds = (32, 1) if quick else (256, 3)
+    table = Table(title=f"{tokens} output tokens, torch float32, one thread; medians of {rounds} rounds in turns")
+    columns = ("model", "answers", "rows looked at", "generator, tokens/s", "validator, tokens/s", "ratio", "wanted")
+    for column in (*columns, "where the validator's time goes"):
+        table.add_column(column, justify="left" if column in {"model", "where the validator's time goes"} else "right")
+    for shape in shapes:
+        for answers, share in ((1, 1.0), (16, 1.0), (64, FLOOR)):
+            print(f"{shape}: {answers} answers of {tokens} tokens", file=sys.stderr)
+            pace = measure(shape, answers, share=share, tokens=tokens, rounds=rounds)
+            ratio = pace.generated / pace.looked
+            wanted = WANTED_GENERATORS if share < 1 else WANTED[answers]
+            table.add_row(
+                shape,
+                str(answers),
+                f"{share:.0%}",
+                f"{pace.tokens / pace.generated:,.0f}",
+                f"{pace.tokens / pace.looked:,.0f}",
+                f"{ratio:.1f}x",
+                f"≥ {wanted:g}x",
+                ", ".join(f"{name} {seconds * 1000:.0f} ms" for name, seconds in pace.stages.items() if seconds > 5e-4),
+            )
+    console.print(table)
+    console.print(f"the rows with {FLOOR:.0%} say how many generators of its own size one validator keeps up with")
+
+
+def measure(shape: str, answers: int, *, share: float, tokens: int, rounds: int) -> Pace:
+    """One way to generate, and to look."""
+    with tempfile.TemporaryDirectory() as name:
+        home = Path(name)
+        folder = version_of(home / "version", shape, group=min(answers, 16), tokens=tokens)
+        engine = TorchEngine(dtype=Dtype.FLOAT32, max_batch=answers)
+        procedure = examiner(None)
+        with Workshop(engine, folder, history=(), home=home, node=node()) as workshop:
+            groups = max(1, answers // 16)
+            _warm(workshop, procedure, groups)
+            made, looked, counted = list[float](), list[float](), list[int]()
+            stages: dict[str, list[float]] = {}
+            for number in range(rounds):
+                began = time.perf_counter()
+                work = workshop.hand_in(Trick(), workshop.grant(number, groups=groups))
+                made.append(time.perf_counter() - began)
+                assert work is not None
+                began = time.perf_counter()
+                found = examined(procedure, work, folder, share=share)
+                looked.append(time.perf_counter() - began)
+                counted.append(work.units)
+                for stage, seconds in (found.timings.seconds if found.timings else {}).items():
+                    stages.setdefault(stage, []).append(seconds)
+    return Pace(
+        tokens=statistics.median(counted),
+        generated=statistics.median(made),
+        looked=statistics.median(looked),
+        stages={stage: statistics.median(of_one) for stage, of_one in stages.items()},
+    )
+
+
+def _warm(workshop: Workshop, procedure: Procedure, groups: int) -> None:
+    """The first file of a process pays for what later ones find ready: weights, kernels, a sandbox."""
+    work = workshop.hand_in(Trick(), workshop.grant(1_000, groups=groups))
+    assert work is not None
+    examined(procedure, work, workshop.version.folder, share=1.0)
+
+
+def examined(procedure: Procedure, work: HandedIn, folder: Path, *, share: float) -> Conclusion:
+    """What is concluded, which is that all is well."""
+    order = Order(facts=work.facts, file=work.path, folder=folder, draw=RowDraw(seed=_SEED, share=share))
+    found = procedure.examine(order, is_copy=lambda _: False)
+    if not isinstance(found, Conclusion) or found.outcome.name != "ACCEPTED":
+        raise RuntimeError(f"an honest file was not accepted: {found}")
+    return found
+
+
+def version_of(folder: Path, shape: str, *, group: int, tokens: int) -> Path:
+    """A version of random weights whose answers run to their limit."""
+    random_model(folder, shape)
+    save_tokenizer(folder)
+    recipe = Recipe(
+        environment=EnvironmentChoice(name="letters", version="1"),
+        sampling=SamplingChoice(max_new_tokens=tokens),
+        group_size=group,
+        prompts=PromptRange(count=100_000),
+    )
+    write_recipe(folder, recipe)
+    return folder
