@@ -7,8 +7,8 @@ the others. The ledger says what was committed (`ledger/contracts/AuditSecrets.s
 
 from __future__ import annotations
 
+import bisect
 import hashlib
-from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from ledger.client import Ledger
@@ -67,7 +67,9 @@ class Epochs:
         self._pool_id = pool_id
         self._settled = settled
         self.validator = key.address
-        self._remembered: OrderedDict[int, Commitment | None] = OrderedDict()
+        self._remembered: dict[int, Commitment | None] = {}
+        self._blocks: list[tuple[int, int]] = []
+        """Of remembered commitments, each with its epoch; ascending."""
 
     def secret(self, epoch: int) -> bytes:
         """This validator's secret of an epoch, committed or not."""
@@ -92,14 +94,21 @@ class Epochs:
         Raises:
             ChainUnavailable: The chain can't be asked.
         """
+        epoch = self._known_before(block)
+        if epoch is not None:
+            return self._secret_if_ours(epoch, self._remembered[epoch])
         epoch, head = await self.latest(), await self._ledger.block()
         while epoch > 0:
             found = await self._commitment(epoch, settled_at=head - self._settled)
             if found is not None and found.block < block:
-                own = found.commitment == self._commitment_of(epoch)
-                return EpochSecret(epoch=epoch, block=found.block, secret=self.secret(epoch)) if own else None
+                return self._secret_if_ours(epoch, found)
             epoch -= 1
         return None
+
+    def _secret_if_ours(self, epoch: int, found: Commitment | None) -> EpochSecret | None:
+        if found is None or found.commitment != self._commitment_of(epoch):
+            return None
+        return EpochSecret(epoch=epoch, block=found.block, secret=self.secret(epoch))
 
     async def commit_next(self) -> int:
         """Begins the next epoch and returns its number.
@@ -132,7 +141,18 @@ class Epochs:
         found = await self._ledger.audits.get(pool_id=self._pool_id, validator=self.validator, epoch=epoch)
         # An epoch that was passed over is so for ever: numbers only grow. A fresh one may go with a reorganisation.
         if found is None or found.block <= settled_at:
+            if len(self._remembered) >= MOST_REMEMBERED:
+                self._remembered.clear()
+                self._blocks.clear()
             self._remembered[epoch] = found
-            if len(self._remembered) > MOST_REMEMBERED:
-                self._remembered.popitem(last=False)
+            if found is not None:
+                bisect.insort(self._blocks, (found.block, epoch))
         return found
+
+    def _known_before(self, block: int) -> int | None:
+        """The epoch that draws for a block, if it and the next one are remembered: then nobody has to be asked."""
+        place = bisect.bisect_left(self._blocks, (block, 0))
+        if not 0 < place < len(self._blocks):
+            return None
+        (_, epoch), (_, following) = self._blocks[place - 1 : place + 1]
+        return epoch if following == epoch + 1 else None

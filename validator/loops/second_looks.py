@@ -5,7 +5,7 @@ What it puts into the queue twice does no harm, and what is true of a piece of w
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -33,6 +33,11 @@ FOLLOWED = (VerdictGiven, WorkDisputed)
 
 MOST_AFTER_FAILURE = 1000
 """A node's newest verdicts that are considered when it failed."""
+
+
+MOST_NODES = 1024
+
+_NOWHERE = (-1, -1)
 
 
 @dataclass(slots=True)
@@ -84,6 +89,8 @@ class SecondLooks:
         self._policy = policy
         self._takeover = takeover
         self._me = epochs.validator
+        self._looked_through: OrderedDict[Address, tuple[int, int]] = OrderedDict()
+        """Up to which verdict everything of a node was looked at, since it failed."""
         self.counts = LookCounts()
 
     async def round(self) -> int:
@@ -94,6 +101,13 @@ class SecondLooks:
             StoreUnavailable: Redis can't.
             CursorTooOld: Everything is read from the start; nothing is counted twice.
         """
+        try:
+            return await self._round()
+        except BaseException:
+            self._looked_through.clear()  # what was found may not be in the queue
+            raise
+
+    async def _round(self) -> int:
         batch = await self._following.poll(self._ledger)
         decoded = [self._following.decode(each.log) for each in batch.events if not each.reverted]
         events = [event for event in decoded if getattr(event, "pool_id", None) == self._pool_id]
@@ -113,7 +127,6 @@ class SecondLooks:
             await self._records.note(node, judged)
 
     async def _judged(self, event: VerdictGiven) -> Judged:
-        place = (event.log.block_number, event.log.index)
         clean = event.outcome is Outcome.ACCEPTED
         # Of what is clean nobody asks when it was, and the time of a block costs a question.
         at = 0 if clean else await self._ledger.block_time(event.log.block_number)
@@ -122,7 +135,7 @@ class SecondLooks:
             outcome=event.outcome,
             own=event.validator == self._me,
             at=datetime.fromtimestamp(at, UTC),
-            place=place,
+            place=_place(event),
         )
 
     # Looks
@@ -161,16 +174,8 @@ class SecondLooks:
         now = await self._ledger.now()
         if work is None or now - work.since > terms.challenge_period:
             return []
-        every = await self._ledger.history(VerdictGiven, pool_id=self._pool_id, second=event.node)
         found, doubtful = [], 0
-        for one in every[: -MOST_AFTER_FAILURE - 1 : -1]:
-            if one.outcome is not Outcome.ACCEPTED or one.decisive:
-                continue
-            standing = await self._ledger.work.get(one.key)
-            if standing is None or standing.status is not WorkStatus.PROVISIONAL:
-                continue
-            if standing.deadline is None or standing.deadline < now:
-                break  # older ones are no younger
+        for one in await self._open_acceptances(event.node, now=now):
             if one.validator == self._me:
                 doubtful += 1
             else:
@@ -179,6 +184,26 @@ class SecondLooks:
             _log.warning("own-verdicts-doubtful", node=event.node, verdicts=doubtful, failed=event.key)
         self.counts.doubtful += doubtful
         self.counts.after_failure += len(found)
+        return found
+
+    async def _open_acceptances(self, node: Address, *, now: datetime) -> list[VerdictGiven]:
+        """First verdicts that accept work of a node and can still be disputed, but for those that were given before."""
+        every = await self._ledger.history(VerdictGiven, pool_id=self._pool_id, second=node)
+        before, found = self._looked_through.pop(node, _NOWHERE), []
+        for one in every[: -MOST_AFTER_FAILURE - 1 : -1]:
+            if _place(one) <= before:
+                break
+            if one.outcome is not Outcome.ACCEPTED or one.decisive:
+                continue
+            work = await self._ledger.work.get(one.key)
+            if work is None or work.status is not WorkStatus.PROVISIONAL:
+                continue
+            if work.deadline is None or work.deadline < now:
+                break  # older ones are no younger
+            found.append(one)
+        self._looked_through[node] = _place(every[-1]) if every else before
+        if len(self._looked_through) > MOST_NODES:
+            self._looked_through.popitem(last=False)
         return found
 
     async def _second_look(self, node: Address, key: Digest) -> list[NewItem]:
@@ -212,3 +237,7 @@ class SecondLooks:
     async def _put(self, wanted: dict[tuple[Digest, Kind], NewItem]) -> None:
         if wanted:
             await self._queue.put(list(wanted.values()))
+
+
+def _place(event: VerdictGiven) -> tuple[int, int]:
+    return event.log.block_number, event.log.index

@@ -154,16 +154,12 @@ async def test_a_contributor_reads_why_and_an_auditor_how(terminal: Terminal) ->
     assert (one["verdict"], one["reason"], one["audit"]["rows"][1]["reward"]) == ("accepted", "passed", 1.0)
     assert (other["verdict"], other["reason_code"], other["pays"]) == ("forged", 900, "70000000000000000")
     assert other["audit"]["checks"][0]["findings"][0]["row"] == 1
-    assert [each["work"] for each in await terminal.asks("worker", "verdicts", "--last", "1")] == [bad]
 
     log = await terminal.muster("validator", "audit-log")
     for words in (good, bad, "epoch 1", "every row was computed again", "2 as drawn"):
         assert words in log, log
     (raw,) = await terminal.asks("validator", "audit-log", "--validator", "validator", "--epoch", "1")
     assert {each["work"]: each["finding"] for each in raw["verdicts"]} == {good: "agrees", bad: "agrees"}
-    assert "no epoch 2 that is over" in await terminal.muster(
-        "validator", "audit-log", "--validator", "validator", "--epoch", "2", expect=1
-    )
 
 
 async def test_a_validator_that_left_rows_out_is_named_and_the_command_fails(terminal: Terminal) -> None:

@@ -21,7 +21,7 @@ from tests.ledger.client.conftest import POOL, TERMS, World
 from tests.validator.audit.works import announced, submitted
 from validator.audit.epochs import Epochs
 from validator.audit.second_looks import LookPolicy
-from validator.items import Item, Kind
+from validator.items import Item, Kind, item_id
 from validator.loops.disputes import Followed, follow_up
 from validator.loops.second_looks import FOLLOWED, SecondLooks
 from validator.store.keys import keys_of
@@ -159,6 +159,13 @@ async def test_when_work_of_a_node_is_forged_all_that_others_accepted_of_it_is_l
     assert {item.work.key for item in await second.taken()} == {works[0].key, works[2].key}
     assert second.loop.counts.doubtful == 1  # its own can't be taken back, and it says so
     assert (await second.records.of(works[0].node)).failed_at is not None
+    # It fails again: what was looked at is not looked at again, what came since is.
+    works += [await submitted(world, index=index) for index in (4, 5)]
+    await gave(world, "validator", works[4].key, Outcome.ACCEPTED)
+    await gave(world, "validator", works[5].key, Outcome.FORGED)
+    for done in (works[0], works[1], works[2]):
+        await third.queue.drop([item_id(done.key, Kind.SECOND_LOOK)])
+    assert {item.work.key for item in await third.taken()} == {works[4].key}
 
 
 async def test_what_is_over_or_agreed_is_not_disputed(world: World, redis: Redis) -> None:
