@@ -19,7 +19,7 @@ from cli.validator_calibrate import calibrate
 from cli.validator_status import show_parked, show_status
 from protocol.clients import ServiceLocation
 from protocol.clients.base import TypedClient
-from protocol.errors import InvalidInput
+from protocol.errors import InvalidInput, NotFound
 from protocol.keystores import find_key
 from validator.cli import ConfigOption, app
 from validator.settings import ValidatorSettings
@@ -29,6 +29,8 @@ app.command(name="audit-log")(audit_log)
 app.command()(calibrate)
 
 TOKEN_VARIABLE = "MUSTER_VALIDATOR_TOKEN"  # noqa: S105 - the variable's name
+
+SHORTEST_NAME = 8
 
 WhereOption = Annotated[str | None, typer.Option("--at", help="URL of the validator; default from its settings.")]
 
@@ -77,7 +79,7 @@ def parked(
 @app.command()
 def retry(
     context: typer.Context,
-    item: Annotated[str | None, typer.Argument(help="Which, as `parked` lists it; none with --all.")] = None,
+    item: Annotated[str | None, typer.Argument(help="Which, or its beginning; none with --all.")] = None,
     *,
     every: Annotated[bool, typer.Option("--all", help="Everything that is parked.")] = False,
     code: Annotated[str | None, typer.Option(help="With --all: only what has this trouble.")] = None,
@@ -90,7 +92,7 @@ def retry(
 
     async def command() -> None:
         async with _opened(context.obj, config, where) as client:
-            path = "/v1/parked/retry" if every else f"/v1/parked/{item}/retry"
+            path = "/v1/parked/retry" if item is None else f"/v1/parked/{await _named(client, item)}/retry"
             query = {} if code is None else {"code": code}
             found = (await client.call("POST", path, query=query)).read(Unparked)
         say(f"{len(found.ids)} to be examined again" if every else f"{found.ids[0]} is examined again")
@@ -101,7 +103,7 @@ def retry(
 @app.command()
 def resolve(
     context: typer.Context,
-    item: Annotated[str, typer.Argument(help="Which, as `parked` lists it.")],
+    item: Annotated[str, typer.Argument(help="Which, or its beginning.")],
     decision: Annotated[Decision, typer.Argument(help="Paid, or not paid. Neither costs stake.")],
     because: Annotated[str, typer.Option("--because", help="Why, in one line: the contributor reads it.")],
     config: ConfigOption = None,
@@ -112,10 +114,34 @@ def resolve(
 
     async def command() -> None:
         async with _opened(context.obj, config, where) as client:
-            found = (await client.call("POST", f"/v1/parked/{item}/resolve", body=body)).read(Unparked)
+            path = f"/v1/parked/{await _named(client, item)}/resolve"
+            found = (await client.call("POST", path, body=body)).read(Unparked)
         say(f"{found.ids[0]} will be {decision.value}; the verdict is on the ledger within seconds")
 
     run(command())
+
+
+async def _named(client: TypedClient, text: str) -> str:
+    """The parked item that this is the beginning of.
+
+    Raises:
+        NotFound: None is.
+        InvalidInput: Several are, or it is too short to say.
+    """
+    if len(text) < SHORTEST_NAME:
+        raise InvalidInput(f"{text!r} is too short", hint=f"give at least {SHORTEST_NAME} characters of the work key")
+    items = (await client.call("GET", "/v1/parked")).read(ParkedList).items
+    found = [each.id for each in items if each.id.startswith(text)]
+    exact = [each for each in found if each in {text, f"{text}.first"}]
+    if len(exact) == 1:
+        return exact[0]
+    if len(found) > 1:
+        raise InvalidInput(
+            f"{len(found)} items begin with {text}", hint="give more of the name; --json shows all of it"
+        )
+    if not found:
+        raise NotFound(f"nothing that is parked begins with {text}", hint="`muster validator parked` lists what is")
+    return found[0]
 
 
 @asynccontextmanager

@@ -10,6 +10,9 @@ from cli.pool_connection import short
 from cli.quantities import ago, format_span, moment
 from validator.views import LatencyView, ParkedView, StatusView
 
+SHORT = 14
+"""Characters of a work key: enough to name it by."""
+
 
 def show_status(found: StatusView) -> None:
     """Prints everything that an operator asks first."""
@@ -50,7 +53,7 @@ def show_parked(items: Sequence[ParkedView]) -> None:
     now = datetime.now(UTC)
     rows = [
         (
-            each.key if each.kind == "first" else each.id,
+            each.key[:SHORT] + ("" if each.kind == "first" else f"… {each.kind}"),
             short(each.node),
             f"{each.step}/{each.index}",
             each.attempts,

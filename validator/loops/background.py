@@ -13,6 +13,7 @@ from protocol.redis import StoreUnavailable
 from validator.gauges import QueueGauges
 from validator.loops.looking import Looking
 from validator.parts import Parts
+from validator.store.validators import MEMBER_FOR
 
 STALLED = timedelta(seconds=60)
 IDLE = timedelta(seconds=1)
@@ -33,6 +34,7 @@ def add_loops(loops: BackgroundLoops, parts: Parts, *, looking: Looking, gauges:
     verdicts = patient("verdicts", parts.verdicts.round)
     loops.add("verdicts", verdicts, every=IDLE, stalled_after=STALLED * 5, woken=parts.verdicts.news)
     loops.add("leases", parts.held.renew, every=parts.queue.lease / 3, stalled_after=STALLED)
+    loops.add("presence", lambda: _present(parts), every=MEMBER_FOR / 6)
     if settings.finalise:
         every = timedelta(seconds=settings.finalise_every_s)
         loops.add("finalising", patient("finalising", parts.finalising.round), every=every)
@@ -68,6 +70,11 @@ def patient(name: str, work: Callable[[], Awaitable[object]]) -> Callable[[], Aw
             down = False
 
     return attempt
+
+
+async def _present(parts: Parts) -> None:
+    """Says that this key judges from here, so that nobody on this Redis waits for it."""
+    await parts.known.here(parts.key.address)
 
 
 def _judging(loops: BackgroundLoops, parts: Parts, name: str) -> Callable[[], Awaitable[None]]:

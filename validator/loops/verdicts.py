@@ -22,8 +22,8 @@ from validator.holding import InHand
 from validator.items import Item, Kind, Staged
 from validator.store.queue import WorkQueue
 
-REST = timedelta(seconds=30)
-"""Before work comes again that this validator may not judge, so that another has it meanwhile."""
+REST = timedelta(seconds=3)
+"""Before work comes again that this validator may not judge, so that another on this Redis has it meanwhile."""
 
 OVER = frozenset({"WrongStatus", "TooLate"})
 """Refusals that say that there is nothing more to do."""

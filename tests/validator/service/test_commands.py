@@ -1,0 +1,69 @@
+"""What an operator types, against a validator that listens."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from cli import main as command_line
+from protocol.verdicts import Outcome
+from tests.ledger.client.conftest import POOL
+from tests.validator.audit.test_commands import serving
+from tests.validator.conftest import PoolWithValidators
+from validator.examination.interface import NotJudged
+
+
+async def test_an_operator_sees_what_is_parked_and_decides_it(
+    pool: PoolWithValidators, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    validator, clock = pool.validator(), pool.run.pool.clock
+    validator.examiner.otherwise = NotJudged(
+        code="no-calibration", why="no limits for it", retryable=False, hint="`muster validator calibrate`"
+    )
+    keys = [await pool.submit() for _ in range(3)]
+    await validator.judge()
+
+    async def muster(*words: str, expect: int = 0) -> str:
+        clock.jump(datetime.now(UTC) - clock.now())  # the command's clock is the machine's
+        monkeypatch.setattr(sys, "argv", ["muster", "validator", *words, "--config", str(tmp_path / "muster.toml")])
+        status = await asyncio.to_thread(_main)
+        written = capsys.readouterr()
+        assert status == expect, written.err + written.out
+        return written.err + written.out
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        (tmp_path / "muster.toml").write_text(
+            f"[validator]\nport = {listener.getsockname()[1]}\npool_id = {POOL}\n"
+            'orchestrator = "https://unused.example"\ndeployment = "unused.json"\n'
+        )
+        monkeypatch.setenv("MUSTER_VALIDATOR_KEY", validator.key.account().key.hex())
+        async with serving(validator.app, listener):
+            shown = await muster("status")
+            for words in ("3 parked, waiting for you", "no limits for it (no-calibration)", keys[0][:14]):
+                assert words in shown
+            assert "is too short" in await muster("retry", keys[0][:4], expect=1)
+            assert "begins with" in await muster("retry", "0x" + "00" * 8, expect=1)
+            assert "which?" in await muster("retry", keys[0], "--all", expect=1)
+            await muster("resolve", keys[0][:14], "rejected", "--because", "an engine that is not allowed")
+            await muster("retry", keys[1])
+            validator.examiner.otherwise = type(validator.examiner)().otherwise
+            await muster("retry", "--all", "--code", "no-calibration")
+            assert await validator.judge() == 3
+            assert "nothing is parked" in await muster("parked")
+    outcomes = [(await pool.work(key)).outcome for key in keys]
+    assert outcomes == [Outcome.REJECTED, Outcome.ACCEPTED, Outcome.ACCEPTED]
+
+
+def _main() -> int:
+    try:
+        command_line.main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
