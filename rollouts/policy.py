@@ -133,6 +133,7 @@ def load_policy(folder: Path, *, dtype: Dtype, device: torch.device, instead_of:
         BadVersionFolder: The folder can't be used, or it changed while it was read.
         OutOfMemory: The weights do not fit.
     """
+    torch.set_float32_matmul_precision("highest")  # proofs compare bits that an accelerator may round away for speed
     before = fingerprint(folder) if folder.is_dir() else ()
     facts = read_model(folder)
     try:

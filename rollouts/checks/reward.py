@@ -14,12 +14,14 @@ from rollouts.samples import Sample
 
 RATIONALE = (
     "Environments are pure and versioned: the same prompt and answer have the same reward everywhere. A row whose "
-    "check ran into a limit of time or memory is excused; any other difference was written, not computed."
+    "check ran into a limit of time or memory is excused, and so is one that claims less than it is worth and may have run "
+    "into it where it was made. Any other difference was written, not computed."
 )
 
 
 Scores = Mapping[int, Mapping[str, Figure]]
-"""Of each row `task`, `length_penalty` and `reward`; `task` and `reward` are None where a limit ended the check."""
+"""Of each row `task`, `length_penalty` and `reward`, and whether its check is `limited`; `task` and `reward` are None
+where a limit ended it."""
 
 
 def judge(case: Case) -> CheckResult:
@@ -59,6 +61,7 @@ def score(case: Case) -> Scores:
             "task": None if reward.undecided else reward.task,
             "length_penalty": reward.length_penalty,
             "reward": None if reward.undecided else reward.total,
+            "limited": reward.limited,
         }
     return rows
 
@@ -76,11 +79,10 @@ def compared(case: Case, scores: Scores) -> CheckResult:
 
 
 def _difference(sample: Sample, computed: Mapping[str, Figure]) -> str | None:
-    pairs = (
-        ("task reward", sample.task_reward, computed["task"]),
-        ("length penalty", sample.length_penalty, computed["length_penalty"]),
-        ("reward", sample.reward, computed["reward"]),
-    )
+    task = ("task reward", sample.task_reward, computed["task"])
+    penalty = ("length penalty", sample.length_penalty, computed["length_penalty"])
+    less = computed["limited"] and (sample.task_reward, computed["task"]) == (0.0, 1.0)
+    pairs = (penalty,) if less else (task, penalty, ("reward", sample.reward, computed["reward"]))
     wrong = [f"{name} {found:g}, and it is {own:g}" for name, found, own in pairs if found != own]
     return wrong[0] if wrong else None
 

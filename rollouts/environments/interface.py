@@ -31,7 +31,8 @@ class Score:
 
     `length`: what the length reward measures here; without it, the number of output tokens.
     `undecided`: 1.0 if a limit of time, memory or output ended the check, so that a faster or slower machine might find
-    otherwise. The task counts as unsolved; no validator may call a difference in such a row forged.
+    otherwise. The task counts as unsolved; no validator may call a difference in such a row forged. An environment
+    whose checks have limits names it always, 0.0 too: what was unsolved on one machine may then be solved on another.
     """
 
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from protocol.errors import InvalidInput
 from rollouts.environments.interface import Score
 
+UNDECIDED = "undecided"
+"""The part of a score that says whether a limit ended its check (`Score.parts`)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reward:
@@ -21,6 +24,8 @@ class Reward:
     target: int | None
     undecided: bool = False
     """Whether a limit ended the check, so that another machine might find otherwise: no sign of forgery."""
+    limited: bool = False
+    """Whether the check has limits that may end it, here or elsewhere: a slower machine may have found less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,7 @@ class LengthReward:
             length=length,
             target=target,
             undecided=is_undecided(score),
+            limited=UNDECIDED in score.parts,
         )
 
 
@@ -84,6 +90,7 @@ def reward_of(score: Score, *, rule: LengthReward | None, target: int | None, ou
         length=length,
         target=None,
         undecided=is_undecided(score),
+        limited=UNDECIDED in score.parts,
     )
 
 
@@ -94,4 +101,4 @@ def measured_length(score: Score, *, output_tokens: int) -> int:
 
 def is_undecided(score: Score) -> bool:
     """Whether a limit of this machine ended the check."""
-    return score.parts.get("undecided", 0.0) != 0.0
+    return score.parts.get(UNDECIDED, 0.0) != 0.0

@@ -47,9 +47,6 @@ def _say(answers: BinaryIO, report: Ready | Question | Answer) -> None:
 
 def _procedure(start: Start) -> Procedure:
     torch.set_num_threads(start.threads)
-    # Bits of mantissas are compared: what an accelerator may round away for speed has to stay.
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
     device = torch.device(start.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     calibration = RolloutCalibration.shipped()
     if start.calibration is not None:

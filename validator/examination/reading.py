@@ -151,6 +151,13 @@ def _ended(outcome: Outcome, limits: Limits) -> _Broken | NotJudged | None:
             retryable=True,
             hint="this machine does more than it can",
         )
+    if outcome.ending is Ending.EXITED and outcome.exit_code != _SAID_OUT_OF_MEMORY:
+        return NotJudged(
+            code="decoder-failed",
+            why=f"a decoder ended with {outcome.exit_code}, which is a fault of ours",
+            retryable=False,
+            hint="look at the file with `muster rollouts show`, and report it",
+        )
     if outcome.ending is Ending.OUT_OF_MEMORY and outcome.exit_code != _SAID_OUT_OF_MEMORY:
         return _no_memory("the system ended the decoder")
     beyond = {

@@ -41,7 +41,10 @@ def _answer(content: bytes, limits: ReadLimits) -> bytes:
     try:
         return FILE + pack(read_rollout_bytes(content, limits=limits))
     except BadRolloutFile as error:
-        return REFUSED + json.dumps({"code": error.code, "detail": error.detail[:1000]}).encode()
+        code, detail = error.code, error.detail[:1000]
+    except (ValueError, TypeError, ArithmeticError, LookupError) as error:  # values that no honest file has
+        code, detail = "bad-value", f"its values do not read: {type(error).__name__}"
+    return REFUSED + json.dumps({"code": code, "detail": detail}).encode()
 
 
 def _all_of(descriptor: int) -> bytes:

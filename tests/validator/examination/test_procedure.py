@@ -214,6 +214,29 @@ def test_a_row_whose_score_changes_is_excused_and_not_learned_from(
     assert found.rows[0].reward is None
 
 
+@pytest.mark.parametrize(("limited", "outcome"), [(True, Outcome.ACCEPTED), (False, Outcome.FORGED)])
+def test_a_slow_machine_may_have_found_less_where_checks_have_limits(
+    bench: Bench,
+    honest: RolloutFile,
+    version: CheckedVersion,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    limited: bool,
+    outcome: Outcome,
+) -> None:
+    real = type(version.planner).reward
+
+    def solved(self: object, *args: object) -> object:
+        reward = real(self, *args)  # type: ignore[arg-type]  # as it was called
+        return replace(reward, task=1.0, total=1.0 - reward.length_penalty, limited=limited)
+
+    assert {sample.task_reward for sample in honest.samples} == {0.0}
+    monkeypatch.setattr(type(version.planner), "reward", solved)
+    found = bench.conclude(honest)
+    assert found.outcome is outcome, found.words
+    assert {row.task for row in found.rows} == {1.0}
+
+
 def test_a_conclusion_fits_an_audit_file_to_the_last_figure(bench: Bench, honest: RolloutFile) -> None:
     found, told = bench.conclude(honest), facts(bench.version, honest).work
     written = AuditFile(

@@ -88,6 +88,17 @@ def test_other_bytes_are_forged(content: bytes, reader: LimitedReader, path: Pat
     assert refused(reader, path) is ReasonCode.FORMAT_UNREADABLE
 
 
+def test_text_that_is_none_is_forged(reader: LimitedReader, honest: RolloutFile, path: Path) -> None:
+    table = table_of(honest)
+    spoilt = pa.array([b"\xff\xfe"] * table.num_rows, pa.binary()).cast(pa.string(), safe=False)
+    index = table.schema.get_field_index("environment")
+    table = table.set_column(index, pa.field("environment", pa.string(), nullable=False), spoilt)
+    with pq.ParquetWriter(path, table.schema, store_schema=False) as writer:
+        writer.add_key_value_metadata(table.schema.metadata)
+        writer.write_table(table)
+    assert refused(reader, path) in {ReasonCode.FORMAT_SCHEMA, ReasonCode.FORMAT_UNREADABLE}
+
+
 def test_cut_files_are_forged(reader: LimitedReader, honest: RolloutFile, path: Path) -> None:
     write_rollouts(path, honest)
     path.write_bytes(path.read_bytes()[:-40])
@@ -156,7 +167,7 @@ CRASH, BIG = ended(Ending.KILLED), ended(Ending.OUT_OF_MEMORY, code=77)
 SLOW, LATE = ended(Ending.OUT_OF_TIME, cpu=1000), ended(Ending.OUT_OF_TIME, cpu=0.5)
 ENDINGS: dict[str, tuple[tuple[Outcome, ...], ReasonCode | str]] = {
     "two crashes": ((CRASH, CRASH), ReasonCode.FORMAT_UNREADABLE),
-    "a failure of the decoder's own": ((ended(Ending.EXITED, code=1),) * 2, ReasonCode.FORMAT_UNREADABLE),
+    "a failure of the decoder's own": ((ended(Ending.EXITED, code=1),), "decoder-failed"),
     "too much memory, twice": ((BIG, BIG), ReasonCode.FORMAT_TOO_LARGE),
     "too much processor time, twice": ((SLOW, SLOW), ReasonCode.FORMAT_TOO_LARGE),
     "too long an answer, twice": ((ended(Ending.TOO_MUCH_OUTPUT),) * 2, ReasonCode.FORMAT_TOO_LARGE),
@@ -182,7 +193,7 @@ def test_a_decoder_s_end_accuses_nobody_unless_it_says_so_twice(
         assert found.findings[0].reason is said
     else:
         assert isinstance(found, NotJudged)
-        assert (found.code, found.retryable) == (said, True)
+        assert (found.code, found.retryable) == (said, said != "decoder-failed")
 
 
 def test_a_crash_that_does_not_repeat_is_forgotten(honest: RolloutFile, path: Path) -> None:
