@@ -14,8 +14,8 @@ from rollouts.samples import Sample
 
 RATIONALE = (
     "Environments are pure and versioned: the same prompt and answer have the same reward everywhere. A row whose "
-    "check ran into a limit of time or memory is excused, and so is one that claims less than it is worth and may have run "
-    "into it where it was made. Any other difference was written, not computed."
+    "check ran into a limit of time or memory is excused, and so is one that claims less than it is worth and may have "
+    "run into it where it was made. Any other difference was written, not computed."
 )
 
 
