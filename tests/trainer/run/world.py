@@ -59,6 +59,7 @@ RECIPE = Recipe(
     sampling=SamplingChoice(max_new_tokens=6),
     group_size=EACH,
     max_prompt_tokens=16,
+    held_out=0.1,
     prompts=PromptRange(count=40),
 )
 
@@ -106,6 +107,7 @@ class TrainedPool:
     spoil: Callable[[int, int, bytes], bytes] = field(default=lambda step, index, content: content)
     """Changes a file's bytes before they are hashed and submitted."""
     worker: asyncio.Task[None] | None = None
+    turned: float = field(default_factory=time.monotonic)
     forged: list[Digest] = field(default_factory=list)
     lose: Callable[[int, int], bool] = field(default=lambda step, index: False)
     """Whether an accepted file is gone from the store."""
@@ -197,10 +199,13 @@ class TrainedPool:
 
     async def turn(self) -> None:
         """One round of everything that a pool does by itself: a slot is worked on where one is wanted."""
-        await self.run.pool.clock.turn(timedelta(milliseconds=200))  # or the node would ask too often
+        now = time.monotonic()
+        await self.run.pool.clock.turn(timedelta(seconds=now - self.turned))
+        self.turned = now
         await self.run.sync.round()
         answer = await self.run.desk.step()
         if answer.need:
+            await self.run.pool.clock.turn(timedelta(milliseconds=400))  # or the node would ask too often
             leased = await self.run.ask(
                 self.node, step=answer.step, groups=min(2, answer.need), request=os.urandom(16).hex()
             )
