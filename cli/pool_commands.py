@@ -6,6 +6,7 @@ from cli import (
     pool_download,
     pool_members,
     pool_nodes,
+    pool_relays,
     pool_roles,
     pool_runs,
     pool_tasks,
@@ -26,3 +27,4 @@ for part in (
     pool_webhooks,
 ):
     app.add_typer(part.app)
+app.add_typer(pool_relays.app, name="relays")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +15,10 @@ from cli.output import JsonOption, say, show_json, show_table
 from cli.quantities import format_size
 from cli.shardcast_allowlist import allowlist
 from cli.shardcast_progress import Bars, served_bytes, until_told
+from cli.shardcast_registration import registered
 from cli.shardcast_signer import source_of
+from protocol.clients.relay import RelayClient
+from protocol.clock import SystemClock
 from protocol.errors import InvalidInput
 from protocol.logs import configure_logs
 from shardcast.client import KEPT_FOLDERS, Client, Fetched
@@ -125,10 +129,21 @@ def relay(
     certificate_key: CertificateKey = None,
     trusted_proxy: Proxies = None,
     allow_plain_http: PlainHttp = False,
+    orchestrator: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Register with this pool's orchestrator: it tells nodes of the relay."),
+    ] = None,
+    public_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="With --orchestrator: where nodes reach the relay.")
+    ] = None,
+    key: Annotated[str, typer.Option(help="With --orchestrator: name of the relay's own key.")] = "relay",
     log_level: LogLevel = "INFO",
 ) -> None:
     """Pull checkpoints from an origin or other relays, and stream them on as they come, until interrupted."""
     configure_logs(level=log_level)
+    if public_url is not None and orchestrator is None:
+        raise InvalidInput("--public-url is what an orchestrator is told", hint="give --orchestrator URL, too")
+    own = None if orchestrator is None else open_key(context.obj, key)
 
     async def command() -> None:
         async with source_of(context.obj, signer=signer, pool=pool, run_name=run_name) as source:
@@ -146,8 +161,15 @@ def relay(
             )
             async with passing_on:
                 say(f"passing on what {source.signer} publishes at {passing_on.url}")
-                with Bars(passing_on.shelf, doing="held"):
-                    await until_told(passing_on.run())
+                async with AsyncExitStack() as stack:
+                    if own is not None and orchestrator is not None:
+                        client = await stack.enter_async_context(
+                            RelayClient(orchestrator, key=own, allow_plain_http=allow_plain_http)
+                        )
+                        url = public_url or passing_on.url
+                        await stack.enter_async_context(registered(client, url, clock=SystemClock()))
+                    with Bars(passing_on.shelf, doing="held"):
+                        await until_told(passing_on.run())
                 say(f"stopped: {len(passing_on.shelf)} versions held, {served_bytes(passing_on.server)} sent")
 
     run(command())

@@ -19,7 +19,7 @@ from orchestrator.chain import PoolLedger
 from orchestrator.gauges import PoolGauges
 from orchestrator.loops.background import add_loops
 from orchestrator.parts import build_parts, parts_of
-from orchestrator.routes import allowlist, events, heartbeat, logs, nodes, runs, tasks, uploads
+from orchestrator.routes import allowlist, checkpoint_relays, events, heartbeat, logs, nodes, runs, tasks, uploads
 from orchestrator.runs.chain import RunLedger
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.storage import ObjectStore
@@ -38,6 +38,7 @@ from protocol.versions import release
 from protocol.wire.heartbeat import Heartbeat, LogBatch
 from protocol.wire.identity import ServiceIdentity
 from protocol.wire.pool import Cause, NewWebhook
+from protocol.wire.relays import RelayOffer
 from protocol.wire.runs import (
     Demand,
     Joining,
@@ -61,7 +62,7 @@ BODY_LIMIT = 1024 * 1024
 
 _log = structlog.get_logger(__name__)
 
-TAGS = ("nodes", "tasks", "groups", "events", "webhooks", "files", "run", "identity")
+TAGS = ("nodes", "tasks", "groups", "events", "webhooks", "files", "run", "relays", "identity")
 
 BODIES = (
     Heartbeat,
@@ -79,6 +80,7 @@ BODIES = (
     Joining,
     SignedDispute,
     UploadRequest,
+    RelayOffer,
 )
 
 identity_router = APIRouter(prefix="/v1", tags=["identity"])
@@ -166,7 +168,16 @@ def build_orchestrator(
     app.state.tokens = TokenBook(settings.tokens)
     app.state.verifier = verifier
     # The allow list before the nodes: `allowlist` is not one of them.
-    owned = (tasks.router, logs.router, allowlist.router, runs.router, nodes.router, events.router, uploads.router)
+    owned = (
+        tasks.router,
+        logs.router,
+        allowlist.router,
+        checkpoint_relays.router,
+        runs.router,
+        nodes.router,
+        events.router,
+        uploads.router,
+    )
     for router in (heartbeat.router, identity_router, *owned):
         app.include_router(router)
     _declare_bodies(app, BODIES)

@@ -10,6 +10,7 @@ from fastapi import Request
 from redis.asyncio import Redis
 
 from orchestrator.chain import PoolLedger
+from orchestrator.checkpoint_relays import CheckpointRelays
 from orchestrator.heartbeat import HeartbeatDesk
 from orchestrator.life import NodeLife
 from orchestrator.membership import Standings
@@ -24,6 +25,7 @@ from orchestrator.storage import ObjectStore
 from orchestrator.storage.choice import build_store
 from orchestrator.storage.desk import UploadDesk
 from orchestrator.store.assignments import AssignmentStore
+from orchestrator.store.checkpoint_relays import CheckpointRelayStore
 from orchestrator.store.database import Database
 from orchestrator.store.events import EventStore
 from orchestrator.store.nodes import NodeStore
@@ -62,6 +64,7 @@ class Parts:
     objects: ObjectStore
     uploads: UploadDesk
     relay: RelayDesk
+    checkpoint_relays: CheckpointRelays
     run: RunDesk | None
     """None: this pool works on no run."""
     run_owner: RunOwner | None
@@ -92,9 +95,12 @@ def build_parts(
     pool = PoolView(ledger, clock=clock)
     objects = build_store(settings, clock=clock)
     terms, run = settings.run_terms(), None
+    checkpoint_relays = CheckpointRelays(
+        CheckpointRelayStore(database), clock=clock, private=settings.relays_in_private_networks
+    )
     if terms is not None and run_ledger is not None:
         runs = RunStore(database, default_demand=terms.default_demand)
-        run = RunDesk(terms=terms, store=runs, ledger=run_ledger, key=key, clock=clock)
+        run = RunDesk(terms=terms, store=runs, ledger=run_ledger, relays=checkpoint_relays.live, key=key, clock=clock)
     relay = RelayDesk(
         pool_id=settings.pool_id,
         store=RelayStore(database),
@@ -145,6 +151,7 @@ def build_parts(
             get_life=timedelta(seconds=settings.download_url_life_s),
         ),
         relay=relay,
+        checkpoint_relays=checkpoint_relays,
         run=run,
         run_owner=None if run is None else RunOwner(run, clock=clock),
         streams=asyncio.Semaphore(settings.streams),

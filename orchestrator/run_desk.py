@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable, Callable, Sequence
 
 from orchestrator.runs.chain import RunLedger, Seat
 from orchestrator.runs.deliveries import Delivered, PastLease, judge_deliveries
@@ -18,6 +19,7 @@ from protocol.leases import Lease
 from protocol.signing import unix_ms
 from protocol.wire.leases import SignedLease
 from protocol.wire.runs import (
+    MOST_RELAYS,
     CheckpointRef,
     Deliveries,
     LeaseState,
@@ -65,12 +67,23 @@ class RunDesk:
         terms: The run's numbers.
         store: Where it is kept.
         ledger: What the ledger says.
+        relays: Says which relays live now, besides those that are named.
         key: The pool's orchestrator key; signs leases.
         clock: Whose time counts.
     """
 
-    def __init__(self, *, terms: RunTerms, store: RunStore, ledger: RunLedger, key: Key, clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        terms: RunTerms,
+        store: RunStore,
+        ledger: RunLedger,
+        relays: Callable[[], Awaitable[Sequence[str]]],
+        key: Key,
+        clock: Clock,
+    ) -> None:
         self.terms = terms
+        self._relays = relays
         self.store = store
         self.ledger = ledger
         self._key = key
@@ -79,7 +92,7 @@ class RunDesk:
     async def step(self) -> StepAnswer:
         """The smallest step with too few rollouts, and the version to use for it."""
         state = await self.store.state()
-        checkpoint, reason = checkpoint_of(state), await self.obstacle(state)
+        checkpoint, reason = await self.checkpoint(state), await self.obstacle(state)
         step, need = state.floor, 0
         if checkpoint is not None and not reason:
             window = self.window(state)
@@ -236,6 +249,14 @@ class RunDesk:
     def _judge(self, rows: list[SlotRow]) -> Delivered:
         past = [PastLease(row.slot.state, row.ended_ms) for row in rows]
         return judge_deliveries(past, terms=self.terms.deliveries, now_ms=self._now_ms())
+
+    async def checkpoint(self, state: RunState) -> CheckpointRef | None:
+        """The version that slots are leased for, with relays that were named and those that live now."""
+        found = checkpoint_of(state)
+        if found is None:
+            return None
+        relays = dict.fromkeys([*found.relays, *await self._relays()])
+        return found.model_copy(update={"relays": tuple(relays)[:MOST_RELAYS]})
 
     # What the ledger says, remembered
 

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from orchestrator.run_desk import RunDesk, checkpoint_of
+from orchestrator.run_desk import RunDesk
 from orchestrator.run_files import Links
 from orchestrator.runs.chain import Announced
 from orchestrator.runs.slots import Counted, SlotState
@@ -134,7 +134,7 @@ class RunOwner:
             event = ("run.checkpoint", detail, actor) if news else ("", "", "")
             now_ms = unix_ms(self._clock.now())
             if await self._store.change(state, fields, now_ms=now_ms, event=event, trainer=new.trainer):
-                adopted = checkpoint_of(await self._store.state())
+                adopted = await self._desk.checkpoint(await self._store.state())
                 if adopted is not None:
                     return adopted
         raise Unavailable("the run changes too fast", hint="try again")
@@ -171,7 +171,7 @@ class RunOwner:
         return RunView(
             run=terms.name,
             run_id=terms.run,
-            checkpoint=checkpoint_of(state),
+            checkpoint=await self._desk.checkpoint(state),
             units_per_group=state.units or None,
             steps=tuple(_step_view(step, row, floor=window.first) for step, row in rows.items()),
             async_level=terms.async_level,

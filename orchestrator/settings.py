@@ -113,6 +113,9 @@ class OrchestratorSettings(Settings):
     run_kept_steps: int = Field(64, ge=1, le=100_000, description="Closed steps whose rollouts are still listed")
     run_ask_again_s: float = Field(2.0, ge=0.05, le=3600, description="What a task waits that has nothing to do")
     run_relays: tuple[RelayUrl, ...] = Field((), description="Where versions are fetched, if the trainer does not say")
+    relays_in_private_networks: bool = Field(
+        False, description="Let relays register by plain http and private addresses; for devnets and internal pools"
+    )
     run_units_per_group: int | None = Field(
         None, ge=1, le=MOST_UNITS_PER_GROUP, description="Take up the ledger's newest version, with so many units"
     )

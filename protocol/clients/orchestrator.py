@@ -34,6 +34,7 @@ from protocol.wire.pool import (
     Webhook,
     WebhookList,
 )
+from protocol.wire.relays import KnownRelay, RelayList
 from protocol.wire.runs import (
     CheckpointRef,
     Deliveries,
@@ -270,6 +271,18 @@ class OrchestratorClient(TypedClient):
             read = _read(event, PoolEvent)
             query["after"] = read.id
             yield read
+
+    async def relays(self) -> tuple[KnownRelay, ...]:
+        """All checkpoint relays that are allowed."""
+        return (await self._get("/v1/relays", RelayList)).relays
+
+    async def allow_relay(self, relay: Address) -> KnownRelay:
+        """Lets a checkpoint relay register."""
+        return (await self.call("PUT", f"/v1/relays/{relay}", repeatable=True)).read(KnownRelay)
+
+    async def deny_relay(self, relay: Address) -> None:
+        """Has nodes told of a checkpoint relay no more."""
+        await self.call("DELETE", f"/v1/relays/{relay}")
 
     async def create_webhook(self, webhook: NewWebhook) -> CreatedWebhook:
         """Has events delivered to a URL; the answer shows the secret of the deliveries' signatures, this once."""

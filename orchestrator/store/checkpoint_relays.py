@@ -1,0 +1,77 @@
+"""Checkpoint relays in Redis: whom the owner allows, and what each last said of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.store.database import Database
+from protocol.errors import Conflict
+from protocol.identifiers import Address, address
+from protocol.wire.relays import MOST_ALLOWED_RELAYS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayRow:
+    """One relay that is allowed."""
+
+    relay: Address
+    url: str | None
+    """None until it has said where it is."""
+    expires_ms: int
+
+
+class CheckpointRelayStore:
+    """Reads and writes relays. What a relay says is kept for allowed ones only, so strangers fill nothing.
+
+    Args:
+        database: The pool's.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._allowed = database.key("checkpoint-relays", "allowed")
+        self._said = database.key("checkpoint-relays", "said")
+
+    async def allow(self, relay: Address) -> None:
+        """Lets a relay say where it is.
+
+        Raises:
+            Conflict: So many are allowed already.
+        """
+        count, known = await self._database.ask_many([("SCARD", self._allowed), ("SISMEMBER", self._allowed, relay)])
+        if count >= MOST_ALLOWED_RELAYS and not known:
+            raise Conflict(
+                f"{count} relays are allowed, and a pool has at most {MOST_ALLOWED_RELAYS}",
+                hint="deny one: `muster pool relays deny ADDRESS`",
+                code="too-many-relays",
+            )
+        await self._database.ask("SADD", self._allowed, relay)
+
+    async def deny(self, relay: Address) -> bool:
+        """Forgets a relay and what it said; whether it was allowed."""
+        removed, _ = await self._database.ask_many([("SREM", self._allowed, relay), ("HDEL", self._said, relay)])
+        return bool(removed)
+
+    async def is_allowed(self, relay: Address) -> bool:
+        """Whether the owner allows it."""
+        return bool(await self._database.ask("SISMEMBER", self._allowed, relay))
+
+    async def put(self, relay: Address, *, url: str, expires_ms: int) -> None:
+        """Notes where an allowed relay is, and until when that counts."""
+        await self._database.ask("HSET", self._said, relay, f"{expires_ms} {url}")
+
+    async def leave(self, relay: Address) -> None:
+        """Forgets where a relay is; it stays allowed."""
+        await self._database.ask("HDEL", self._said, relay)
+
+    async def all(self) -> list[RelayRow]:
+        """Those that are allowed now, in the order of their addresses."""
+        allowed, said = await self._database.ask_many([("SMEMBERS", self._allowed), ("HGETALL", self._said)])
+        flat = said if isinstance(said, list) else [part for pair in said.items() for part in pair]
+        words = {flat[at].decode(): flat[at + 1].decode() for at in range(0, len(flat), 2)}
+        return [_row(address(name), words.get(name, "")) for name in sorted(each.decode() for each in allowed)]
+
+
+def _row(relay: Address, said: str) -> RelayRow:
+    expires, _, url = said.partition(" ")
+    return RelayRow(relay=relay, url=url or None, expires_ms=int(expires or 0))

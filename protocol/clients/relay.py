@@ -1,0 +1,33 @@
+"""The client of an orchestrator for a checkpoint relay: where it serves, as long as it does."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from protocol.clients.base import TypedClient
+from protocol.errors import InvalidInput
+from protocol.wire.relays import RelayLease, RelayOffer
+
+
+class RelayClient(TypedClient):
+    """Speaks to a pool's orchestrator as one relay."""
+
+    async def register(self, url: str) -> RelayLease:
+        """Has nodes told of this relay, or for longer.
+
+        Raises:
+            Forbidden: The pool's owner does not allow it.
+            InvalidInput: Nodes can't be sent to this URL.
+        """
+        try:
+            offer = RelayOffer(url=url)
+        except ValidationError:
+            raise InvalidInput(
+                f"{url[:100]!r} is no URL of a relay", hint="for example https://relay.example"
+            ) from None
+        answer = await self.call("PUT", "/v1/relays", body=offer, signed_answer=True, repeatable=True)
+        return answer.read(RelayLease)
+
+    async def leave(self) -> None:
+        """Has nodes told of it no more."""
+        await self.call("DELETE", "/v1/relays", repeatable=True)

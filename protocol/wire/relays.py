@@ -1,0 +1,46 @@
+"""Checkpoint relays as they make themselves known to a pool's orchestrator, and as its owner allows them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from protocol.identifiers import WireAddress
+from protocol.wire.base import Milliseconds, WireModel
+from protocol.wire.runs import RelayUrl
+
+MOST_ALLOWED_RELAYS = 64
+
+
+class RelayOffer(WireModel):
+    """A relay says where it serves; who it is, is who signed."""
+
+    url: RelayUrl
+
+
+class RelayLease(WireModel):
+    """How long nodes are told of a relay, unless it says again that it lives."""
+
+    relay: WireAddress
+    url: RelayUrl
+    expires_at_ms: Milliseconds
+    again_in_ms: Milliseconds
+    """When it should say so."""
+
+
+class KnownRelay(WireModel):
+    """A relay that the owner allows."""
+
+    relay: WireAddress
+    url: RelayUrl | None = None
+    """Where it said that it serves; None until it has."""
+    expires_at_ms: Milliseconds | None = None
+    live: bool = False
+    """Whether nodes are told of it now."""
+
+
+class RelayList(WireModel):
+    """All relays that the owner allows, in the order of their addresses."""
+
+    relays: Annotated[tuple[KnownRelay, ...], Field(max_length=MOST_ALLOWED_RELAYS)] = ()

@@ -1,0 +1,180 @@
+"""Checkpoint relays: who may say where it serves, what nodes are told of it, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import httpx
+import pytest
+
+from cli.shardcast_registration import registered
+from orchestrator.checkpoint_relays import AGAIN, LIFE, check_relay_url
+from protocol.clients.orchestrator import OrchestratorClient
+from protocol.clients.relay import RelayClient
+from protocol.errors import Conflict, InvalidInput, NotFound
+from protocol.keys import Key
+from protocol.wire.relays import RelayLease
+from tests.orchestrator.conftest import MakePool
+from tests.orchestrator.edge import PoolUnderTest
+
+URL = "https://relay.example"
+
+
+def owner_of(pool: PoolUnderTest) -> OrchestratorClient:
+    transport = httpx.ASGITransport(app=pool.app)
+    return OrchestratorClient("http://127.0.0.1", token=pool.token, clock=pool.clock, transport=transport)
+
+
+def relay_of(pool: PoolUnderTest, key: Key) -> RelayClient:
+    transport = httpx.ASGITransport(app=pool.app)
+    return RelayClient("http://127.0.0.1", key=key, clock=pool.clock, transport=transport)
+
+
+async def offer(pool: PoolUnderTest, key: Key, url: str = URL) -> httpx.Response:
+    return await pool.send(key, "/v1/relays", {"url": url}, method="PUT")
+
+
+async def told(pool: PoolUnderTest) -> tuple[str, ...]:
+    """What nodes are told; the list is remembered for a second."""
+    await pool.clock.turn(timedelta(seconds=1))
+    return await pool.parts.checkpoint_relays.live()
+
+
+async def test_nodes_are_told_of_a_relay_from_its_registration_until_it_falls_silent(pool: PoolUnderTest) -> None:
+    key = Key.generate()
+    async with owner_of(pool) as owner:
+        await owner.allow_relay(key.address)
+        assert await told(pool) == ()
+        answer = await offer(pool, key, URL + "/")
+        lease = RelayLease.model_validate_json(answer.content)
+        assert (lease.relay, lease.url, lease.again_in_ms) == (key.address, URL, AGAIN.total_seconds() * 1000)
+        assert await told(pool) == (URL,)
+        await pool.clock.turn(LIFE - timedelta(seconds=10))
+        assert await told(pool) == (URL,)
+        await offer(pool, key, URL + "/moved")
+        await pool.clock.turn(timedelta(seconds=20))
+        assert await told(pool) == (URL + "/moved",)
+        await pool.clock.turn(LIFE)
+        assert await told(pool) == ()
+        assert [(each.relay, each.live) for each in await owner.relays()] == [(key.address, False)]
+        await offer(pool, key)
+        assert await told(pool) == (URL,)
+
+
+async def test_a_stranger_is_refused_and_nothing_of_it_is_kept(pool: PoolUnderTest) -> None:
+    answer = await offer(pool, Key.generate())
+    assert (answer.status_code, answer.json()["code"]) == (403, "relay-not-allowed")
+    assert (await told(pool), await pool.parts.checkpoint_relays.list()) == ((), [])
+
+
+async def test_a_relay_speaks_for_itself_only(pool: PoolUnderTest) -> None:
+    mine, other = Key.generate(), Key.generate()
+    async with owner_of(pool) as owner:
+        for key in (mine, other):
+            await owner.allow_relay(key.address)
+        await offer(pool, other)
+        forged = await pool.send(mine, "/v1/relays", {"url": URL + "/x", "relay": other.address}, method="PUT")
+        assert forged.status_code == 422
+        assert (await pool.send(mine, "/v1/relays", None, method="DELETE")).status_code == 204
+        assert await told(pool) == (URL,)
+        assert (await pool.send(mine, f"/v1/relays/{mine.address}", None, method="PUT")).status_code == 403
+
+
+async def test_a_relay_that_is_denied_is_gone_at_once_and_may_not_come_back(pool: PoolUnderTest) -> None:
+    key = Key.generate()
+    async with owner_of(pool) as owner:
+        await owner.allow_relay(key.address)
+        await offer(pool, key)
+        assert await told(pool) == (URL,)
+        await owner.deny_relay(key.address)
+        assert await pool.parts.checkpoint_relays.live() == ()
+        assert (await offer(pool, key)).status_code == 403
+        with pytest.raises(NotFound, match="was not allowed"):
+            await owner.deny_relay(key.address)
+        assert await owner.relays() == ()
+
+
+async def test_no_more_relays_are_allowed_than_a_checkpoint_can_name(
+    pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.store.checkpoint_relays.MOST_ALLOWED_RELAYS", 2)
+    keys = [Key.generate() for _ in range(3)]
+    async with owner_of(pool) as owner:
+        for key in keys[:2]:
+            await owner.allow_relay(key.address)
+        await owner.allow_relay(keys[0].address)
+        with pytest.raises(Conflict, match="2 relays are allowed"):
+            await owner.allow_relay(keys[2].address)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://relay.example",
+        "https://127.0.0.1",
+        "https://10.1.2.3:8401",
+        "https://[::1]:8401",
+        "https://[::ffff:192.168.0.1]",
+        "https://169.254.169.254/latest",
+        "https://localhost:8401",
+        "https://relay.internal",
+        "https://2130706433",
+        "https://0x7f000001",
+        "https://127.1",
+        "https://user:secret@relay.example",
+        "https://relay.example/?q",
+        "https://relay.example/#0x",
+        "https://relay.example:port",
+        "ftp://relay.example",
+        "https://",
+    ],
+)
+def test_nodes_are_not_sent_into_private_networks_or_to_what_is_no_service(url: str) -> None:
+    with pytest.raises(InvalidInput):
+        check_relay_url(url, private=False)
+
+
+@pytest.mark.parametrize("url", ["https://relay.example:8401/checkpoints", "https://1.1.1.1", "https://[2606:4700::1]"])
+def test_public_relays_may_register(url: str) -> None:
+    assert check_relay_url(url + "/", private=False) == url
+
+
+async def test_a_bad_url_is_refused_before_anything_is_kept(make_pool: MakePool) -> None:
+    public, private = make_pool(), make_pool(relays_in_private_networks=True)
+    key = Key.generate()
+    async with owner_of(public) as owner:
+        await owner.allow_relay(key.address)
+    assert (await offer(public, key, "http://127.0.0.1:8401")).json()["code"] == "bad-relay-url"
+    assert await told(public) == ()
+    assert (await offer(private, key, "http://127.0.0.1:8401")).status_code == 200
+    assert await told(private) == ("http://127.0.0.1:8401",)
+
+
+async def test_a_relay_that_serves_stays_on_the_list_and_leaves_it_when_it_ends(
+    pool: PoolUnderTest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key, heard = Key.generate(), ""
+
+    async def until_said(what: str) -> None:
+        nonlocal heard
+        async with asyncio.timeout(20):
+            while what not in heard:
+                await asyncio.sleep(0)
+                heard += capsys.readouterr().err
+        heard = ""
+
+    async with owner_of(pool) as owner, relay_of(pool, key) as client:
+        async with registered(client, URL, clock=pool.clock):
+            await until_said("not registered")
+            await owner.allow_relay(key.address)
+            await pool.clock.turn(timedelta(seconds=2))
+            await until_said("registered as")
+            for _ in range(4):
+                before = (await owner.relays())[0].expires_at_ms
+                await pool.clock.turn(AGAIN)
+                async with asyncio.timeout(20):
+                    while (await owner.relays())[0].expires_at_ms == before:  # noqa: ASYNC110 - nobody tells
+                        await asyncio.sleep(0)
+                assert await told(pool) == (URL,)
+        assert await told(pool) == ()
