@@ -151,6 +151,8 @@ def _explain(told: Told, *, rows: int | None) -> None:
     say(f"{told.submitted.key} (step {told.submitted.step}, slot {told.submitted.index})")
     if told.verdict is not None:
         say(f"  {reason_words(told.work.reason)} Judged by {told.verdict.validator}.")
+    if told.work.status is WorkStatus.FINAL and told.verdict is not None and told.verdict.outcome != told.work.outcome:
+        say("  It was disputed and nobody decided in time, so the penalty fell away.")
     if told.audit is None:
         if told.missing:
             say(f"  The evidence can't be read: {told.missing}")

@@ -91,7 +91,13 @@ def build_validator(
     admission = Admission(redis, keys=parts.keys, rate=OWN_RATE, clock=clock)
     app.state.verifier = RequestVerifier(audience=key.address, admission=admission, clock=clock, body_limit=BODY)
     app.include_router(router)
-    gauges = QueueGauges(app.state.registry, queue=parts.queue, deadlines=parts.deadlines, intake=parts.intake)
+    gauges = QueueGauges(
+        app.state.registry,
+        queue=parts.queue,
+        deadlines=parts.deadlines,
+        intake=parts.intake,
+        looks=lambda: looking.counts,
+    )
     if with_loops:
         add_loops(loops, parts, looking=looking, gauges=gauges)
     return app

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import asdict
+
 from prometheus_client import CollectorRegistry, Gauge
 
 from validator.loops.intake import Intake
+from validator.loops.second_looks import LookCounts
 from validator.store.deadlines import Deadlines
 from validator.store.queue import WorkQueue
 
@@ -17,15 +21,31 @@ class QueueGauges:
         queue: What waits.
         deadlines: What is not final.
         intake: How far the ledger was read.
+        looks: What was looked at again, and why.
     """
 
-    def __init__(self, registry: CollectorRegistry, *, queue: WorkQueue, deadlines: Deadlines, intake: Intake) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        *,
+        queue: WorkQueue,
+        deadlines: Deadlines,
+        intake: Intake,
+        looks: Callable[[], LookCounts],
+    ) -> None:
         self._queue = queue
         self._deadlines = deadlines
         self._intake = intake
+        self._looks = looks
         self._lengths = Gauge("muster_validator_queue", "Pieces of work", ("stage",), registry=registry)
         self._behind = Gauge(
             "muster_validator_blocks_behind", "Blocks whose events were not read yet", registry=registry
+        )
+        self._looked = Gauge(
+            "muster_validator_looks",
+            "Verdicts that were looked at again since the start, and own ones that became doubtful",
+            ("why",),
+            registry=registry,
         )
 
     async def read(self) -> None:
@@ -37,3 +57,5 @@ class QueueGauges:
         if self._intake.read_to is not None:
             upto, head = self._intake.read_to
             self._behind.set(max(0, head + 1 - upto))
+        for why, count in asdict(self._looks()).items():
+            self._looked.labels(why.replace("_", "-")).set(count)

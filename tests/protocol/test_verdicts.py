@@ -1,0 +1,25 @@
+"""Reasons of verdicts: each has words, and none that is uncertain may cost stake."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.verdicts import ReasonCode
+
+
+@pytest.mark.parametrize("reason", ReasonCode)
+def test_every_reason_has_a_sentence_for_the_contributor(reason: ReasonCode) -> None:
+    assert reason.words.endswith(".")
+    assert 10 < len(reason.words) < 120
+
+
+def test_doubt_and_faults_of_ours_are_no_forgery() -> None:
+    innocent = {reason for reason in ReasonCode if not reason.may_be_forgery}
+    assert innocent == {
+        ReasonCode.PASSED,
+        ReasonCode.COMPUTATION_UNCONFIRMED,
+        ReasonCode.SAMPLING_UNCONFIRMED,
+        ReasonCode.LOG_PROBABILITIES_UNCONFIRMED,
+        ReasonCode.INFRASTRUCTURE,
+        ReasonCode.RESOLVED_BY_HAND,
+    }
