@@ -1,7 +1,8 @@
 """What each named algorithm makes of the devnet's base in the same steps; `python -m benchmarks.algorithms`.
 
 One process, one seed, the settings of the devnet but for the loss: differences of a few points between algorithms are
-chance. `MUSTER_STEPS`, `MUSTER_STALENESS`, `MUSTER_SEED` and `MUSTER_ALGORITHMS` (by name) choose.
+chance. `MUSTER_STEPS`, `MUSTER_STALENESS`, `MUSTER_SEED`, `MUSTER_ALGORITHMS` (by name) and
+`MUSTER_OLD_POLICY` choose.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from trainer.learning.settings import LearningSettings
 STEPS = int(os.environ.get("MUSTER_STEPS", "60"))
 STALENESS = int(os.environ.get("MUSTER_STALENESS", "0"))
 SEED = int(os.environ.get("MUSTER_SEED", "1"))
+OLD_POLICY = os.environ.get("MUSTER_OLD_POLICY", "sampler")
 CHOSEN = os.environ.get("MUSTER_ALGORITHMS", ",".join(algorithm_names())).split(",")
 OF_DEVNET: dict[str, Any] = {"row_tokens": 256, "optimiser": {"learning_rate": 2e-4, "warm_up_steps": 5, "clip": 0.1}}
 
@@ -30,12 +32,14 @@ OF_DEVNET: dict[str, Any] = {"row_tokens": 256, "optimiser": {"learning_rate": 2
 def main() -> None:
     """Measures and prints."""
     torch.set_num_threads(1)
-    table = Table(title=f"{STEPS} steps of 16 x 16 answers, answers {STALENESS} steps old, seed {SEED}")
+    table = Table(
+        title=f"{STEPS} steps of 16 x 16 answers, answers {STALENESS} steps old, old policy: {OLD_POLICY}, seed {SEED}"
+    )
     for column in ("algorithm", "greedy", "pass@1", "entropy", "stopped", "largest ratio", "gradient", "CPU s"):
         table.add_column(column, justify="left" if column == "algorithm" else "right")
     for number, name in enumerate(CHOSEN):
         with tempfile.TemporaryDirectory() as scratch:
-            settings = LearningSettings.model_validate(OF_DEVNET | {"algorithm": name})
+            settings = LearningSettings.model_validate(OF_DEVNET | {"algorithm": name, "old_policy": OLD_POLICY})
             loop = LearningLoop(Path(scratch), settings, seed=SEED, staleness=STALENESS)
             if not number:
                 before = loop.evaluate()
