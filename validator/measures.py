@@ -68,6 +68,11 @@ class Measures:
         yield
         self._stages.labels(name).observe(self._clock.monotonic() - began)
 
+    def taken(self, item: Item) -> None:
+        """Measures how long work waited for somebody to take it; its later tries are no waiting."""
+        if item.attempts == 0:
+            self._stages.labels("queue").observe(max(0.0, (unix_ms(self._clock.now()) - item.seen_ms) / 1000))
+
     def examined(self, conclusion: Conclusion) -> None:
         """Counts what was computed."""
         took = conclusion.timings

@@ -34,7 +34,7 @@ from validator.loops.disputes import follow_up
 from validator.loops.finalising import Finalising
 from validator.loops.intake import Intake
 from validator.loops.judging import Judging
-from validator.loops.verdicts import Given, Verdicts
+from validator.loops.verdicts import Given, Lane, Verdicts
 from validator.measures import Measures
 from validator.settings import ValidatorSettings
 from validator.store.copies import SeenOutputs
@@ -98,6 +98,7 @@ class Parts:
     deadlines: Deadlines
     measures: Measures
     verdicts: Verdicts
+    lanes: Sequence[Lane]
     judging: Judging
     intake: Intake
     finalising: Finalising
@@ -150,13 +151,18 @@ def build_parts(
     async def second_look(item: Item, conclusion: Conclusion, audit_hash: Digest) -> None:
         await follow_up(await chain.ledger(), item.work.key, conclusion.outcome, audit_hash)
 
-    verdicts = Verdicts(
-        chain,
-        queue=queue,
-        held=held,
-        batch=settings.verdicts_per_transaction,
-        waiting=settings.verdicts_waiting,
-        told=told,
+    verdicts = Verdicts(waiting=settings.verdicts_waiting)
+    lanes = tuple(
+        Lane(
+            verdicts,
+            chain=chain,
+            queue=queue,
+            held=held,
+            batch=settings.verdicts_per_transaction,
+            told=told,
+            measures=measures,
+        )
+        for _ in range(settings.verdict_transactions)
     )
     judging = Judging(
         me,
@@ -212,6 +218,7 @@ def build_parts(
         deadlines=deadlines,
         measures=measures,
         verdicts=verdicts,
+        lanes=lanes,
         judging=judging,
         intake=intake,
         finalising=finalising,

@@ -61,6 +61,9 @@ class ValidatorSettings(Settings):
         7200.0, ge=1, description="A validator that was not heard of on the ledger for so long is waited for by nobody"
     )
     verdicts_per_transaction: int = Field(64, ge=1, le=256, description="Verdicts sent together, if so many wait")
+    verdict_transactions: int = Field(
+        2, ge=1, le=16, description="Transactions with verdicts under way at a time; more are sooner, and cost more gas"
+    )
     verdicts_waiting: int = Field(512, ge=1, description="Verdicts that may wait for the chain; then workers wait too")
     finalise: bool = Field(True, description="Have the ledger pay, slash and expire what is due")
     finalise_every_s: float = Field(5.0, ge=0.1, le=3600, description="Pause between two looks at what is due")

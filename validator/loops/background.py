@@ -31,8 +31,9 @@ def add_loops(loops: BackgroundLoops, parts: Parts, *, looking: Looking, gauges:
     for number, bell in enumerate(parts.bells, 1):
         name = f"judging-{number}"
         loops.add(name, patient(name, _judging(loops, parts, name)), every=IDLE, woken=bell)
-    verdicts = patient("verdicts", parts.verdicts.round)
-    loops.add("verdicts", verdicts, every=IDLE, stalled_after=STALLED * 5, woken=parts.verdicts.news)
+    for number, lane in enumerate(parts.lanes, 1):
+        name = f"verdicts-{number}"
+        loops.add(name, patient(name, lane.round), every=IDLE, stalled_after=STALLED * 5, woken=parts.verdicts.news)
     loops.add("leases", parts.held.renew, every=parts.queue.lease / 3, stalled_after=STALLED)
     loops.add("presence", lambda: _present(parts), every=MEMBER_FOR / 6)
     if settings.finalise:

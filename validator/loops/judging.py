@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 
 import structlog
@@ -16,6 +17,7 @@ from ledger.client.work import Work
 from protocol.clock import Clock
 from protocol.errors import MusterError, RateLimited, Unavailable
 from protocol.identifiers import Address, Digest
+from protocol.wire.runs import CheckpointRef
 from validator.chain import Chain
 from validator.drawing import Drawing
 from validator.evidence import Drawn, audit_file, by_hand
@@ -29,6 +31,7 @@ from validator.patience import Park, Patience, after_trouble
 from validator.standing import Next, standing_of
 from validator.store.copies import SeenOutputs
 from validator.store.queue import WorkQueue
+from validator.submissions import WorkFacts
 from validator.versions import Versions
 
 SecondLook = Callable[[Item, Conclusion, Digest], Awaitable[None]]
@@ -122,6 +125,7 @@ class Judging:
             raise NotSeated(f"{self._me} is no validator of pool {self._chain.pool_id}")
         while (item := await self._queue.take()) is not None:
             self._held.add(item)
+            self._measures.taken(item)
             taken += 1
             try:
                 await self._one(item)
@@ -160,28 +164,39 @@ class Judging:
         return await (await self._chain.ledger()).work.get(item.work.key)
 
     async def _examine(self, item: Item) -> tuple[Conclusion, Drawn]:
-        with self._measures.stage("fetch"):
+        with self._measures.stage("listed"):
             listed = await self._files.listed(item.work)
-        async with self._files.fetched(item, listed) as file:
-            with self._measures.stage("facts"):
-                hinted = listed.beacon_block if listed is not None else None
-                connected = await self._chain.connected()
-                facts, checkpoint, drawn = await asyncio.gather(
-                    connected.facts.facts(item.work, hinted_beacon_block=hinted),
-                    self._versions.of(item.work),
-                    self._drawing.draw(item),
-                )
+        hinted = listed.beacon_block if listed is not None else None
+        gathering = asyncio.ensure_future(self._gathered(item, hinted))  # while its file is on the way
+        try:
+            async with AsyncExitStack() as stack:
+                with self._measures.stage("fetch"):
+                    file = await stack.enter_async_context(self._files.fetched(item, listed))
+                facts, checkpoint, drawn = await gathering
 
-            async def is_copy(fingerprint: Digest) -> bool:
-                return await self._seen.is_copy(fingerprint, of=item.work.key)
+                async def is_copy(fingerprint: Digest) -> bool:
+                    return await self._seen.is_copy(fingerprint, of=item.work.key)
 
-            examination = Examination(facts=facts, file=file, checkpoint=checkpoint, draw=drawn.draw)
-            with self._measures.stage("examine"):
-                found = await self._examiner.examine(examination, is_copy=is_copy)
+                examination = Examination(facts=facts, file=file, checkpoint=checkpoint, draw=drawn.draw)
+                with self._measures.stage("examine"):
+                    found = await self._examiner.examine(examination, is_copy=is_copy)
+        finally:
+            gathering.cancel()
+            await asyncio.gather(gathering, return_exceptions=True)
         if isinstance(found, NotJudged):
             raise CannotJudge(found.why, hint=found.hint, code=found.code, retryable=found.retryable)
         self._measures.examined(found)
         return found, drawn
+
+    async def _gathered(self, item: Item, hinted: int | None) -> tuple[WorkFacts, CheckpointRef, Drawn]:
+        """What the ledger says of the work, its policy, and the rows to compute again."""
+        connected = await self._chain.connected()
+        with self._measures.stage("facts"):
+            return await asyncio.gather(
+                connected.facts.facts(item.work, hinted_beacon_block=hinted),
+                self._versions.of(item.work),
+                self._drawing.draw(item),
+            )
 
     async def _conclude(self, item: Item, conclusion: Conclusion, *, drawn: Drawn | None) -> None:
         """Leaves the evidence in the store, then writes the verdict down, then hands it on: in this order only."""

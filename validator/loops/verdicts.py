@@ -1,4 +1,4 @@
-"""Gives verdicts on the ledger: everything that is there goes out in one transaction, and one is under way at a time.
+"""Gives verdicts on the ledger: everything that is there goes out in one transaction, and few are under way at a time.
 
 A verdict whose fate is unknown is looked up before it is sent again; the contract takes one first verdict per work, so
 that not even two validators who know nothing of each other can judge anything twice.
@@ -20,6 +20,7 @@ from ledger.errors import TransactionReverted
 from validator.chain import Chain
 from validator.holding import InHand
 from validator.items import Item, Kind, Staged
+from validator.measures import Measures
 from validator.store.queue import WorkQueue
 
 REST = timedelta(seconds=3)
@@ -52,40 +53,62 @@ Taken = Callable[[Sequence[Given]], Awaitable[None]]
 
 
 class Verdicts:
-    """The way of verdicts to the ledger.
+    """Where verdicts wait for a lane to the ledger.
 
     Args:
-        chain: The ledger.
-        queue: Where their work is.
-        held: What this process holds.
-        batch: Verdicts per transaction.
         waiting: Verdicts that may wait here; who brings more waits too.
-        told: Told what the ledger took.
     """
 
-    def __init__(
-        self,
-        chain: Chain,
-        *,
-        queue: WorkQueue,
-        held: InHand,
-        batch: int,
-        waiting: int,
-        told: Taken,
-    ) -> None:
-        self._chain = chain
-        self._queue = queue
-        self._held = held
-        self._batch = batch
+    def __init__(self, *, waiting: int) -> None:
         self._waiting: asyncio.Queue[Given] = asyncio.Queue(maxsize=waiting)
-        self._unsure: list[Given] = []
-        self._told = told
         self.news = asyncio.Event()
+        """Set when there is something to send."""
 
     async def hand(self, item: Item, staged: Staged) -> None:
         """Takes a staged verdict; its item is ours until it is settled."""
         await self._waiting.put(Given(item, staged))
         self.news.set()
+
+    def next(self, *, most: int) -> list[Given]:
+        """What waits, at most so many."""
+        batch: list[Given] = []
+        while len(batch) < most and not self._waiting.empty():
+            batch.append(self._waiting.get_nowait())
+        return batch
+
+
+class Lane:
+    """One transaction with verdicts at a time; several lanes let what comes meanwhile into the same block.
+
+    Args:
+        verdicts: Where they wait.
+        chain: The ledger.
+        queue: Where their work is.
+        held: What this process holds.
+        batch: Verdicts per transaction.
+        told: Told what the ledger took.
+        measures: What is measured.
+    """
+
+    def __init__(
+        self,
+        verdicts: Verdicts,
+        *,
+        chain: Chain,
+        queue: WorkQueue,
+        held: InHand,
+        batch: int,
+        told: Taken,
+        measures: Measures,
+    ) -> None:
+        self._verdicts = verdicts
+        self._chain = chain
+        self._queue = queue
+        self._held = held
+        self._batch = batch
+        self._told = told
+        self._measures = measures
+        self._unsure: list[Given] = []
 
     async def round(self) -> int:
         """Sends what is there; returns how many verdicts the ledger took.
@@ -95,36 +118,30 @@ class Verdicts:
         """
         taken = 0
         while True:
-            batch = await self._next()
+            batch = await self._not_there() if self._unsure else []
+            batch = batch or self._verdicts.next(most=self._batch)
             if not batch:
                 return taken
             self._unsure = batch
             taken += await self._send(await self._chain.ledger(), batch)
             self._unsure = []
 
-    async def _next(self) -> list[Given]:
-        """What was under way when something broke and is not on the ledger, else what came since."""
-        if self._unsure:
-            return await self._not_there(self._unsure)
-        batch: list[Given] = []
-        while len(batch) < self._batch and not self._waiting.empty():
-            batch.append(self._waiting.get_nowait())
-        return batch
-
-    async def _not_there(self, batch: list[Given]) -> list[Given]:
-        ledger = await self._chain.ledger()
+    async def _not_there(self) -> list[Given]:
+        """What was under way when something broke, and is not on the ledger."""
+        ledger, batch = await self._chain.ledger(), list(self._unsure)
         works = await asyncio.gather(*(ledger.work.get(given.item.work.key) for given in batch))
         for given, work in zip(batch, works, strict=True):
             if not _awaits(work, given.item.kind):
                 if work is not None and work.judge == given.staged.validator:
                     await self._told([given])
                 await self._settle(given)
-        return list(self._unsure) or await self._next()
+        return list(self._unsure)
 
     async def _send(self, ledger: Ledger, batch: Sequence[Given]) -> int:
         """One transaction; halves of it when the chain refuses the whole."""
         try:
-            refused = await ledger.work.judge([given.verdict for given in batch])
+            with self._measures.stage("ledger"):
+                refused = await ledger.work.judge([given.verdict for given in batch])
         except TransactionReverted as error:
             if len(batch) == 1:
                 await self._refused(batch[0], Refusal(batch[0].item.work.key, error.detail))

@@ -101,11 +101,11 @@ def _before_it_is_staged(dying: ValidatorUnderTest, patch: pytest.MonkeyPatch) -
 
 
 def _before_it_is_sent(dying: ValidatorUnderTest, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(type(dying.parts.verdicts), "_send", _die)
+    patch.setattr(type(dying.parts.lanes[0]), "_send", _die)
 
 
 def _after_it_was_sent(dying: ValidatorUnderTest, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(type(dying.parts.verdicts), "_settle", _die)
+    patch.setattr(type(dying.parts.lanes[0]), "_settle", _die)
 
 
 STAGES: tuple[tuple[Callable[[ValidatorUnderTest, pytest.MonkeyPatch], None], bool], ...] = (
@@ -221,7 +221,7 @@ async def test_a_verdict_whose_fate_is_unknown_is_looked_up_before_it_is_sent_ag
             patch.setattr(ledger.work, "judge", lost)
             with pytest.raises(TransactionNotMined):
                 await validator.judge()
-        assert await validator.parts.verdicts.round() == (0 if mined else 1)
+        assert await validator.parts.lanes[0].round() == (0 if mined else 1)
         assert (await pool.work(key)).outcome is Outcome.ACCEPTED
         assert len(await verdicts(pool)) == number
         assert await queued(validator) == (0, 0)
