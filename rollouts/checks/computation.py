@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 
 from protocol.verdicts import ReasonCode
+from rollouts.calibration import Limits
 from rollouts.checks.case import Case
 from rollouts.checks.result import Check, CheckResult, Cost, Fails, Figure, Finding, concluded, unknown
-from rollouts.toploc import TOPLOC, Thresholds, aggregate
+from rollouts.toploc import TOPLOC, Aggregate, ProofResult, aggregate
 from rollouts.toploc import judge as judge_proofs
 from rollouts.toploc.results import WORST
 
@@ -19,26 +20,40 @@ RATIONALE = (
 )
 
 SWAPPED = 2
-"""Points of an interval, a sample or a file that may be off altogether, besides the limits. Two values that tie for the
-128th place change it with the last bits, and the proof says nothing about one that the prover left out. In float32 one
-interval in some thousand has such a point."""
+"""Points of an interval that may be off altogether. Two values that tie for the 128th place change it with the last
+bits, and the proof says nothing about one that the prover left out: it is as far off as a point can be. In float32 one
+interval in some thousand has such a point. Answers of one group begin with the same state and are often equal
+throughout, so a file may have it in every row of a group: it is taken off interval by interval, before any mean."""
+
+
+def forgiven(result: ProofResult) -> ProofResult:
+    """An interval without what ties may have changed: at most `SWAPPED` points of another exponent."""
+    swapped = min(SWAPPED, result.exponent_mismatches)
+    if result.malformed is not None or not swapped:
+        return result
+    return replace(
+        result,
+        exponent_mismatches=result.exponent_mismatches - swapped,
+        sign_mismatches=max(0, result.sign_mismatches - swapped),
+        distance_total=max(0, result.distance_total - swapped * int(WORST)),
+    )
 
 
 def judge(case: Case) -> CheckResult:
     """Compares every interval, sample, and the file."""
     if not case.evidence:
         return unknown(CHECK.name, "no row was computed again")
-    whole = aggregate(result for evidence in case.evidence.values() for result in evidence.proofs)
+    found = {row: tuple(map(forgiven, evidence.proofs)) for row, evidence in sorted(case.evidence.items())}
+    samples = {row: aggregate(results) for row, results in found.items()}
+    whole = aggregate(result for results in found.values() for result in results)
     figures: dict[str, Figure] = {"proofs": whole.proofs, "points": whole.points} | asdict(whole.figures)
-    rows: Mapping[int, Mapping[str, Figure]] = {
-        row: asdict(aggregate(evidence.proofs).figures) for row, evidence in sorted(case.evidence.items())
-    }
+    rows: Mapping[int, Mapping[str, Figure]] = {row: asdict(sample.figures) for row, sample in samples.items()}
     malformed = [*_malformed(case), *_miscounted(case)]
     if malformed:
         return concluded(CHECK.name, malformed, fails=Fails.EXACT, figures=figures, rows=rows)
     if case.limits is None:
         return unknown(CHECK.name, "no limits are calibrated for this model, engine and type", figures=figures)
-    findings = [*_intervals(case), *_together(case)]
+    findings = [*_intervals(case, found, case.limits), *_together(case, samples, whole, case.limits)]
     return concluded(CHECK.name, findings, fails=CHECK.fails, figures=figures, rows=rows)
 
 
@@ -66,53 +81,34 @@ def _miscounted(case: Case) -> Iterator[Finding]:
             )
 
 
-def _intervals(case: Case) -> Iterator[Finding]:
+def _intervals(case: Case, found: Mapping[int, Sequence[ProofResult]], limits: Limits) -> Iterator[Finding]:
     """Intervals that are off by themselves: of each row the first, since what comes after depends on it."""
-    if case.limits is None:
-        return
-    for row, evidence in sorted(case.evidence.items()):
-        most = [_allowed(case.limits.sample, one.points).distance_worst for one in evidence.proofs]
-        off = [number for number, one in enumerate(evidence.proofs) if one.distance_mean > most[number]]
+    most = limits.sample.distance_worst
+    for row, results in found.items():
+        off = [number for number, one in enumerate(results) if one.distance_mean > most]
         if off:
-            distance, more = evidence.proofs[off[0]].distance_mean, len(off) - 1
+            distance, more = results[off[0]].distance_mean, len(off) - 1
             yield case.finding(
                 ReasonCode.COMPUTATION_OTHER_MODEL,
                 f"proof {off[0]}, of tokens {_tokens(case, row, off[0])}, is off by {distance:.3g} units of the last "
-                f"place; the limit is {most[off[0]]:.3g}{f', and {more} more of this row' if more else ''}",
+                f"place; the limit is {most:.3g}{f', and {more} more of this row' if more else ''}",
                 row=row,
                 position=off[0] * TOPLOC.interval,
             )
 
 
-def _together(case: Case) -> Iterator[Finding]:
-    if case.limits is None:
-        return
-    for row, evidence in sorted(case.evidence.items()):
-        one = aggregate(evidence.proofs)
-        for excess in judge_proofs(one, _allowed(case.limits.sample, one.points)).excesses:
+def _together(case: Case, samples: Mapping[int, Aggregate], whole: Aggregate, limits: Limits) -> Iterator[Finding]:
+    for row, one in samples.items():
+        for excess in judge_proofs(one, limits.sample).excesses:
             if excess.figure != "distance_worst":
                 what = f"{excess.figure} {excess.value:.3g}; the limit for a sample is {excess.threshold:.3g}"
                 yield case.finding(ReasonCode.COMPUTATION_OTHER_MODEL, what, row=row)
-    whole = aggregate(result for evidence in case.evidence.values() for result in evidence.proofs)
-    for excess in judge_proofs(whole, _allowed(case.limits.file, whole.points)).excesses:
+    for excess in judge_proofs(whole, limits.file).excesses:
         if excess.figure != "distance_worst":
             yield Finding(
                 reason=ReasonCode.COMPUTATION_OTHER_MODEL,
                 what=f"{excess.figure} {excess.value:.3g} over all rows; the limit is {excess.threshold:.3g}",
             )
-
-
-def _allowed(limits: Thresholds, points: int) -> Thresholds:
-    """The limits for so many points, of which `SWAPPED` may be off altogether."""
-    share = SWAPPED / max(1, points)
-    raised = {
-        "exponent_mismatches": min(1.0, limits.exponent_mismatches + share),
-        "sign_mismatches": min(1.0, limits.sign_mismatches + share),
-        "mantissa_mean": min(WORST, limits.mantissa_mean + share * WORST),
-        "distance_mean": min(WORST, limits.distance_mean + share * WORST),
-        "distance_worst": min(WORST, limits.distance_worst + share * WORST),
-    }
-    return limits.model_copy(update=raised)
 
 
 def _tokens(case: Case, row: int, number: int) -> str:

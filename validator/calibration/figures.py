@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rollouts.calibration import Limits
 from rollouts.checks import RowEvidence
+from rollouts.checks.computation import forgiven
 from rollouts.samples import RolloutFile
 from rollouts.sampling.replay import Replay, summarise
 from rollouts.toploc import Aggregate, Outcome, aggregate, judge
@@ -34,8 +35,9 @@ class Figures:
     def add(self, file: RolloutFile, evidence: Mapping[int, RowEvidence]) -> None:
         """Takes a file's in."""
         self.replays.append(summarise(one.gaps for one in evidence.values() if one.gaps is not None))
-        self.files.append(aggregate(result for one in evidence.values() for result in one.proofs))
-        self.samples += [aggregate(one.proofs) for one in evidence.values()]
+        proofs = [tuple(map(forgiven, one.proofs)) for one in evidence.values()]
+        self.files.append(aggregate(result for results in proofs for result in results))
+        self.samples += [aggregate(results) for results in proofs]
         self.errors.append(
             np.concatenate(
                 [np.abs(file.samples[row].logprobs.astype(np.float64) - one.logprobs) for row, one in evidence.items()]

@@ -110,3 +110,18 @@ def test_two_values_that_tie_for_the_last_place_may_change_it(
     evidence = {0: RowEvidence(proofs=(swapped,), logprobs=honest.samples[0].logprobs, gaps=None)}
     case = Case(file=honest, facts=facts, version=version, limits=float32_limits(("tiny",)), evidence=evidence)
     assert run_check(COMPUTATION, case).state is state
+
+
+def test_a_tie_that_all_rows_share_is_no_other_model(
+    version: CheckedVersion, facts: SlotFacts, honest: RolloutFile
+) -> None:
+    """Equal answers have equal states, and so the same tie in every row."""
+    tied = ProofResult(None, 128, 2, 1, 1, 0.0, 2 * 128 + 1)
+    evidence = {
+        row: RowEvidence(proofs=(tied,), logprobs=sample.logprobs, gaps=None)
+        for row, sample in enumerate(honest.samples)
+    }
+    case = Case(file=honest, facts=facts, version=version, limits=float32_limits(("tiny",)), evidence=evidence)
+    counted = [replace(one, proofs=bytes(258 * -(-len(one.output_tokens) // 32))) for one in honest.samples]
+    case = replace(case, file=RolloutFile(honest.header, tuple(counted)))
+    assert run_check(COMPUTATION, case).state is State.PASSED
