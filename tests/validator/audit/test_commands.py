@@ -133,7 +133,7 @@ async def judged(pool: PoolWithValidators) -> tuple[Digest, Digest]:
     return good, bad
 
 
-async def test_a_contributor_reads_why_and_an_auditor_how(terminal: Terminal) -> None:
+async def test_an_auditor_recomputes_and_a_contributor_reads_why_and_disputes_without_gas(terminal: Terminal) -> None:
     pool = terminal.pool
     good, bad = await judged(pool)
 
@@ -161,27 +161,6 @@ async def test_a_contributor_reads_why_and_an_auditor_how(terminal: Terminal) ->
     (raw,) = await terminal.asks("validator", "audit-log", "--validator", "validator", "--epoch", "1")
     assert {each["work"]: each["finding"] for each in raw["verdicts"]} == {good: "agrees", bad: "agrees"}
 
-
-async def test_a_validator_that_left_rows_out_is_named_and_the_command_fails(terminal: Terminal) -> None:
-    pool = terminal.pool
-    validator = pool.validator()
-    await validator.looking.epochs()
-    key = await pool.submit()
-    validator.examiner.otherwise = concluded(audited=(0,))  # a new node, of whose rows it leaves one out
-    rows = tuple(row.model_copy(update={"audited": row.row == 0}) for row in concluded().rows)
-    validator.examiner.otherwise = concluded(audited=(0,), rows=rows)
-    await validator.judge()
-    epochs = (await validator.parts.chain.connected()).epochs
-    await epochs.commit_next()
-    said = await terminal.muster("validator", "audit-log", expect=1)
-    assert key in said
-    assert "all rows had to be computed again, and 1 of 2 were" in said
-    assert "1 NOT as drawn" in said
-
-
-async def test_a_node_without_gas_disputes_and_the_pool_carries_it(terminal: Terminal) -> None:
-    pool = terminal.pool
-    good, bad = await judged(pool)
     node, ledger = pool.node.address, await pool.ledger()
     spent = await ledger.balance(node)
     ended = asyncio.Event()
@@ -208,3 +187,20 @@ async def test_a_node_without_gas_disputes_and_the_pool_carries_it(terminal: Ter
     assert "the work was accepted" in await terminal.muster("worker", "dispute", good, expect=1)
     await terminal.muster("worker", "dispute", good, "--key", "provider")  # who wants it all the same pays
     assert (await pool.work(good)).status is WorkStatus.DISPUTED
+
+
+async def test_a_validator_that_left_rows_out_is_named_and_the_command_fails(terminal: Terminal) -> None:
+    pool = terminal.pool
+    validator = pool.validator()
+    await validator.looking.epochs()
+    key = await pool.submit()
+    validator.examiner.otherwise = concluded(audited=(0,))  # a new node, of whose rows it leaves one out
+    rows = tuple(row.model_copy(update={"audited": row.row == 0}) for row in concluded().rows)
+    validator.examiner.otherwise = concluded(audited=(0,), rows=rows)
+    await validator.judge()
+    epochs = (await validator.parts.chain.connected()).epochs
+    await epochs.commit_next()
+    said = await terminal.muster("validator", "audit-log", expect=1)
+    assert key in said
+    assert "all rows had to be computed again, and 1 of 2 were" in said
+    assert "1 NOT as drawn" in said
