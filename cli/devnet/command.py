@@ -55,7 +55,7 @@ def devnet(
     ] = False,
     rise: Annotated[
         int | None,
-        typer.Option(min=0, max=100, help="Points by which held-out greedy accuracy has to rise; by default 30."),
+        typer.Option(min=-100, max=100, help="Points by which held-out greedy accuracy has to rise; by default 30."),
     ] = None,
     runtime: Annotated[
         RuntimeKind | None, typer.Option(help="What tasks run in; default: Docker where an engine answers.")

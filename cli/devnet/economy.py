@@ -44,8 +44,14 @@ TERMS = Terms.deterring(
 )
 """Seconds where a real pool has hours, so that a person can live a contributor's whole financial life in minutes."""
 
-RUN_TERMS = replace(TERMS, challenge_period=timedelta(seconds=5), dispute_period=timedelta(seconds=10))
-"""Shorter still where validators dispute by themselves, so that a run of minutes sees its own slashes become final."""
+RUN_TERMS = replace(
+    TERMS,
+    penalty_per_unit=6 * TERMS.penalty_per_unit,
+    challenge_period=timedelta(seconds=5),
+    dispute_period=timedelta(seconds=10),
+)
+"""Shorter still where validators dispute by themselves, so that a run of minutes sees its own slashes become final; and
+a forged file costs enough of a stake of 100 that a person sees it."""
 
 CHEATER = ("cheater-provider", "cheater")
 """Names of the keys of the worker that cheats."""

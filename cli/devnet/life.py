@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from cli.devnet.chronicle.keeping import Chronicle
 from cli.devnet.chronicle.material import Contributor
-from cli.devnet.costs import process_costs
+from cli.devnet.costs import ProcessCosts
 from cli.devnet.dashboard import dashboard
 from cli.devnet.directory import DevnetDirectory, claim_directory
 from cli.devnet.economy import CHEATER
@@ -29,6 +29,7 @@ from protocol.clock import SystemClock
 from protocol.errors import MusterError
 
 _REFRESH = timedelta(seconds=1)
+_LAST_PATIENCE = timedelta(seconds=10)
 _CHECK_PATIENCE = timedelta(seconds=120)
 
 
@@ -66,6 +67,7 @@ async def _until_stopped(life: _Life, stop: asyncio.Event) -> Ending | None:
         await asyncio.wait({living, stopped}, return_when=asyncio.FIRST_COMPLETED)
         if living.done():
             return living.result()
+        await life.report_so_far()
     finally:
         stopped.cancel()
         living.cancel()
@@ -88,26 +90,45 @@ class _Life:
         self._view = view
         self._start = Start(options, directory, supervisor, guardian, view)
         self._began = SystemClock().now().timestamp()
+        self._chronicle: Chronicle | None = None
+        self._costs = ProcessCosts(supervisor)
+        self._reported = False
 
     async def live(self) -> Ending | None:
         """All of it; cancelled when somebody wants to stop."""
         try:
             async with AsyncExitStack() as stack:
                 network = await self._start.foundation()
-                chronicle = None
                 if network.places is not None and self._options.learns:
-                    chronicle = await stack.enter_async_context(self._chronicle(network))
-                showing = asyncio.create_task(self._show(network, chronicle))
+                    self._chronicle = await stack.enter_async_context(self._open_chronicle(network))
+                showing = asyncio.create_task(self._show(network))
                 stack.push_async_callback(_end, showing)
                 if network.places is not None:
                     await self._start.services(network, network.places)
                 command = "pool nodes" if network.places is not None else "pool show"
                 self._view.event(f"ready: try `.venv/bin/muster {command}` in another terminal, here in this folder")
-                return await self._go_on(chronicle, showing)
+                return await self._go_on(showing)
         finally:
             await self._start.aclose()
 
-    async def _go_on(self, chronicle: Chronicle | None, showing: asyncio.Task[None]) -> Ending | None:
+    async def report_so_far(self) -> None:
+        """Writes the report of a run that is stopped before its end, if anything was learned in it."""
+        chronicle = self._chronicle
+        if chronicle is None or self._reported or not chronicle.so_far().progress:
+            return
+        with suppress(MusterError, TimeoutError):
+            await asyncio.wait_for(self._report(chronicle), _LAST_PATIENCE.total_seconds())
+
+    async def _report(self, chronicle: Chronicle) -> Ending:
+        material = await chronicle.gathered(self._costs.known)
+        ending = Ending.of(material, wanted_rise=self._options.run.wanted_rise)
+        ending.write(self._directory.report)
+        self._reported = True
+        self._view.event(f"the report is {self._directory.report / 'report.html'}")
+        return ending
+
+    async def _go_on(self, showing: asyncio.Task[None]) -> Ending | None:
+        chronicle = self._chronicle
         if self._options.only_check:
             if chronicle is not None and self._options.workers:
                 await self._first_step(chronicle)
@@ -150,17 +171,13 @@ class _Life:
         await trainer.done.wait()
         self._view.event("the run's steps are done; waiting until its verdicts are final")
         await settle(chronicle, clock=SystemClock())
-        costs = process_costs(self._supervisor.processes)
-        material = await chronicle.gathered(costs)
-        ending = Ending.of(material, wanted_rise=self._options.run.wanted_rise)
-        ending.write(self._directory.report)
-        self._view.event(f"the report is {self._directory.report / 'report.html'}")
+        ending = await self._report(chronicle)
         if self._options.keep_running:
             self._view.event("the network goes on; Ctrl-C stops all of it")
             await asyncio.Event().wait()
         return ending
 
-    def _chronicle(self, network: RunningNetwork) -> Chronicle:
+    def _open_chronicle(self, network: RunningNetwork) -> Chronicle:
         if network.places is None:
             raise RuntimeError("a chronicle needs services")
         keys, run = network.economy.keys, self._options.run
@@ -191,7 +208,7 @@ class _Life:
             began=self._began,
         )
 
-    async def _show(self, network: RunningNetwork, chronicle: Chronicle | None) -> None:
+    async def _show(self, network: RunningNetwork) -> None:
         async with AsyncExitStack() as stack:
             ledger = await stack.enter_async_context(Ledger.connect(network.rpc, network.economy.deployment))
             orchestrator = None
@@ -201,11 +218,14 @@ class _Life:
                 self._view.processes(self._supervisor.processes)
                 with suppress(MusterError):  # a service that restarts is told by its own events
                     self._view.facts(await self._facts(network, ledger))
-                if chronicle is not None:
-                    states = await _states(orchestrator)
-                    self._view.dashboard(
-                        dashboard(chronicle.so_far(), wanted_steps=self._options.run.steps, states=states)
+                if self._chronicle is not None:
+                    shown = dashboard(
+                        self._chronicle.so_far(),
+                        wanted_steps=self._options.run.steps,
+                        states=await _states(orchestrator),
                     )
+                    self._view.dashboard(shown)
+                self._costs.look()
                 await asyncio.sleep(_REFRESH.total_seconds())
 
     async def _facts(self, network: RunningNetwork, ledger: Ledger) -> dict[str, str]:

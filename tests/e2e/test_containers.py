@@ -1,7 +1,8 @@
-"""A devnet whose task runs in real containers, and what is left of them after `kill -9`: nothing."""
+"""A devnet whose task runs in real containers, and what is left of them: nothing."""
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,10 +30,14 @@ def containers(engine: docker.DockerClient, nodes: set[str]) -> list[str]:
     return [one["Id"] for one in listed if one["Labels"][WORKER_LABEL] in nodes]
 
 
-def test_the_task_runs_in_containers_and_kill_9_leaves_none(tmp_path: Path, engine: docker.DockerClient) -> None:
-    process = start_devnet(tmp_path / "net", "--workers", "2", "--runtime", "docker")
+def test_a_run_in_containers_comes_to_its_end_by_itself_and_leaves_none(
+    tmp_path: Path, engine: docker.DockerClient
+) -> None:
+    directory = tmp_path / "net"
+    options = ("--workers", "2", "--cheat", "none", "--steps", "2", "--rise", "-100", "--runtime", "docker")
+    process = start_devnet(directory, *options)
     try:
-        network = Devnet(process, tmp_path / "net")
+        network = Devnet(process, directory)
         nodes = {node["address"] for node in network.muster("pool", "nodes", "--json").json()}
         assert len(nodes) == 2
         running = containers(engine, nodes)
@@ -40,18 +45,29 @@ def test_the_task_runs_in_containers_and_kill_9_leaves_none(tmp_path: Path, engi
         (detail, _) = (engine.api.inspect_container(each) for each in running)
         assert detail["HostConfig"]["CapDrop"] == ["ALL"]
         assert detail["HostConfig"]["ReadonlyRootfs"] is True
-        process.kill()
-        process.wait()
-        wait_until(lambda: not containers(engine, nodes), within=40)
-    finally:
-        process.kill()
         assert process.stdout is not None
-        process.stdout.close()
+        said = process.stdout.read()
+        assert process.wait(timeout=60) == 0, said
+        assert "no honest submission was rejected as forged: none of" in said
+        assert (directory / "report" / "report.html").exists()
+        assert not containers(engine, nodes)
+    finally:
+        stop_devnet(process)
 
 
-def test_ctrl_c_stops_containers_too(tmp_path: Path, engine: docker.DockerClient) -> None:
-    process = start_devnet(tmp_path / "net", "--workers", "1", "--runtime", "docker", "--task", "hello")
-    network = Devnet(process, tmp_path / "net")
-    nodes = {node["address"] for node in network.muster("pool", "nodes", "--json").json()}
-    assert stop_devnet(process) == 0
-    assert not containers(engine, nodes)
+def test_neither_ctrl_c_nor_kill_9_leaves_containers(tmp_path: Path, engine: docker.DockerClient) -> None:
+    options = ("--workers", "1", "--runtime", "docker", "--task", "hello")
+    for end in (stop_devnet, _kill):
+        process = start_devnet(tmp_path / "net", *options)
+        network = Devnet(process, tmp_path / "net")
+        nodes = {node["address"] for node in network.muster("pool", "nodes", "--json").json()}
+        assert containers(engine, nodes)
+        end(process)
+        wait_until(lambda nodes=nodes: not containers(engine, nodes), within=40)
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()

@@ -75,8 +75,9 @@ def _times(material: Material, work: Sequence[Work]) -> StepTimes:
 
 
 def _busy(line: Mapping[str, Any]) -> float:
+    """Seconds of a step in which the trainer did not wait for rollouts."""
     seconds = line.get("seconds") or {}
-    return float(seconds.get("total", 0)) - float(seconds.get("wait", 0))
+    return float(seconds.get("learn", 0)) + float(seconds.get("write", 0))
 
 
 def _generation(material: Material, work: Sequence[Work], seconds: float, times: StepTimes) -> Stage:

@@ -203,8 +203,8 @@ def test_times_are_those_of_the_files_way() -> None:
     begins = [leg.begin for leg in report.journey.legs]
     assert begins == sorted(begins)
     training = next(stage for stage in report.stages if stage.name == "training")
-    assert training.idle == pytest.approx(1 - 0.6 / 2.9, abs=1e-3)
-    assert training.predicted_idle == pytest.approx(1 - 0.6 / 1.0, abs=1e-3)  # the way, 3 s, shared by 3 steps
+    assert training.idle == pytest.approx(1 - 0.5 / 2.9, abs=1e-3)
+    assert training.predicted_idle == pytest.approx(1 - 0.5 / 1.0, abs=1e-3)  # the way, 3 s, shared by 3 steps
     assert [lane.name for lane in report.lanes] == ["worker-1", "cheater", "verification", "trainer", "broadcast"]
 
 

@@ -1,0 +1,91 @@
+"""The whole loop: a policy learns from strangers' rollouts, and whoever forges some loses stake and place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cli.devnet.chronicle.files import read_progress
+from rollouts.samples import RolloutFile
+from rollouts.schema import read_rollouts, write_rollouts
+from tests.e2e.conftest import Devnet, Said, run_muster, start_devnet, stop_devnet, wait_until
+
+PATIENCE = 240.0
+"""For what takes some twenty seconds on an idle machine."""
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Devnet]:
+    """A devnet with an honest worker and one that writes better rewards into its files; it would go on for long."""
+    directory = tmp_path_factory.mktemp("devnet") / "net"
+    process = start_devnet(
+        directory, "--workers", "1", "--cheat", "reward-tampered", "--steps", "10000", "--runtime", "process"
+    )
+    try:
+        yield Devnet(process, directory)
+    finally:
+        assert stop_devnet(process) == 0
+    report = (directory / "report" / "report.txt").read_text()  # Ctrl-C in the middle of a run: told as far as it came
+    assert "none of" in report
+    assert "evicted" in report
+
+
+def verify(network: Devnet, file: Path, *, version: int, beacon: str, units: int) -> Said:
+    model = str(network.directory / "policies" / str(version))
+    return run_muster("rollouts", "verify", str(file), "--model", model, "--beacon", beacon, "--units", str(units))
+
+
+def learned(network: Devnet) -> int:
+    """How many steps the trainer has learned."""
+    return sum(line["kind"] == "step" for line in read_progress(network.directory / "trainer" / "progress.jsonl"))
+
+
+def test_the_policy_learns_of_honest_work_and_who_forges_loses_stake_and_place(network: Devnet) -> None:
+    muster = network.muster
+    keys = {name: muster("keys", "show", name, "--json").json()["address"] for name in ("cheater", "worker-1")}
+    wait_until(lambda: learned(network) >= 2, within=PATIENCE)
+    run = muster("pool", "progress", "--json").json()
+    assert run["checkpoint"]["version"] >= 1
+    assert len(run["checkpoint"]["relays"]) == 2
+
+    wait_until(lambda: not muster("node", "show", "cheater", "--json").json()["member"], within=PATIENCE)
+    listed = muster("work", "list", "--json").json()
+    assert {row["verdict"] for row in listed if row["node"] == keys["cheater"]} == {"forged"}
+    assert "forged" not in {row["verdict"] for row in listed if row["node"] != keys["cheater"]}
+    assert int(muster("stake", "status", "cheater-provider", "--json").json()["active"]) < 100 * 10**18
+    assert int(muster("stake", "status", "worker-1-provider", "--json").json()["active"]) == 100 * 10**18
+
+
+def test_an_honest_file_stands_up_to_every_check_and_a_better_paid_copy_of_it_does_not(
+    network: Devnet, tmp_path: Path
+) -> None:
+    muster = network.muster
+    honest = muster("keys", "show", "worker-1", "--json").json()["address"]
+    wait_until(
+        lambda: any(item["node"] == honest for item in muster("pool", "rollouts", "--json").json()), within=PATIENCE
+    )
+    first = next(item for item in muster("pool", "rollouts", "--json").json() if item["node"] == honest)
+    assert first["figures"]["samples"] == first["groups"] * 16
+
+    found = muster("pool", "download", first["key"][:12], "--to", str(tmp_path), "--json").json()
+    file = read_rollouts(Path(found["file"]))
+    assert (file.header.node, file.header.checkpoint) == (first["node"], first["digest"])
+    assert file.units == first["units"]
+    facts = {"version": first["version"], "beacon": found["beacon"], "units": file.units}
+    said = verify(network, Path(found["file"]), **facts)
+    assert said.code == 0, said.out + said.err
+
+    # The same file, better paid: named for what it is.
+    best = replace(file.samples[0], task_reward=1 - file.samples[0].task_reward, reward=1 - file.samples[0].reward)
+    tampered = tmp_path / "tampered.parquet"
+    write_rollouts(tampered, RolloutFile(file.header, (best, *file.samples[1:])))
+    said = verify(network, tampered, **facts)
+    assert said.code == 1
+    assert "reward" in said.out
+
+    model = str(network.directory / "policies" / str(first["version"]))
+    shown = run_muster("rollouts", "show", found["file"], "--model", model)
+    assert shown.code == 0, shown.err
