@@ -39,13 +39,3 @@ async def test_a_trainer_that_was_fenced_says_nothing_more_and_stops(pool: Train
         with pytest.raises(AnotherTrainer):
             await first
     assert pool.progress("step") == []
-
-
-async def test_redis_is_lost_and_demand_and_version_are_said_again(pool: TrainedPool) -> None:
-    async with pool.working():
-        assert (await pool.train(steps=1)).step == 1
-        training = asyncio.create_task(pool.train(steps=3))
-        await until(lambda: len(pool.progress("step")) == 2)
-        await pool.lose_redis()
-        assert (await training).step == 3
-    assert [line["step"] for line in pool.progress("step")] == [0, 1, 2]

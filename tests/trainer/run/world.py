@@ -108,7 +108,6 @@ class TrainedPool:
     """Changes a file's bytes before they are hashed and submitted."""
     worker: asyncio.Task[None] | None = None
     turned: float = field(default_factory=time.monotonic)
-    forged: list[Digest] = field(default_factory=list)
     lose: Callable[[int, int], bool] = field(default=lambda step, index: False)
     """Whether an accepted file is gone from the store."""
 
