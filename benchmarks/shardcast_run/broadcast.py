@@ -83,6 +83,18 @@ def room(at: Path | None) -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def touch_memory(size: int, at: Path | None) -> None:
+    """Has the host of a virtual machine give the memory that files of this size will lie in, before time runs.
+
+    Where memory comes when it is first touched, writing into it costs the kernel several times as much, by any way of
+    sending; and who is measured first would pay for all.
+    """
+    with room(at) as folder, (folder / "touched").open("wb") as file:
+        piece = bytes(1 << 20)
+        for _ in range(size >> 20):
+            file.write(piece)
+
+
 def check_copies(source: Path, copies: Iterator[Path], expected: int) -> None:
     """A way that delivers anything but the file has no time."""
     found = list(copies)

@@ -19,6 +19,7 @@ from shardcast.relay import Relay
 RUN = "benchmark"
 VERSION = 1
 FILE = "model.safetensors"
+LOOPBACK = "127.0.0.1"
 PATIENCE = 300.0
 
 PUBLISHER = Key.from_hex("11" * 32)
@@ -90,8 +91,8 @@ def start_clients(started: list[Measured], folder: Path, links: Sequence[Sequenc
     return fetching
 
 
-async def _origin(source: Path, folder: Path, size: int) -> None:
-    async with Origin(folder, run=RUN, key=PUBLISHER) as origin:
+async def _origin(source: Path, size: int, folder: Path, host: str) -> None:
+    async with Origin(folder, run=RUN, key=PUBLISHER, host=host) as origin:
         say(port=origin.server.port)
         await asyncio.to_thread(sys.stdin.readline)
         began = time.monotonic()
@@ -115,13 +116,16 @@ async def _watch(origin: Origin, timeline: list[tuple[float, int]]) -> None:
         await asyncio.sleep(0.005)
 
 
-async def _relay(upstream: int, folder: Path) -> None:
-    async with Relay(folder, upstreams=[_url(upstream)], run=RUN, signer=PUBLISHER.address) as relay:
+async def _relay(upstream: str, folder: Path, host: str) -> None:
+    relaying = Relay(
+        folder, upstreams=[_url(upstream)], run=RUN, signer=PUBLISHER.address, host=host, allow_plain_http=True
+    )
+    async with relaying as relay:
         say(port=relay.server.port)
         await relay.run()
 
 
-async def _client(folder: Path, ports: list[int]) -> None:
+async def _client(folder: Path, servers: list[str]) -> None:
     seen: list[float] = []
 
     def progress(now: Progress) -> None:
@@ -129,8 +133,8 @@ async def _client(folder: Path, ports: list[int]) -> None:
             seen.append(time.monotonic())
             say(first=seen[0])
 
-    relays = [_url(port) for port in ports]
-    async with Client(relays, run=RUN, signer=PUBLISHER.address) as client:
+    relays = [_url(server) for server in servers]
+    async with Client(relays, run=RUN, signer=PUBLISHER.address, allow_plain_http=True) as client:
         say(ready=True)
         async for fetched in client.follow(folder, on_progress=progress):
             say(done=time.monotonic(), received=fetched.received)
@@ -138,15 +142,16 @@ async def _client(folder: Path, ports: list[int]) -> None:
         await asyncio.to_thread(sys.stdin.readline)
 
 
-def _url(port: int) -> str:
-    return f"http://127.0.0.1:{port}"
+def _url(server: str) -> str:
+    """Of `PORT` on this machine, or `HOST:PORT`."""
+    return f"http://{server}" if ":" in server else f"http://{LOOPBACK}:{server}"
 
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["origin", source, folder]:
-            asyncio.run(_origin(Path(source), Path(folder), Path(source).stat().st_size))
-        case ["relay", upstream, folder]:
-            asyncio.run(_relay(int(upstream), Path(folder)))
-        case ["client", folder, *ports]:
-            asyncio.run(_client(Path(folder), [int(port) for port in ports]))
+        case ["origin", source, folder, *host]:
+            asyncio.run(_origin(Path(source), Path(source).stat().st_size, Path(folder), *(host or [LOOPBACK])))
+        case ["relay", upstream, folder, *host]:
+            asyncio.run(_relay(upstream, Path(folder), *(host or [LOOPBACK])))
+        case ["client", folder, *servers]:
+            asyncio.run(_client(Path(folder), servers))
