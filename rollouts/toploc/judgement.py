@@ -39,6 +39,9 @@ class Figures:
     distance_worst: float
 
 
+_LEAST = {"mantissa_median": 1.0, "sign_mismatches": 1 / 128}
+"""One unit, and one point of an interval."""
+
 NAMES = tuple(field.name for field in fields(Figures))
 
 
@@ -119,8 +122,13 @@ class Thresholds(BaseModel):
         return cls(**{name: min(_bound(name), largest[name] * headroom) for name in NAMES})
 
     def widened(self, factor: float) -> Self:
-        """The same thresholds, `factor` times as wide, as far as their figures go."""
-        return type(self)(**{name: min(_bound(name), factor * value) for name, value in self})
+        """The same thresholds, `factor` times as wide, as far as their figures go.
+
+        Honest figures may all be 0, and nothing times 0 is wider: then by the least that such a figure can show.
+        """
+        return type(self)(
+            **{name: min(_bound(name), max(factor * value, value + _LEAST.get(name, 0.0))) for name, value in self}
+        )
 
 
 def aggregate(results: Iterable[ProofResult]) -> Aggregate:

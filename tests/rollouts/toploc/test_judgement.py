@@ -141,3 +141,17 @@ def test_rounding_noise_passes_a_calibrated_threshold_and_another_model_does_not
     assert judge(noisy(9), thresholds).outcome is Outcome.PASSED
     stranger = aggregate(verify(normal_states(128, 256, seed=1), build(normal_states(128, 256, seed=2))))
     assert judge(stranger, thresholds).outcome is Outcome.STATISTICAL
+
+
+@given(st.lists(measured(), min_size=1, max_size=3), st.floats(1, 10))
+def test_wider_thresholds_pass_all_that_narrower_ones_do(results: list[ProofResult], factor: float) -> None:
+    together = aggregate(results)
+    around = Thresholds.around([together], headroom=1)
+    assert judge(together, around.widened(factor)).outcome is Outcome.PASSED
+    for name, value in around.widened(factor):
+        assert value >= getattr(around, name)
+
+
+def test_where_nothing_is_allowed_the_margin_is_the_least_that_a_figure_can_show() -> None:
+    wide = NONE.widened(4)
+    assert (wide.mantissa_median, wide.sign_mismatches, wide.distance_mean) == (1.0, 1 / 128, 0.0)
