@@ -23,7 +23,7 @@ from ledger.events import VerdictGiven
 from orchestrator.storage.local import LocalStore
 from protocol.auth import RequestSigner
 from protocol.clients import NodeClient, OrchestratorClient
-from protocol.clock import SystemClock
+from protocol.clock import Clock, SystemClock
 from protocol.identifiers import Digest, digest
 from protocol.keys import Key
 from protocol.leases import Work
@@ -151,9 +151,15 @@ class PoolWithValidators:
     made: list[ValidatorUnderTest] = field(default_factory=list)
     submitted: int = 0
 
-    def validator(self, name: str = "validator", *, redis: int = 1, **more: Any) -> ValidatorUnderTest:
-        """Makes a validator; those of one Redis database share a queue."""
-        key, clock = self.world.keys[name], self.run.pool.clock
+    def validator(
+        self, name: str = "validator", *, redis: int = 1, live: bool = False, **more: Any
+    ) -> ValidatorUnderTest:
+        """Makes a validator; those of one Redis database share a queue. A live one turns its loops by itself."""
+        key, turned = self.world.keys[name], self.run.pool.clock
+        clock: Clock = turned
+        if live:
+            clock = SystemClock()
+            turned.jump(clock.now() - turned.now())
         place = self.directory / f"validator-{len(self.made)}"
         told: dict[str, Any] = {"workers": 1, "reserve_bytes": 0, "takeover_s": 0, **more}
         settings = ValidatorSettings(pool_id=POOL, orchestrator=URL, deployment=Path("unused"), directory=place, **told)
@@ -180,7 +186,7 @@ class PoolWithValidators:
             examiner=examiner,
             key=key,
             clock=clock,
-            with_loops=False,
+            with_loops=live,
         )
         parts = app.state.parts
         assert isinstance(parts, Parts)

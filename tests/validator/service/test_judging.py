@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -159,7 +160,7 @@ async def test_validators_that_share_redis_share_the_work_and_a_staged_verdict_i
 
 
 async def test_validators_that_share_nothing_take_turns_and_stand_in_for_a_dead_one(pool: PoolWithValidators) -> None:
-    turns = {"takeover_s": 50, "awake_s": 3600}
+    turns: dict[str, Any] = {"takeover_s": 50, "awake_s": 3600}
     pair = [pool.validator("validator", redis=1, **turns), pool.validator("second", redis=2, **turns)]
     for each in pair:
         await each.looking.epochs()  # a sign of life on the ledger

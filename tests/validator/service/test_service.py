@@ -1,0 +1,53 @@
+"""The whole service with its loops, in this process: it starts, judges by itself, and stops in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+
+from ledger.client.work import WorkStatus
+from tests.validator.conftest import PoolWithValidators
+from validator.examination.interface import Examination, IsCopy
+
+GIVEN = 'muster_validator_verdicts_total{outcome="accepted",reason="passed"} 1.0'
+PATIENCE_S = 60
+"""Much more than it takes, so that a busy machine fails nothing."""
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    while not await condition():  # noqa: ASYNC110 - what is waited for shows from outside only
+        await asyncio.sleep(0.05)
+
+
+async def test_a_service_that_runs_judges_by_itself_and_leaves_what_it_had_begun_when_it_is_stopped(
+    pool: PoolWithValidators,
+) -> None:
+    validator = pool.validator(live=True, poll_s=0.05)
+    begun, hold = asyncio.Event(), asyncio.Event()
+    async with asyncio.timeout(PATIENCE_S), validator.app.router.lifespan_context(validator.app):
+        key = await pool.submit()
+        transport = httpx.ASGITransport(app=validator.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://validator") as http:
+
+            async def is_counted() -> bool:
+                return GIVEN in (await http.get("/metrics")).text
+
+            await until(is_counted)
+            ready: Any = (await http.get("/readyz")).json()
+        assert (await pool.work(key)).status is WorkStatus.PROVISIONAL
+        assert ready == {"ready": True, "checks": {"redis": "ok", "loops": "ok"}}
+
+        async def stall(_examination: Examination, _is_copy: IsCopy) -> None:
+            begun.set()
+            await hold.wait()
+
+        validator.examiner.before = stall
+        left = await pool.submit()
+        await begun.wait()
+    assert not validator.examiner.opened
+    heir = pool.validator(live=True)
+    assert await heir.judge() == 1, "at once: no lease has to end first"
+    assert (await pool.work(left)).status is WorkStatus.PROVISIONAL
