@@ -13,7 +13,7 @@ from cli.output import JsonOption, say, show_json
 
 def run(
     *,
-    config: Annotated[Path | None, typer.Option(help="TOML file with a table [trainer]; or MUSTER_CONFIG.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file with a table for trainer; or MUSTER_CONFIG.")] = None,
     start: Annotated[
         Path | None, typer.Option("--from", exists=True, file_okay=False, help="The base: a version's folder.")
     ] = None,
@@ -33,8 +33,8 @@ def run(
 ) -> None:
     """Train the run of a pool until its steps are done, Ctrl-C or SIGTERM.
 
-    Stopped or killed at any moment, the same command goes on where it was. `muster settings trainer` lists what the
-    table [trainer] may say.
+    Stopped or killed at any moment, the same command goes on where it was. `muster settings trainer` lists all that
+    can be set.
     """
     from protocol.logs import configure_logs  # noqa: PLC0415 - torch comes with what follows, which `--help` can spare
     from trainer.run.app import run_trainer, until_told  # noqa: PLC0415

@@ -102,6 +102,11 @@ class Intake:
         """Files that nothing is learned from, by why; also those that can't be had now."""
         return Counter([*self._refused.values(), *self._late.values()])
 
+    @property
+    def is_late(self) -> bool:
+        """Whether a file is accepted and can't be had now."""
+        return bool(self._late)
+
     async def _take(self, item: RolloutItem) -> None:
         async with self._turns:
             try:

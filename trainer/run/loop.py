@@ -27,7 +27,7 @@ from protocol.clock import Clock
 from protocol.errors import MusterError
 from protocol.signing import unix_ms
 from protocol.wire.runs import RunView
-from trainer.errors import NothingToLearn
+from trainer.errors import NothingToLearn, NotWritten
 from trainer.run.asynchrony import Asynchrony, Decision, Move, StepStanding, next_move
 from trainer.run.batches import SeenFile, choose, groups_at, signal_share, solved_shares
 from trainer.run.desk import DemandDesk, standings
@@ -37,7 +37,7 @@ from trainer.run.journal import Batch, Journal
 from trainer.run.lease import RunLease
 from trainer.run.progress import Progress
 from trainer.run.publishing import Publisher
-from trainer.run.reporting import StepDone, StepTimes, step_facts
+from trainer.run.reporting import IdleShare, StepDone, StepTimes, step_facts
 from trainer.run.settings import TrainerSettings
 from trainer.run.state import RunState, save_state
 from trainer.run.streaming import StreamedStep
@@ -91,8 +91,7 @@ class TrainingRun:
         self._publishing: asyncio.Task[None] | None = None
         self._saving: asyncio.Task[None] | None = None
         self._intakes: dict[int, Intake] = {}
-        self._began = time.perf_counter()
-        self._waited = 0.0
+        self._idle = IdleShare()
 
     @property
     def state(self) -> RunState:
@@ -149,15 +148,18 @@ class TrainingRun:
         done = StepDone(batch=batch, files=files, chosen=chosen, dropped=intake.dropped, standing=now, lesson=lesson)
         times.total = time.perf_counter() - began
         facts = step_facts(done, times, state=self._state, pools=self._settings.pools)
-        idle = self._waited / (time.perf_counter() - self._began)
+        idle = self._idle.after(times)
         self._parts.progress.tell("step", **facts, idle_share=idle)
-        _log.info("step-learned", step=step, reward=facts["reward"], seconds=round(times.total, 2), idle=round(idle, 2))
+        _log.info("step-learned", step=step, reward=facts["reward"], seconds=round(times.total, 2), idle=idle)
         return True
 
     async def _gather(self, step: int, times: StepTimes) -> _Gathered | None:
         """Waits until the step's batch is as full as it gets, and closes the step; None if it is told to stop."""
         intake, streamed = self._intake(step), self._streamed(step)
         full_since: float | None = None
+        looked_at = (
+            -1
+        )  # accepted groups when the files were listed last: polling costs everybody, so no more than has to be
         while not self._stop.is_set():  # looked at too, because libraries swallow cancellations
             since = time.perf_counter()
             self._raise_what_failed()
@@ -166,18 +168,25 @@ class TrainingRun:
                 self._parts.desk.forget()
                 self._publishing = asyncio.create_task(self._publish(self._version))
             await self._open(step, view)
-            await self._look(intake)
-            times.read += time.perf_counter() - since
+            times.wait += time.perf_counter() - since
+            now = standings(view).get(step, StepStanding())
+            news = now.accepted != looked_at or intake.is_late
+            if news:
+                since = time.perf_counter()
+                looked_at = now.accepted if await self._look(intake) else -1
+                times.read += time.perf_counter() - since
             if streamed is not None:
                 since = time.perf_counter()
                 await streamed.feed(intake.files)
                 times.learn += time.perf_counter() - since
-            now = standings(view).get(step, StepStanding())
             useful = sum(file.useful for file in intake.files)
             if useful >= self._settings.groups_per_step and full_since is None:
                 full_since = time.perf_counter()
             lingered = full_since is not None and time.perf_counter() - full_since >= self._settings.linger_s
             decided = self._decide(now, intake, useful, lingered=lingered, max_rounds=view.max_rounds)
+            if decided.move is Move.FULL and not news:
+                looked_at = -1  # a verdict may have been turned over and another file accepted: look once more
+                continue
             if decided.move is Move.FULL:
                 await self._parts.desk.close(step)
                 return intake, now, streamed
@@ -185,9 +194,7 @@ class TrainingRun:
                 await self._parts.desk.raise_to(step, decided.groups)
             since = time.perf_counter()
             await self._parts.clock.sleep(self._settings.poll)
-            waited = time.perf_counter() - since
-            times.wait += waited
-            self._waited += waited
+            times.wait += time.perf_counter() - since
         return None
 
     def _decide(self, now: StepStanding, intake: Intake, useful: int, *, lingered: bool, max_rounds: int) -> Decision:
@@ -201,13 +208,16 @@ class TrainingRun:
             lingered=lingered,
         )
 
-    async def _look(self, intake: Intake) -> None:
+    async def _look(self, intake: Intake) -> bool:
+        """Takes in what is new; whether that went well."""
         try:
             await intake.look()
         except MusterError as error:
-            if not error.retryable:
+            if not error.retryable or isinstance(error, NotWritten):
                 raise
             _log.warning("rollouts-not-listed", step=intake.step, why=error.detail)
+            return False
+        return True
 
     async def _learn(self, batch: Batch, files: Sequence[SeenFile], times: StepTimes) -> Lesson:
         """Learns a batch, while what is there of the next step is fetched; the state is that after it."""

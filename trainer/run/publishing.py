@@ -92,16 +92,23 @@ class Publisher:
         return self._policies / str(version)
 
     async def write(self, version: int, write: Writer) -> Digest:
-        """Has a version's folder written, and records its digest; does nothing twice.
+        """Has a version's folder written, and records its digest; does nothing twice, but mends a folder that is gone.
 
         Raises:
-            Conflict: A folder is there that is none of ours.
+            Conflict: A folder is there that is none of ours, or what is written is not what was recorded.
             NotWritten: The disk is full, or refuses.
         """
         recorded = self._written.get(version)
-        if recorded is not None:
+        if recorded is not None and self.folder(version).exists():
             return recorded
         digest = await asyncio.to_thread(self._written_as, version, write)
+        if recorded is not None:
+            if digest != recorded:
+                raise Conflict(
+                    f"{self.folder(version)} was gone and is made anew as {digest}; it was announced as {recorded}",
+                    hint="put the folder back from a copy or from a relay: `muster shardcast fetch`",
+                )
+            return recorded
         await asyncio.to_thread(self._journal.append, Written(version=version, digest=digest))
         self._written[version] = digest
         return digest

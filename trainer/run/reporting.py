@@ -20,13 +20,30 @@ class StepTimes:
     """Where a step's time went, in seconds."""
 
     wait: float = 0.0
-    """For rollouts."""
+    """For rollouts, asking for them included."""
     read: float = 0.0
-    """Listing, fetching and checking files, and asking for more."""
+    """Listing, fetching and checking files that are new."""
     learn: float = 0.0
     write: float = 0.0
     """The version, and a copy of the state."""
     total: float = 0.0
+
+
+@dataclass(slots=True)
+class IdleShare:
+    """The share of time that rollouts were waited for, the first step of a process left out: workers begin in it."""
+
+    waited: float = 0.0
+    total: float = 0.0
+    begun: bool = False
+
+    def after(self, times: StepTimes) -> float | None:
+        """The share so far; None before the second step."""
+        if self.begun:
+            self.waited += times.wait
+            self.total += times.total
+        self.begun = True
+        return self.waited / self.total if self.total else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
