@@ -74,6 +74,20 @@ class Limits(CalibrationEntry):
     headroom: Annotated[float, Field(ge=1)]
     """What the largest honest figures were multiplied with."""
 
+    def file_of(self, rows: int) -> Thresholds:
+        """What the proofs of so many rows together may show.
+
+        Honest figures scatter, and means of few rows scatter more, as 1/√rows: from the limits of one sample down to
+        those of a file, which a file of as many rows as were measured in one has, and a larger one too.
+        """
+        measured = self.samples / self.files
+        if not 0 < rows < measured:
+            return self.file
+        weight = (rows**-0.5 - measured**-0.5) / (1 - measured**-0.5)
+        return Thresholds(
+            **{name: value + weight * max(0.0, getattr(self.sample, name) - value) for name, value in self.file}
+        )
+
     def widened(self, factor: float) -> Self:
         """What is beyond these, too, is beyond doubt: every limit `factor` times as wide.
 

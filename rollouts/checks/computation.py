@@ -103,7 +103,7 @@ def _together(case: Case, samples: Mapping[int, Aggregate], whole: Aggregate, li
             if excess.figure != "distance_worst":
                 what = f"{excess.figure} {excess.value:.3g}; the limit for a sample is {excess.threshold:.3g}"
                 yield case.finding(ReasonCode.COMPUTATION_OTHER_MODEL, what, row=row)
-    for excess in judge_proofs(whole, limits.file).excesses:
+    for excess in judge_proofs(whole, limits.file_of(len(samples))).excesses:
         if excess.figure != "distance_worst":
             yield Finding(
                 reason=ReasonCode.COMPUTATION_OTHER_MODEL,

@@ -17,6 +17,10 @@ beyond twice the largest, rarely indeed."""
 ENOUGH_FILES = 32
 """Fewer say little about the largest."""
 
+MEDIAN = 1.0
+"""The least that the median of mantissas may differ where one side rounds to bfloat16: it is a whole number or a half,
+mostly 0, and no multiple of 0 leaves room for the next honest sample."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -24,6 +28,11 @@ class Pair:
 
     prover: Arithmetic
     verifier: Arithmetic
+
+    @property
+    def exact(self) -> bool:
+        """Whether both compute in float32, so that honest figures are all but 0."""
+        return self.prover.dtype is self.verifier.dtype is Dtype.FLOAT32
 
     @classmethod
     def of(cls, engine: EngineName, dtype: Dtype, *, verified_in: Dtype) -> Pair:
@@ -39,13 +48,17 @@ def limits_around(honest: Figures, *, model: str, pair: Pair, headroom: float = 
         InvalidInput: There are no files, or a proof in them is malformed.
     """
     floor = float32_limits((model,))
+    least = floor.sample.model_copy(update={"mantissa_median": 0.0 if pair.exact else MEDIAN})
     return Limits(
         model=model,
         codec=TOPLOC.name,
         prover=pair.prover,
         verifier=pair.verifier,
-        sample=_at_least(Thresholds.around(honest.samples, headroom=headroom), floor.sample),
-        file=_at_least(Thresholds.around(honest.files, headroom=headroom), floor.file),
+        sample=_at_least(Thresholds.around(honest.samples, headroom=headroom), least),
+        file=_at_least(
+            Thresholds.around(honest.files, headroom=headroom),
+            floor.file.model_copy(update={"mantissa_median": least.mantissa_median}),
+        ),
         samples=len(honest.samples),
         files=len(honest.files),
         sampling=SamplingLimits.around(honest.replays, headroom=headroom),
