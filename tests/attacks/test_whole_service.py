@@ -1,0 +1,139 @@
+"""The whole way of a cheat: leased, uploaded, submitted, examined, judged, slashed, evicted, and told why.
+
+Chain, orchestrator, store, validator and examiner are the real ones, and so are the files.
+"""
+
+from __future__ import annotations
+
+import shutil
+from datetime import timedelta
+from pathlib import Path
+
+from cli.devnet.cheats.cheat import Trick
+from cli.devnet.cheats.registry import CHEATS
+from cli.devnet.cheats.workshop import HandedIn, Workshop
+from ledger.amounts import UNIT
+from ledger.client.work import WorkStatus
+from orchestrator.storage.local import LocalStore
+from protocol.clock import SystemClock
+from protocol.identifiers import Digest, run_id
+from protocol.keys import Key
+from protocol.leases import Work
+from protocol.verdicts import Outcome, ReasonCode
+from protocol.wire.leases import SignedWork
+from protocol.wire.uploads import ObjectKey
+from tests.attacks.conftest import Places, open_workshop
+from tests.ledger.client.conftest import POOL, TERMS, founded, world
+from tests.ledger.conftest import embedded, embedded_process
+from tests.orchestrator.runs.edge import RUN
+from tests.validator.audit.test_commands import Terminal, terminal
+from tests.validator.conftest import PoolWithValidators, ValidatorUnderTest
+from validator.examination.examiner import LocalExaminer
+from validator.examination.settings import ExaminerSettings
+
+__all__ = ["embedded", "embedded_process", "founded", "terminal", "world"]
+
+CHEATING = {
+    "int8": ReasonCode.COMPUTATION_OTHER_MODEL,
+    "best-of-n": ReasonCode.SAMPLING_REPLAY,
+    "reward-tampered": ReasonCode.REWARD_DIFFERS,
+    "not-parquet": ReasonCode.FORMAT_UNREADABLE,
+}
+
+
+async def test_cheats_lose_stake_and_place_and_read_why_and_the_others_are_untouched(
+    terminal: Terminal, places: Places, tmp_path: Path
+) -> None:
+    pool, world = terminal.pool, terminal.pool.world
+    honest = await another_node(pool)
+    settings = ExaminerSettings(home=tmp_path / "examiner", policies=places.policies, device="cpu")
+    with open_workshop(places) as workshop:
+        async with LocalExaminer(settings, clock=SystemClock()) as examiner:
+            await announce(pool, workshop.version.digest, units_per_group=workshop.version.recipe.units_per_group)
+            validator = pool.validator()
+            setattr(validator.examiner, "examine", examiner.examine)  # noqa: B010 - its script is not what is asked
+            good = await done(pool, honest, workshop, Trick())
+            bad = {name: await done(pool, pool.node, workshop, CHEATS[name].trick()) for name in CHEATING}
+            await judged(validator, count=1 + len(bad))
+
+    ledger = await pool.ledger()
+    assert (await pool.work(good)).outcome is Outcome.ACCEPTED
+    for name, key in bad.items():
+        work = await pool.work(key)
+        assert (work.outcome, work.reason) == (Outcome.FORGED, CHEATING[name]), name
+        assert (await pool.audit(validator, key)).words
+    shown = await terminal.asks("worker", "verdicts", "--node", pool.node.address)
+    assert {each["reason"] for each in shown} == {reason.name.lower().replace("_", "-") for reason in CHEATING.values()}
+
+    cheater, other = world.keys["provider"].address, world.keys["manager"].address
+    before = {who: await ledger.stake.of(who) for who in (cheater, other)}
+    await world.warp(TERMS.challenge_period + timedelta(hours=1))
+    assert await validator.parts.finalising.round() == 1 + len(bad)
+    assert (await pool.work(good)).status is WorkStatus.FINAL
+    after = {who: await ledger.stake.of(who) for who in (cheater, other)}
+    penalties = sum([(await pool.work(key)).penalty for key in bad.values()])
+    assert 0 < penalties == before[cheater].active - after[cheater].active
+    assert await ledger.pools.membership(POOL, pool.node.address) is None
+    assert after[other].active == before[other].active
+    assert await ledger.pools.membership(POOL, honest.address) is not None
+    assert await ledger.work.accrued(POOL, other) == (await pool.work(good)).reward > 0
+    assert await ledger.work.accrued(POOL, cheater) == 0
+
+
+async def another_node(pool: PoolWithValidators) -> Key:
+    """A second member, of another provider: the manager, who has no other use for his money here."""
+    world = pool.world
+    governor, provider = await world.as_("governor"), await world.as_("manager")
+    await governor.token.mint(provider.address, 100 * UNIT)
+    await provider.stake.add(100 * UNIT)
+    await world.register("node-2", provider="manager")
+    await world.join("node-2", nonce=2)
+    await pool.run.sync.round()
+    await pool.run.pool.beat(world.keys["node-2"], pool_id=POOL)
+    return world.keys["node-2"]
+
+
+async def announce(pool: PoolWithValidators, digest: Digest, *, units_per_group: int) -> None:
+    """Makes the devnet's base version 1 of the run."""
+    publisher = await pool.world.as_("publisher")
+    await publisher.checkpoints.announce(pool_id=POOL, run=run_id(RUN), version=1, attempt=0, digest=digest)
+    body = {"version": 1, "digest": digest, "units_per_group": units_per_group}
+    await pool.run.pool.owner("PUT", "/v1/run/checkpoint", body)
+    await pool.run.sync.round()
+
+
+async def done(pool: PoolWithValidators, node: Key, workshop: Workshop, trick: Trick) -> Digest:
+    """Leases a slot, makes its file in the node's own way, uploads it and has the work carried; its key."""
+    run = pool.run
+    grant = await run.lease(node, step=(await run.step(node)).step, groups=1)
+    made = workshop.hand_in(trick, grant)
+    assert made is not None
+    work = signed(node, made)
+    store = run.pool.parts.objects
+    assert isinstance(store, LocalStore)
+    path = store.path(ObjectKey(pool_id=POOL, owner=node.address, sha256=work.sha256))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(made.path, path)
+    answer = await run.hand_in(node, work, uploaded=False)
+    assert answer.status_code == 200, answer.text
+    assert await run.relayer.round() == 1
+    await run.sync.round()
+    return grant.lease.lease.key.hash
+
+
+def signed(node: Key, made: HandedIn) -> SignedWork:
+    """The node's word for its file."""
+    lease, sha256 = made.grant.lease, made.facts.work.sha256
+    words = Work(lease_hash=lease.lease.hash, sha256=sha256, units=made.units)
+    signature = words.sign(node, lease.domain)
+    return SignedWork(lease=lease, sha256=sha256, units=made.units, signature="0x" + signature.hex())
+
+
+async def judged(validator: ValidatorUnderTest, *, count: int) -> None:
+    """Turns the validator's loops until so many verdicts are on the ledger."""
+    given = 0
+    for _ in range(4 * count):
+        given += await validator.judge()
+        if given == count:
+            return
+    raise AssertionError(f"{given} verdicts of {count}")
