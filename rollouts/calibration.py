@@ -74,19 +74,27 @@ class Limits(CalibrationEntry):
     headroom: Annotated[float, Field(ge=1)]
     """What the largest honest figures were multiplied with."""
 
+    @property
+    def rows(self) -> float:
+        """Of each file that was measured, on average."""
+        return self.samples / self.files
+
     def file_of(self, rows: int) -> Thresholds:
         """What the proofs of so many rows together may show.
 
         Honest figures scatter, and means of few rows scatter more, as 1/√rows: from the limits of one sample down to
         those of a file, which a file of as many rows as were measured in one has, and a larger one too.
         """
-        measured = self.samples / self.files
-        if not 0 < rows < measured:
+        if not 0 < rows < self.rows:
             return self.file
-        weight = (rows**-0.5 - measured**-0.5) / (1 - measured**-0.5)
+        weight = (rows**-0.5 - self.rows**-0.5) / (1 - self.rows**-0.5)
         return Thresholds(
             **{name: value + weight * max(0.0, getattr(self.sample, name) - value) for name, value in self.file}
         )
+
+    def logprob_mean_of(self, rows: int) -> float:
+        """The most that log-probabilities of so many rows may be off on average; scattered likewise."""
+        return self.logprobs.mean * math.sqrt(max(1.0, self.rows / max(1, rows)))
 
     def widened(self, factor: float) -> Self:
         """What is beyond these, too, is beyond doubt: every limit `factor` times as wide.

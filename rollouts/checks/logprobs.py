@@ -32,11 +32,11 @@ def judge(case: Case) -> CheckResult:
     if case.limits is None:
         return unknown(CHECK.name, "no limits are calibrated for this model, engine and type", figures=figures)
     findings = [*_rows(case, errors, case.limits)]
-    if mean > case.limits.logprobs.mean:
+    if mean > (most := case.limits.logprob_mean_of(len(errors))):
         findings.append(
             Finding(
                 reason=ReasonCode.LOG_PROBABILITIES_DIFFER,
-                what=f"off by {mean:.3g} on average; the limit is {case.limits.logprobs.mean:.3g}",
+                what=f"off by {mean:.3g} on average; the limit is {most:.3g}",
             )
         )
     rows: Mapping[int, Mapping[str, Figure]] = {

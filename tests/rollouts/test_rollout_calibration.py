@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rollouts.calibration import (
     FLOAT32_SAMPLING,
@@ -16,7 +18,7 @@ from rollouts.calibration import (
 from rollouts.engines.interface import Dtype, EngineName
 from rollouts.model import read_model
 from rollouts.sampling.replay import Replay
-from rollouts.toploc import Arithmetic, BadCalibration
+from rollouts.toploc import Arithmetic, BadCalibration, Thresholds
 
 SINGLE = Arithmetic(engine=EngineName.TORCH, dtype=Dtype.FLOAT32)
 HALF = Arithmetic(engine=EngineName.TORCH, dtype=Dtype.BFLOAT16)
@@ -50,6 +52,21 @@ def test_limits_are_the_worst_of_honest_files_times_the_headroom() -> None:
 def test_no_measurement_goes_below_what_float32_is_allowed() -> None:
     clean = Replay(tokens=100, mismatches=0, largest=0.0, largest_sum=0.0)
     assert SamplingLimits.around([clean], headroom=2.0) == FLOAT32_SAMPLING
+
+
+@given(st.integers(1, 200), st.integers(1, 200))
+def test_a_file_of_fewer_rows_may_scatter_more_and_a_sample_alone_as_a_sample(one: int, other: int) -> None:
+    entry = next(each for each in RolloutCalibration.shipped().entries if each.prover == HALF)
+    assert entry.rows == 64
+    fewer, more = sorted((one, other))
+    wide, narrow = entry.file_of(fewer), entry.file_of(more)
+    for name in Thresholds.model_fields:
+        assert getattr(entry.file, name) <= getattr(narrow, name) <= getattr(wide, name)
+        assert getattr(wide, name) <= max(getattr(entry.sample, name), getattr(entry.file, name)) + 1e-9
+    assert entry.file_of(1).distance_mean == pytest.approx(entry.sample.distance_mean)
+    assert entry.file_of(64) == entry.file_of(0) == entry.file
+    assert entry.logprob_mean_of(16) == pytest.approx(2 * entry.logprobs.mean)
+    assert entry.logprob_mean_of(64) == entry.logprob_mean_of(640) == entry.logprobs.mean
 
 
 def test_the_shipped_limits_can_be_read_and_know_bfloat16() -> None:
