@@ -50,7 +50,10 @@ class ValidatorSettings(Settings):
 
     workers: int = Field(2, ge=1, le=256, description="Processes that examine, each one piece of work at a time")
     in_hand: int | None = Field(
-        None, ge=1, le=1024, description="Pieces of work that are fetched, examined or reported at a time; workers + 2"
+        None,
+        ge=1,
+        le=1024,
+        description="Pieces of work that are fetched, examined or reported at a time; 2 * workers + 6",
     )
     lease_s: float = Field(30.0, ge=1, le=3600, description="How long work is a worker's without a sign of it")
     poll_s: float = Field(1.0, ge=0.02, le=60, description="Pause between two readings of the ledger's events")
@@ -100,7 +103,7 @@ class ValidatorSettings(Settings):
 
     def pieces(self) -> int:
         """Pieces of work in hand at a time."""
-        return self.workers + 2 if self.in_hand is None else self.in_hand
+        return 2 * self.workers + 6 if self.in_hand is None else self.in_hand
 
     def patience(self) -> Patience:
         """How long work is tried."""

@@ -20,7 +20,7 @@ def test_the_settings_file_of_the_page_loads(tmp_path: Path, monkeypatch: pytest
     path = tmp_path / "muster.toml"
     path.write_text(text.replace("/run/secrets/", f"{tmp_path}/"))
     settings = ValidatorSettings.load(file=path)
-    assert (settings.pool_id, settings.confirmations, settings.pieces()) == (1, 3, 3)
+    assert (settings.pool_id, settings.confirmations, settings.pieces()) == (1, 3, 8)
 
 
 def test_settings_metrics_and_troubles_that_the_page_names_exist() -> None:
