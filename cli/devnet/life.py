@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import signal
 import uuid
 from contextlib import AsyncExitStack, suppress
@@ -29,6 +30,8 @@ from protocol.clock import SystemClock
 from protocol.errors import MusterError
 
 _REFRESH = timedelta(seconds=1)
+_FACTS_EVERY = 3
+"""Looks; each of them costs the chain some calls."""
 _LAST_PATIENCE = timedelta(seconds=10)
 _CHECK_PATIENCE = timedelta(seconds=120)
 
@@ -214,10 +217,11 @@ class _Life:
             orchestrator = None
             if network.places is not None:
                 orchestrator = await stack.enter_async_context(open_orchestrator(self._directory, network.places))
-            while True:
+            for look in itertools.count():
                 self._view.processes(self._supervisor.processes)
-                with suppress(MusterError):  # a service that restarts is told by its own events
-                    self._view.facts(await self._facts(network, ledger))
+                if look % _FACTS_EVERY == 0:
+                    with suppress(MusterError):  # a service that restarts is told by its own events
+                        self._view.facts(await self._facts(network, ledger))
                 if self._chronicle is not None:
                     shown = dashboard(
                         self._chronicle.so_far(),
