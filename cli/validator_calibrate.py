@@ -31,6 +31,9 @@ def calibrate(
     out: Annotated[
         Path | None, typer.Option(dir_okay=False, help="The calibration; entries that it has already are replaced.")
     ] = None,
+    widen: Annotated[
+        bool, typer.Option("--widen", help="Widen what OUT has already instead: for another moment of the same run.")
+    ] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N. Default: a GPU if there is one.")] = None,
     threads: Annotated[int, typer.Option(min=1, help="Of torch, on a CPU.")] = 1,
     as_json: JsonOption = False,
@@ -62,7 +65,7 @@ def calibrate(
             device=device,
         )
         measured = measure(wanted, progress=note)
-        calibration = merged(before, [one.limits for one in measured])
+        calibration = merged(before, [one.limits for one in measured], widen=widen)
         if out is not None:
             out.write_bytes(calibration.to_json())
     except MusterError as error:

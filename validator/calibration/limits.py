@@ -70,11 +70,32 @@ def limits_around(honest: Figures, *, model: str, pair: Pair, headroom: float = 
     )
 
 
-def merged(before: RolloutCalibration | None, entries: Iterable[Limits]) -> RolloutCalibration:
-    """A calibration with these entries, and those of another one that they do not replace."""
-    kept = () if before is None else before.entries
-    every = {_key(one): one for one in (*kept, *entries)}
+def merged(before: RolloutCalibration | None, entries: Iterable[Limits], *, widen: bool = False) -> RolloutCalibration:
+    """A calibration with these entries, and those of another one that they do not replace.
+
+    Args:
+        before: The other one.
+        entries: These.
+        widen: Whether an entry that is in both gets the wider of its limits: for policies that were measured at several
+            moments of a training, or on several machines.
+    """
+    every = {_key(one): one for one in (() if before is None else before.entries)}
+    for one in entries:
+        other = every.get(_key(one))
+        every[_key(one)] = _widest(one, other) if widen and other is not None else one
     return RolloutCalibration(entries=tuple(every[key] for key in sorted(every)))
+
+
+def _widest(one: Limits, other: Limits) -> Limits:
+    """Figure by figure; of all the samples and files."""
+    changes: dict[str, object] = {
+        name: getattr(one, name).model_copy(
+            update={figure: max(value, getattr(getattr(other, name), figure)) for figure, value in getattr(one, name)}
+        )
+        for name in ("sample", "file", "sampling", "logprobs")
+    }
+    changes |= {"samples": one.samples + other.samples, "files": one.files + other.files}
+    return one.model_copy(update=changes | {"headroom": min(one.headroom, other.headroom)})
 
 
 def _key(one: Limits) -> tuple[str, ...]:

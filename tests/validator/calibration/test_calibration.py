@@ -65,6 +65,18 @@ def test_entries_of_other_machines_stay_and_the_same_ones_are_replaced(measured:
     assert RolloutCalibration.from_json(after.to_json()) == after
 
 
+def test_an_entry_that_is_widened_lets_through_what_either_did(measured: list[Measured]) -> None:
+    one = measured[0].limits
+    [wide] = merged(merged(None, [one]), [one.widened(3)], widen=True).entries
+    assert (wide.files, wide.samples) == (2 * one.files, 2 * one.samples)
+    assert (wide.sample, wide.sampling, wide.logprobs) == (
+        one.widened(3).sample,
+        one.widened(3).sampling,
+        one.widened(3).logprobs,
+    )
+    assert merged(merged(None, [one.widened(3)]), [one], widen=True).entries[0].file == wide.file
+
+
 def test_nothing_to_measure_is_said(model: Path) -> None:
     with pytest.raises(InvalidInput):
         measure(replace(Measurement(model=model), batches=()), progress=print)
