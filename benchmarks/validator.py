@@ -40,7 +40,7 @@ SHAPES = ((Dtype.FLOAT32, 64), (Dtype.FLOAT32, 7), (Dtype.FLOAT32, 1), (Dtype.BF
 WHY = {
     "int8, in bfloat16": "bfloat16 itself rounds as coarsely; gains half the memory, up to twice the tokens",
     "one step at 2e-4 behind, in bfloat16": "seen where limits are narrower than a step; gains every second broadcast",
-    "one step at 1e-6 behind, in bfloat16": "weights of both round to the same numbers; gains broadcasts, harms nobody",
+    "one step at 1e-6 behind, in bfloat16": "most weights round to the same numbers; gains broadcasts, harms nobody",
     "one step at 1e-6 behind, in float32": "proofs hold bfloat16 of states that hardly moved; gains broadcasts",
 }
 
@@ -80,7 +80,9 @@ def _attacks(told: argparse.Namespace, console: Console) -> None:
             ),
             *_honest(told, Path(home)),
             *_chunks(
-                Batch(name=name, tries=told.tries, first=2_000_000 + 10_000 * place, dtype=dtype, groups=4)
+                Batch(
+                    name=name, tries=math.ceil(told.tries / 4), first=2_000_000 + 10_000 * place, dtype=dtype, groups=4
+                )
                 for place, (name, (_, dtype)) in enumerate(CLOSE.items())
             ),
         ]
