@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,10 @@ async def test_a_journal_whose_files_are_gone_or_changed_is_not_learned_from(
             await pool.train()
         file.write_bytes(whole)
         assert (await pool.train(steps=1)).step == 1
+        version = pool.folder / "policies" / "1"
+        shutil.rmtree(version)
+        assert (await pool.train(steps=1)).step == 1
+        assert version_digest(folder_files(version)) == pool.recorded().written[1], "a folder that is gone is mended"
 
 
 def test_a_torn_last_line_of_the_journal_is_cut_off(tmp_path: Path) -> None:
