@@ -99,10 +99,11 @@ async def _origin(source: Path, size: int, folder: Path, host: str) -> None:
         say(began=began)
         timeline: list[tuple[float, int]] = []
         watching = asyncio.create_task(_watch(origin, timeline))
-        with source.open("rb") as file:
+        buffer = memoryview(bytearray(PIECE))
+        with source.open("rb", buffering=0) as file:
             async with origin.publish(version=VERSION) as writing:
-                while piece := await asyncio.to_thread(file.read, PIECE):
-                    await writing.write(FILE, piece, expected=size)
+                while read := await asyncio.to_thread(file.readinto, buffer):
+                    await writing.write(FILE, buffer[:read], expected=size)
         watching.cancel()
         say(timeline=[*timeline, (time.monotonic(), size)])
         await asyncio.to_thread(sys.stdin.readline)
