@@ -58,6 +58,7 @@ def _trainer_table(directory: DevnetDirectory, places: ServicePlaces, run: RunOp
         "patience_s": 60.0,
         "evaluate_every": run.evaluate_every,
         "evaluation_prompts": run.evaluation_prompts,
+        "evaluation_samples": run.evaluation_samples,
         "learning": LEARNING,
     }
 

@@ -28,11 +28,13 @@ class FirstTask(StrEnum):
 class RunOptions:
     """How the run learns."""
 
-    steps: int = 60
+    steps: int = 50
     asynchrony: str = "two-step"
     seed: int = 1
     evaluate_every: int = 10
-    evaluation_prompts: int = 512
+    evaluation_prompts: int = 256
+    evaluation_samples: int = 4
+    """Drawn answers to each held-out prompt, besides the greedy one."""
     groups: int = 16
     """With signal, in a step's batch."""
     engine: EngineName = EngineName.TORCH

@@ -28,16 +28,16 @@ def _progress(dashboard: Dashboard) -> RenderableType:
     grid.add_column(no_wrap=True)
     done, wanted = len(dashboard.steps), dashboard.wanted_steps
     filled = round(_WIDTH * done / max(1, wanted))
-    bar = Text("━" * filled, style="cyan") + Text("━" * (_WIDTH - filled), style="bright_black")
     pace = dashboard.seconds_per_step
     left = "" if pace is None else f"  {pace:.1f} s each, {pace * (wanted - done):.0f} s to go"
-    grid.add_row("step", bar + Text(f"  {done} of {wanted}{left}"))
+    rest = "━" * (_WIDTH - filled)
+    grid.add_row("step", Text.assemble(("━" * filled, "cyan"), (rest, "bright_black"), f"  {done} of {wanted}{left}"))
     rewards = [step.reward for step in dashboard.steps]
     if rewards:
-        grid.add_row("reward", Text(spark(rewards, width=_WIDTH), style="yellow") + Text(f"  {rewards[-1]:.2f}"))
+        grid.add_row("reward", Text.assemble((spark(rewards, width=_WIDTH), "yellow"), f"  {rewards[-1]:.2f}"))
     if dashboard.evaluations:
         greedy = [one.greedy for one in dashboard.evaluations]
-        grid.add_row("held-out", Text(spark(greedy, width=_WIDTH), style="green") + Text(f"  {_rise(greedy)}"))
+        grid.add_row("held-out", Text.assemble((spark(greedy, width=_WIDTH), "green"), f"  {_rise(greedy)}"))
     grid.add_row("versions", Text(_versions(dashboard)))
     grid.add_row("verdicts", Text(_verdicts(dashboard)))
     return grid
@@ -73,7 +73,7 @@ def _nodes(dashboard: Dashboard) -> RenderableType:
         "node", "state", "accepted", "forged", "open", "tokens", "earned", box=box.SIMPLE_HEAD, pad_edge=False
     )
     for node in dashboard.nodes:
-        name = Text(node.name) + (Text(f" {node.cheat}", style="red") if node.cheat else Text())
+        name = Text.assemble(node.name, (f" {node.cheat}" if node.cheat else "", "red"))
         state = "evicted" if node.evicted else dashboard.states.get(node.address, "starting")
         counts = (f"{node.accepted:,}", f"{node.forged:,}", f"{node.open:,}", f"{node.tokens:,}")
         table.add_row(name, Text(state, style=_colour(state)), *counts, escape(money(node.earned)))

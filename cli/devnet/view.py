@@ -22,6 +22,8 @@ from cli.devnet.supervisor import ProcessState, SupervisedProcess
 from protocol.clock import Clock, SystemClock
 
 _RECENT = 8
+_TALL = 38
+"""Lines of a terminal that hold everything; a lower one shows less."""
 _COLOURS = {
     ProcessState.STARTING: "yellow",
     ProcessState.HEALTHY: "green",
@@ -106,7 +108,8 @@ class LiveView:
         self._facts: Mapping[str, str] = {}
         self._processes: list[SupervisedProcess] = []
         self._dashboard: Dashboard | None = None
-        self._live = Live(get_renderable=self.render, console=console, refresh_per_second=4, transient=True)
+        self._console = console or Console()
+        self._live = Live(get_renderable=self.render, console=self._console, refresh_per_second=4, transient=True)
 
     def event(self, text: str) -> None:
         """Adds the event to the recent ones."""
@@ -141,8 +144,10 @@ class LiveView:
         header.add_column(overflow="fold")
         for name, value in self._facts.items():
             header.add_row(escape(name), escape(value))
-        events = Text("\n".join(self._events), style="dim", no_wrap=True, overflow="ellipsis")
-        shown: list[RenderableType] = [header, ""]
+        low = self._console.size.height < _TALL
+        recent = list(self._events)[-3:] if low else self._events
+        events = Text("\n".join(recent), style="dim", no_wrap=True, overflow="ellipsis")
+        shown: list[RenderableType] = [] if low and self._dashboard is not None else [header, ""]
         if self._dashboard is not None:
             shown += [picture(self._dashboard), ""]
         shown += [self._table(), "", events]

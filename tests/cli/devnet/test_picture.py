@@ -1,0 +1,62 @@
+"""What the live view draws of a run, and what plain lines say."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+from rich.console import Console
+
+from cli.devnet.dashboard import Dashboard
+from cli.devnet.picture import news
+from cli.devnet.view import LiveView, PlainView
+from protocol.clock import TurnedClock
+from tests.cli.devnet.a_report import a_report
+
+
+def a_dashboard(steps: int = 40) -> Dashboard:
+    """A run in its middle; the cheat is caught."""
+    report = a_report(steps)
+    return Dashboard(
+        wanted_steps=90,
+        steps=report.steps,
+        evaluations=report.evaluations,
+        nodes=report.nodes,
+        states={node.address: "healthy" for node in report.nodes},
+        verdict_latency=report.latencies[0],
+        versions=steps + 1,
+        broadcast_seconds=0.31,
+        block=412,
+    )
+
+
+def test_the_live_view_shows_where_a_run_is_and_who_lost_what() -> None:
+    console = Console(file=io.StringIO(), width=110, height=40, force_terminal=True, color_system=None)
+    view = LiveView(console=console, clock=TurnedClock())
+    view.facts({"pool": "1 active, 4 members"})
+    view.dashboard(a_dashboard())
+    console.print(view.render())
+    said = console.file.getvalue()  # type: ignore[attr-defined]  # it is a StringIO
+    low = Console(file=io.StringIO(), width=110, height=24, force_terminal=True, color_system=None)
+    view = LiveView(console=low)
+    view.facts({"pool": "1 active, 4 members"})
+    view.dashboard(a_dashboard())
+    assert len(low.render_lines(view.render())) <= 24
+    for expected in ("40 of 90", "1.6 s each, 80 s to go", "43% → 77% right", "previous-checkpoint", "evicted"):
+        assert expected in said
+    assert "cheater: evicted (forged work)" in said  # among the recent events too
+
+
+def test_lines_say_each_thing_once() -> None:
+    lines = news(None, a_dashboard(2))
+    assert lines[:2] == ["step 1 of 90: reward 0.30", "step 2 of 90: reward 0.37"]
+    assert "cheater: 2 of its files called forged" in lines
+    assert "cheater: 80 MUST of its stake slashed" in lines
+    assert news(a_dashboard(2), a_dashboard(2)) == []
+    assert news(a_dashboard(2), replace(a_dashboard(3), evaluations=())) == ["step 3 of 90: reward 0.32"]
+
+
+def test_plain_lines_carry_the_time(capsys: object) -> None:
+    view = PlainView(clock=TurnedClock())
+    view.dashboard(a_dashboard(1))
+    assert "[   0.0 s] step 1 of 90: reward 0.30" in capsys.readouterr().out  # type: ignore[attr-defined]
