@@ -20,7 +20,7 @@ from protocol.errors import InvalidInput
 from protocol.wire.nodes import RuntimeKind
 from rollouts.engines.interface import EngineName
 
-_FAST_STEPS = 40
+_FAST_STEPS = 15
 _FAST_RISE = 0.15
 
 

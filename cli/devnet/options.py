@@ -28,7 +28,7 @@ class FirstTask(StrEnum):
 class RunOptions:
     """How the run learns."""
 
-    steps: int = 50
+    steps: int = 40
     asynchrony: str = "two-step"
     seed: int = 1
     evaluate_every: int = 10

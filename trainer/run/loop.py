@@ -11,6 +11,7 @@ beside the journal, and each stage after it looks whether it was done (decision 
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -404,5 +405,8 @@ def after_batch(state: RunState, files: Sequence[SeenFile], *, learned: bool) ->
 
 
 def first_demand(groups: int, share: float) -> int:
-    """How many groups are asked for at first, so that a batch with signal comes of it."""
-    return -(-groups * 1000 // max(1, round(share * 1000)))
+    """How many groups are asked for at first, so that a batch with signal comes of it in five steps of six.
+
+    One standard deviation more than is expected to do: what is missing in the end costs the whole way once more.
+    """
+    return math.ceil((groups + math.sqrt(groups * (1 - share))) / max(share, 0.001))

@@ -86,7 +86,8 @@ def test_a_batch_is_taken_in_lease_order_and_shuffled_by_the_seed() -> None:
     assert len(orders) > 3
     assert staleness(groups_at(files, chosen.places), step=4) == {1: 3}
     assert signal_share(files, before=1.0, weight=2) == pytest.approx(6 / 8)
-    assert first_demand(16, 0.75) == 22
+    assert first_demand(16, 0.75) == 24
+    assert first_demand(16, 1.0) == 16
 
 
 seen = st.lists(st.tuples(st.integers(0, 30), st.sampled_from([0.0, 0.25, 0.5, 1.0])), max_size=60)
