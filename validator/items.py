@@ -113,6 +113,7 @@ class Item:
         deadline_s: Unix time of the chain by which a verdict should be there; never later than the real one.
         seen_ms: When it was put into the queue.
         attempts: How often it was tried before, in vain.
+        lost: How many holders in a row died over it, or lost it, without a word.
         token: Of the lease; what an earlier holder writes is refused.
         staged: Its verdict, if an earlier holder came so far.
         resolution: What a person decided.
@@ -123,6 +124,7 @@ class Item:
     deadline_s: int
     seen_ms: int
     attempts: int = 0
+    lost: int = 0
     token: str = ""
     staged: Staged | None = None
     resolution: Resolution | None = None
@@ -162,6 +164,7 @@ def load_item(fields: Mapping[str, str]) -> Item:
         deadline_s=int(fields["deadline"]),
         seen_ms=int(fields["seen"]),
         attempts=int(fields.get("attempts", "0")),
+        lost=int(fields.get("lost", "0")),
         token=fields.get("token", ""),
         staged=Staged.load(fields["staged"]) if fields.get("staged") else None,
         resolution=Resolution.load(fields["resolution"]) if fields.get("resolution") else None,

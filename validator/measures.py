@@ -21,6 +21,10 @@ WINDOW = timedelta(minutes=1)
 
 MOST_KEPT = 10_000
 
+MOST_CODES = 64
+"""Kinds of trouble that are told apart: orchestrator and store name theirs themselves, and could name ever new ones."""
+OTHER_CODE = "other"
+
 _BUCKETS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60, 300, 1800)
 
 
@@ -54,6 +58,7 @@ class Measures:
         self._tokens = Counter(
             "muster_validator_prefilled_tokens", "Output tokens that were computed again", registry=registry
         )
+        self._codes: set[str] = set()
         self._troubles = Counter(
             "muster_validator_troubles",
             "Times that work could not be judged",
@@ -87,7 +92,8 @@ class Measures:
 
     def trouble(self, code: str, *, parked: bool) -> None:
         """Counts what could not be judged."""
-        self._troubles.labels(code, str(parked).lower()).inc()
+        self._codes.add(code if len(self._codes) < MOST_CODES else OTHER_CODE)
+        self._troubles.labels(code if code in self._codes else OTHER_CODE, str(parked).lower()).inc()
 
     def given(self, item: Item, outcome: Outcome, reason: int) -> None:
         """Counts a verdict that the ledger took."""

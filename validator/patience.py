@@ -47,12 +47,28 @@ WAITED_FOR = frozenset(
         "chain-unavailable",
         "transaction-not-mined",
         "store-unavailable",
+        # The orchestrator or the object store is down or overloaded, and with it all work at once:
+        "unreachable",
+        "no-answer",
+        "transfer-failed",
+        "rate-limited",
+        "http-502",
+        "http-503",
+        "http-504",
     }
 )
 """Troubles that end by themselves, or with the work's deadline: no person could do anything about this one item."""
 
 
-def after_trouble(code: str, *, retryable: bool, attempts: int, left: timedelta, patience: Patience) -> Again | Park:
+def after_trouble(
+    code: str,
+    *,
+    retryable: bool,
+    attempts: int,
+    left: timedelta,
+    patience: Patience,
+    asked_to_wait: timedelta = timedelta(),
+) -> Again | Park:
     """What to do about work that could not be judged.
 
     Args:
@@ -61,10 +77,11 @@ def after_trouble(code: str, *, retryable: bool, attempts: int, left: timedelta,
         attempts: Failures before this one.
         left: Until the work's deadline.
         patience: How long it is tried.
+        asked_to_wait: What a service said; nobody's word makes us wait until it is too late.
     """
-    pause = patience.pause(attempts)
+    pause, longest = patience.pause(attempts), max(patience.first, left / 4)
     if code in WAITED_FOR:
-        return Again(after=min(pause, max(patience.first, left / 4)), counted=True)
+        return Again(after=min(max(pause, asked_to_wait), longest), counted=True)
     if not retryable or attempts + 1 >= patience.attempts or left < pause:
         return Park()
-    return Again(after=pause, counted=True)
+    return Again(after=max(pause, min(asked_to_wait, longest)), counted=True)

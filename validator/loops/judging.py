@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import structlog
 
@@ -138,14 +138,14 @@ class Judging:
         return taken
 
     async def _one(self, item: Item) -> None:
-        if item.attempts >= 2 * self._patience.attempts:
+        if item.lost >= self._patience.attempts:
             raise CannotJudge(
-                f"it was tried {item.attempts} times, and whoever tried last did not live to say why it failed",
+                f"{item.lost} holders in a row did not live to say what became of it",
                 hint="look at the log for what ended the validator; `muster validator retry` tries again",
                 code="lost-again-and-again",
             )
         work, now = await asyncio.gather(self._look_up(item), self._chain.now())
-        standing = standing_of(work, kind=item.kind, me=self._me, now=now)
+        standing = standing_of(work, sha256=item.work.sha256, kind=item.kind, me=self._me, now=now)
         if standing.next is Next.DROP:
             _log.info("dropped", item=item.id, why=standing.why)
             await self._settled(item, self._queue.done(item))
@@ -219,7 +219,12 @@ class Judging:
     async def _trouble(self, item: Item, error: MusterError) -> None:
         left = datetime.fromtimestamp(item.deadline_s, UTC) - self._chain.about_now()
         step = after_trouble(
-            error.code, retryable=error.retryable, attempts=item.attempts, left=left, patience=self._patience
+            error.code,
+            retryable=error.retryable,
+            attempts=item.attempts,
+            left=left,
+            patience=self._patience,
+            asked_to_wait=error.retry_after if isinstance(error, RateLimited) else timedelta(),
         )
         self._measures.trouble(error.code, parked=isinstance(step, Park))
         if isinstance(step, Park):
@@ -227,9 +232,8 @@ class Judging:
             parking = self._queue.park(item, code=error.code, why=error.detail, hint=error.hint)
             await self._settled(item, parking)
             return
-        after = max(step.after, error.retry_after) if isinstance(error, RateLimited) else step.after
-        _log.info("again", item=item.id, code=error.code, why=error.detail, in_s=round(after.total_seconds(), 1))
-        again = self._queue.retry(item, after=after, code=error.code, why=error.detail, counted=step.counted)
+        _log.info("again", item=item.id, code=error.code, why=error.detail, in_s=round(step.after.total_seconds(), 1))
+        again = self._queue.retry(item, after=step.after, code=error.code, why=error.detail, counted=step.counted)
         await self._settled(item, again)
 
     async def _settled(self, item: Item, settling: Awaitable[bool]) -> None:

@@ -10,6 +10,7 @@ if what == 'done' then
   return 1
 end
 redis.call('HINCRBY', item, 'attempts', ARGV[5])
+redis.call('HDEL', item, 'lost')  -- this holder lived to say what became of it
 redis.call('HSET', item, 'code', ARGV[6], 'why', ARGV[7], 'hint', ARGV[8])
 if what == 'retry' then
   redis.call('HSET', item, 'state', 'waiting')

@@ -11,7 +11,10 @@ local function make_ready(id)
 end
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', leased, '-inf', now, 'LIMIT', 0, 64)) do
   redis.call('ZREM', leased, id)
-  if redis.call('EXISTS', P .. 'item:' .. id) == 1 then redis.call('HINCRBY', P .. 'item:' .. id, 'attempts', 1) end
+  if redis.call('EXISTS', P .. 'item:' .. id) == 1 then
+    redis.call('HINCRBY', P .. 'item:' .. id, 'attempts', 1)
+    redis.call('HINCRBY', P .. 'item:' .. id, 'lost', 1)
+  end
   make_ready(id)
 end
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', waiting, '-inf', now, 'LIMIT', 0, 256)) do

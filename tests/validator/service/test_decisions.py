@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
 
 from ledger.client.work import Work, WorkStatus
 from ledger.events import (
@@ -23,6 +24,7 @@ from ledger.events import (
     WorkSubmitted,
 )
 from ledger.receipts import Log
+from protocol.clock import SystemClock
 from protocol.identifiers import ZERO_DIGEST, Address
 from protocol.keys import Key
 from protocol.verdicts import Outcome, ReasonCode
@@ -34,7 +36,7 @@ from validator.evidence import Drawn, audit_file, by_hand
 from validator.examination.interface import RowDraw
 from validator.happenings import Periods, Plan, Told, plan_of
 from validator.items import Item, Kind, Resolution, item_id
-from validator.measures import quantile
+from validator.measures import MOST_CODES, Measures, quantile
 from validator.patience import WAITED_FOR, Again, Park, Patience, after_trouble
 from validator.standing import Next, standing_of
 
@@ -84,7 +86,8 @@ DISPUTED = replace(JUDGED, status=WorkStatus.DISPUTED, disputer=THIRD)
 def test_who_examines_what_follows_from_the_ledgers_word(
     found: Work | None, kind: Kind, me: Address, now: datetime, expected: Next
 ) -> None:
-    assert standing_of(found, kind=kind, me=me, now=now).next is expected
+    assert standing_of(found, sha256=ON_LEDGER.sha256, kind=kind, me=me, now=now).next is expected
+    assert standing_of(found, sha256=sha(99), kind=kind, me=me, now=now).next is Next.DROP, "it is of another file"
 
 
 # Patience
@@ -105,12 +108,32 @@ def test_what_ends_by_itself_is_never_left_to_a_person_and_never_tried_without_a
     assert patience.first <= step.after <= patience.most
 
 
+@given(asked=st.timedeltas(timedelta(), timedelta(days=365)), code=st.sampled_from(["rate-limited", "x"]))
+def test_nobody_s_word_puts_work_off_until_it_is_too_late(asked: timedelta, code: str) -> None:
+    left = timedelta(minutes=20)
+    step = after_trouble(code, retryable=True, attempts=0, left=left, patience=Patience(), asked_to_wait=asked)
+    assert isinstance(step, Again)
+    assert step.after <= left / 4
+    assert step.after >= min(asked, left / 4)
+
+
 @given(attempts=st.integers(0, 100), left=st.timedeltas(timedelta(), timedelta(days=1)))
 def test_other_troubles_end_with_a_person_after_a_bounded_number_of_tries(attempts: int, left: timedelta) -> None:
     patience = Patience(attempts=5)
     assert after_trouble("x", retryable=False, attempts=0, left=left, patience=patience) == Park()
     step = after_trouble("x", retryable=True, attempts=attempts, left=left, patience=patience)
     assert isinstance(step, Park) == (attempts >= 4 or left < patience.pause(attempts))
+
+
+def test_whoever_names_its_troubles_itself_makes_no_metric_without_end() -> None:
+    registry = CollectorRegistry()
+    measures = Measures(registry, clock=SystemClock())
+    for number in range(10 * MOST_CODES):
+        measures.trouble(f"new-{number}", parked=False)
+    measures.trouble("new-0", parked=False)
+    shown = generate_latest(registry).decode()
+    assert shown.count("muster_validator_troubles_total{") <= MOST_CODES + 1
+    assert 'muster_validator_troubles_total{code="new-0",parked="false"} 2.0' in shown
 
 
 # Turns

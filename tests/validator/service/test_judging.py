@@ -13,6 +13,7 @@ from ledger.client.work import Verdict, WorkStatus
 from ledger.errors import ChainUnavailable, TransactionNotMined
 from ledger.events import VerdictGiven
 from protocol.identifiers import Digest
+from protocol.objects import TransferError
 from protocol.verdicts import Outcome, ReasonCode
 from tests.ledger.client.conftest import POOL, World
 from tests.validator.conftest import PoolWithValidators, ValidatorUnderTest, concluded
@@ -234,7 +235,7 @@ async def test_a_file_that_is_not_there_is_waited_for_and_its_work_expires_witho
 ) -> None:
     validator = pool.validator()
     key = await pool.submit(b"late", uploaded=False)
-    for _ in range(12):
+    for _ in range(20):
         await validator.judge()
         await pool.run.pool.clock.turn(timedelta(minutes=1))
     assert await queued(validator) == (1, 0)
@@ -244,6 +245,38 @@ async def test_a_file_that_is_not_there_is_waited_for_and_its_work_expires_witho
     assert (await pool.work(key)).status is WorkStatus.EXPIRED
     await validator.read()
     assert await queued(validator) == (0, 0)
+
+
+async def test_a_store_that_is_down_for_long_leaves_nothing_to_a_person(
+    pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validator = pool.validator(attempts=2)
+    key = await pool.submit()
+
+    async def down(*_: object, **__: object) -> None:
+        raise TransferError("the store answered 500")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(validator.parts.remote.transfer), "fetch", down)
+        for _ in range(5):
+            await validator.judge()
+            await pool.run.pool.clock.turn(timedelta(minutes=1))
+    assert await queued(validator) == (1, 0)
+    assert await validator.judge() == 1
+    assert (await pool.work(key)).outcome is Outcome.ACCEPTED
+
+
+async def test_work_that_ends_whoever_takes_it_is_left_to_a_person(pool: PoolWithValidators) -> None:
+    validator = pool.validator(attempts=2)
+    await pool.submit()
+    await validator.read()
+    for _ in range(2):
+        assert await validator.parts.queue.take() is not None
+        await pool.run.pool.clock.turn(LEASE)
+    await validator.judge()
+    [item] = (await validator.get("/v1/parked")).json()["items"]
+    assert item["code"] == "lost-again-and-again"
+    assert validator.examiner.asked == []
 
 
 async def test_a_store_that_gives_other_bytes_is_never_the_nodes_guilt(pool: PoolWithValidators) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -56,6 +57,18 @@ async def test_work_that_is_told_of_again_is_not_there_twice_whatever_its_state(
     assert await queue.put([new(1)]) == 0
     assert await lengths(queue) == (0, 0, 0, 1)
     assert await queue.put([new(1, kind=Kind.DISPUTE)]) == 1, "a dispute of it is another matter"
+
+
+async def test_what_was_submitted_otherwise_under_the_same_key_takes_the_place_of_what_was_there(
+    queue: WorkQueue,
+) -> None:
+    await queue.put([new(1)])
+    before = await taken(queue)
+    other = replace(new(1), work=replace(work(1), sha256=sha(99), block=work(1).block + 2))
+    assert await queue.put([other]) == 1
+    assert not await queue.stage(before, STAGED), "its verdict would be of the other file"
+    assert (await taken(queue)).work == other.work
+    assert await lengths(queue) == (0, 0, 1, 0)
 
 
 async def test_others_have_their_turn_before_ours(queue: WorkQueue, clock: TurnedClock) -> None:
