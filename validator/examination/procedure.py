@@ -32,6 +32,9 @@ from validator.submissions import WorkFacts
 _SLACK = 4
 """How much larger than the largest honest file one may be and still be read, so that the check it fails says why."""
 
+_ANY = ReadLimits(file_bytes=1 << 62, rows=1 << 62, decoded_bytes=1 << 62, tokens=1 << 62)
+"""Of a slot that nobody knows: what is too large for this machine is not too large for its slot."""
+
 AskCopy = Callable[[Digest], bool]
 
 
@@ -92,7 +95,8 @@ class Procedure:
         with clock.stage("version"):
             version = self._shelf.version(order.facts.work.checkpoint, order.folder)
         with clock.stage("format"):
-            read = self._reader.read(order.file, lease=self._lease_limits(order.facts, version))
+            most = self._lease_limits(order.facts, version)
+            read = self._reader.read(order.file, sha256=order.facts.work.sha256, lease=most)
         if isinstance(read, NotJudged):
             return read
         if isinstance(read, CheckResult):
@@ -111,7 +115,7 @@ class Procedure:
         """What an honest file of this slot can't exceed, with some room for others that deserve a better reason."""
         lease, recipe = facts.lease, version.recipe
         if lease is None:
-            return self._most
+            return _ANY
         rows = _SLACK * lease.groups * recipe.group_size
         prompt, output = recipe.max_prompt_tokens, recipe.sampling.max_new_tokens
         decoded = (1 << 20) + rows * (512 + 4 * prompt + 8 * output + 258 * -(-output // 32))

@@ -6,6 +6,7 @@ if it does so twice, and only if this machine had that memory to give.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from protocol.identifiers import Digest, digest
 from protocol.verdicts import ReasonCode
 from rollouts.checks import CheckResult
 from rollouts.checks.reading import passed, reason_of, refused
@@ -59,11 +61,14 @@ class LimitedReader:
         self._sandboxes = sandboxes
         self._most = most
 
-    def read(self, path: Path, *, lease: ReadLimits) -> tuple[RolloutFile, CheckResult] | CheckResult | NotJudged:
+    def read(
+        self, path: Path, *, sha256: Digest, lease: ReadLimits
+    ) -> tuple[RolloutFile, CheckResult] | CheckResult | NotJudged:
         """Reads a file.
 
         Args:
             path: Where it is.
+            sha256: What was submitted. Nobody is accused of other bytes, however they came to stand here.
             lease: The most that an honest file of this slot can be. Beyond it a file is forged; within it, but beyond
                 what this machine takes, it is not judged here.
 
@@ -72,8 +77,6 @@ class LimitedReader:
         """
         try:
             size = path.stat().st_size
-            if size > lease.file_bytes:
-                return refused(ReasonCode.FORMAT_TOO_LARGE, f"{size} bytes, more than {lease.file_bytes}", size=size)
             if size > self._most.file_bytes:
                 return _too_large_here(f"the file has {size} bytes, and {self._most.file_bytes} are read here")
             content = path.read_bytes()
@@ -81,6 +84,11 @@ class LimitedReader:
             return NotJudged(code="disk-trouble", why=f"the file can't be read here: {error}", retryable=True)
         except MemoryError:
             return _no_memory(f"the file has {path.stat().st_size} bytes")
+        if digest(hashlib.sha256(content).digest()) != sha256:
+            why = f"the file here has {len(content)} bytes, and not the hash {sha256} with which it was fetched"
+            return NotJudged(code="file-changed", why=why, retryable=True, hint="is the disk broken, or full?")
+        if size > lease.file_bytes:
+            return refused(ReasonCode.FORMAT_TOO_LARGE, f"{size} bytes, more than {lease.file_bytes}", size=size)
         return self._decode(content, lease)
 
     def _decode(self, content: bytes, lease: ReadLimits) -> tuple[RolloutFile, CheckResult] | CheckResult | NotJudged:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from rollouts.checks import CheckedVersion
 from rollouts.engines.interface import Dtype
 from rollouts.samples import RolloutFile
 from rollouts.sandbox import Sandboxes
-from rollouts.schema import write_rollouts
+from rollouts.schema import ReadLimits, write_rollouts
 from tests.rollouts.made import BEACON, GROUPS, INDEX, NODE, RUN, STEP, as_version, facts_of, make
 from tests.rollouts.tiny import tiny_folder
 from validator.examination.interface import Conclusion, NotJudged, RowDraw
@@ -62,7 +63,9 @@ def shelf() -> Shelf:
     return Shelf(torch.device("cpu"), budget=1 << 30)
 
 
-def facts(version: CheckedVersion, file: RolloutFile, *, beacons: tuple[Digest, ...] = (BEACON,)) -> WorkFacts:
+def facts(
+    version: CheckedVersion, file: RolloutFile, *, path: Path, beacons: tuple[Digest, ...] = (BEACON,)
+) -> WorkFacts:
     """The submission of an honest node that was leased the slot."""
     lease = Lease(
         pool_id=1,
@@ -85,7 +88,7 @@ def facts(version: CheckedVersion, file: RolloutFile, *, beacons: tuple[Digest, 
         index=INDEX,
         version=7,
         checkpoint=version.digest,
-        sha256=ZERO_DIGEST,
+        sha256=digest(hashlib.sha256(path.read_bytes()).digest()),
         units=file.units,
         block=9,
         transaction=ZERO_DIGEST,
@@ -124,7 +127,8 @@ class Bench:
             write_rollouts(path, file)
         told = of if isinstance(file, bytes) else file
         assert told is not None
-        order = Order(facts=change(facts(self.version, told)), file=path, folder=self.version.folder, draw=draw)
+        submitted = change(facts(self.version, told, path=path))
+        order = Order(facts=submitted, file=path, folder=self.version.folder, draw=draw)
 
         def is_copy(fingerprint: Digest) -> bool:
             self.asked.append(fingerprint)
@@ -144,13 +148,15 @@ def bench(tmp_path: Path, version: CheckedVersion, reader: LimitedReader, shelf:
     return Bench(procedure_of(reader, shelf), version, tmp_path, [])
 
 
-def procedure_of(reader: LimitedReader, shelf: Shelf, *, dtype: Dtype | None = None) -> Procedure:
+def procedure_of(
+    reader: LimitedReader, shelf: Shelf, *, dtype: Dtype | None = None, most: ReadLimits = MOST
+) -> Procedure:
     """As an examiner process has it."""
     return Procedure(
         reader=reader,
         shelf=shelf,
         calibration=RolloutCalibration.shipped(),
-        most=MOST,
+        most=most,
         dtype=dtype,
         margin=SLASH_MARGIN,
     )

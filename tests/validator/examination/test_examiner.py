@@ -48,7 +48,7 @@ async def examiner(settings: ExaminerSettings) -> AsyncIterator[LocalExaminer]:
 @pytest.fixture
 def examination(version: CheckedVersion, honest: RolloutFile, tmp_path: Path) -> Examination:
     write_rollouts(tmp_path / "file", honest)
-    told = facts(version, honest)
+    told = facts(version, honest, path=tmp_path / "file")
     return Examination(facts=told, file=tmp_path / "file", checkpoint=checkpoint(version), draw=ALL)
 
 

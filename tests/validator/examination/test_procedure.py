@@ -16,6 +16,8 @@ from protocol.wire.audits import AuditFile, CheckState
 from rollouts.checks import CheckedVersion
 from rollouts.engines.interface import Dtype
 from rollouts.samples import RolloutFile
+from rollouts.sandbox import Sandboxes
+from rollouts.schema import ReadLimits
 from tests.rollouts.checks.test_cheats import changed_weights
 from tests.rollouts.made import BEACON, facts_of, make, with_row, with_rows
 from tests.validator.examination.conftest import OTHER_BEACON, Bench, facts, procedure_of, without_lease
@@ -182,6 +184,16 @@ def test_work_without_a_lease_is_never_accepted_and_forged_if_it_says_so_itself(
     assert bench.conclude(lied, change=without_lease).outcome is Outcome.FORGED
 
 
+def test_work_without_a_lease_that_is_too_large_for_this_machine_is_not_forged_by_that(
+    bench: Bench, honest: RolloutFile, sandboxes: Sandboxes, shelf: Shelf
+) -> None:
+    small = ReadLimits(rows=len(honest.samples) - 1)
+    bench.procedure = procedure_of(LimitedReader(sandboxes, most=small), shelf, most=small)
+    found = bench.examine(honest, change=without_lease)
+    assert isinstance(found, NotJudged), found
+    assert found.code == "too-large-here"
+
+
 def test_weights_beyond_the_budget_and_broken_folders_are_ours(
     bench: Bench, version: CheckedVersion, reader: LimitedReader, honest: RolloutFile, tmp_path: Path
 ) -> None:
@@ -238,7 +250,7 @@ def test_a_slow_machine_may_have_found_less_where_checks_have_limits(
 
 
 def test_a_conclusion_fits_an_audit_file_to_the_last_figure(bench: Bench, honest: RolloutFile) -> None:
-    found, told = bench.conclude(honest), facts(bench.version, honest).work
+    found, told = bench.conclude(honest), facts(bench.version, honest, path=bench.folder / "file.parquet").work
     written = AuditFile(
         pool_id=1, key=told.key, validator=told.node, judged_at_ms=1, muster="1", outcome=found.outcome,
         reason=int(found.reason), words=found.words, node=told.node, run=told.run, step=told.step, index=told.index,

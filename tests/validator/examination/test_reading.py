@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from protocol.identifiers import ZERO_DIGEST, Digest, digest
 from protocol.verdicts import ReasonCode
 from rollouts.checks import CheckResult
 from rollouts.flat import pack
@@ -28,16 +30,21 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "file.parquet"
 
 
+def submitted(path: Path) -> Digest:
+    """The hash of what is there."""
+    return digest(hashlib.sha256(path.read_bytes()).digest()) if path.exists() else ZERO_DIGEST
+
+
 def refused(reader: LimitedReader, path: Path, lease: ReadLimits = LEASE) -> ReasonCode:
     """Why the file is none."""
-    found = reader.read(path, lease=lease)
+    found = reader.read(path, sha256=submitted(path), lease=lease)
     assert isinstance(found, CheckResult), found
     return found.findings[0].reason
 
 
 def test_an_honest_file_comes_back_as_it_was(reader: LimitedReader, honest: RolloutFile, path: Path) -> None:
     write_rollouts(path, honest)
-    found = reader.read(path, lease=LEASE)
+    found = reader.read(path, sha256=submitted(path), lease=LEASE)
     assert isinstance(found, tuple)
     file, result = found
     assert file.header == honest.header
@@ -105,7 +112,7 @@ def test_cut_files_are_forged(reader: LimitedReader, honest: RolloutFile, path: 
     assert refused(reader, path) is ReasonCode.FORMAT_UNREADABLE
 
 
-def test_more_bytes_than_any_honest_file_has_are_not_even_read(reader: LimitedReader, path: Path) -> None:
+def test_more_bytes_than_any_honest_file_has_are_not_even_decoded(reader: LimitedReader, path: Path) -> None:
     path.write_bytes(bytes(LEASE.file_bytes + 1))
     assert refused(reader, path) is ReasonCode.FORMAT_TOO_LARGE
 
@@ -127,7 +134,7 @@ def test_a_bomb_ends_its_decoder_and_nothing_else(
     assert path.stat().st_size < LEASE.file_bytes
     assert refused(reader, path) is ReasonCode.FORMAT_TOO_LARGE
     write_rollouts(path, honest)
-    assert isinstance(reader.read(path, lease=LEASE), tuple)
+    assert isinstance(reader.read(path, sha256=submitted(path), lease=LEASE), tuple)
 
 
 def test_what_a_lease_allows_and_this_machine_does_not_take_is_not_judged(
@@ -135,15 +142,27 @@ def test_what_a_lease_allows_and_this_machine_does_not_take_is_not_judged(
 ) -> None:
     write_rollouts(path, honest)
     for most in (ReadLimits(file_bytes=100), ReadLimits(rows=3), ReadLimits(tokens=3)):
-        found = LimitedReader(sandboxes, most=most).read(path, lease=LEASE)
+        found = LimitedReader(sandboxes, most=most).read(path, sha256=submitted(path), lease=LEASE)
         assert isinstance(found, NotJudged)
         assert (found.code, found.retryable) == ("too-large-here", False)
 
 
 def test_a_file_that_the_disk_does_not_give_is_nobody_s_guilt(reader: LimitedReader, path: Path) -> None:
-    found = reader.read(path, lease=LEASE)
+    found = reader.read(path, sha256=submitted(path), lease=LEASE)
     assert isinstance(found, NotJudged)
     assert (found.code, found.retryable) == ("disk-trouble", True)
+
+
+def test_other_bytes_than_were_fetched_are_nobody_s_guilt(
+    reader: LimitedReader, honest: RolloutFile, path: Path
+) -> None:
+    write_rollouts(path, honest)
+    before, content = submitted(path), path.read_bytes()
+    for now in (content[:-1], b"", bytes(LEASE.file_bytes + 1)):  # cut, emptied, or another one's
+        path.write_bytes(now)
+        found = reader.read(path, sha256=before, lease=LEASE)
+        assert isinstance(found, NotJudged)
+        assert (found.code, found.retryable) == ("file-changed", True)
 
 
 def ended(ending: Ending, *, code: int = 0, cpu: float = 0.0, answer: bytes = b"") -> Outcome:
@@ -187,7 +206,7 @@ def test_a_decoder_s_end_accuses_nobody_unless_it_says_so_twice(
     outcomes: tuple[Outcome, ...], said: ReasonCode | str, path: Path
 ) -> None:
     path.write_bytes(b"x")
-    found = LimitedReader(Scripted(*outcomes), most=ReadLimits()).read(path, lease=LEASE)  # type: ignore[arg-type]  # the one method that is used
+    found = LimitedReader(Scripted(*outcomes), most=ReadLimits()).read(path, sha256=submitted(path), lease=LEASE)  # type: ignore[arg-type]  # the one method that is used
     if isinstance(said, ReasonCode):
         assert isinstance(found, CheckResult)
         assert found.findings[0].reason is said
@@ -199,5 +218,5 @@ def test_a_decoder_s_end_accuses_nobody_unless_it_says_so_twice(
 def test_a_crash_that_does_not_repeat_is_forgotten(honest: RolloutFile, path: Path) -> None:
     path.write_bytes(b"x")
     sandboxes = Scripted(CRASH, ended(Ending.EXITED, answer=FILE + pack(honest)))
-    found = LimitedReader(sandboxes, most=ReadLimits()).read(path, lease=LEASE)  # type: ignore[arg-type]  # as above
+    found = LimitedReader(sandboxes, most=ReadLimits()).read(path, sha256=submitted(path), lease=LEASE)  # type: ignore[arg-type]  # as above
     assert isinstance(found, tuple)
