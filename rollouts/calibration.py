@@ -24,11 +24,19 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+SPARE = 3
+"""Mismatches of a file beside its share, where honest files have any. Each at most `largest` apart, they steer
+little."""
+
+
 class SamplingLimits(_Part):
-    """The most that replay may show. A file may always have one mismatch more than its share: short files have few."""
+    """The most that replay may show."""
 
     mismatch_share: Annotated[float, Field(ge=0, le=1)]
     """Of all tokens of a file."""
+    spare: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Mismatches that any file may have beside its share, if it may have any: short files have few tokens, and a share
+    of them is less than the two or three that chance puts into one of a hundred."""
     largest: _Limit
     """One token's deviation, in scaled logits."""
     largest_sum: _Limit
@@ -36,7 +44,7 @@ class SamplingLimits(_Part):
 
     def mismatches(self, tokens: int) -> int:
         """How many of a file's tokens may differ."""
-        return math.floor(self.mismatch_share * tokens) + (1 if self.mismatch_share else 0)
+        return math.floor(self.mismatch_share * tokens) + (self.spare if self.mismatch_share else 0)
 
     @classmethod
     def around(cls, honest: list[Replay], *, headroom: float) -> Self:
@@ -44,6 +52,7 @@ class SamplingLimits(_Part):
         floor = FLOAT32_SAMPLING
         return cls(
             mismatch_share=min(1.0, max(floor.mismatch_share, headroom * max(one.mismatch_share for one in honest))),
+            spare=SPARE if any(one.mismatches for one in honest) else floor.spare,
             largest=max(floor.largest, headroom * max(one.largest for one in honest)),
             largest_sum=max(floor.largest_sum, headroom * max(one.largest_sum for one in honest)),
         )
@@ -52,6 +61,7 @@ class SamplingLimits(_Part):
         """The same limits, `factor` times as wide."""
         return type(self)(
             mismatch_share=min(1.0, factor * self.mismatch_share),
+            spare=math.ceil(factor * self.spare),
             largest=factor * self.largest,
             largest_sum=factor * self.largest_sum,
         )

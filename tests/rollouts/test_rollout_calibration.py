@@ -47,6 +47,7 @@ def test_limits_are_the_worst_of_honest_files_times_the_headroom() -> None:
     ]
     limits = SamplingLimits.around(honest, headroom=2.0)
     assert (limits.mismatch_share, limits.largest, limits.largest_sum) == (0.04, 1.0, 1.8)
+    assert (limits.mismatches(25), limits.widened(2).mismatches(25)) == (1 + 3, 2 + 6), "a short file has some to spare"
 
 
 def test_no_measurement_goes_below_what_float32_is_allowed() -> None:
