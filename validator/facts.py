@@ -99,7 +99,8 @@ class FactFinder:
         """
         lease, blocks = await asyncio.gather(self._lease(work), self._beacon_blocks(work, hinted_beacon_block))
         beacons = tuple([(block, await self._hash(block)) for block in blocks])
-        return WorkFacts(work=work, lease=lease, beacons=beacons)
+        named = hinted_beacon_block is not None and blocks[0] == hinted_beacon_block
+        return WorkFacts(work=work, lease=lease, beacons=beacons, named=named)
 
     def forget(self) -> None:
         """Forgets everything: the chain was reorganised."""
@@ -148,15 +149,16 @@ class FactFinder:
     # The beacon
 
     async def _beacon_blocks(self, work: SubmittedWork, hinted: int | None) -> list[int]:
-        """The later of announcement and joining, for each pair of them that can be meant; the newest first."""
+        """The later of announcement and joining, for each pair of them that can be meant.
+
+        The newest first, but for the one that the orchestrator names.
+        """
         announced, joined = await self._announcements(work), await self._joinings(work)
         if not announced or not joined:
             missing = "its version was not announced" if not announced else "its node never joined"
             raise UnknownCheckpoint(f"work {work.key} is on the ledger, and {missing} before block {work.block}")
         possible = {max(one, other) for one in announced for other in joined}
-        if hinted in possible:
-            return [hinted]
-        return sorted(possible, reverse=True)[:MOST_BEACONS]
+        return sorted(possible, key=lambda block: (block == hinted, block), reverse=True)[:MOST_BEACONS]
 
     async def _announcements(self, work: SubmittedWork) -> list[int]:
         """More than one if an attempt was announced again with the same digest."""

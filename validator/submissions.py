@@ -70,9 +70,12 @@ class WorkFacts:
         lease: The one that it was submitted under, signed by the pool's orchestrator; None if the transaction went
             through another contract, so that only what `work` says is known.
         beacons: Hashes of the blocks that the slot's seed may stand on, the likeliest first, each with its number. One,
-            except where the orchestrator has forgotten which of the node's joinings counted.
+            where the node joined once; else one for each of its joinings that may have counted.
+        named: Whether the first of them is the one that the orchestrator names, and it alone is paid for: else a node
+            could choose. But it is only the orchestrator's word, so nobody is slashed by it.
     """
 
     work: SubmittedWork
     lease: Lease | None
     beacons: tuple[tuple[int, Digest], ...]
+    named: bool = False

@@ -90,7 +90,7 @@ class HeldPolicy:
         Raises:
             BadVersionFolder: One was.
         """
-        if _stamp(self.folder) != self.stamp:
+        if stamp_of(self.folder) != self.stamp:
             raise BadVersionFolder(
                 f"{self.folder} changed under the engine", hint="let nothing else write to the shared volume"
             )
@@ -139,7 +139,7 @@ class PolicyStore:
                 while not _is_here(folder):  # fetched by us, and removed by nobody before we hold it again
                     await self._bring(run, checkpoint, folder, descriptor)
                     await self._take(descriptor, fcntl.LOCK_SH)
-                stamp = _stamp(folder)
+                stamp = stamp_of(folder)
                 damage = await asyncio.to_thread(_damage, folder, digest)
                 if damage is None:
                     break
@@ -247,7 +247,7 @@ def _damage(folder: Path, wanted: Digest) -> str | None:
     return None if found == wanted else f"has the digest {found}"
 
 
-def _stamp(folder: Path) -> Stamp:
+def stamp_of(folder: Path) -> Stamp:
     """What tells that a file was replaced or written to since. The second time can't be set, not even by its owner."""
     facts = []
     for path in sorted(folder.rglob("*")):

@@ -69,6 +69,15 @@ def forged(result: CheckResult, *, copy: bool = False) -> Verdict:
     )
 
 
+def other_joining(result: CheckResult) -> Verdict:
+    """The seed of another of the node's joinings draws the file than that of the one which the orchestrator names."""
+    words = (
+        f"{result.check}: {_first(result)}; the seed of another joining of this node does, and only the orchestrator's "
+        "word says which one counts, so it is not paid, and costs nothing more"
+    )
+    return Verdict(outcome=Outcome.REJECTED, reason=result.findings[0].reason, words=words)
+
+
 def rewards_differ(result: CheckResult, *, rows: int, environment: str, copy: bool = False) -> Verdict:
     """Scored again and again, rows have other rewards."""
     verdict = forged(result, copy=copy)

@@ -19,7 +19,15 @@ from rollouts.samples import RolloutFile
 from rollouts.schema import ReadLimits
 from rollouts.verify import limits_of
 from validator.audit.draw import draw_rows
-from validator.examination.conclusion import Prefilled, Verdict, accepted, forged, rewards_differ, statistical
+from validator.examination.conclusion import (
+    Prefilled,
+    Verdict,
+    accepted,
+    forged,
+    other_joining,
+    rewards_differ,
+    statistical,
+)
 from validator.examination.interface import Conclusion, NotJudged
 from validator.examination.orders import Order
 from validator.examination.prefilling import Prefill
@@ -134,7 +142,11 @@ class Procedure:
                 continue
             result = check.judge(case)
             if check.name == "seeds":
+                named = result
                 case, result, record.beacon_block = _fitting(check, cases, result, order.facts)
+                if case is not cases[0] and order.facts.named:
+                    record.results.append(named)
+                    return case, other_joining(named)
             record.results.append(result)
             if result.state is State.FAILED:
                 return case, forged(result)

@@ -16,7 +16,7 @@ from protocol.errors import MusterError
 from protocol.identifiers import Digest
 from protocol.wire.runs import CheckpointRef
 from rollouts.errors import BadVersionFolder
-from rollouts.task.policies import HeldPolicy, PolicyStore
+from rollouts.task.policies import HeldPolicy, PolicyStore, Stamp, stamp_of
 
 _log = structlog.get_logger(__name__)
 
@@ -42,7 +42,7 @@ class Versions:
         self._keep = keep
         self._held: OrderedDict[Digest, _Held] = OrderedDict()
         self._locks: defaultdict[Digest, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._local: dict[Digest, Path] = {}
+        self._local: dict[Digest, tuple[Path, Stamp]] = {}
 
     @asynccontextmanager
     async def folder(self, run: Digest, checkpoint: CheckpointRef) -> AsyncIterator[Path]:
@@ -96,12 +96,17 @@ class Versions:
             self._held.pop(digest).policy.release()
 
     async def _find_local(self, checkpoint: CheckpointRef) -> Path | None:
-        if self._policies is None or checkpoint.digest in self._local:
-            return self._local.get(checkpoint.digest)
+        if self._policies is None:
+            return None
+        known = self._local.pop(checkpoint.digest, None)
+        if known is not None and await asyncio.to_thread(stamp_of, known[0]) == known[1]:
+            self._local[checkpoint.digest] = known
+            return known[0]
         for name in (checkpoint.digest, str(checkpoint.version)):
             folder = self._policies / name
+            stamp = await asyncio.to_thread(stamp_of, folder)
             if await asyncio.to_thread(_is_version, folder, checkpoint.digest):
-                self._local[checkpoint.digest] = folder
+                self._local[checkpoint.digest] = folder, stamp
                 return folder
         return None
 

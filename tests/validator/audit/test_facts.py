@@ -114,13 +114,14 @@ async def test_of_several_joinings_the_orchestrator_names_one_that_is_possible(w
     work = await submitted(world, index=1)
     for hint, expected in [
         (None, [joined, announcement]),  # forgotten: both may be meant, the newest first
-        (announcement, [announcement]),
-        (joined, [joined]),
+        (announcement, [announcement, joined]),  # named, and the other one slashes nobody
+        (joined, [joined, announcement]),
         (joined + 1, [joined, announcement]),  # impossible: not believed
         (1, [joined, announcement]),
     ]:
         facts = await finder.facts(work, hinted_beacon_block=hint)
         assert [block for block, _ in facts.beacons] == expected
+        assert facts.named is (hint in {announcement, joined})
     # A joining from after a submission is never its beacon.
     assert [block for block, _ in (await finder.facts(first, hinted_beacon_block=joined)).beacons] == [announcement]
 
@@ -133,7 +134,7 @@ async def test_a_digest_that_was_announced_again_may_stand_on_either_block(world
     two = await announced(world, attempt=1)
     work = await submitted(world, index=1)
     assert [block for block, _ in (await finder.facts(work)).beacons] == [two, one]
-    assert [block for block, _ in (await finder.facts(work, hinted_beacon_block=two)).beacons] == [two]
+    assert [block for block, _ in (await finder.facts(work, hinted_beacon_block=one)).beacons] == [one, two]
 
 
 async def test_what_the_ledger_does_not_hold_is_said_and_is_nobodys_guilt(world: World) -> None:

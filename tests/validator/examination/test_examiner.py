@@ -184,6 +184,24 @@ async def test_a_version_is_fetched_once_and_held_while_it_is_used(
     assert folder_files(again) == folder_files(version.folder)
 
 
+async def test_a_version_of_ours_that_is_changed_on_disk_is_noticed_before_anybody_is_judged_by_it(
+    settings: ExaminerSettings, version: CheckedVersion, examination: Examination, tmp_path: Path
+) -> None:
+    shutil.copytree(version.folder, tmp_path / "policies" / "7")
+    told = replace(settings, home=tmp_path / "home", policies=tmp_path / "policies")
+    examiner = LocalExaminer(told, clock=SystemClock())
+    folder = await _folder(examiner, examination)
+    assert await _folder(examiner, examination) == folder == tmp_path / "policies" / "7"
+    [weights] = folder.glob("*.safetensors")
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    found = await examiner.examine(examination, is_copy=natural)
+    assert isinstance(found, NotJudged)
+    assert (found.code, found.retryable) == ("no-policy", True)
+    weights.write_bytes(content)
+    assert await _folder(examiner, examination) == folder
+
+
 async def _folder(examiner: LocalExaminer, examination: Examination) -> Path:
     async with examiner._folder(examination) as folder:
         return folder

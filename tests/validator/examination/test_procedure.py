@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from protocol.identifiers import digest
+from protocol.identifiers import Digest, digest
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import AuditFile, CheckState
 from rollouts.checks import CheckedVersion
@@ -25,6 +25,7 @@ from validator.audit.draw import draw_rows
 from validator.examination.interface import NotJudged, RowDraw
 from validator.examination.reading import LimitedReader
 from validator.examination.shelf import Shelf
+from validator.submissions import WorkFacts
 
 
 def test_an_honest_file_is_accepted_with_every_check_and_row_on_record(bench: Bench, honest: RolloutFile) -> None:
@@ -138,6 +139,23 @@ def test_of_several_possible_beacons_the_one_that_draws_the_file_counts(bench: B
     assert (found.outcome, found.beacon_block) == (Outcome.ACCEPTED, 4)
     found = bench.conclude(honest, change=lambda told: replace(told, beacons=((8, OTHER_BEACON),)))
     assert (found.outcome, found.reason, found.beacon_block) == (Outcome.FORGED, ReasonCode.SEED_PROMPTS, None)
+
+
+def test_a_beacon_that_the_orchestrator_does_not_name_is_not_paid_and_slashes_nobody(
+    bench: Bench, honest: RolloutFile
+) -> None:
+    def told(*beacons: tuple[int, Digest]) -> Callable[[WorkFacts], WorkFacts]:
+        return lambda facts: replace(facts, beacons=beacons, named=True)
+
+    found = bench.conclude(honest, change=told((8, OTHER_BEACON), (4, BEACON)))
+    assert (found.outcome, found.reason, found.beacon_block) == (Outcome.REJECTED, ReasonCode.SEED_PROMPTS, 4)
+    assert next(one for one in found.checks if one.name == "seeds").state is CheckState.FAILED
+    assert "only the orchestrator's word" in found.words
+    found = bench.conclude(honest, change=told((4, BEACON), (8, OTHER_BEACON)))
+    assert (found.outcome, found.beacon_block) == (Outcome.ACCEPTED, 4)
+    elsewhere = digest(b"\2" * 32)
+    found = bench.conclude(honest, change=told((8, OTHER_BEACON), (4, elsewhere)))
+    assert found.outcome is Outcome.FORGED, "no joining of the node draws it"
 
 
 def test_between_limits_and_margin_work_is_not_paid_and_costs_nothing_more(bench: Bench, honest: RolloutFile) -> None:
