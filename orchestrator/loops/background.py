@@ -24,6 +24,8 @@ from orchestrator.store.runs import LOOP as RUN_LOOP
 from protocol.clients.discovery import DiscoveryClient
 from protocol.loops import BackgroundLoops
 
+RELAYER_LANES = 2
+"""Rounds of the relayer at a time: while one waits for its block, the next one carries what came in meanwhile."""
 WEBHOOKS_EVERY = timedelta(seconds=1)
 GAUGES_EVERY = timedelta(seconds=5)
 
@@ -80,12 +82,10 @@ def add_loops(
     loops.add("webhooks", postman.round, every=WEBHOOKS_EVERY)
     if run_ledger is not None:
         relayer = Relayer(parts.relay.store, ledger=run_ledger, lease=lease("relayer"), clock=parts.clock)
-        loops.add(
-            "relayer",
-            patient("relayer", relayer.round),
-            every=timedelta(seconds=settings.relay_every_s),
-            woken=parts.relay.news,
-        )
+        for number in range(1, RELAYER_LANES + 1):
+            name = f"relayer-{number}"
+            every = timedelta(seconds=settings.relay_every_s)
+            loops.add(name, patient(name, relayer.round), every=every, woken=parts.relay.news)
     if parts.run is not None and parts.run_owner is not None:
         run = RunSync(parts.run, parts.run_owner, relay=parts.relay.store, lease=lease(RUN_LOOP), clock=parts.clock)
         loops.add("run", patient("run", run.round), every=timedelta(seconds=settings.ledger_every_s))

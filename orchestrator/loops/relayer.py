@@ -49,7 +49,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Relayer:
-    """One batch of each kind.
+    """One batch of each kind. Several rounds may be under way: what one has taken, the others leave.
 
     Args:
         store: The queue.
@@ -63,6 +63,7 @@ class Relayer:
         self._ledger = ledger
         self._lease = lease
         self._clock = clock
+        self._taking = asyncio.Lock()
 
     async def round(self) -> int:
         """Carries what is due; returns how much it was.

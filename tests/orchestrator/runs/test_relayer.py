@@ -297,6 +297,31 @@ async def test_a_transaction_that_takes_long_keeps_the_loops_lease(make_run: Mak
     assert first.chain.batches == [1]
 
 
+async def test_what_comes_in_while_a_transaction_waits_for_its_block_is_carried_beside_it(run: RunUnderTest) -> None:
+    await run.sync.round()
+    await run.publish(0)
+    key, grant = await leased(run)
+    await run.hand_in(key, run.signed(key, grant))
+    mined, taken, carry = asyncio.Event(), asyncio.Event(), run.chain.carry
+
+    async def slowly(works: Any) -> Any:
+        taken.set()
+        await mined.wait()
+        return await carry(works)
+
+    run.chain.carry = slowly
+    first = asyncio.create_task(run.relayer.round())
+    await taken.wait()
+    assert await run.relayer.round() == 0, "what is under way is not carried twice"
+    run.chain.carry = carry
+    another = await run.lease(key)
+    await run.hand_in(key, run.signed(key, another, file=2))
+    assert await run.relayer.round() == 1
+    mined.set()
+    assert await first == 1
+    assert run.chain.batches == [1, 1]
+
+
 # Joins
 
 
