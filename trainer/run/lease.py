@@ -49,6 +49,8 @@ class RunLease:
         self._patience = patience
         self._holder = ""
         self._keeping: asyncio.Task[None] | None = None
+        self._asking = asyncio.Lock()
+        """One request at a time: after the first answer to a lease that ran out, the same words are another's."""
         self.value = ""
         """What the trainer's requests carry."""
         self.lost: AnotherTrainer | None = None
@@ -96,6 +98,16 @@ class RunLease:
         self.check()
         return await put(self.value)
 
+    async def confirm(self) -> None:
+        """Returns if the run is ours at this moment, by the orchestrator's word.
+
+        Raises:
+            AnotherTrainer: It is not.
+        """
+        self.check()
+        await self._hold()
+        self.check()
+
     def check(self) -> None:
         """Returns if the run is still ours, as far as is known.
 
@@ -114,13 +126,14 @@ class RunLease:
                 _log.warning("lease-not-renewed", why=error.detail)
 
     async def _hold(self) -> None:
-        wish = TrainerWish(holder=self._holder, lease=self.value, life_ms=int(LIFE.total_seconds() * 1000))
-        try:
-            self.value = (await self._client.hold_trainer_lease(wish)).lease
-        except Conflict as error:
-            if error.code != _FENCED:
-                raise
-            self.lost = AnotherTrainer(error.detail)
+        async with self._asking:
+            wish = TrainerWish(holder=self._holder, lease=self.value, life_ms=int(LIFE.total_seconds() * 1000))
+            try:
+                self.value = (await self._client.hold_trainer_lease(wish)).lease
+            except Conflict as error:
+                if error.code != _FENCED:
+                    raise
+                self.lost = AnotherTrainer(error.detail)
 
     def _own_name(self) -> str:
         path = self._folder / _HOLDER_FILE

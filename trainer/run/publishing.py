@@ -117,13 +117,15 @@ class Publisher:
         """Has the ledger name a version; does nothing twice.
 
         Raises:
-            AnotherTrainer: It names another digest for it, or a newer version.
+            AnotherTrainer: It names another digest for it, or a newer version; or the run is not ours any more: the
+                ledger takes the publisher's word from whoever comes first, and can't take it back.
         """
         digest = self._written[version]
 
         async def announce() -> None:
             latest = await self._ledger.checkpoints.latest(self._pool_id, self._run)
             if latest is None or latest.version < version:
+                await self._lease.confirm()
                 try:
                     await self._ledger.checkpoints.announce(
                         pool_id=self._pool_id, run=self._run, version=version, attempt=0, digest=digest

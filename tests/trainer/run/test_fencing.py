@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import cast
 
 import pytest
 
+from protocol.clients.orchestrator import OrchestratorClient
+from protocol.clock import TurnedClock
+from protocol.errors import Conflict
 from protocol.identifiers import run_id
+from protocol.wire.runs import TrainerLease, TrainerWish
 from tests.ledger.client.conftest import POOL
 from tests.orchestrator.runs.edge import RUN, sha
 from tests.trainer.run.world import TrainedPool, until
 from trainer.errors import AnotherTrainer
+from trainer.run.lease import RunLease
+from trainer.run.patience import Patience
 
 
 async def test_a_second_trainer_is_refused_until_the_first_has_ended(pool: TrainedPool) -> None:
@@ -39,3 +48,38 @@ async def test_a_trainer_that_was_fenced_says_nothing_more_and_stops(pool: Train
         with pytest.raises(AnotherTrainer):
             await first
     assert pool.progress("step") == []
+
+
+class _Leases:
+    """The orchestrator's script `run_trainer.lua`, with a network before it."""
+
+    def __init__(self) -> None:
+        self.current, self.given = "", 0
+
+    async def hold_trainer_lease(self, wish: TrainerWish) -> TrainerLease:
+        await asyncio.sleep(0)
+        if not self.current or self.current != wish.lease:
+            if self.current and (wish.lease or not self.current.startswith(wish.holder)):
+                raise Conflict("another trainer works on this run", code="trainer-fenced")
+            self.given += 1
+            self.current = f"{wish.holder}#{self.given}"
+        await asyncio.sleep(0)
+        return TrainerLease(lease=self.current, life_ms=wish.life_ms)
+
+
+async def test_a_trainer_whose_lease_ran_out_does_not_fence_itself_by_asking_twice_at_once(tmp_path: Path) -> None:
+    leases, clock = _Leases(), TurnedClock()
+    patience = Patience(clock=clock, longest=timedelta(minutes=1))
+    lease = RunLease(cast("OrchestratorClient", leases), folder=tmp_path, clock=clock, patience=patience)
+    await lease.take()
+
+    async def put(value: str) -> str:
+        await asyncio.sleep(0)
+        if value != leases.current:
+            raise Conflict("this lease ran out", code="trainer-fenced")
+        return value
+
+    leases.current = ""  # the orchestrator lost its Redis
+    said = await asyncio.gather(lease.say(put), lease.say(put), lease.confirm())
+    assert said[0] == said[1] == leases.current
+    await lease.give_up()
