@@ -35,6 +35,22 @@ def write_whole(path: Path, data: bytes) -> None:
             partial.unlink(missing_ok=True)
 
 
+def sync_names(folder: Path, *, within: Path) -> None:
+    """Has the names of a folder's files on the disk, and its own up to a folder that is there for sure.
+
+    Raises:
+        NotWritten: The disk refuses.
+    """
+    with _told(folder):
+        if not folder.exists():
+            return
+        while True:
+            _sync(folder)
+            if folder in {within, folder.parent}:
+                return
+            folder = folder.parent
+
+
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
     """Gives a folder to write into, which becomes `folder` when the block ends without an error.

@@ -208,7 +208,11 @@ async def _prepare(
     run, journal = run_id(settings.run), Journal(settings.state)
     about = {"run": run, "pool": str(settings.pool_id), "base": base.digest, "seed": str(settings.seed)}
     rules = FileRules(
-        run=run, recipe=base.recipe, vocabulary=base.facts.vocabulary, most_bytes=settings.most_file_bytes
+        run=run,
+        recipe=base.recipe,
+        vocabulary=base.facts.vocabulary,
+        context=base.facts.context,
+        most_bytes=settings.most_file_bytes,
     )
     recorded = await asyncio.to_thread(journal.read)
     state = await asyncio.to_thread(
@@ -249,6 +253,8 @@ async def _prepare(
             policy=publisher.digest,
             max_staleness=settings.knobs.max_staleness,
             at_once=settings.downloads,
+            clock=clock,
+            patience=settings.patience,
         )
 
     parts = RunParts(

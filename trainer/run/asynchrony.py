@@ -155,6 +155,7 @@ def next_move(
     wanted: int,
     useful: int,
     coming: int,
+    held_up: int = 0,
     share: float,
     max_rounds: int,
     lingered: bool,
@@ -166,6 +167,8 @@ def next_move(
         wanted: Groups with signal that make a batch.
         useful: Groups with signal that are here.
         coming: Accepted groups that are not here yet and may still be.
+        held_up: Accepted groups that chain or store can't give now. More is asked for without them, and the step does
+            not end without them: who is down has not refused.
         share: Of the groups that come, how many are expected to have signal; in (0, 1].
         max_rounds: So often the demand may be raised.
         lingered: Whether what is still under way was waited for long enough.
@@ -175,7 +178,7 @@ def next_move(
         return Decision(Move.WAIT if outstanding and not lingered else Move.FULL)
     missing = wanted - useful
     if now.closed or now.rounds >= max_rounds:
-        left = outstanding + (0 if now.closed else now.need)
+        left = outstanding + held_up + (0 if now.closed else now.need)
         return Decision(Move.WAIT if left else Move.FULL)
     underway = now.underway + coming
     if underway >= missing:

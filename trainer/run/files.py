@@ -44,12 +44,14 @@ class FileRules:
         run: The run's id.
         recipe: Of the base: environment, sampling and group size are those of every version.
         vocabulary: Tokens are below it.
+        context: The most tokens of prompt and answer together.
         most_bytes: Of a file.
     """
 
     run: Digest
     recipe: Recipe
     vocabulary: int
+    context: int
     most_bytes: int
 
     def limits(self, groups: int) -> ReadLimits:
@@ -168,6 +170,9 @@ def _check_tokens(row: int, sample: Sample, rules: FileRules) -> None:
     recipe = rules.recipe
     if not 1 <= len(sample.output_tokens) <= recipe.sampling.max_new_tokens or len(sample.prompt_tokens) < 1:
         raise UnusableFile(f"row {row} has {len(sample.output_tokens)} output tokens", code="rows")
+    longest = min(rules.context - len(sample.output_tokens), recipe.max_prompt_tokens)
+    if len(sample.prompt_tokens) > longest:  # no row of the learner would hold it
+        raise UnusableFile(f"row {row} has {len(sample.prompt_tokens)} prompt tokens, beyond {longest}", code="rows")
     for tokens in (sample.prompt_tokens, sample.output_tokens):
         if int(tokens.min()) < 0 or int(tokens.max()) >= rules.vocabulary:
             raise UnusableFile(f"row {row} has a token that the model lacks", code="rows")

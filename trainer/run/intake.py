@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import structlog
 
 from protocol.clients.orchestrator import OrchestratorClient
+from protocol.clock import Clock
 from protocol.errors import InvalidInput, MusterError, NotFound, TooLarge
 from protocol.identifiers import Digest
 from protocol.objects import BytesRefused, ObjectTransfer
@@ -20,11 +22,14 @@ from trainer.errors import NotWritten
 from trainer.run.batches import SeenFile, in_lease_order
 from trainer.run.files import FileRules, UnusableFile, read_accepted
 from trainer.run.journal import JournalFile
-from trainer.run.verdicts import LedgerVerdicts
+from trainer.run.verdicts import LedgerVerdicts, NotOnLedger
 
 _log = structlog.get_logger(__name__)
 
 ROLLOUTS_FOLDER = "rollouts"
+_VANISHED = "vanished"
+_NOT_WAITED_FOR = {_VANISHED, NotOnLedger.code}
+"""Files that are late for these reasons are looked for again, but no step waits for them."""
 
 
 def step_folder(state: Path, step: int) -> Path:
@@ -50,6 +55,8 @@ class Intake:
         policy: The digest of a version of ours; None for one that there is not.
         max_staleness: How much older than the step a policy may be.
         at_once: Files that are fetched at a time.
+        clock: Whose time is waited.
+        patience: How long a step waits for files that chain or store can't give now.
     """
 
     def __init__(
@@ -64,6 +71,8 @@ class Intake:
         policy: Callable[[int], Digest | None],
         max_staleness: int,
         at_once: int,
+        clock: Clock,
+        patience: timedelta,
     ) -> None:
         self.step = step
         self._client = client
@@ -74,9 +83,12 @@ class Intake:
         self._policy = policy
         self._max_staleness = max_staleness
         self._turns = asyncio.Semaphore(at_once)
+        self._clock = clock
+        self._patience = patience.total_seconds()
         self._taken: dict[Digest, SeenFile] = {}
         self._refused: dict[Digest, str] = {}
-        self._late: dict[Digest, str] = {}
+        self._late: dict[Digest, tuple[str, float]] = {}
+        """Why, and since when."""
         self._listed: list[RolloutItem] = []
 
     async def look(self) -> None:
@@ -86,11 +98,18 @@ class Intake:
             MusterError: The orchestrator can't list it.
             NotWritten: This machine's disk refuses.
         """
-        self._listed = [item async for item in self._client.rollouts(step=self.step)]
-        new = [item for item in self._listed if item.key not in self._taken and item.key not in self._refused]
+        listed = {item.key: item async for item in self._client.rollouts(step=self.step)}
+        self._listed = list(listed.values())
+        new: defaultdict[Digest, list[RolloutItem]] = defaultdict(list)
+        for item in self._listed:
+            if item.key not in self._taken and item.key not in self._refused:
+                new[item.sha256].append(item)
         if new:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        await asyncio.gather(*(self._take(item) for item in new))
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise NotWritten(f"{self._folder} can't be made: {error.strerror or error}") from error
+        await asyncio.gather(*(self._take_each(items) for items in new.values()))
 
     @property
     def files(self) -> list[SeenFile]:
@@ -100,12 +119,17 @@ class Intake:
     @property
     def dropped(self) -> Counter[str]:
         """Files that nothing is learned from, by why; also those that can't be had now."""
-        return Counter([*self._refused.values(), *self._late.values()])
+        return Counter([*self._refused.values(), *(why for why, _ in self._late.values())])
 
     @property
     def is_late(self) -> bool:
         """Whether a file is accepted and can't be had now."""
         return bool(self._late)
+
+    async def _take_each(self, items: Sequence[RolloutItem]) -> None:
+        """Files of equal bytes one after the other, because they are fetched to one place."""
+        for item in items:
+            await self._take(item)
 
     async def _take(self, item: RolloutItem) -> None:
         async with self._turns:
@@ -122,13 +146,15 @@ class Intake:
             except MusterError as error:
                 if item.key not in self._late:
                     _log.warning("file-late", work=item.key, node=item.node, code=error.code, why=error.detail)
-                self._late[item.key] = "vanished" if isinstance(error, NotFound) else error.code
+                _, since = self._late.get(item.key, ("", self._clock.monotonic()))
+                self._late[item.key] = _VANISHED if isinstance(error, NotFound) else error.code, since
 
     async def _checked(self, item: RolloutItem) -> JournalFile:
         """The file as the journal records it.
 
         Raises:
-            UnusableFile: It is not of this step, too old, of a policy that is none of ours, or the ledger says no.
+            UnusableFile: It is not of this step, too old, or of a policy that is none of ours.
+            NotOnLedger: The ledger does not say so, or not yet.
             NotFound: The store has not got it.
         """
         if item.outcome is not Outcome.ACCEPTED or item.step != self.step or item.audit_hash is None:
@@ -140,7 +166,7 @@ class Intake:
         if item.size is not None and item.size > self._rules.most_bytes:
             raise UnusableFile(f"{item.size} bytes; {self._rules.most_bytes} are read", code="file-too-large")
         if why := await self._verdicts.objection(item):
-            raise UnusableFile(why, code="not-on-ledger")
+            raise NotOnLedger(why)
         return JournalFile(
             key=item.key,
             sha256=item.sha256,
@@ -170,3 +196,13 @@ class Intake:
         """Groups that are accepted, not here, and not known to be out of reach."""
         gone = self._taken.keys() | self._refused.keys() | self._late.keys()
         return sum(item.groups for item in self._listed if item.key not in gone)
+
+    def held_up(self) -> int:
+        """Groups that are accepted and that chain or store can't give now: no step ends without them too soon."""
+        now = self._clock.monotonic()
+        waited = {
+            key
+            for key, (why, since) in self._late.items()
+            if why not in _NOT_WAITED_FOR and now - since < self._patience
+        }
+        return sum(item.groups for item in self._listed if item.key in waited)

@@ -29,6 +29,7 @@ from protocol.errors import MusterError
 from protocol.signing import unix_ms
 from protocol.wire.runs import RunView
 from trainer.errors import NothingToLearn, NotWritten
+from trainer.files import sync_names
 from trainer.run.asynchrony import Asynchrony, Decision, Move, StepStanding, next_move
 from trainer.run.batches import SeenFile, choose, groups_at, signal_share, solved_shares
 from trainer.run.desk import DemandDesk, standings
@@ -142,7 +143,7 @@ class TrainingRun:
             groups=chosen.places,
             parts=parts,
         )
-        await asyncio.to_thread(self._parts.journal.append, batch)
+        await asyncio.to_thread(self._record, batch)
         lesson = await self._learn(batch, files, times)
         await self._write_and_publish(times)
         self._intakes.pop(step, None)
@@ -153,6 +154,12 @@ class TrainingRun:
         self._parts.progress.tell("step", **facts, idle_share=idle)
         _log.info("step-learned", step=step, reward=facts["reward"], seconds=round(times.total, 2), idle=idle)
         return True
+
+    def _record(self, batch: Batch) -> None:
+        """Journals a batch whose files survive a power cut: their bytes are on the disk, and here their names."""
+        state = self._settings.state
+        sync_names(step_folder(state, batch.step), within=state)
+        self._parts.journal.append(batch)
 
     async def _gather(self, step: int, times: StepTimes) -> _Gathered | None:
         """Waits until the step's batch is as full as it gets, and closes the step; None if it is told to stop."""
@@ -204,6 +211,7 @@ class TrainingRun:
             wanted=self._settings.groups_per_step,
             useful=useful,
             coming=intake.coming(),
+            held_up=intake.held_up(),
             share=signal_share(intake.files, before=self._state.signal_share),
             max_rounds=max_rounds,
             lingered=lingered,

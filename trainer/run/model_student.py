@@ -47,6 +47,7 @@ class ModelStudent:
             )
         self._base = base
         self._dtype = dtype
+        self._optimiser = learning.optimiser.kind.value
         self._model, _ = open_model(base.folder, device=device)
         reference = open_model(base.folder, device=device)[0] if learning.algorithm.kl else None
         self._learner = Learner(self._model, learning, temperature=recipe.sampling.temperature, reference=reference)
@@ -78,14 +79,20 @@ class ModelStudent:
     def snapshot(self) -> Snapshot:
         """The state, copied."""
         state = self._learner.state()
-        return Snapshot(dict(state.tensors), {"counts": dict(state.counts)})
+        return Snapshot(dict(state.tensors), {"counts": dict(state.counts), "optimiser": self._optimiser})
 
     def restore(self, state: Snapshot) -> None:
         """Goes back to a state.
 
         Raises:
-            Conflict: It is of another model.
+            Conflict: It is of another model, or of another kind of optimiser, whose averages are none of this one's.
         """
+        kind = state.facts.get("optimiser", self._optimiser)
+        if kind != self._optimiser:
+            raise Conflict(
+                f"the state has the averages of {kind}, and the settings say {self._optimiser}",
+                hint=f'set learning.optimiser.kind to "{kind}", or begin a new run from the newest version',
+            )
         try:
             self._learner.restore(LearnerState(tensors=state.tensors, counts=state.facts["counts"]))
         except (KeyError, ValueError, RuntimeError) as error:

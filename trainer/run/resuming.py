@@ -18,6 +18,7 @@ from trainer.run.state import RunState, load_state
 from trainer.run.student import Student, learn_batch
 
 _log = structlog.get_logger(__name__)
+_OLD = "journal and state are of different days: put back the copy of one directory, whole"
 _HINT = "put the files back from a copy of the state directory; without them the run can't go on as it was"
 
 
@@ -42,6 +43,9 @@ def resume(folder: Path, *, student: Student, recorded: Recorded, rules: FileRul
         student.restore(snapshot)
     elif recorded.batches and min(recorded.batches) > 0:
         raise Conflict(f"the journal begins with step {min(recorded.batches)}, and there is no state", hint=_HINT)
+    ends = max(recorded.batches, default=None)
+    if ends is not None and ends + 1 < state.step:
+        raise Conflict(f"the journal ends with step {ends}, and the state is that of step {state.step}", hint=_OLD)
     for step in range(state.step, max(recorded.batches, default=-1) + 1):
         if step not in recorded.batches:
             raise Conflict(f"the journal lacks step {step}", hint=_HINT)

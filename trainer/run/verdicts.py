@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from ledger.client import Ledger
 from ledger.events import VerdictGiven
+from protocol.errors import Unavailable
 from protocol.identifiers import Digest
 from protocol.verdicts import Outcome
 from protocol.wire.runs import RolloutItem
+
+
+class NotOnLedger(Unavailable):
+    """The ledger does not say what the orchestrator does: it lies, or reads the chain through a node that is ahead."""
+
+    code = "not-on-ledger"
 
 
 class LedgerVerdicts:

@@ -174,7 +174,13 @@ class TrainedPool:
         settings, judge = self.settings(), self.world.keys["validator"].address
         base = open_base(settings.start)
         student = ModelStudent(base, learning_settings(settings), device=torch.device("cpu"), dtype=Dtype.FLOAT32)
-        rules = FileRules(run=run_id(RUN), recipe=base.recipe, vocabulary=base.facts.vocabulary, most_bytes=1 << 20)
+        rules = FileRules(
+            run=run_id(RUN),
+            recipe=base.recipe,
+            vocabulary=base.facts.vocabulary,
+            context=base.facts.context,
+            most_bytes=1 << 20,
+        )
         state, found = RunState(), {}
         for step, batch in sorted(recorded.batches.items()):
             files = [

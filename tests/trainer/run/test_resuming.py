@@ -1,0 +1,50 @@
+"""State directories that were put together from copies, and settings that changed between two starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from protocol.errors import Conflict
+from protocol.identifiers import digest
+from rollouts.engines.interface import Dtype
+from tests.trainer.run.made import seen_file
+from tests.trainer.run.world import RECIPE, base_folder
+from trainer.learning.settings import LearningOptimiser, LearningSettings, OptimiserKind
+from trainer.run.base import open_base
+from trainer.run.batches import groups_at
+from trainer.run.files import FileRules
+from trainer.run.journal import Batch, Journal
+from trainer.run.model_student import ModelStudent
+from trainer.run.resuming import resume
+from trainer.run.state import RunState, save_state
+
+RULES = FileRules(run=digest(b"r" * 32), recipe=RECIPE, vocabulary=64, context=64, most_bytes=1 << 20)
+ABOUT = {"run": "main"}
+
+
+def _student(folder: Path, kind: OptimiserKind = OptimiserKind.ADAMW) -> ModelStudent:
+    learning = LearningSettings(row_tokens=64, optimiser=LearningOptimiser(kind=kind, learning_rate=1e-3))
+    return ModelStudent(open_base(folder), learning, device=torch.device("cpu"), dtype=Dtype.FLOAT32)
+
+
+def test_a_journal_that_is_older_than_the_state_is_refused_before_anything_is_added_to_it(tmp_path: Path) -> None:
+    """Else it would have a gap, and no start after that could read it."""
+    student, journal = _student(base_folder(tmp_path / "base")), Journal(tmp_path)
+    journal.append(Batch(step=0, at_ms=1, files=(), groups=()))
+    save_state(tmp_path, state=RunState(step=3), snapshot=student.snapshot(), about=ABOUT)
+    with pytest.raises(Conflict, match="ends with step 0, and the state is that of step 3"):
+        resume(tmp_path, student=student, recorded=journal.read(), rules=RULES, about=ABOUT)
+
+
+def test_averages_of_another_optimiser_are_refused_in_words(tmp_path: Path) -> None:
+    base = base_folder(tmp_path / "base")
+    first = _student(base, OptimiserKind.MUON)
+    file = seen_file(node=1, index=0, signal=[True])
+    first.learn(groups_at([file], [(0, 0)]), step=0)
+    second = _student(base)
+    with pytest.raises(Conflict, match="the averages of muon, and the settings say adamw"):
+        second.restore(first.snapshot())
+    second.learn(groups_at([file], [(0, 0)]), step=0)
