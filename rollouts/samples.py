@@ -12,6 +12,11 @@ from protocol.identifiers import Address, Digest
 from rollouts.engines.interface import Dtype, EngineName, FinishReason
 
 
+MOST_LOG_PROBABILITY = 1e-4
+"""log-softmax in float32 may come out this much above 0 for a token that is certain. Validators pay for such a file, so
+readers of accepted files must take it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotHeader:
     """What all samples of a file share.

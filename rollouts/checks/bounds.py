@@ -10,15 +10,13 @@ import numpy as np
 from protocol.verdicts import ReasonCode
 from rollouts.checks.case import Case
 from rollouts.checks.result import Check, CheckResult, Cost, Fails, Finding, concluded
-from rollouts.samples import Sample
+from rollouts.samples import MOST_LOG_PROBABILITY, Sample
 
 RATIONALE = (
     "Lengths, rewards and log-probabilities have bounds that follow from what the node was given, and work units are "
     "its own tokens. An engine that works can't leave any of them; who writes such numbers wants to be paid for them."
 )
 
-_ABOVE_ONE = 1e-4
-"""log-softmax in float32 may come out this much above 0 for a token that is certain."""
 _NOISE_SPAN = 22.88 + 3.14
 """The largest noise less the smallest (`rollouts.sampling.noise`): nothing less probable can win against the mode."""
 _ROUNDING = 0.2
@@ -94,7 +92,7 @@ def _rewards(case: Case, row: int, sample: Sample) -> Iterator[Finding]:
 
 
 def _logprobs(case: Case, row: int, sample: Sample, least: float) -> Iterator[Finding]:
-    beyond = np.flatnonzero((sample.logprobs > _ABOVE_ONE) | (sample.logprobs < least))
+    beyond = np.flatnonzero((sample.logprobs > MOST_LOG_PROBABILITY) | (sample.logprobs < least))
     if len(beyond):
         at = int(beyond[0])
         yield case.finding(

@@ -20,7 +20,7 @@ from protocol.verdicts import Outcome
 from protocol.wire.audits import LARGEST_AUDIT_FILE, AuditFile, AuditRow
 from rollouts.errors import BadRolloutFile
 from rollouts.recipe import Recipe
-from rollouts.samples import RolloutFile, Sample, SlotHeader
+from rollouts.samples import MOST_LOG_PROBABILITY, RolloutFile, Sample, SlotHeader
 from rollouts.schema import ReadLimits, read_rollouts
 from trainer.learning.groups import TrainingGroup, TrainingSample
 from trainer.run.batches import SeenFile, SeenGroup
@@ -90,7 +90,8 @@ def _check_header(header: SlotHeader, entry: JournalFile, step: int, rules: File
         "node": (header.node, entry.node),
         "checkpoint": (header.checkpoint, entry.checkpoint),
         "environment": (header.environment, environment.name),
-        "environment version": (header.environment_version, environment.version),
+        # What follows the `+` is the node's build: a recipe need not name one, and the validator scored with the same.
+        "environment version": (header.environment_version.split("+")[0], environment.version.split("+")[0]),
     }
     for name, (said, wanted) in pairs.items():
         if said != wanted:
@@ -157,7 +158,7 @@ def _group(
         prompt_tokens=first.prompt_tokens,
         version=entry.version,
         samples=tuple(
-            TrainingSample(output_tokens=sample.output_tokens, logprobs=sample.logprobs, reward=reward)
+            TrainingSample(output_tokens=sample.output_tokens, logprobs=np.minimum(sample.logprobs, 0), reward=reward)
             for (_, sample), reward in zip(rows, rewards, strict=True)
             if reward is not None
         ),
@@ -176,5 +177,5 @@ def _check_tokens(row: int, sample: Sample, rules: FileRules) -> None:
     for tokens in (sample.prompt_tokens, sample.output_tokens):
         if int(tokens.min()) < 0 or int(tokens.max()) >= rules.vocabulary:
             raise UnusableFile(f"row {row} has a token that the model lacks", code="rows")
-    if float(sample.logprobs.max()) > 0:
+    if float(sample.logprobs.max()) > MOST_LOG_PROBABILITY:
         raise UnusableFile(f"row {row} has a log-probability above zero", code="rows")

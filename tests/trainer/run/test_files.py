@@ -1,0 +1,89 @@
+"""What a trainer takes of an accepted file: whatever validators accept and pay for, it can learn from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from protocol.identifiers import ZERO_DIGEST, digest, run_id
+from protocol.keys import Key
+from protocol.leases import Lease
+from protocol.typed_data import SigningDomain
+from protocol.wire.leases import SignedLease
+from protocol.wire.runs import SlotGrant
+from rollouts.samples import MOST_LOG_PROBABILITY, RolloutFile, Sample
+from rollouts.schema import write_rollouts
+from tests.orchestrator.runs.edge import RUN
+from tests.rollouts.tiny import VOCABULARY
+from tests.trainer.run.world import RECIPE, audit_of, file_of, half_right
+from trainer.run.batches import SeenFile
+from trainer.run.files import FileRules, UnusableFile, read_accepted
+from trainer.run.journal import JournalFile
+
+NODE, VALIDATOR, ORCHESTRATOR = Key.generate(), Key.generate(), Key.generate()
+LEASE = Lease(
+    pool_id=1,
+    run=run_id(RUN),
+    step=3,
+    index=0,
+    node=NODE.address,
+    version=3,
+    digest=digest(b"\x03" * 32),
+    groups=2,
+    max_units=1000,
+    expiry=1 << 40,
+)
+DOMAIN = SigningDomain(1, NODE.address)
+RULES = FileRules(run=run_id(RUN), recipe=RECIPE, vocabulary=VOCABULARY, most_bytes=1 << 20)
+
+
+def learned(folder: Path, change: Callable[[RolloutFile], RolloutFile]) -> SeenFile:
+    """The file that a node made, changed, and accepted all the same."""
+    signed = SignedLease.of(LEASE, domain=DOMAIN, signature=LEASE.sign(ORCHESTRATOR, DOMAIN))
+    grant = SlotGrant(lease=signed, beacon=ZERO_DIGEST, beacon_block=1)
+    file = change(file_of(grant))
+    path, audit_path = folder / "file", folder / "audit"
+    write_rollouts(path, file)
+    sha256 = digest(hashlib.sha256(path.read_bytes()).digest())
+    content = audit_of(grant, file, sha256, VALIDATOR, half_right).encode()
+    audit_path.write_bytes(content)
+    entry = JournalFile(
+        key=LEASE.key.hash,
+        sha256=sha256,
+        audit=digest(hashlib.sha256(content).digest()),
+        node=LEASE.node,
+        index=LEASE.index,
+        version=LEASE.version,
+        checkpoint=LEASE.digest,
+        groups=LEASE.groups,
+    )
+    return read_accepted(path, audit_path, entry=entry, step=LEASE.step, rules=RULES)
+
+
+def with_first_logprob(file: RolloutFile, value: float) -> RolloutFile:
+    first: Sample = file.samples[0]
+    logprobs = first.logprobs.copy()
+    logprobs[0] = value
+    return RolloutFile(file.header, (replace(first, logprobs=logprobs), *file.samples[1:]))
+
+
+def test_rewards_of_another_build_of_the_environment_are_the_validators_to_judge(tmp_path: Path) -> None:
+    built = learned(
+        tmp_path, lambda file: RolloutFile(replace(file.header, environment_version="1+py3.11.0ada8d61"), file.samples)
+    )
+    assert all(seen.group is not None for seen in built.groups)
+    with pytest.raises(UnusableFile, match="environment version is 2"):
+        learned(tmp_path, lambda file: RolloutFile(replace(file.header, environment_version="2+x"), file.samples))
+
+
+def test_a_log_probability_that_validators_take_for_rounding_is_learned_from_as_certain(tmp_path: Path) -> None:
+    seen = learned(tmp_path, lambda file: with_first_logprob(file, MOST_LOG_PROBABILITY / 2))
+    assert seen.groups[0].group is not None
+    assert np.all(seen.groups[0].group.samples[0].logprobs <= 0)
+    with pytest.raises(UnusableFile, match="above zero"):
+        learned(tmp_path, lambda file: with_first_logprob(file, MOST_LOG_PROBABILITY * 2))
