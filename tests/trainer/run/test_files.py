@@ -39,7 +39,7 @@ LEASE = Lease(
     expiry=1 << 40,
 )
 DOMAIN = SigningDomain(1, NODE.address)
-RULES = FileRules(run=run_id(RUN), recipe=RECIPE, vocabulary=VOCABULARY, most_bytes=1 << 20)
+RULES = FileRules(run=run_id(RUN), recipe=RECIPE, vocabulary=VOCABULARY, context=64, most_bytes=1 << 20)
 
 
 def learned(folder: Path, change: Callable[[RolloutFile], RolloutFile]) -> SeenFile:
