@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from protocol.identifiers import Address, Digest
 from rollouts.engines.interface import Dtype, EngineName, FinishReason
 
-
 MOST_LOG_PROBABILITY = 1e-4
 """log-softmax in float32 may come out this much above 0 for a token that is certain. Validators pay for such a file, so
 readers of accepted files must take it."""
