@@ -71,7 +71,9 @@ def in_lease_order(files: Iterable[SeenFile]) -> list[SeenFile]:
 
 
 def choose(files: Sequence[SeenFile], *, step: int, most: int, seed: int) -> Chosen:
-    """The batch: the first groups with signal in lease order, in an order that the seed draws.
+    """The batch: groups with signal, which the seed draws from all that are here.
+
+    Neither who was fast nor who has a small address is learned first: addresses can be made until they are small.
 
     Args:
         files: In lease order.
@@ -85,9 +87,9 @@ def choose(files: Sequence[SeenFile], *, step: int, most: int, seed: int) -> Cho
         for place, seen in enumerate(file.groups)
         if seen.has_signal
     ]
+    random.Random(f"muster-batch-v1:{seed}:{step}").shuffle(useful)  # noqa: S311 - an order, not a secret
     places = useful[:most]
     left = unused(files, places)
-    random.Random(f"muster-batch-v1:{seed}:{step}").shuffle(places)  # noqa: S311 - an order, not a secret
     return Chosen(places=tuple(places), left=left)
 
 

@@ -34,7 +34,9 @@ class StreamedStep:
         self._parts: list[int] = []
 
     async def feed(self, files: Sequence[SeenFile]) -> None:
-        """Adds the gradients of groups that are new and have signal."""
+        """Adds the gradients of groups that are new and have signal; all of them anew if a verdict was turned over."""
+        if not {key for key, _ in self._used} <= {file.entry.key for file in files}:
+            self._used, self._parts = [], []
         new: list[TrainingGroup] = []
         known = set(self._used)
         for file in files:

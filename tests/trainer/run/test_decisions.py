@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.identifiers import address
+from protocol.keys import Key
 from tests.trainer.run.made import seen_file
 from trainer.errors import BadSettings
+from trainer.learning.groups import TrainingGroup
+from trainer.run.app import run_trainer
 from trainer.run.asynchrony import (
     NAMED,
     Asynchrony,
@@ -22,6 +30,9 @@ from trainer.run.asynchrony import (
 from trainer.run.batches import choose, groups_at, in_lease_order, signal_share, staleness
 from trainer.run.loop import first_demand
 from trainer.run.pools import Pools, PoolSettings
+from trainer.run.settings import TrainerSettings
+from trainer.run.streaming import StreamedStep
+from trainer.run.student import Student
 
 groups = st.integers(0, 30)
 standing = st.builds(
@@ -73,13 +84,15 @@ def test_a_step_ends_waits_or_gets_more_and_never_hangs(
             assert outstanding or now.need, "something is waited for"
 
 
-def test_a_batch_is_taken_in_lease_order_and_shuffled_by_the_seed() -> None:
+def test_a_batch_is_drawn_from_all_files_by_the_seed_and_no_address_is_preferred() -> None:
     late = seen_file(node=2, index=0, signal=[True, False, None, True])
     early = seen_file(node=1, index=5, signal=[True, True])
     files = in_lease_order([late, early])
     assert [file.entry.node for file in files] == [address("0x" + f"{node:040x}") for node in (1, 2)]
     chosen = choose(files, step=4, most=3, seed=1)
-    assert sorted(chosen.places) == [(0, 0), (0, 1), (1, 0)]
+    assert len(set(chosen.places)) == 3
+    drawn = [place for step in range(100) for place in choose(files, step=step, most=3, seed=1).places]
+    assert all(60 <= drawn.count(place) <= 90 for place in [(0, 0), (0, 1), (1, 0), (1, 3)]), "75 is its share"
     assert chosen.left == {"no-signal": 1, "undecided": 1, "surplus": 1}
     assert chosen == choose(files, step=4, most=3, seed=1)
     orders = {choose(files, step=step, most=3, seed=seed).places for step in range(5) for seed in range(5)}
@@ -88,6 +101,46 @@ def test_a_batch_is_taken_in_lease_order_and_shuffled_by_the_seed() -> None:
     assert signal_share(files, before=1.0, weight=2) == pytest.approx(6 / 8)
     assert first_demand(16, 0.75) == 24
     assert first_demand(16, 1.0) == 16
+
+
+class _Adds:
+    """A student that counts."""
+
+    def __init__(self) -> None:
+        self.groups = 0
+
+    def begin(self, *, step: int) -> None:
+        self.groups = 0
+
+    def add(self, groups: Sequence[TrainingGroup]) -> None:
+        self.groups += len(groups)
+
+
+async def test_a_file_that_is_turned_over_takes_its_gradients_with_it_and_its_room_is_used() -> None:
+    one, two, three = (seen_file(node=node, index=0, signal=[True]) for node in (1, 2, 3))
+    student = _Adds()
+    streamed = StreamedStep(cast("Student", student), step=3, most=2)
+    await streamed.feed([one, two])
+    await streamed.feed([two, three])
+    chosen, parts = streamed.close([two, three])
+    assert (student.groups, chosen.places, parts) == (2, ((0, 0), (1, 0)), (2,))
+
+
+def test_losses_that_compare_a_whole_batch_are_refused_at_start_when_groups_are_streamed(tmp_path: Path) -> None:
+    settings = TrainerSettings(
+        run="main",
+        pool_id=1,
+        orchestrator="http://127.0.0.1:1",
+        deployment=tmp_path / "none",
+        start=tmp_path / "none",
+        policies=tmp_path / "none",
+        state=tmp_path / "state",
+        asynchrony=AsynchronyName.PERIODIC,
+        learning={"algorithm": "reinforce++"},
+    )
+    with pytest.raises(BadSettings, match=r"reinforce\+\+ compares all answers"):
+        asyncio.run(run_trainer(settings, stop=asyncio.Event(), key=Key.generate()))
+    assert not settings.state.exists()
 
 
 seen = st.lists(st.tuples(st.integers(0, 30), st.sampled_from([0.0, 0.25, 0.5, 1.0])), max_size=60)
