@@ -6,6 +6,7 @@ scripts that compare the value first, so that a loop which was paused and lost i
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from datetime import timedelta
 
@@ -27,6 +28,7 @@ class Lease:
         self.lifetime = lifetime
         self._lifetime_ms = int(lifetime.total_seconds() * 1000)
         self._holder = secrets.token_hex(8)
+        self._asking = asyncio.Lock()
         self.value = ""
         """What scripts compare; empty while somebody else has the lease."""
 
@@ -36,10 +38,14 @@ class Lease:
         Raises:
             StoreUnavailable: Redis can't say, so we don't.
         """
-        before, self.value = self.value, ""
-        answer = await self._database.call("lease", self._loop, self._holder, before, self._lifetime_ms)
-        self.value = answer.decode()
-        return bool(self.value)
+        async with self._asking:  # rounds of one loop may overlap, and one must not undo what another one got
+            try:
+                answer = await self._database.call("lease", self._loop, self._holder, self.value, self._lifetime_ms)
+            except BaseException:
+                self.value = ""
+                raise
+            self.value = answer.decode()
+            return bool(self.value)
 
     async def give_up(self) -> None:
         """Lets another orchestrator have it at once."""
