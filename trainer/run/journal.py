@@ -7,6 +7,7 @@ what a crash left of the last one is cut off. So a run that was killed at any mo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -98,7 +99,8 @@ class Journal:
                     file.flush()
                     os.fsync(file.fileno())
             except OSError:
-                os.truncate(self.path, size)
+                with contextlib.suppress(OSError):  # the first line of all may have made no file
+                    os.truncate(self.path, size)
                 raise
             if size == 0:
                 _sync(self.folder)

@@ -197,9 +197,8 @@ class Publisher:
 
     def tidy(self, newest: int) -> None:
         """Removes folders of versions that nobody needs any more; the base stays."""
-        for version in self._written:
-            if 0 < version <= newest - self._keep:
-                shutil.rmtree(self.folder(version), ignore_errors=True)
+        for version in sorted(each for each in self._written if 0 < each <= newest)[: -self._keep]:
+            shutil.rmtree(self.folder(version), ignore_errors=True)
 
     def _written_as(self, version: int, write: Writer) -> Digest:
         folder = self.folder(version)
@@ -217,7 +216,8 @@ class Publisher:
         if version_digest(folder_files(folder)) != digest:
             raise Conflict(
                 f"{folder} is there, and is not version {version} of this run",
-                hint="give this run a folder of versions of its own",
+                hint="give this run a folder of versions of its own; one that a crash on an accelerator left, and "
+                "that the ledger does not name, may be removed: it is made anew",
             )
         return digest
 

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import errno
+from datetime import timedelta
 from pathlib import Path
+from typing import Any, NoReturn, cast
 
 import pytest
 import torch
 
+from protocol.clock import TurnedClock
 from protocol.errors import Conflict
 from protocol.identifiers import digest
 from rollouts.engines.interface import Dtype
 from tests.trainer.run.made import seen_file
 from tests.trainer.run.world import RECIPE, base_folder
+from trainer.errors import NotWritten
 from trainer.learning.settings import LearningOptimiser, LearningSettings, OptimiserKind
 from trainer.run.base import open_base
 from trainer.run.batches import groups_at
 from trainer.run.files import FileRules
-from trainer.run.journal import Batch, Journal
+from trainer.run.journal import Batch, Journal, Written
 from trainer.run.model_student import ModelStudent
+from trainer.run.patience import Patience
+from trainer.run.publishing import Publisher
 from trainer.run.resuming import resume
 from trainer.run.state import RunState, save_state
 
@@ -48,3 +55,38 @@ def test_averages_of_another_optimiser_are_refused_in_words(tmp_path: Path) -> N
     with pytest.raises(Conflict, match="the averages of muon, and the settings say adamw"):
         second.restore(first.snapshot())
     second.learn(groups_at([file], [(0, 0)]), step=0)
+
+
+def test_a_disk_without_room_for_the_first_line_of_a_journal_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(NotWritten, match="No space left"):
+        Journal(tmp_path).append(Written(version=0, digest=RULES.run))
+
+
+def test_so_many_folders_of_versions_are_kept_as_was_said_however_far_apart_versions_are(tmp_path: Path) -> None:
+    clock = TurnedClock()
+    written = dict.fromkeys(range(0, 17, 4), RULES.run)
+    nobody = cast("Any", None)
+    publisher = Publisher(
+        tmp_path,
+        journal=Journal(tmp_path),
+        written=written,
+        ledger=nobody,
+        client=nobody,
+        pool_id=1,
+        run=RULES.run,
+        units_per_group=1,
+        relays=(),
+        keep=2,
+        patience=Patience(clock=clock, longest=timedelta()),
+        lease=nobody,
+    )
+    for version in written:
+        publisher.folder(version).mkdir()
+    publisher.tidy(12)
+    assert {int(folder.name) for folder in tmp_path.iterdir()} == {0, 8, 12, 16}
