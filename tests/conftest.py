@@ -118,6 +118,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.needs_anvil)
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Keys are made anew in each process; a case is called the same in all of them, whoever it is about."""
+    return "0x" if isinstance(val, str) and val.startswith("0x") and len(val) >= 42 else None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A skip for want of something that `MUSTER_REQUIRE` names (redis, anvil, solc, docker, ...) is a failure."""

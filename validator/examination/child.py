@@ -158,6 +158,7 @@ class ExaminerProcess:
         told = self._settings
         return Start(
             calibration=told.calibration,
+            takes=told.takes,
             device=told.device,
             dtype=told.dtype,
             threads=told.threads,

@@ -24,6 +24,7 @@ from validator.examination.conclusion import (
     Verdict,
     accepted,
     forged,
+    not_taken,
     other_joining,
     rewards_differ,
     statistical,
@@ -64,6 +65,7 @@ class Procedure:
         most: The largest file that is read here.
         dtype: What to compute in; None for what each file names.
         margin: Beyond which a statistical failure is forgery.
+        takes: Pairs of engine and type that are paid, as `torch/float32`; empty for all that are calibrated.
     """
 
     def __init__(
@@ -75,10 +77,12 @@ class Procedure:
         most: ReadLimits,
         dtype: Dtype | None,
         margin: float,
+        takes: frozenset[str] = frozenset(),
     ) -> None:
         self._reader = reader
         self._shelf = shelf
         self._calibration = calibration
+        self._takes = takes
         self._most = most
         self._dtype = dtype
         self._margin = margin
@@ -113,6 +117,7 @@ class Procedure:
         record = Record(file=file, results=[format_result], clock=clock)
         with clock.stage("exact"):
             case, verdict = self._exact(order, file, version, record)
+        verdict = verdict or self._not_taken(file)
         if verdict is None:
             record.copy = is_copy(record.fingerprint)
             with clock.stage("reward"):
@@ -160,6 +165,11 @@ class Procedure:
                 )
             )
         return case, None
+
+    def _not_taken(self, file: RolloutFile) -> Verdict | None:
+        """A wider type has wider limits, and which one a file names is the node's own word."""
+        pair = f"{file.header.engine.value}/{file.header.dtype.value}"
+        return not_taken(pair, sorted(self._takes)) if self._takes and pair not in self._takes else None
 
     def _score(self, case: Case, record: Record) -> Verdict | None:
         """Check 7."""

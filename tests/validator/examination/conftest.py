@@ -149,7 +149,12 @@ def bench(tmp_path: Path, version: CheckedVersion, reader: LimitedReader, shelf:
 
 
 def procedure_of(
-    reader: LimitedReader, shelf: Shelf, *, dtype: Dtype | None = None, most: ReadLimits = MOST
+    reader: LimitedReader,
+    shelf: Shelf,
+    *,
+    dtype: Dtype | None = None,
+    most: ReadLimits = MOST,
+    takes: frozenset[str] = frozenset(),
 ) -> Procedure:
     """As an examiner process has it."""
     return Procedure(
@@ -159,6 +164,7 @@ def procedure_of(
         most=most,
         dtype=dtype,
         margin=SLASH_MARGIN,
+        takes=takes,
     )
 
 

@@ -51,6 +51,17 @@ def test_an_honest_file_of_any_batch_shape_is_accepted(batch: int, bench: Bench,
     assert found.outcome is Outcome.ACCEPTED, found.words
 
 
+def test_a_pool_that_takes_one_arithmetic_does_not_pay_another_and_slashes_nobody_for_it(
+    bench: Bench, honest: RolloutFile, reader: LimitedReader, shelf: Shelf
+) -> None:
+    bench.procedure = procedure_of(reader, shelf, takes=frozenset({"vllm/float32"}))
+    found = bench.conclude(honest)
+    assert (found.outcome, found.reason) == (Outcome.REJECTED, ReasonCode.BOUNDS_ARITHMETIC)
+    assert found.audited == ()
+    bench.procedure = procedure_of(reader, shelf, takes=frozenset({"vllm/float32", "torch/float32"}))
+    assert bench.conclude(honest).outcome is Outcome.ACCEPTED
+
+
 def test_drawn_rows_alone_are_computed_again_if_nothing_is_suspicious(bench: Bench, honest: RolloutFile) -> None:
     draw = RowDraw(seed=b"\1" * 32, share=0.25)
     found = bench.conclude(honest, draw=draw)
