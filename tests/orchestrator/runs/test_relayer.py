@@ -300,10 +300,8 @@ async def test_a_transaction_that_takes_long_keeps_the_loops_lease(make_run: Mak
 async def test_rounds_that_overlap_hold_one_lease_together(run: RunUnderTest) -> None:
     lease = run.relayer._lease
     for _ in range(3):
-        held = await asyncio.gather(*[lease.hold() for _ in range(4)])
-        assert held == [True] * 4
+        assert await asyncio.gather(*[lease.hold() for _ in range(4)]) == [True] * 4
         assert lease.value
-        await lease.give_up()
 
 
 async def test_what_comes_in_while_a_transaction_waits_for_its_block_is_carried_beside_it(run: RunUnderTest) -> None:
