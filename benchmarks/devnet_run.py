@@ -1,0 +1,73 @@
+"""Whole runs of the devnet, for some seeds; `python -m benchmarks.devnet_run`.
+
+Each is what `make devnet` does, in a folder of its own: wall time from the start to the end of the run, held-out
+accuracy before and after, how soon files are judged, and how long trainer and workers had nothing to do, beside what
+the times of the stages alone predict. `--asynchrony on-policy` compares with a run in which nobody is ahead, on the
+same processes; `--runtime docker` takes containers. The machine should have nothing else to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+_GREEDY = re.compile(r"rose by .*: from ([\d.]+%) to ([\d.]+%)")
+_VERDICT = re.compile(r"^upload to provisional verdict +(\d+) +(.+? m?s) +(.+? m?s)$", re.MULTILINE)
+_STAGE = r"^{} .* (\d+%) +(\d+%)?$"
+
+
+def run(home: Path, *, seed: int, options: Sequence[str]) -> tuple[int, float, str]:
+    """One run: its exit code, its seconds, and its report."""
+    since = time.perf_counter()
+    command = [sys.executable, "-m", "cli", "devnet", "--plain", "--directory", str(home), "--seed", str(seed)]
+    code = subprocess.run([*command, *options], stdout=subprocess.DEVNULL, check=False).returncode
+    report = home / "report" / "report.txt"
+    return code, time.perf_counter() - since, report.read_text() if report.exists() else ""
+
+
+def row(code: int, seconds: float, report: str) -> tuple[str, ...]:
+    """What is told of a run."""
+    accuracy, verdict = _GREEDY.search(report), _VERDICT.search(report)
+    idle = [re.search(_STAGE.format(stage), report, re.MULTILINE) for stage in ("training", "generation")]
+    return (
+        f"{seconds:.0f} s",
+        " → ".join(accuracy.groups()) if accuracy else "-",
+        f"{verdict[2]} / {verdict[3]}" if verdict else "-",
+        *[f"{found[1]} ({found[2] or '-'})" if found else "-" for found in idle],
+        "yes" if code == 0 else f"NO ({code})",
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs all of them and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--asynchrony", default="two-step,on-policy", help="one row each, for every seed")
+    parser.add_argument("--runtime", default="process")
+    parser.add_argument("--steps", default="40")
+    options = parser.parse_args(arguments)
+    table = Table(title=f"{options.steps} steps, {options.runtime} runtime")
+    head = ("asynchrony", "seed", "wall time", "greedy, held out", "verdict p50 / p99", "trainer idle (predicted)")
+    for column in (*head, "workers idle (predicted)", "all criteria"):
+        table.add_column(column)
+    for asynchrony in options.asynchrony.split(","):
+        for seed in map(int, options.seeds.split(",")):
+            chosen = ("--asynchrony", asynchrony, "--runtime", options.runtime, "--steps", options.steps)
+            with tempfile.TemporaryDirectory() as home:
+                told = row(*run(Path(home) / "net", seed=seed, options=chosen))
+            print(asynchrony, seed, *told, file=sys.stderr, flush=True)
+            table.add_row(asynchrony, str(seed), *told)
+    Console(width=140).print(table)
+
+
+if __name__ == "__main__":
+    main()
