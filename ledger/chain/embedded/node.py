@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import sqlite3
 import time
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -26,6 +27,9 @@ from protocol.errors import Conflict
 _MIN_GAS = 21_000
 _LEGACY_FIRST_BYTE = 0xC0  # EIP-2718: an RLP list begins there, so a first byte below is a transaction's type
 _MAX_RAW = 256 * 1024
+_MOST_KEPT = 2_048
+_LONGEST_KEPT = 4_096
+"""Answers of calls that are kept, and their longest in bytes: 8 MiB together at the most, and questions as much."""
 _BUILD_BUDGET = timedelta(seconds=1)
 """A block is sealed after this long although more transactions wait, so that nobody waits for all the others."""
 
@@ -59,6 +63,7 @@ class Node:
         self._automine = automine
         self._lock = asyncio.Lock()
         self._arrivals = itertools.count()
+        self._answers: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
         self._snapshots: dict[int, _Snapshot] = {}
         self._snapshot_ids = itertools.count(1)
         self._next_timestamp: int | None = None
@@ -241,9 +246,23 @@ class Node:
     def call(self, call: Call, block: BlockRecord | None) -> bytes:
         """What a call returns after `block`; None asks for the block that would come next."""
         if block is not None:
-            return self.evm.call(call, header=block.header, state_root=block.state_root)
+            return self._answer(call, block)
         header = self.evm.next_header(self._head, timestamp=self.pending_timestamp())
         return self.evm.call(call, header=header, state_root=self._head.state_root)
+
+    def _answer(self, call: Call, block: BlockRecord) -> bytes:
+        """What a call returns after a block never changes, and pollers ask the same again and again."""
+        header = block.header
+        asked = (header.parent_hash, header.timestamp, header.block_number, block.state_root, call)
+        if asked in self._answers:
+            self._answers.move_to_end(asked)
+            return self._answers[asked]
+        answer = self.evm.call(call, header=header, state_root=block.state_root)
+        if max(len(answer), len(call.data)) <= _LONGEST_KEPT:
+            self._answers[asked] = answer
+        if len(self._answers) > _MOST_KEPT:
+            self._answers.popitem(last=False)
+        return answer
 
     def estimate(self, call: Call) -> int:
         """Gas for a transaction in the next block."""
