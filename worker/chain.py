@@ -18,10 +18,11 @@ from ledger.inflight import SendPolicy
 from protocol.errors import MusterError
 from protocol.identifiers import Address, Digest
 from protocol.keys import Key
-from protocol.leases import WorkKey
+from protocol.leases import Lease, WorkKey
 from protocol.typed_data import SigningDomain
 from protocol.wire.invites import SignedInvite
 from protocol.wire.leases import SignedWork
+from worker.beacons import Beacons
 
 T = TypeVar("T")
 
@@ -131,6 +132,10 @@ class Chain(Protocol):
         """Ends the membership; nothing happens if there is none."""
         ...
 
+    async def fault_of(self, lease: Lease, beacon: Digest, block: int) -> str:
+        """What the chain says against a grant of this node's, in words; empty if it bears it out. See `Beacons`."""
+        ...
+
     async def now(self) -> datetime:
         """The time of the newest block, which is what leases end by."""
         ...
@@ -171,6 +176,7 @@ class LedgerChain:
         self._stack: AsyncExitStack | None = None
         self._ledger: Ledger | None = None
         self._opening = asyncio.Lock()
+        self._beacons = Beacons()
 
     @property
     def invites_domain(self) -> SigningDomain:
@@ -214,6 +220,10 @@ class LedgerChain:
                 await ledger.pools.leave(self._pool_id, self._key.address)
 
         await self._with(send)
+
+    async def fault_of(self, lease: Lease, beacon: Digest, block: int) -> str:
+        """Asks the chain once for each version and block; remembered afterwards."""
+        return await self._with(lambda ledger: self._beacons.fault(ledger, lease, beacon=beacon, block=block))
 
     async def now(self) -> datetime:
         """By the newest block."""

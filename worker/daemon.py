@@ -363,6 +363,7 @@ class Daemon:
             domain=parts.chain.work_domain,
             state=parts.state,
             service=lambda: self._pusher.orchestrator,
+            fault_of=parts.chain.fault_of,
             clock=parts.clock,
         )
         return self._slots
@@ -418,7 +419,7 @@ class Daemon:
             clock_skew_s=situation.clock_skew_s,
             discovery=dict(situation.discovery),
             notices=list(situation.notices),
-            warnings=list(situation.warnings),
+            warnings=[*situation.warnings, *([self._slots.trouble] if self._slots and self._slots.trouble else [])],
             draining=situation.draining,
             runtime=parts.runtime.kind,
             runtime_trouble=self.converger.trouble,

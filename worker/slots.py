@@ -18,8 +18,10 @@ from pydantic import ValidationError
 from protocol.client import BadAnswer
 from protocol.clock import Clock
 from protocol.errors import Conflict, MusterError, NotFound, Unavailable, Unprocessable
-from protocol.identifiers import Address
+from protocol.identifiers import Address, Digest
+from protocol.leases import Lease
 from protocol.rates import IpRates, Rate
+from protocol.retry import Backoff, Deadline, retry
 from protocol.typed_data import SigningDomain
 from protocol.wire.leases import SignedLease
 from protocol.wire.runs import (
@@ -40,9 +42,23 @@ MOST_REMEMBERED = 256
 STEP_GOOD_FOR = timedelta(milliseconds=500)
 """A task that asks more often hears the same again: the node's requests are counted, heartbeats among them."""
 SLOT_RATE = Rate(count=60, per=timedelta(minutes=1), burst=16)
+CHAIN_PATIENCE = timedelta(seconds=5)
+"""How long a lease waits for the chain's word; the task asks again afterwards, and gets the same lease."""
 
+_CHAIN_BACKOFF = Backoff(attempts=20, most=timedelta(seconds=1))
 _FILE = "leases"
 _log = structlog.get_logger(__name__)
+
+
+FaultOf = Callable[[Lease, Digest, int], Awaitable[str]]
+"""What the chain says against a lease, its beacon and the beacon's block; empty if it bears them out."""
+
+
+class FalseGrant(BadAnswer):
+    """The orchestrator leased what the chain does not bear out: whoever worked under it would look like a forger."""
+
+    code = "false-grant"
+    default_hint = "nothing is generated for it: tell the pool's owner, and check that the worker's chain is in step"
 
 
 class RunService(Protocol):
@@ -84,6 +100,7 @@ class TaskSlots:
         domain: The contract that takes work.
         state: Where leases are kept.
         service: The orchestrator as it can be reached now; None while there is none.
+        fault_of: Asks the chain.
         clock: Whose time counts.
     """
 
@@ -96,6 +113,7 @@ class TaskSlots:
         domain: SigningDomain,
         state: StateDirectory,
         service: Callable[[], RunService | None],
+        fault_of: FaultOf,
         clock: Clock,
     ) -> None:
         self._assignment_id = assignment_id
@@ -104,12 +122,15 @@ class TaskSlots:
         self._domain = domain
         self._state = state
         self._service = service
+        self._fault_of = fault_of
         self._clock = clock
         self._rates = IpRates(SLOT_RATE, clock=clock)
         self._lock = threading.Lock()
         self._held = self._restored()
         self._step: tuple[float, StepAnswer] | None = None
         self._unanswered: tuple[SlotWish, str] | None = None
+        self.trouble = ""
+        """Why the newest grant was not taken; empty if it was."""
 
     async def step(self) -> StepAnswer:
         """What to work on now.
@@ -132,6 +153,8 @@ class TaskSlots:
             Conflict: There is none for this node now; the words say why.
             RateLimited: The task asks too often.
             BadAnswer: The orchestrator leased something else than was asked for.
+            FalseGrant: The chain does not bear the lease out.
+            Unavailable: The orchestrator does not answer, or the chain does not: nothing is generated on trust.
         """
         self._rates.admit("task")
         # A request whose answer was lost is asked again under its own name: its index is not burnt for nothing.
@@ -148,6 +171,14 @@ class TaskSlots:
             raise
         self._unanswered = self._step = None
         self._check(grant.lease, wish)
+        try:
+            await self._check_beacon(grant)
+        except FalseGrant:
+            raise
+        except Unavailable as error:
+            self.trouble = f"a lease could not be compared with the chain: {error.detail}"
+            self._unanswered = (wish, request_id)  # the lease is good, as far as anybody knows
+            raise
         with self._lock:
             self._held[grant.lease.step, grant.lease.index] = _Held(lease=grant.lease)
             self._save()
@@ -240,6 +271,22 @@ class TaskSlots:
             )
         if service is None or lease.lease.signer(lease.raw_signature, self._domain) != service.address:
             raise BadAnswer("the lease is not signed by the pool's orchestrator", hint="tell the pool's owner")
+
+    async def _check_beacon(self, grant: SlotGrant) -> None:
+        """Validators go by the chain, so the orchestrator's word for the seed does not count here either."""
+        lease = grant.lease.lease
+        deadline = Deadline.after(CHAIN_PATIENCE, clock=self._clock)
+        asking = retry(
+            lambda: self._fault_of(lease, grant.beacon, grant.beacon_block),
+            clock=self._clock,
+            backoff=_CHAIN_BACKOFF,
+            deadline=deadline,
+        )
+        fault = await deadline.bound(asking, what="comparing the lease with the chain")
+        self.trouble = f"a lease of step {lease.step} was refused: {fault}" if fault else ""
+        if fault:
+            _log.error("false-grant", step=lease.step, index=lease.index, version=lease.version, why=fault)
+            raise FalseGrant(f"the chain does not bear the lease of step {lease.step} out: {fault}")
 
     def _is_open(self, slot: SlotName) -> bool:
         with self._lock:

@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from protocol.clock import TurnedClock
-from protocol.identifiers import Address
+from protocol.identifiers import Address, Digest
+from protocol.leases import Lease
 from protocol.typed_data import SigningDomain
 from worker.bridge.app import BridgeParts, create_bridge
 from worker.memory import RunningTask
@@ -21,6 +22,10 @@ from worker.state import StateDirectory
 from worker.unix_server import UnixServer, short_path
 
 TASK = RunningTask(assignment_id="a" * 32, task_id="b" * 32, task_name="task", generation=3, token="right")
+
+
+async def never_asked(lease: Lease, beacon: Digest, block: int) -> str:
+    raise AssertionError("there is no lease")
 
 
 def idle_slots(home: Path, node: Address) -> TaskSlots:
@@ -34,6 +39,7 @@ def idle_slots(home: Path, node: Address) -> TaskSlots:
         domain=domain,
         state=state,
         service=lambda: None,
+        fault_of=never_asked,
         clock=TurnedClock(),
     )
 

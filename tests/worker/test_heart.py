@@ -15,9 +15,9 @@ from fastapi import FastAPI, Request, Response
 
 from protocol.clock import TurnedClock
 from protocol.errors import Unavailable
-from protocol.identifiers import Address, address
+from protocol.identifiers import Address, Digest, address
 from protocol.keys import Key
-from protocol.leases import WorkKey
+from protocol.leases import Lease, WorkKey
 from protocol.signing import check_signature, read_stamp, sign_response, unix_ms
 from protocol.typed_data import SigningDomain
 from protocol.wire.heartbeat import Heartbeat, LogBatch
@@ -82,6 +82,9 @@ class ScriptedChain:
         raise AssertionError("not in these tests")
 
     async def leave(self) -> None:
+        raise AssertionError("not in these tests")
+
+    async def fault_of(self, lease: Lease, beacon: Digest, block: int) -> str:
         raise AssertionError("not in these tests")
 
     async def now(self) -> datetime:

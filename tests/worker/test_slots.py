@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ import pytest
 
 from protocol.clock import TurnedClock
 from protocol.errors import Conflict, Unavailable
-from protocol.identifiers import ZERO_DIGEST, Address, run_id
+from protocol.identifiers import ZERO_DIGEST, Address, Digest, run_id
 from protocol.keys import Key
 from protocol.leases import Lease
 from protocol.typed_data import SigningDomain
@@ -96,6 +97,8 @@ class Bridged:
     queue: QueueStore
     clock: TurnedClock
     reachable: bool = True
+    fault: str | Exception = ""
+    """What the chain says."""
     slots: TaskSlots = field(init=False)
     http: httpx.AsyncClient = field(init=False)
 
@@ -112,6 +115,7 @@ class Bridged:
             domain=DOMAIN,
             state=StateDirectory(self.home),
             service=lambda: self.pool if self.reachable else None,
+            fault_of=self.fault_of,
             clock=self.clock,
         )
         parts = BridgeParts(
@@ -130,6 +134,11 @@ class Bridged:
         transport = httpx.ASGITransport(app=create_bridge(parts))
         headers = {"Authorization": "Bearer right"}
         self.http = httpx.AsyncClient(transport=transport, base_url="http://bridge", headers=headers)
+
+    async def fault_of(self, lease: Lease, beacon: Digest, block: int) -> str:
+        if isinstance(self.fault, Exception):
+            raise self.fault
+        return self.fault
 
     async def lease(self, step: int = 0, groups: int = 2) -> httpx.Response:
         return await self.http.post("/v1/slots", json={"step": step, "groups": groups})
@@ -222,6 +231,36 @@ async def test_a_lease_that_was_not_asked_for_is_not_kept(bridged: Bridged, chan
     answer = await bridged.lease()
     assert (answer.status_code, answer.json()["code"]) == (503, "bad-answer")
     assert (await bridged.hand_over()).json()["code"] == "no-lease"
+
+
+async def test_a_lease_that_the_chain_does_not_bear_out_is_refused_and_the_contributor_sees_why(
+    bridged: Bridged,
+) -> None:
+    bridged.fault = "its seed is to stand on block 7"
+    answer = await bridged.lease()
+    assert (answer.status_code, answer.json()["code"]) == (503, "false-grant")
+    assert "block 7" in answer.json()["detail"]
+    assert "block 7" in bridged.slots.trouble
+    assert (await bridged.hand_over()).json()["code"] == "no-lease"
+    bridged.fault = ""
+    assert (await bridged.lease()).status_code == 200
+    assert bridged.slots.trouble == ""
+    first, second = (asked.request_id for asked in bridged.pool.asked)
+    assert first != second, "what was false is not asked for again"
+
+
+async def test_while_the_chain_is_down_no_task_generates_on_trust_and_no_lease_is_wasted(bridged: Bridged) -> None:
+    bridged.fault = Unavailable("the chain is down")
+    asking = asyncio.ensure_future(bridged.lease())
+    while not asking.done():
+        await bridged.clock.turn(timedelta(seconds=1))
+    answer = await asking
+    assert (answer.status_code, answer.json()["retryable"]) == (503, True)
+    assert "the chain is down" in bridged.slots.trouble
+    bridged.fault = ""
+    assert (await bridged.lease()).status_code == 200
+    first, second = (asked.request_id for asked in bridged.pool.asked)
+    assert first == second
 
 
 async def test_a_request_whose_answer_was_lost_is_asked_again_under_its_own_name(bridged: Bridged) -> None:

@@ -1,0 +1,105 @@
+"""What a node checks of its leases on a real chain, before it generates anything."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from ledger.client import Ledger
+from ledger.errors import ChainUnavailable
+from protocol.identifiers import Digest, run_id
+from protocol.leases import Lease
+from tests.ledger.client.conftest import POOL, World
+from worker.chain import LedgerChain
+
+VERSION = Digest("0x" + "ab" * 32)
+OTHER = Digest("0x" + "cd" * 32)
+
+
+@pytest.fixture
+async def chain(world: World) -> AsyncIterator[LedgerChain]:
+    """The chain as the node sees it."""
+    chain = LedgerChain(rpc=world.url, deployment=world.deployment, key=world.keys["node"], pool_id=POOL)
+    yield chain
+    await chain.close()
+
+
+async def announced(world: World, *, version: int = 0, attempt: int = 0, digest: Digest = VERSION) -> int:
+    """Announces a version; returns the block."""
+    publisher = await world.as_("publisher")
+    receipt = await publisher.checkpoints.announce(
+        pool_id=POOL, run=run_id("main"), version=version, attempt=attempt, digest=digest
+    )
+    return receipt.block_number
+
+
+async def joined(world: World) -> int:
+    """The block of the node's present joining."""
+    found = await (await world.as_("owner")).pools.membership(POOL, world.keys["node"].address)
+    assert found is not None
+    return found.joined_block
+
+
+def lease(world: World) -> Lease:
+    return Lease(
+        pool_id=POOL,
+        run=run_id("main"),
+        step=0,
+        index=0,
+        node=world.keys["node"].address,
+        version=0,
+        digest=VERSION,
+        groups=1,
+        max_units=10,
+        expiry=2**40,
+    )
+
+
+async def test_a_lying_orchestrator_leads_no_node_to_another_seed(world: World, chain: LedgerChain) -> None:
+    await world.member()
+    block = await announced(world)
+    ledger, granted = await world.as_("owner"), lease(world)
+    real, earlier = await ledger.block_hash(block), await ledger.block_hash(await joined(world))
+    assert await chain.fault_of(granted, real, block) == ""
+    assert f"block {block} has the hash {real}" in await chain.fault_of(granted, OTHER, block)
+    assert f"joining say {block}" in await chain.fault_of(granted, earlier, await joined(world))
+    for other in (replace(granted, digest=OTHER), replace(granted, version=1), replace(granted, run=run_id("other"))):
+        assert "is not announced" in await chain.fault_of(other, real, block)
+    stranger = replace(granted, node=world.keys["third"].address)
+    assert "never joined" in await chain.fault_of(stranger, real, block)
+
+
+async def test_a_node_that_joined_again_may_work_on_either_of_the_blocks_that_a_validator_would_take(
+    world: World, chain: LedgerChain
+) -> None:
+    await world.member()
+    first = await announced(world)
+    await (await world.as_("node")).pools.leave(POOL, world.keys["node"].address)
+    await world.join(nonce=2)
+    ledger, again = await world.as_("owner"), await joined(world)
+    for block in (first, again):
+        assert await chain.fault_of(lease(world), await ledger.block_hash(block), block) == ""
+    await announced(world, attempt=1, digest=OTHER)
+    newer = await joined(world)
+    assert await chain.fault_of(lease(world), await ledger.block_hash(newer), newer) == "", "an older attempt's lease"
+
+
+async def test_the_chain_is_asked_once_per_version_and_a_block_that_it_has_not_is_waited_for(
+    world: World, chain: LedgerChain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.member()
+    block = await announced(world)
+    real, granted = await (await world.as_("owner")).block_hash(block), lease(world)
+    with pytest.raises(ChainUnavailable, match="no block"):
+        await chain.fault_of(granted, real, block + 1000)
+    assert await chain.fault_of(granted, real, block) == ""
+
+    async def down(*_: object) -> Digest:
+        raise ChainUnavailable("the chain is down")
+
+    monkeypatch.setattr(Ledger, "block_hash", down)
+    assert await chain.fault_of(replace(granted, step=1, index=5), real, block) == ""
+    with pytest.raises(ChainUnavailable):
+        await chain.fault_of(granted, OTHER, block)
