@@ -21,7 +21,7 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 _HARMLESS_NAME = re.compile(
-    r"(tokens|token_(count|address|id)|(max|prompt|output|new)_tokens?|tokens_per_second)$", re.IGNORECASE
+    r"(tokens|token_(count|address|id)|(max|prompt|output|new)_tokens?|tokens[_-]per[_-]second)$", re.IGNORECASE
 )
 _KEY_NAME = re.compile(r"(^|_)key$", re.IGNORECASE)
 _BARE_KEY = re.compile(r"(0x)?[0-9a-fA-F]{64}")

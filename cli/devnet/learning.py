@@ -85,6 +85,7 @@ def validator_spec(directory: DevnetDirectory, places: ServicePlaces, number: in
         "poll_s": 0.1,
         "takeover_s": 5.0,
         "finalise_every_s": 3.0,
+        "trial": 64,
         "first_pause_s": 0.2,
         "longest_pause_s": 2.0,
         "reserve_bytes": 0,

@@ -13,6 +13,10 @@ from rollouts.engines.interface import EngineName
 
 NO_CHEAT = "none"
 DEFAULT_CHEAT = "previous-checkpoint"
+STOPPED_BEFORE_VERDICTS = frozenset(
+    {"banned-in-between", "future-step", "no-upload", "skipped-index", "stale-step", "swapped-upload"}
+)
+"""Cheats that store, orchestrator or ledger refuse: there is nothing to judge, so nothing is slashed either."""
 
 
 class FirstTask(StrEnum):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cli.devnet.report.model import Report
+from cli.devnet.options import STOPPED_BEFORE_VERDICTS
+from cli.devnet.report.model import NodeAccount, Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,19 @@ def _nobody_wronged(report: Report) -> Criterion:
 def _cheaters_caught(report: Report) -> list[Criterion]:
     criteria = []
     for node in report.cheaters:
+        if node.cheat in STOPPED_BEFORE_VERDICTS:
+            criteria.append(_stopped(node))
+            continue
         caught = [f"{node.forged} of {node.files} files called forged"]
         caught.append("stake slashed" if node.slashed else "no stake slashed")
         caught.append(f"evicted ({node.evicted})" if node.evicted else "still a member")
         met = node.slashed > 0 and bool(node.evicted)
         criteria.append(Criterion(f"{node.name}, who cheats ({node.cheat}), lost", met=met, found="; ".join(caught)))
     return criteria
+
+
+def _stopped(node: NodeAccount) -> Criterion:
+    """What never becomes work is never paid; there is no stake to lose for it."""
+    found = f"{node.accepted} of {node.files} files accepted; {'paid' if node.earned else 'nothing paid'}"
+    name = f"{node.name}, who cheats ({node.cheat}), was not paid"
+    return Criterion(name, met=not node.accepted and not node.earned, found=found)

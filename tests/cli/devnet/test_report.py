@@ -8,6 +8,9 @@ from html.parser import HTMLParser
 
 import pytest
 
+from cli.devnet.cheats.cheat import End
+from cli.devnet.cheats.registry import CHEATS
+from cli.devnet.options import STOPPED_BEFORE_VERDICTS
 from cli.devnet.report.judgement import judge
 from cli.devnet.report.model import NodeAccount, Report
 from cli.devnet.report.page import as_page
@@ -67,6 +70,15 @@ class Balance(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text.append(data)
+
+
+def test_a_cheat_that_a_door_stops_has_to_go_unpaid_and_loses_no_stake() -> None:
+    assert {name for name, cheat in CHEATS.items() if cheat.end is not End.SLASHED} == STOPPED_BEFORE_VERDICTS
+    refused = NodeAccount(name="cheater", address="0x" + "ab" * 20, cheat="stale-step")
+    honest = tuple(node for node in a_report().nodes if not node.cheat)
+    for node, met in ((refused, True), (replace(refused, accepted=1, earned=5), False)):
+        *_, last = judge(replace(a_report(), nodes=(*honest, node)), wanted_rise=0.3)
+        assert last.met is met
 
 
 def test_the_page_needs_nothing_from_anywhere_and_nodes_can_put_no_markup_into_it() -> None:
