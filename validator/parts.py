@@ -161,6 +161,7 @@ def build_parts(
             batch=settings.verdicts_per_transaction,
             told=told,
             measures=measures,
+            clock=clock,
         )
         for _ in range(settings.verdict_transactions)
     )

@@ -144,6 +144,7 @@ class Judging:
                 hint="look at the log for what ended the validator; `muster validator retry` tries again",
                 code="lost-again-and-again",
             )
+        looked_at = self._clock.monotonic()
         work, now = await asyncio.gather(self._look_up(item), self._chain.now())
         standing = standing_of(work, sha256=item.work.sha256, kind=item.kind, me=self._me, now=now)
         if standing.next is Next.DROP:
@@ -153,12 +154,12 @@ class Judging:
             later = self._queue.retry(item, after=REST, code="not-ours", why=standing.why, counted=False)
             await self._settled(item, later)
         elif item.staged is not None and item.staged.validator == self._me and item.kind is not Kind.SECOND_LOOK:
-            await self._verdicts.hand(item, item.staged)
+            await self._verdicts.hand(item, item.staged, looked_at=looked_at)
         elif item.resolution is not None:
-            await self._conclude(item, by_hand(item.resolution), drawn=None)
+            await self._conclude(item, by_hand(item.resolution), drawn=None, looked_at=looked_at)
         else:
             conclusion, drawn = await self._examine(item)
-            await self._conclude(item, conclusion, drawn=drawn)
+            await self._conclude(item, conclusion, drawn=drawn, looked_at=looked_at)
 
     async def _look_up(self, item: Item) -> Work | None:
         return await (await self._chain.ledger()).work.get(item.work.key)
@@ -198,7 +199,7 @@ class Judging:
                 self._drawing.draw(item),
             )
 
-    async def _conclude(self, item: Item, conclusion: Conclusion, *, drawn: Drawn | None) -> None:
+    async def _conclude(self, item: Item, conclusion: Conclusion, *, drawn: Drawn | None, looked_at: float) -> None:
         """Leaves the evidence in the store, then writes the verdict down, then hands it on: in this order only."""
         audit = audit_file(item, conclusion, drawn=drawn, validator=self._me, at=self._clock.now())
         with self._measures.stage("evidence"):
@@ -211,7 +212,7 @@ class Judging:
             validator=self._me, outcome=conclusion.outcome, reason=int(conclusion.reason), audit_hash=sha256
         )
         if await self._queue.stage(item, staged):
-            await self._verdicts.hand(item, staged)
+            await self._verdicts.hand(item, staged, looked_at=looked_at)
         else:
             _log.info("dropped", item=item.id, why="it was judged, or taken over, meanwhile")
             self._held.remove(item)

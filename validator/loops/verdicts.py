@@ -1,7 +1,7 @@
 """Gives verdicts on the ledger: everything that is there goes out in one transaction, and few are under way at a time.
 
-A verdict whose fate is unknown is looked up before it is sent again; the contract takes one first verdict per work, so
-that not even two validators who know nothing of each other can judge anything twice.
+A verdict whose fate is unknown, or that has waited, is looked up before it is sent: the contract takes one first
+verdict per work, and whatever comes when that one is disputed decides the dispute. A late first one must never be that.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import structlog
 from ledger.client import Ledger
 from ledger.client.work import Refusal, Verdict, Work, WorkStatus
 from ledger.errors import TransactionReverted
+from protocol.clock import Clock
 from validator.chain import Chain
 from validator.holding import InHand
 from validator.items import Item, Kind, Staged
@@ -25,6 +26,9 @@ from validator.store.queue import WorkQueue
 
 REST = timedelta(seconds=3)
 """Before work comes again that this validator may not judge, so that another on this Redis has it meanwhile."""
+
+FRESH = timedelta(seconds=2)
+"""For so long after its work was looked up on the ledger a verdict is sent without another look."""
 
 OVER = frozenset({"WrongStatus", "TooLate"})
 """Refusals that say that there is nothing more to do."""
@@ -37,10 +41,17 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A verdict on its way to the ledger."""
+    """A verdict on its way to the ledger.
+
+    Args:
+        item: What it is of.
+        staged: What it says.
+        looked_at: When the ledger was asked how its work stands, on the clock's monotonic time in seconds.
+    """
 
     item: Item
     staged: Staged
+    looked_at: float
 
     @property
     def verdict(self) -> Verdict:
@@ -64,9 +75,9 @@ class Verdicts:
         self.news = asyncio.Event()
         """Set when there is something to send."""
 
-    async def hand(self, item: Item, staged: Staged) -> None:
+    async def hand(self, item: Item, staged: Staged, *, looked_at: float) -> None:
         """Takes a staged verdict; its item is ours until it is settled."""
-        await self._waiting.put(Given(item, staged))
+        await self._waiting.put(Given(item, staged, looked_at))
         self.news.set()
 
     def next(self, *, most: int) -> list[Given]:
@@ -88,6 +99,7 @@ class Lane:
         batch: Verdicts per transaction.
         told: Told what the ledger took.
         measures: What is measured.
+        clock: Whose time counts.
     """
 
     def __init__(
@@ -100,8 +112,10 @@ class Lane:
         batch: int,
         told: Taken,
         measures: Measures,
+        clock: Clock,
     ) -> None:
         self._verdicts = verdicts
+        self._clock = clock
         self._chain = chain
         self._queue = queue
         self._held = held
@@ -118,24 +132,31 @@ class Lane:
         """
         taken = 0
         while True:
-            batch = await self._not_there() if self._unsure else []
-            batch = batch or self._verdicts.next(most=self._batch)
-            if not batch:
+            doubtful = bool(self._unsure)
+            if not doubtful:
+                self._unsure = self._verdicts.next(most=self._batch)
+            if not self._unsure:
                 return taken
-            self._unsure = batch
-            taken += await self._send(await self._chain.ledger(), batch)
+            if doubtful or any(self._has_waited(given) for given in self._unsure):
+                await self._drop_unwanted()
+            if self._unsure:
+                taken += await self._send(await self._chain.ledger(), list(self._unsure))
             self._unsure = []
 
-    async def _not_there(self) -> list[Given]:
-        """What was under way when something broke, and is not on the ledger."""
+    def _has_waited(self, given: Given) -> bool:
+        return self._clock.monotonic() - given.looked_at > FRESH.total_seconds()
+
+    async def _drop_unwanted(self) -> None:
+        """Settles what the ledger has, or does not want any more: the rest of what is under way may be sent."""
         ledger, batch = await self._chain.ledger(), list(self._unsure)
         works = await asyncio.gather(*(ledger.work.get(given.item.work.key) for given in batch))
         for given, work in zip(batch, works, strict=True):
             if not _awaits(work, given.item.kind):
                 if work is not None and work.judge == given.staged.validator:
                     await self._told([given])
+                else:
+                    _log.info("dropped", item=given.item.id, why="the ledger does not wait for this verdict any more")
                 await self._settle(given)
-        return list(self._unsure)
 
     async def _send(self, ledger: Ledger, batch: Sequence[Given]) -> int:
         """One transaction; halves of it when the chain refuses the whole."""

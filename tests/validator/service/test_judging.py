@@ -12,7 +12,7 @@ from ledger.client import Ledger
 from ledger.client.work import Verdict, WorkStatus
 from ledger.errors import ChainUnavailable, TransactionNotMined
 from ledger.events import VerdictGiven
-from protocol.identifiers import Digest
+from protocol.identifiers import ZERO_DIGEST, Digest
 from protocol.objects import TransferError
 from protocol.verdicts import Outcome, ReasonCode
 from tests.ledger.client.conftest import POOL, World
@@ -228,6 +228,26 @@ async def test_a_verdict_whose_fate_is_unknown_is_looked_up_before_it_is_sent_ag
         assert len(await verdicts(pool)) == number
         assert await queued(validator) == (0, 0)
         assert (await validator.status())["verdicts"][0]["count"] == number
+
+
+async def test_a_first_verdict_that_waited_never_decides_a_dispute(pool: PoolWithValidators) -> None:
+    late, other = pool.validator("validator", redis=1), pool.validator("second", redis=2)
+    key = await pool.submit()
+    late.examiner.answers[key] = FORGED
+    await late.read()
+    await late.parts.judging.round()  # found, staged, and then nothing goes out for a while
+    await pool.run.pool.clock.turn(timedelta(seconds=3))
+    assert await other.judge() == 1
+    await (await pool.world.as_("provider")).work.dispute(key, ZERO_DIGEST)
+    assert await late.parts.lanes[0].round() == 0
+    assert (await pool.work(key)).status is WorkStatus.DISPUTED, "nothing but an examination of the dispute decides it"
+    assert await queued(late) == (0, 0)
+    late.examiner.answers[key] = concluded()
+    await late.looking.verdicts()
+    assert await late.judge() == 1
+    work = await pool.work(key)
+    assert (work.status, work.outcome) == (WorkStatus.FINAL, Outcome.ACCEPTED)
+    assert len(late.examiner.asked) == 2
 
 
 async def test_a_file_that_is_not_there_is_waited_for_and_its_work_expires_without_blame(
