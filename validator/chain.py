@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
 from ledger.client import Ledger
-from ledger.client.pools import Role, Terms
+from ledger.client.pools import Terms
 from ledger.deployment import Deployment
 from ledger.inflight import SendPolicy
 from protocol.clock import Clock
@@ -72,7 +72,6 @@ class Chain:
         self._ahead = timedelta()
         self._terms = _Fresh[Terms](clock)
         self._validators = _Fresh[list[Address]](clock)
-        self._publisher = _Fresh[Address](clock)
         self._seated = _Fresh[bool](clock)
 
     async def connected(self) -> Connected:
@@ -135,14 +134,6 @@ class Chain:
             return await (await self.ledger()).pools.is_validator(self.pool_id, self._key.address)
 
         return await self._seated.get(read)
-
-    async def publisher(self) -> Address:
-        """Whose signature versions carry; remembered for a short while."""
-
-        async def read() -> Address:
-            return (await (await self.ledger()).pools.seat(self.pool_id, Role.PUBLISHER)).holder
-
-        return await self._publisher.get(read)
 
     async def check(self) -> None:
         """Returns if the chain answers; a readiness check."""

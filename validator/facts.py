@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -15,10 +14,11 @@ from ledger.client import Ledger
 from ledger.client.pools import Role
 from ledger.client.work import NamedSubmission
 from ledger.errors import ChainUnavailable
-from ledger.events import CheckpointAnnounced, MemberJoined, RoleSet
+from ledger.events import CheckpointAnnounced, MemberJoined
 from protocol.errors import MusterError, NotFound
 from protocol.identifiers import Address, Digest
 from protocol.leases import Lease, Work
+from validator.seats import Seats
 from validator.submissions import SubmittedWork, WorkFacts
 
 MOST_BEACONS = 64
@@ -83,7 +83,8 @@ class FactFinder:
         self._times: _Remembered[int, int] = _Remembered()
         self._joins: _Remembered[Address, _Joins] = _Remembered()
         self._attempts: _Remembered[tuple[Digest, int], _Attempts] = _Remembered()
-        self._rotations: Sequence[RoleSet] = ()
+        self._orchestrators = Seats(ledger, pool_id=pool_id, role=Role.ORCHESTRATOR)
+        self._publishers = Seats(ledger, pool_id=pool_id, role=Role.PUBLISHER)
 
     async def facts(self, work: SubmittedWork, *, hinted_beacon_block: int | None = None) -> WorkFacts:
         """The facts of a submission.
@@ -106,7 +107,8 @@ class FactFinder:
         """Forgets everything: the chain was reorganised."""
         for remembered in (self._hashes, self._times, self._joins, self._attempts):
             remembered.clear()
-        self._rotations = ()
+        self._orchestrators.forget()
+        self._publishers.forget()
 
     # The lease
 
@@ -117,7 +119,7 @@ class FactFinder:
             return None  # through another contract
         at = await self._time(work.block)
         for each in named:
-            if self._fits(each, work, at) and await self._was_orchestrator(each.signer, work.block, at):
+            if self._fits(each, work, at) and each.signer in await self._orchestrators.at(work.block, at):
                 return each.submission.lease
         raise UnknownLease(f"transaction {work.transaction} names no lease for work {work.key} by the orchestrator")
 
@@ -137,14 +139,45 @@ class FactFinder:
         except MusterError:
             return False
 
-    async def _was_orchestrator(self, who: Address, block: int, at: int) -> bool:
-        """Whether `who` could sign leases in a block: as the role's holder, or as the one before while it was valid."""
-        seat = await self._ledger.pools.seat(self._pool_id, Role.ORCHESTRATOR)
-        last = self._rotations[-1] if self._rotations else None
-        if last is None or (last.key, last.previous_until) != (seat.holder, seat.previous_until):
-            every = await self._ledger.history(RoleSet, pool_id=self._pool_id)
-            self._rotations = [event for event in every if event.role == Role.ORCHESTRATOR]
-        return _held(self._rotations, who, block, at)
+    # The version
+
+    async def announcement(self, work: SubmittedWork) -> CheckpointAnnounced:
+        """Where the version that was leased was announced before the submission; the newest time, if more than once.
+
+        Raises:
+            ChainUnavailable: The chain can't be asked.
+            UnknownCheckpoint: It was not.
+        """
+        every = await self._ledger.history(CheckpointAnnounced, pool_id=self._pool_id, second=work.run)
+        wanted = (work.version, work.checkpoint)
+        found = [
+            each for each in every if (each.version, each.digest) == wanted and each.log.block_number <= work.block
+        ]
+        if not found:
+            raise UnknownCheckpoint(
+                f"version {work.version} of work {work.key} was not announced by block {work.block}"
+            )
+        return found[-1]
+
+    async def publisher_of(self, announced: CheckpointAnnounced) -> Address:
+        """Whose signature an announced version carries: the publisher's at that time, whoever it is by now.
+
+        While a key and its successor both count it is the one that announced.
+
+        Raises:
+            ChainUnavailable: The chain can't be asked.
+        """
+        block = announced.log.block_number
+        possible = await self._publishers.at(block, await self._time(block))
+        if not possible:
+            raise UnknownCheckpoint(f"pool {self._pool_id} had no publisher in block {block}")
+        if len(possible) > 1:
+            try:
+                sender = await self._ledger.sender_of(announced.log.transaction)
+            except NotFound as error:
+                raise ChainUnavailable(f"the chain's node has not (yet): {error.detail}") from error
+            return sender if sender in possible else possible[0]
+        return possible[0]
 
     # The beacon
 
@@ -204,16 +237,6 @@ class FactFinder:
                 raise ChainUnavailable(f"the chain's node has no block {block} (yet)") from error
             self._times.put(block, known)
         return known
-
-
-def _held(seats: Sequence[RoleSet], who: Address, block: int, at: int) -> bool:
-    """Within the block of a rotation both sides of it count: the contract saw one of them."""
-    before = [seat for seat in seats if seat.log.block_number < block]
-    within = [seat for seat in seats if seat.log.block_number == block]
-    return any(
-        who == seat.key or (who == seat.previous and at < seat.previous_until.timestamp())
-        for seat in (*before[-1:], *within)
-    )
 
 
 class _Remembered(Generic[K, V]):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from datetime import timedelta
 
+from ledger.events import CheckpointAnnounced
 from protocol.clients import OrchestratorClient
 from protocol.clock import Clock
 from protocol.errors import MusterError, NotFound
-from protocol.identifiers import Digest
+from protocol.identifiers import Address, Digest
 from protocol.wire.runs import CheckpointRef
 from validator.chain import Chain
 from validator.submissions import SubmittedWork
@@ -34,7 +35,7 @@ class Versions:
         self._orchestrator = orchestrator
         self._own_relays = relays
         self._clock = clock
-        self._known: OrderedDict[tuple[Digest, int, Digest], tuple[int, int]] = OrderedDict()
+        self._known: OrderedDict[tuple[Digest, int, Digest], tuple[CheckpointAnnounced, Address]] = OrderedDict()
         self._relays: tuple[float, tuple[str, ...]] = (float("-inf"), ())
 
     async def of(self, work: SubmittedWork) -> CheckpointRef:
@@ -42,25 +43,25 @@ class Versions:
 
         Raises:
             Unavailable: The chain or the orchestrator is down.
+            UnknownCheckpoint: The ledger has no such version.
         """
-        attempt, block = await self._announced(work)
+        announced, publisher = await self._announced(work)
         return CheckpointRef(
             version=work.version,
-            attempt=attempt,
+            attempt=announced.attempt,
             digest=work.checkpoint,
-            block=block,
-            publisher=await self._chain.publisher(),
+            block=announced.log.block_number,
+            publisher=publisher,
             relays=await self._known_relays(),
         )
 
-    async def _announced(self, work: SubmittedWork) -> tuple[int, int]:
-        """Attempt and block; zeros if a newer attempt hides them: whoever fetches goes by the digest."""
+    async def _announced(self, work: SubmittedWork) -> tuple[CheckpointAnnounced, Address]:
+        """Its announcement, and who was publisher then: a key that was rotated out since signed what it signed."""
         name = (work.run, work.version, work.checkpoint)
         if name not in self._known:
-            found = await (await self._chain.ledger()).checkpoints.get(work.pool_id, work.run, work.version)
-            if found is None or found.digest != work.checkpoint:
-                return 0, 0
-            self._known[name] = (found.attempt, found.block)
+            facts = (await self._chain.connected()).facts
+            announced = await facts.announcement(work)
+            self._known[name] = (announced, await facts.publisher_of(announced))
             if len(self._known) > MOST_KNOWN:
                 self._known.popitem(last=False)
         return self._known[name]

@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
+from eth_typing import HexStr
 from web3 import AsyncWeb3
-from web3.exceptions import BlockNotFound
+from web3.exceptions import BlockNotFound, TransactionNotFound
 
 from ledger.artifacts import Contract, artifact
 from ledger.client.audits import AuditSecrets
@@ -30,7 +31,7 @@ from ledger.rpc import connect
 from ledger.sender import Sender
 from protocol.clock import Clock
 from protocol.errors import InvalidInput, NotFound
-from protocol.identifiers import Address, Digest, digest
+from protocol.identifiers import Address, Digest, address, digest
 from protocol.keys import Key
 from protocol.typed_data import SigningDomain
 
@@ -153,6 +154,18 @@ class Ledger:
         except BlockNotFound as error:
             raise NotFound(f"the chain has no block {number}") from error
         return int(block["timestamp"])
+
+    async def sender_of(self, transaction: Digest) -> Address:
+        """Who signed a transaction.
+
+        Raises:
+            NotFound: The chain has no such transaction (any more).
+        """
+        try:
+            found = await self.web3.eth.get_transaction(HexStr(transaction))
+        except TransactionNotFound as error:
+            raise NotFound(f"the chain has no transaction {transaction}") from error
+        return address(found["from"])
 
     async def balance(self, who: Address) -> int:
         """What `who` can pay for gas, in wei."""

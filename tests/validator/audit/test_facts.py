@@ -12,7 +12,7 @@ from ledger.client.work import Submission
 from ledger.errors import ChainUnavailable
 from protocol.identifiers import Digest
 from tests.ledger.client.conftest import POOL, World
-from tests.validator.audit.works import announced, carried, leased, submitted, with_lease
+from tests.validator.audit.works import CHECKPOINT, RUN, announced, carried, leased, submitted, with_lease
 from validator.facts import FactFinder, UnknownCheckpoint, UnknownLease
 
 
@@ -75,6 +75,29 @@ async def test_a_key_counts_beside_its_successor_for_as_long_as_the_ledger_says(
     (work,) = await carried(world, [item])
     await world.warp(timedelta(hours=2))  # over now; at the submission it was not
     assert (await FactFinder(await world.as_("validator"), pool_id=POOL).facts(work)).lease == item.lease
+
+
+async def test_a_version_is_its_publishers_however_often_the_role_was_given_on_since(world: World) -> None:
+    await world.member()
+    await announced(world)
+    finder = FactFinder(await world.as_("validator"), pool_id=POOL)
+    (early,) = await carried(world, [await leased(world, index=0)])
+    first, second = world.keys["publisher"].address, world.keys["second"]
+    assert await finder.publisher_of(await finder.announcement(early)) == first
+    owner = await world.as_("owner")
+    until = await owner.now() + timedelta(hours=1)
+    await owner.pools.set_role(POOL, Role.PUBLISHER, second.address, previous_until=until)
+    assert await finder.publisher_of(await finder.announcement(early)) == first
+    await announced(world, attempt=1)  # by the former key, which counts for another hour
+    (between,) = await carried(world, [await leased(world, index=1)])
+    assert await finder.publisher_of(await finder.announcement(between)) == first
+    successor = (await world.as_("second")).checkpoints
+    await successor.announce(pool_id=POOL, run=RUN, version=1, attempt=2, digest=CHECKPOINT)
+    (late,) = await carried(world, [await leased(world, index=2)])
+    await world.warp(timedelta(hours=2))
+    finder.forget()
+    for work, publisher in ((early, first), (between, first), (late, second.address)):
+        assert await finder.publisher_of(await finder.announcement(work)) == publisher
 
 
 async def test_a_node_that_sends_its_work_itself_need_not_sign(world: World) -> None:
