@@ -39,7 +39,7 @@ def sharded(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     module = ["-m", "tests.trainer.learning.sharded_run", str(llama), str(out)]
     done = subprocess.run(
         [*command, *module],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": "."},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": ".", "TMPDIR": str(out)},
         capture_output=True,
         text=True,
         timeout=240,
