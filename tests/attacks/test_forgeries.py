@@ -22,6 +22,9 @@ QUICKER: dict[str, Callable[[], Trick]] = {"bomb": lambda: Bomb(1 << 25), "ten-m
 """Seconds of compressing zeros are saved: both are still thousands of times what an honest file can hold."""
 AGAIN = {"replayed", "replayed-reencoded"}
 """Honest the first time."""
+FILES = {"own-temperature": 4}
+"""At 0.8 of the temperature, one file of 32 short answers in about seventy is token for token the honest one: then
+nothing was cheated, and it is accepted."""
 
 _index = itertools.count()
 
@@ -34,6 +37,9 @@ async def test_a_cheat_is_named_forged(cheat: Cheat, workshop: Workshop, judge: 
         assert isinstance(first, Conclusion)
         assert first.outcome is Outcome.ACCEPTED
     found = await judge(handed_in(workshop, trick, next(_index)))
+    for _ in range(1, FILES.get(cheat.name, 1)):
+        if isinstance(found, Conclusion) and found.outcome is Outcome.ACCEPTED:
+            found = await judge(handed_in(workshop, trick, next(_index)))
     assert isinstance(found, Conclusion), found
     assert (found.outcome, found.reason in cheat.reasons) == (Outcome.FORGED, True), found.words
     assert found.reason.may_be_forgery
