@@ -11,7 +11,6 @@ from orchestrator.gauges import PoolGauges
 from orchestrator.loops.invites import Inviter
 from orchestrator.loops.ledger_sync import LedgerSync
 from orchestrator.loops.liveness import Liveness
-from orchestrator.loops.patience import patient
 from orchestrator.loops.relayer import Relayer
 from orchestrator.loops.removals import Removals
 from orchestrator.loops.run_sync import RunSync
@@ -23,6 +22,7 @@ from orchestrator.store.leases import Lease
 from orchestrator.store.runs import LOOP as RUN_LOOP
 from protocol.clients.discovery import DiscoveryClient
 from protocol.loops import BackgroundLoops
+from protocol.patience import patient
 
 RELAYER_LANES = 2
 """Rounds of the relayer at a time: while one waits for its block, the next one carries what came in meanwhile."""

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
-import structlog
-
-from protocol.errors import Unavailable
 from protocol.loops import BackgroundLoops
-from protocol.redis import StoreUnavailable
+from protocol.patience import patient
 from validator.gauges import QueueGauges
 from validator.loops.looking import Looking
 from validator.parts import Parts
@@ -19,8 +16,6 @@ STALLED = timedelta(seconds=60)
 IDLE = timedelta(seconds=1)
 """How soon a worker sees what comes back into the queue by time; what is new wakes it at once."""
 GAUGES_EVERY = timedelta(seconds=5)
-
-_log = structlog.get_logger(__name__)
 
 
 def add_loops(loops: BackgroundLoops, parts: Parts, *, looking: Looking, gauges: QueueGauges) -> None:
@@ -42,35 +37,6 @@ def add_loops(loops: BackgroundLoops, parts: Parts, *, looking: Looking, gauges:
     loops.add("epochs", patient("epochs", looking.epochs), every=min(timedelta(seconds=settings.epoch_s) / 10, STALLED))
     loops.add("second-looks", patient("second-looks", looking.verdicts), every=max(poll, IDLE / 2))
     loops.add("gauges", gauges.read, every=GAUGES_EVERY)
-
-
-def patient(name: str, work: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[None]]:
-    """The same work; while the chain or the orchestrator is down it waits for its next turn, and that is no crash.
-
-    Redis being down is another thing, and is handed on.
-
-    Args:
-        name: As it stands in the log.
-        work: One round.
-    """
-    down = False
-
-    async def attempt() -> None:
-        nonlocal down
-        try:
-            await work()
-        except StoreUnavailable:
-            raise
-        except Unavailable as error:
-            if not down:
-                _log.warning("waiting", loop=name, error=error.detail, code=error.code)
-            down = True
-        else:
-            if down:
-                _log.info("going-on", loop=name)
-            down = False
-
-    return attempt
 
 
 async def _present(parts: Parts) -> None:

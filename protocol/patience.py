@@ -13,10 +13,10 @@ _log = structlog.get_logger(__name__)
 
 
 def patient(name: str, work: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[None]]:
-    """The same work; while a chain or a discovery service is down it waits for its next turn.
+    """The same work; while a chain or another service is down it waits for its next turn, and that is no crash.
 
-    The orchestrator goes on with what it knows and stays ready: a stalled chain must stop nobody's heartbeat. Redis
-    being down is another thing, and is handed on.
+    The service goes on with what it knows and stays ready: a stalled chain must stop nobody's heartbeat. Redis being
+    down is another thing, and is handed on.
 
     Args:
         name: As it stands in the log.
