@@ -36,7 +36,7 @@ from worker.queue.item import QueueItem, Stage
 from worker.queue.runner import GivenUp, NotYet, StepBack
 
 RELAY_PATIENCE = timedelta(seconds=60)
-"""How long the relayer may take, and how long before a lease ends the node does without it."""
+"""How long the relayer may take, or half of what is left of the lease if that is less."""
 
 NEARLY_OVER = timedelta(seconds=20)
 """A URL that ends so soon is not begun with."""
@@ -84,7 +84,7 @@ class PoolDelivery:
         pool_id: Only leases of this pool are worked under.
         chain: The ledger.
         clock: The machine's; while there is an orchestrator, its time counts.
-        relay_patience: How long the relayer may take.
+        relay_patience: How long the relayer may take; never more than half of what is left of the lease.
     """
 
     def __init__(
@@ -236,10 +236,9 @@ class PoolDelivery:
 
     def _is_late(self, item: QueueItem, work: SignedWork) -> bool:
         """Whether to wait for the relayer no longer."""
-        now, patience = self._now(), self._relay_patience
-        since = int(item.data.get(_HANDED_OVER) or item.data[_STORED])
-        nearly = now.timestamp() > work.lease.expiry - patience.total_seconds()
-        return nearly or unix_ms(now) - since > patience.total_seconds() * 1000
+        since_ms = int(item.data.get(_HANDED_OVER) or item.data[_STORED])
+        left_then = timedelta(milliseconds=work.lease.expiry * 1000 - since_ms)
+        return unix_ms(self._now()) - since_ms > min(self._relay_patience, left_then / 2) / timedelta(milliseconds=1)
 
     def _work(self, item: QueueItem) -> SignedWork | None:
         return sign_work(item, key=self._key, pool_id=self._pool_id, domain=self._chain.work_domain)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -36,7 +36,8 @@ MOST_ENGINE_FAILURES = 3
 
 _PAUSE = timedelta(seconds=2)
 _SOON = timedelta(milliseconds=200)
-"""After a slot that somebody else was faster to get; the next one may be there already."""
+"""After a slot that somebody or a new version was faster to get; the next one may be there already."""
+_OF_THE_MOMENT = frozenset({"no-slot", "slot-overtaken"})
 _LONGEST_PAUSE = timedelta(seconds=60)
 _LOOK_AHEAD = timedelta(seconds=2)
 _LAST_PATIENCE = timedelta(milliseconds=700)
@@ -52,6 +53,13 @@ class VersionWentBack(Conflict):
 
     code = "version-went-back"
     default_hint = "versions only grow; ask the pool's owner what happened"
+
+
+class Overtaken(Conflict):
+    """The slot is of a version that the run has left behind before it could be fetched."""
+
+    code = "slot-overtaken"
+    default_hint = "nothing: the slot is given back, and the next one is of the newest version"
 
 
 class DiskTrouble(Unavailable):
@@ -162,19 +170,38 @@ class RolloutTask:
         generator = await self._ready(answer.run_id, answer.checkpoint)
         groups = min(self._groups, answer.need, answer.groups_per_slot)
         grant = await self._bridge.slot(SlotWish(step=answer.step, groups=groups))
-        if grant.lease.digest != generator.version:
-            # A newer version came between the two questions. The slot is of that one: fetch it and do it.
-            newer = await self._bridge.step()
-            if newer.checkpoint is None or newer.checkpoint.digest != grant.lease.digest:
-                raise GenerationStopped("the lease names a version that the run does not")
-            generator = await self._ready(newer.run_id, newer.checkpoint)
-        ends = self._clock.monotonic() + grant.lease.expiry - self._clock.now().timestamp()
-        produced = await self._generate(generator, grant, ends=ends)
-        self._failures = 0
-        handed = await self._write(produced, ends=ends)
+        async with self._given_back_if_unused(grant):
+            generator = await self._of_the_lease(generator, grant)
+            ends = self._clock.monotonic() + grant.lease.expiry - self._clock.now().timestamp()
+            produced = await self._generate(generator, grant, ends=ends)
+            self._failures = 0
+            handed = await self._write(produced, ends=ends)
         await self._outbox.hand_over(handed)
         await self._done(answer, produced)
         return timedelta()
+
+    @asynccontextmanager
+    async def _given_back_if_unused(self, grant: SlotGrant) -> AsyncIterator[None]:
+        """Releases the slot when no file comes of it, so that nobody waits for its lease to end."""
+        try:
+            yield
+        except (GenerationStopped, MusterError, OSError):
+            with suppress(MusterError):
+                await self._bridge.release(SlotName(step=grant.lease.step, index=grant.lease.index))
+            raise
+
+    async def _of_the_lease(self, generator: SlotGenerator, grant: SlotGrant) -> SlotGenerator:
+        """The generator of the leased version, which may have come between the two questions.
+
+        Raises:
+            Overtaken: And another one came after it.
+        """
+        if grant.lease.digest == generator.version:
+            return generator
+        newer = await self._bridge.step()
+        if newer.checkpoint is None or newer.checkpoint.digest != grant.lease.digest:
+            raise Overtaken(f"the slot is of version {grant.lease.version}, and the run names another one by now")
+        return await self._ready(newer.run_id, newer.checkpoint)
 
     async def _ready(self, run: Digest, checkpoint: CheckpointRef) -> SlotGenerator:
         """The generator of this version; loads it if another one is loaded."""
@@ -222,10 +249,6 @@ class RolloutTask:
         looking = asyncio.create_task(self._look_ahead(generator))
         try:
             return await self._with_engine(partial(generator.produce, grant, should_stop=should_stop))
-        except GenerationStopped:
-            with suppress(MusterError):
-                await self._bridge.release(SlotName(step=grant.lease.step, index=grant.lease.index))
-            raise
         except InvalidInput as error:
             raise self._give_up_on(generator.version, error) from error
         finally:
@@ -309,7 +332,7 @@ class RolloutTask:
     def _put_off(self, error: MusterError) -> timedelta:
         """Whatever else stands in the way: say it, and look again, less and less often."""
         _log.warning("put-off", why=error.detail, hint=error.hint, code=error.code)
-        first = _SOON if error.code == "no-slot" else _PAUSE
+        first = _SOON if error.code in _OF_THE_MOMENT else _PAUSE
         doubled: int = 2 ** min(self._put_offs, 10)
         pause = min(first * doubled, _LONGEST_PAUSE)
         self._put_offs += 1

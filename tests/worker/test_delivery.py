@@ -329,13 +329,12 @@ async def test_a_relayer_that_has_forgotten_is_told_again(scene: Scene) -> None:
     assert await scene.delivered()
 
 
-async def test_a_lease_that_is_nearly_over_is_not_left_to_the_relayer(scene: Scene) -> None:
+async def test_a_relayer_has_half_of_what_is_left_of_a_short_lease(scene: Scene) -> None:
     scene.relay.mood = "never"
-    await scene.hand_over()
-    await scene.work()
-    await scene.clock.turn(timedelta(seconds=545))
-    scene.store.put_off(scene.item(), stage=Stage.PUT, until_ms=0, error="")
-    scene.relay.mood = "is down"
+    await scene.hand_over(await scene.leased(expiry=int(scene.clock.now().timestamp()) + 60))
+    await scene.work(rounds=2)
+    assert (scene.item().stage, scene.item().error) == (Stage.SUBMITTED, "the relayer has it, the ledger not yet")
+    await scene.clock.turn(timedelta(seconds=30))
     await scene.work()
     assert await scene.delivered()
 

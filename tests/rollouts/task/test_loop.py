@@ -17,7 +17,7 @@ import torch
 from protocol.errors import Conflict, Unavailable
 from protocol.identifiers import Digest, run_id
 from protocol.wire.bridge import HandedOver, HandOver
-from protocol.wire.runs import LEASED_WORK, CheckpointRef, LeasedWork
+from protocol.wire.runs import LEASED_WORK, CheckpointRef, LeasedWork, SlotGrant, SlotRequest
 from rollouts.engines.torch.batch import Batch
 from rollouts.environments import load_environment
 from rollouts.plan import SlotPlanner
@@ -110,6 +110,31 @@ async def test_a_slot_that_somebody_else_was_faster_to_get_costs_a_moment_and_ot
     assert [task._put_off(lost).total_seconds() for _ in range(3)] == [0.2, 0.4, 0.8]
     assert task._put_off(down).total_seconds() == 16
     assert [task._put_off(lost) for _ in range(20)][-1].total_seconds() == 60
+
+
+async def test_a_slot_whose_version_the_run_has_left_behind_is_given_back_and_the_next_one_is_done(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around.publish(0)
+    around.orchestrator.slots = 2
+    grant, hurried = around.orchestrator.slot, False
+
+    async def overtaken(request: SlotRequest) -> SlotGrant:
+        nonlocal hurried
+        if hurried:
+            return await grant(request)
+        hurried = True
+        around.publish(1)
+        granted = await grant(request)
+        around.publish(2)
+        return granted
+
+    monkeypatch.setattr(around.orchestrator, "slot", overtaken)
+    task = await around.task()
+    await run_until(task, lambda: task.totals.slots == 1)
+    assert [(slot.step, slot.index) for slot in around.orchestrator.released] == [(3, 0)]
+    assert around.orchestrator.checkpoint is not None
+    assert [file.header.checkpoint for file in handed_over(around)] == [around.orchestrator.checkpoint.digest]
 
 
 async def test_it_stops_within_a_second_and_gives_the_slot_back(around: Surroundings) -> None:
