@@ -50,26 +50,29 @@ token_file = "owner-token"
 """
 
 PARTS = {
-    "keys": "cli.keys",
-    "stake": "cli.stake",
-    "node": "cli.node",
-    "pool": "cli.pool_commands",
-    "work": "cli.work",
-    "worker": "cli.worker",
-    "env": "cli.env",
-    "rollouts": "cli.rollouts",
-    "trainer": "cli.trainer",
-    "validator": "cli.validator",
-    "ledger": "cli.ledger",
-    "token": "cli.token",
-    "shardcast": "cli.shardcast",
-    "settings": "cli.settings",
-    "discovery": "discovery.cli",
-    "orchestrator": "orchestrator.cli",
-    "devnet": "cli.devnet.command",
+    "devnet": (
+        "cli.devnet.command",
+        "Run a whole network on this machine until it has learned; Ctrl-C stops all of it.",
+    ),
+    "worker": ("cli.worker", "Give this machine to a pool."),
+    "pool": ("cli.pool_commands", "Make and run a pool."),
+    "validator": ("cli.validator", "Run a pool's validator, and look after it."),
+    "trainer": ("cli.trainer", "Models: warm them up on demonstrations, train them, evaluate them."),
+    "shardcast": ("cli.shardcast", "Checkpoints: publish them, pass them on, fetch them."),
+    "rollouts": ("cli.rollouts", "Files of rollouts: look at them, and check them."),
+    "env": ("cli.env", "Environments: families of tasks whose answers can be checked."),
+    "keys": ("cli.keys", "Make, import and show keys."),
+    "stake": ("cli.stake", "Add stake, look at it, get it back."),
+    "node": ("cli.node", "Register machines, redeem invites, leave pools."),
+    "work": ("cli.work", "Leases, submissions, verdicts, disputes and rewards by hand."),
+    "orchestrator": ("orchestrator.cli", "Run a pool's orchestrator."),
+    "discovery": ("discovery.cli", "Run a discovery service."),
+    "ledger": ("cli.ledger", "Deploy the contracts, look at them, govern them."),
+    "token": ("cli.token", "Bearer tokens for a pool's REST API."),
+    "settings": ("cli.settings", "List every setting of a service."),
 }
-"""Where each command comes from. Only those are imported whose names stand on the command line: the whole takes a
-second, and `muster worker status` needs no chain client."""
+"""Where each command comes from, and its line of the help page. Only those are imported whose names stand on the
+command line: all of them take three seconds."""
 
 app = typer.Typer(
     name="muster",
@@ -81,17 +84,24 @@ app = typer.Typer(
 
 
 def mount(arguments: Sequence[str]) -> None:
-    """Adds the parts that the arguments name; all of them if they name none, for the help page and for completion."""
-    named = [name for name in PARTS if name in arguments]
-    known = bool(named) or not {"version", "config"}.isdisjoint(arguments)
-    for name in named if known and "_MUSTER_COMPLETE" not in os.environ else PARTS:
-        if name not in _mounted:
-            _mounted.add(name)
-            part = import_module(PARTS[name])
-            if hasattr(part, "app"):
-                app.add_typer(part.app, name=name)
-            else:
-                app.command(name=name)(getattr(part, name))
+    """Adds the parts that the arguments name, and the names of the others; completion needs them all in full."""
+    completing = "_MUSTER_COMPLETE" in os.environ
+    for name, (module, summary) in PARTS.items():
+        if name in _mounted:
+            continue
+        if not completing and name not in arguments:
+            app.command(name=name, help=summary)(_not_named)
+            continue
+        _mounted.add(name)
+        part = import_module(module)
+        if hasattr(part, "app"):
+            app.add_typer(part.app, name=name)
+        else:
+            app.command(name=name)(getattr(part, name))
+
+
+def _not_named() -> None:
+    """Stands on the help page for a part that the command line does not name."""
 
 
 _mounted: set[str] = set()

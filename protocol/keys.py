@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Never
 
-from eth_account import Account
-
 from protocol import curve
 from protocol.errors import InvalidInput
 from protocol.identifiers import Address
@@ -76,6 +74,8 @@ class Key:
 
     def account(self) -> LocalAccount:
         """The same key as eth-account has it, to sign transactions."""
+        from eth_account import Account  # noqa: PLC0415 - half a second, which only who sends transactions should pay
+
         account: LocalAccount = Account.from_key(self._key.secret)
         return account
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from eth_keyfile.keyfile import create_keyfile_json, decode_keyfile_json
 
 from protocol.errors import Conflict, InvalidInput, NotFound, Unauthenticated
 from protocol.identifiers import address
@@ -38,6 +37,8 @@ def write_keystore(path: Path, key: Key, password: str, *, scrypt_n: int = SCRYP
     """
     if not password:
         raise InvalidInput("a keystore needs a password", hint="an empty one would leave the key in the open")
+    from eth_keyfile.keyfile import create_keyfile_json  # noqa: PLC0415 - as below
+
     content = create_keyfile_json(key.reveal(), password.encode(), version=3, kdf="scrypt", iterations=scrypt_n)
     content["address"] = key.address[2:].lower()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -63,6 +64,8 @@ def read_keystore(path: Path, password: str) -> Key:
         InvalidInput: It is not a keystore that this program can read, or holds another key than it says.
         Unauthenticated: The password is wrong.
     """
+    from eth_keyfile.keyfile import decode_keyfile_json  # noqa: PLC0415 - half a second of pairings that nobody needs
+
     content = _read_json(path)
     _check_form(path, content)
     try:

@@ -1,0 +1,41 @@
+"""The help page: what is on it, and what showing it costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+from cli.main import PARTS
+
+HEAVY = ("torch", "web3", "fastapi", "eth_account", "numpy")
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_the_line_on_the_help_page_is_the_parts_own(name: str) -> None:
+    module, summary = PARTS[name]
+    part = import_module(module)
+    own = part.app.info.help if hasattr(part, "app") else getattr(part, name).__doc__
+    assert own.splitlines()[0] == summary
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["version"], ["wroker"]])
+def test_what_names_no_part_imports_none_of_the_heavy_libraries(arguments: list[str]) -> None:
+    script = f"""
+import sys
+sys.argv = ["muster", *{arguments!r}]
+from cli.main import main
+try:
+    main()
+except SystemExit:
+    pass
+print("imported", [name for name in {HEAVY!r} if name in sys.modules])
+"""
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines()[-1] == "imported []"
+    if arguments == ["--help"]:
+        assert all(name in found.stdout for name in PARTS)
+    if arguments == ["wroker"]:
+        assert "Did you mean 'worker'" in found.stderr
