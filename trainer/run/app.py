@@ -33,8 +33,9 @@ from trainer.run.intake import Intake, step_folder
 from trainer.run.journal import Journal
 from trainer.run.lease import RunLease
 from trainer.run.lock import hold_state
-from trainer.run.loop import RunParts, TrainingRun
+from trainer.run.loop import TrainingRun
 from trainer.run.model_student import ModelStudent
+from trainer.run.parts import RunParts
 from trainer.run.patience import Patience
 from trainer.run.progress import Progress
 from trainer.run.publishing import Publisher

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from protocol.identifiers import Digest
 from trainer.learning.groups import TrainingGroup
 from trainer.run.journal import JournalFile
+from trainer.run.state import RunState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +129,17 @@ def signal_share(files: Iterable[SeenFile], *, before: float, weight: int = 16) 
     counted = [(len(file.groups), file.useful) for file in files]
     seen, useful = sum(one for one, _ in counted), sum(two for _, two in counted)
     return max(0.05, min(1.0, (before * weight + useful) / (weight + seen)))
+
+
+def after_batch(state: RunState, files: Sequence[SeenFile], *, learned: bool) -> RunState:
+    """The state after a step; what the student knows stands beside it."""
+    return replace(
+        state,
+        step=state.step + 1,
+        pools=state.pools.after(solved_shares(files)),
+        signal_share=signal_share(files, before=state.signal_share),
+        empty_steps=0 if learned else state.empty_steps + 1,
+    )
 
 
 def staleness(groups: Iterable[TrainingGroup], *, step: int) -> dict[int, int]:

@@ -9,11 +9,10 @@ import structlog
 
 from protocol.errors import Conflict
 from protocol.identifiers import Digest
-from trainer.run.batches import SeenFile, groups_at
+from trainer.run.batches import SeenFile, after_batch, groups_at
 from trainer.run.files import FileRules, UnusableFile, read_accepted
 from trainer.run.intake import file_paths, step_folder
 from trainer.run.journal import Batch, Recorded
-from trainer.run.loop import after_batch
 from trainer.run.state import RunState, load_state
 from trainer.run.student import Student, learn_batch
 

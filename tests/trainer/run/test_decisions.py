@@ -28,11 +28,11 @@ from trainer.run.asynchrony import (
     steps_to_open,
 )
 from trainer.run.batches import choose, groups_at, in_lease_order, signal_share, staleness
-from trainer.run.loop import first_demand
 from trainer.run.pools import Pools, PoolSettings
 from trainer.run.settings import TrainerSettings
 from trainer.run.streaming import StreamedStep
 from trainer.run.student import Student
+from trainer.run.window import first_demand
 
 groups = st.integers(0, 30)
 standing = st.builds(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import trainer.run.loop
+import trainer.run.versions
 from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import Conflict
 from protocol.identifiers import Digest, run_id
@@ -44,7 +44,7 @@ STAGES: list[tuple[Any, str, Callable[..., bool], bool]] = [
     (Journal, "append", lambda _, entry: isinstance(entry, Written) and entry.version == 3, False),
     (Publisher, "announce", lambda _, version: version == 4, False),
     (Publisher, "tell", lambda _, version: version == 5, False),
-    (trainer.run.loop, "save_state", lambda *_, state, **__: state.step == 6, False),
+    (trainer.run.versions, "save_state", lambda *_, state, **__: state.step == 6, False),
 ]
 """Where it dies, once a step: journalled and not learned, learned and not written, written and not recorded, recorded
 and not announced, announced and not told, told and its state not written."""

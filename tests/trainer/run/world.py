@@ -44,10 +44,9 @@ from tests.orchestrator.runs.edge import RUN, RunUnderTest
 from tests.rollouts.tiny import END, VOCABULARY, tiny_folder
 from trainer.run.app import Outside, learning_settings, run_trainer
 from trainer.run.base import open_base
-from trainer.run.batches import groups_at
+from trainer.run.batches import after_batch, groups_at
 from trainer.run.files import FileRules, read_accepted
 from trainer.run.journal import Journal, Recorded
-from trainer.run.loop import after_batch
 from trainer.run.model_student import ModelStudent
 from trainer.run.settings import TrainerSettings
 from trainer.run.state import RunState

@@ -1,0 +1,163 @@
+"""What leaves a run while it goes on: versions, announced and told in the background, and its state, saved in a thread.
+
+At most one version and one state are on their way at a time. What fails there is raised in the run at its next look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import structlog
+
+from protocol.wire.runs import RunView
+from trainer.run.intake import step_folder
+from trainer.run.parts import RunParts, Where
+from trainer.run.reporting import StepTimes
+from trainer.run.state import save_state
+from trainer.run.window import open_window
+
+_log = structlog.get_logger(__name__)
+
+LAST_PATIENCE = timedelta(seconds=30)
+"""How long a trainer that was told to stop waits for the announcement that is under way."""
+
+
+class Versions:
+    """Versions and states of one run on their way out.
+
+    Args:
+        parts: Of the run.
+        where: Where it is.
+    """
+
+    def __init__(self, parts: RunParts, where: Where) -> None:
+        self._parts = parts
+        self._settings = parts.settings
+        self._where = where
+        self._publishing: asyncio.Task[None] | None = None
+        self._saving: asyncio.Task[None] | None = None
+        self.newest = 0
+        """The newest version that was written."""
+
+    async def take_up(self) -> None:
+        """Brings folder, ledger and orchestrator to where the state is.
+
+        Raises:
+            AnotherTrainer: The ledger names what this trainer did not make.
+        """
+        publisher, step = self._parts.publisher, self._where().step
+        if self._is_published(step):
+            await publisher.write(step, self._writer(step))
+        self.newest = publisher.newest
+        await publisher.check_ledger(self.newest)
+        view = await self._parts.desk.view()
+        self._settings.knobs.check_window(view.async_level)
+        await self._publish(self.newest)
+
+    async def write(self, times: StepTimes) -> bool:
+        """Writes the version that the state is, if it is one, begins to publish it, and begins to save the state.
+
+        Returns:
+            Whether it is one.
+        """
+        since = time.perf_counter()
+        version = self._where().step
+        published = self._is_published(version)
+        if published:
+            await self._published()
+            await self._parts.publisher.write(version, self._writer(version))
+            self.newest = version
+            self._publishing = asyncio.create_task(self._publish(version))
+        await self._save()
+        times.write = time.perf_counter() - since
+        return published
+
+    def tell_again(self, view: RunView) -> None:
+        """Begins to publish the newest version once more, if the orchestrator does not know it: it lost its memory."""
+        if not self._parts.publisher.is_told(view, self.newest) and self._publishing is None:
+            self._parts.desk.forget()
+            self._publishing = asyncio.create_task(self._publish(self.newest))
+
+    def check(self) -> None:
+        """Returns if nothing failed on its way.
+
+        Raises:
+            MusterError: What did.
+        """
+        for task in (self._publishing, self._saving):
+            if task is not None and task.done():
+                task.result()
+        if self._publishing is not None and self._publishing.done():
+            self._publishing = None
+
+    async def settle(self, *, stopped: bool) -> bool:
+        """Ends what is under way; False if it was left because the run was told to stop, and it took too long."""
+        if self._saving is not None:
+            await self._saving
+            self._saving = None
+        if stopped and self._publishing is not None:
+            await asyncio.wait({self._publishing}, timeout=LAST_PATIENCE.total_seconds())
+            if not self._publishing.done():
+                _log.warning("not-published", version=self.newest, hint="the same command goes on with it")
+                return False
+        await self._published()
+        return True
+
+    async def aclose(self) -> None:
+        """Leaves what is under way; what was begun is done again by the next start."""
+        for task in (self._publishing, self._saving):
+            if task is not None and not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    def _is_published(self, version: int) -> bool:
+        return self._settings.knobs.publishes(version) or version >= self._settings.steps
+
+    def _writer(self, version: int) -> Callable[[Path], None]:
+        settings, eligible = self._settings, self._parts.candidates
+        if eligible is not None:
+            eligible = self._where().pools.eligible(eligible, settings.pools, version=version, seed=settings.seed)
+        return lambda folder: self._parts.student.write(folder, eligible=eligible)
+
+    async def _published(self) -> None:
+        if self._publishing is not None:
+            await self._publishing
+            self._publishing = None
+
+    async def _publish(self, version: int) -> None:
+        since = time.perf_counter()
+        await self._parts.publisher.announce(version)
+        announced = time.perf_counter()
+        view, state = await self._parts.desk.view(), self._where()
+        await open_window(self._parts, state, max(state.step, version), view, version=version)
+        await self._parts.publisher.tell(version)
+        told = time.perf_counter()
+        await asyncio.to_thread(self._parts.publisher.tidy, version)
+        self._parts.progress.tell(
+            "published",
+            version=version,
+            digest=self._parts.publisher.digest(version),
+            seconds={"announce": announced - since, "tell": told - announced},
+        )
+
+    async def _save(self) -> None:
+        """Begins to write the state, when the one before it is on the disk."""
+        state, folder = self._where(), self._settings.state
+        if state.step % self._settings.state_every and state.step < self._settings.steps:
+            return
+        if self._saving is not None:
+            await self._saving
+        snapshot = self._parts.student.snapshot()
+
+        def save() -> None:
+            save_state(folder, state=state, snapshot=snapshot, about=self._parts.about)
+            for step in step_folder(folder, 0).parent.glob("*"):
+                if step.name.isdigit() and int(step.name) < state.step:
+                    shutil.rmtree(step, ignore_errors=True)
+
+        self._saving = asyncio.create_task(asyncio.to_thread(save))
