@@ -100,7 +100,7 @@ def _work(world: World, table: Table) -> None:
     table.add("work: judge one", world.judge(single))
     table.add(f"work: judge, batch of {BATCH}", world.judge(*keys), items=BATCH)
     table.add("work: dispute", world.dispute(single))
-    table.add("work: second verdict, paid", world.judge(single, by="validator2"))
+    table.add("work: second verdict, paid", world.judge(single, by="validator2", decisive=True))
     world.judge(forged, outcome=FORGED)
     world.chain.warp(TERMS["challengePeriod"] + 1)
     table.add(f"work: finalize paid, batch of {BATCH}", world.finalize(*keys), items=BATCH)

@@ -39,12 +39,16 @@ app = typer.Typer(no_args_is_help=True, help="Leases, submissions, verdicts, dis
 DISPUTE_VALID = timedelta(minutes=10)
 
 _VERDICT_REFUSALS = {
-    "WrongStatus": ("it waits for no verdict", "`muster work show` says where it is"),
+    "WrongStatus": (
+        "it waits for no such verdict",
+        "`muster work show` says where it is; --decisive answers a dispute, and only a dispute",
+    ),
     "NotValidator": ("this key is not a validator of its pool", "`muster pool roles` says who is"),
     "ConflictOfInterest": (
         "this key gave the first verdict, opened the dispute, or answers for the node",
         "another validator must judge this: give its key with --key",
     ),
+    "OtherSubmission": ("that is not the file that was submitted", "`muster work show` names the one that was"),
     "TooLate": ("the time for it has passed", "`muster work finalize` lets it go on"),
 }
 """The ledger names these without their arguments, because they come from a batch."""
@@ -172,18 +176,29 @@ def judge(
     outcome: Annotated[str, typer.Argument(help="accepted, rejected (unpaid) or forged (slashed).")],
     reason: Annotated[int, typer.Option(min=0, max=65535, help="Reason code.")] = 0,
     audit: Annotated[Path | None, typer.Option(help="The audit file, whose SHA-256 goes on the ledger.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="The file that was judged; refused if another was submitted.")
+    ] = None,
+    decisive: Annotated[bool, typer.Option("--decisive", help="It answers a dispute, and decides it.")] = False,
     key: ValidatorKey = "validator",
 ) -> None:
-    """Give a verdict; the second one on disputed work decides."""
+    """Give a verdict: the first one, or with --decisive the one that ends a dispute."""
 
     async def command() -> None:
-        verdict = Verdict(
-            key=digest(key_text),
-            outcome=_outcome(outcome),
-            reason=reason,
-            audit_hash=ZERO_DIGEST if audit is None else _sha256(audit),
-        )
+        work_key, given = digest(key_text), _outcome(outcome)
         async with open_ledger(context.obj, key) as ledger:
+            work = await ledger.work.get(work_key)
+            if work is None:
+                raise _no_such_work(work_key)
+            verdict = Verdict(
+                key=work_key,
+                sha256=work.sha256 if file is None else _sha256(file),
+                units=work.units,
+                outcome=given,
+                reason=reason,
+                audit_hash=ZERO_DIGEST if audit is None else _sha256(audit),
+                decisive=decisive,
+            )
             refusals = await ledger.work.judge([verdict])
             if refusals:
                 name = refusals[0].reason.partition("(")[0]
@@ -249,7 +264,7 @@ def show(context: typer.Context, key_text: Key, as_json: JsonOption = False) -> 
         async with open_ledger(context.obj) as ledger:
             work = await ledger.work.get(digest(key_text))
         if work is None:
-            raise NotFound(f"no work has the key {key_text}", hint="`muster work list` shows those there are")
+            raise _no_such_work(digest(key_text))
         money = str if as_json else (lambda amount: f"{format_amount(amount)} MUST")
         show_fields(
             {
@@ -325,6 +340,10 @@ def reasons(as_json: JsonOption = False) -> None:
     """List the reason codes of verdicts."""
     rows = [(code.value, code.name.lower().replace("_", "-"), code.words) for code in ReasonCode]
     show_table(("code", "reason", "words"), rows, as_json=as_json, empty="")
+
+
+def _no_such_work(key: Digest) -> NotFound:
+    return NotFound(f"no work has the key {key}", hint="`muster work list` shows those there are")
 
 
 def _progress(work: Work | None) -> str:

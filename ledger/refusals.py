@@ -78,6 +78,10 @@ WORDS: Mapping[str, tuple[str, str]] = {
     "UnitsOutOfRange": ("{units} units, where the lease allows 1 to {maxUnits}", "submit what the lease allows"),
     "WorkExists": ("work {key} was submitted before", "a lease is good for one submission: lease a new slot"),
     "TooLate": ("the time for that ended at {deadline}", "nothing can be done about it any more"),
+    "OtherSubmission": (
+        "the verdict is on another file, or on other units, than what was submitted",
+        "the chain was reorganised: judge what is submitted now, `muster work show`",
+    ),
     "ConflictOfInterest": (
         "{caller} gave the first verdict, opened the dispute, or answers for the node",
         "another validator must judge this",

@@ -7,8 +7,9 @@ from datetime import datetime
 from enum import StrEnum
 
 from ledger.client.work import Work, WorkStatus
-from protocol.identifiers import Address, Digest
+from protocol.identifiers import Address
 from validator.items import Kind
+from validator.submissions import SubmittedWork
 
 
 class Next(StrEnum):
@@ -38,21 +39,21 @@ _WANTED = {
 }
 
 
-def standing_of(work: Work | None, *, sha256: Digest, kind: Kind, me: Address, now: datetime) -> Standing:
+def standing_of(work: Work | None, *, submitted: SubmittedWork, kind: Kind, me: Address, now: datetime) -> Standing:
     """What to do about a piece of work.
 
     Args:
         work: As the ledger has it; None if it does not.
-        sha256: Of the file that the queue names. A reorganisation may have put another one under the same key, and a
-            verdict names the key alone.
+        submitted: What the queue names. A reorganisation may have put another submission under the same key; the ledger
+            would refuse a verdict on this one.
         kind: Why it is to be examined.
         me: Who would judge.
         now: The chain's time.
     """
     if work is None:
         return Standing(Next.DROP, "it is not on the ledger")
-    if work.sha256 != sha256:
-        return Standing(Next.DROP, f"the ledger has the file {work.sha256} there now")
+    if not submitted.is_what(work):
+        return Standing(Next.DROP, f"the ledger has {work.units} units in the file {work.sha256} there now")
     if work.status is not _WANTED[kind]:
         return Standing(Next.DROP, f"it is {work.status.name.lower()} already")
     if work.deadline is not None and now > work.deadline:

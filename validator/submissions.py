@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
+from ledger.client.work import Work
 from ledger.events import WorkSubmitted
 from protocol.identifiers import Address, Digest
 from protocol.leases import Lease
@@ -41,6 +42,10 @@ class SubmittedWork:
     units: int
     block: int
     transaction: Digest
+
+    def is_what(self, work: Work) -> bool:
+        """Whether this is what the ledger has under the key: a reorganisation may have put something else there."""
+        return (self.sha256, self.units) == (work.sha256, work.units)
 
     @classmethod
     def of(cls, event: WorkSubmitted) -> Self:

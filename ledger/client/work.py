@@ -77,14 +77,24 @@ class NamedSubmission:
     """Whether it was the whole transaction; then the node need not have signed, because it may have sent it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A validator's finding on one piece of work."""
+    """A validator's finding on one piece of work, and of which submission it is.
+
+    The ledger refuses it if another file, or another number of units, was submitted under the key: a reorganisation can
+    bring that about.
+    """
 
     key: Digest
+    sha256: Digest
+    """Of the file that was judged."""
+    units: int
+    """Of the submission that was judged."""
     outcome: Outcome
     reason: int
     audit_hash: Digest = ZERO_DIGEST
+    decisive: bool = False
+    """Whether it answers a dispute. The ledger takes a first verdict and a decisive one never for each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +197,7 @@ class WorkBook:
 
     async def judge(self, verdicts: Sequence[Verdict]) -> list[Refusal]:
         """Gives verdicts; returns those that the ledger did not take, with the reason."""
-        items = [(verdict.key, int(verdict.outcome), verdict.reason, verdict.audit_hash) for verdict in verdicts]
-        receipt = await self._contract.send("judge", items)
+        receipt = await self._contract.send("judge", [_abi_verdict(verdict) for verdict in verdicts])
         return self._refusals(VerdictRefused, receipt)
 
     # Anybody
@@ -239,6 +248,18 @@ def _lease(values: Mapping[str, Any]) -> Lease:
 
 def _abi_submission(item: Submission) -> tuple[object, ...]:
     return _abi_lease(item.lease), item.lease_signature, item.sha256, item.units, item.node_signature
+
+
+def _abi_verdict(verdict: Verdict) -> tuple[object, ...]:
+    return (
+        verdict.key,
+        verdict.sha256,
+        verdict.units,
+        verdict.decisive,
+        int(verdict.outcome),
+        verdict.reason,
+        verdict.audit_hash,
+    )
 
 
 def _abi_lease(lease: Lease) -> tuple[object, ...]:

@@ -103,6 +103,8 @@ contract WorkLedger is WorkSignatures, Rewards {
     error NotValidator(uint256 poolId, address caller);
     /// @notice The caller is the node, its provider, the first judge or the disputer, and can't judge this.
     error ConflictOfInterest(bytes32 key, address caller);
+    /// @notice The verdict is on another file, or on other units, than what was submitted.
+    error OtherSubmission(bytes32 key, bytes32 sha256Hash, uint64 units);
     /// @notice A verdict must accept, reject, or call the work forged.
     error NoOutcome(bytes32 key);
     /// @notice Only the node, its provider, or a validator other than the judge may dispute.
@@ -191,8 +193,9 @@ contract WorkLedger is WorkSignatures, Rewards {
         }
     }
 
-    /// @notice Gives verdicts: the first on submitted work, or the second, which decides, on disputed work. An item that
-    /// is refused does not stop the others. Only validators of the works' pools may.
+    /// @notice Gives verdicts: a first one on submitted work, a decisive one on disputed work, and never one in place of
+    /// the other. Each names the submission that was judged, since a reorganisation may have put another one under its
+    /// key. An item that is refused does not stop the others. Only validators of the works' pools may.
     /// @param verdicts At most `MAX_BATCH`.
     function judge(Verdict[] calldata verdicts) external {
         _requireBatch(verdicts.length);
@@ -276,20 +279,21 @@ contract WorkLedger is WorkSignatures, Rewards {
         bytes32 key = verdict.key;
         Work storage work = _works[key];
         Status status = work.status;
-        bool second = status == Status.Disputed;
-        if (status != Status.Submitted && !second) return WrongStatus.selector;
+        bool decisive = verdict.decisive;
+        if (status != (decisive ? Status.Disputed : Status.Submitted)) return WrongStatus.selector;
+        if (verdict.sha256Hash != work.sha256Hash || verdict.units != work.units) return OtherSubmission.selector;
         if (verdict.outcome == Outcome.None) return NoOutcome.selector;
         (address node, uint256 poolId) = (work.node, work.poolId);
         if (!_seated(poolId, docket)) return NotValidator.selector;
         if (msg.sender == node || msg.sender == registry.payeeOf(node)) return ConflictOfInterest.selector;
-        if (second && (msg.sender == work.judge || msg.sender == _disputers[key])) return ConflictOfInterest.selector;
+        if (decisive && (msg.sender == work.judge || msg.sender == _disputers[key])) return ConflictOfInterest.selector;
         Terms memory terms = _termsOf(work, docket);
         if (block.timestamp > _deadline(status, work.since, terms)) return TooLate.selector;
         emit VerdictGiven(
-            poolId, node, key, msg.sender, verdict.outcome, verdict.reason, verdict.auditHash, second
+            poolId, node, key, msg.sender, verdict.outcome, verdict.reason, verdict.auditHash, decisive
         );
         work.reason = verdict.reason;
-        if (second) {
+        if (decisive) {
             _close(key, work, terms, verdict.outcome);
         } else {
             work.status = Status.Provisional;

@@ -98,14 +98,17 @@ def test_a_whole_financial_life(devnet: Devnet, files: Path) -> None:
     cleared = lease_and_carry(devnet, files, 1)
     muster("work", "judge", cleared, "forged", "--reason", "801")
     muster("work", "dispute", cleared, "--key", "mine", "--carrier", "orchestrator")
-    assert "ConflictOfInterest" in muster("work", "judge", cleared, "forged", expect=1).err
-    muster("work", "judge", cleared, "accepted", "--key", "validator-2")
+    assert "ConflictOfInterest" in muster("work", "judge", cleared, "forged", "--decisive", expect=1).err
+    assert "WrongStatus" in muster("work", "judge", cleared, "accepted", "--key", "validator-2", expect=1).err
+    other_file = ("--file", str(invite), "--decisive", "--key", "validator-2")
+    assert "not the file" in muster("work", "judge", cleared, "forged", *other_file, expect=1).err
+    muster("work", "judge", cleared, "accepted", "--decisive", "--key", "validator-2")
     assert work(devnet, cleared)["status"] == "final"
     # Accepted says one; another validator disputes, a third says rejected: unpaid.
     undone = lease_and_carry(devnet, files, 2)
     muster("work", "judge", undone, "accepted")
     muster("work", "dispute", undone, "--key", "validator-2")
-    muster("work", "judge", undone, "rejected", "--key", "validator-3")
+    muster("work", "judge", undone, "rejected", "--decisive", "--key", "validator-3")
     assert work(devnet, undone)["verdict"] == "rejected"
     # Nobody judges: expired without blame.
     forgotten = lease_and_carry(devnet, files, 3)
@@ -152,7 +155,7 @@ def test_a_whole_financial_life(devnet: Devnet, files: Path) -> None:
         (["pool", "roles", "--set", "manager"], 1, "--set needs --to"),
         (["work", "judge", "0x" + "00" * 32, "perhaps"], 1, "is not a verdict"),
         (["work", "judge", "0x12", "forged"], 1, "is not a 32-byte digest"),
-        (["work", "judge", "0x" + "00" * 32, "forged"], 1, "WrongStatus"),
+        (["work", "judge", "0x" + "00" * 32, "forged"], 1, "no work has the key"),
         (["ledger", "mint", "owner", "1", "--key", "owner"], 1, "is not the governor"),
         (["node", "join", "/no/such/file"], 2, "does not exist"),
         (["frobnicate"], 2, "No such command"),

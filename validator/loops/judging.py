@@ -146,7 +146,7 @@ class Judging:
             )
         looked_at = self._clock.monotonic()
         work, now = await asyncio.gather(self._look_up(item), self._chain.now())
-        standing = standing_of(work, sha256=item.work.sha256, kind=item.kind, me=self._me, now=now)
+        standing = standing_of(work, submitted=item.work, kind=item.kind, me=self._me, now=now)
         if standing.next is Next.DROP:
             _log.info("dropped", item=item.id, why=standing.why)
             await self._settled(item, self._queue.done(item))

@@ -1,7 +1,7 @@
 """Gives verdicts on the ledger: everything that is there goes out in one transaction, and few are under way at a time.
 
-A verdict whose fate is unknown, or that has waited, is looked up before it is sent: the contract takes one first
-verdict per work, and whatever comes when that one is disputed decides the dispute. A late first one must never be that.
+A verdict says which submission it is on and whether it answers a dispute, so that the contract refuses a stale one, and
+it alone. One whose fate is unknown, or that has waited, is looked up before it is sent: a refusal costs gas.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REST = timedelta(seconds=3)
 FRESH = timedelta(seconds=2)
 """For so long after its work was looked up on the ledger a verdict is sent without another look."""
 
-OVER = frozenset({"WrongStatus", "TooLate"})
+OVER = frozenset({"WrongStatus", "OtherSubmission", "TooLate"})
 """Refusals that say that there is nothing more to do."""
 
 NOT_OURS = frozenset({"ConflictOfInterest", "NotValidator"})
@@ -56,7 +56,16 @@ class Given:
     @property
     def verdict(self) -> Verdict:
         """As the ledger takes it."""
-        return Verdict(self.item.work.key, self.staged.outcome, self.staged.reason, self.staged.audit_hash)
+        work = self.item.work
+        return Verdict(
+            key=work.key,
+            sha256=work.sha256,
+            units=work.units,
+            outcome=self.staged.outcome,
+            reason=self.staged.reason,
+            audit_hash=self.staged.audit_hash,
+            decisive=self.item.kind is Kind.DISPUTE,
+        )
 
 
 Taken = Callable[[Sequence[Given]], Awaitable[None]]
@@ -151,7 +160,7 @@ class Lane:
         ledger, batch = await self._chain.ledger(), list(self._unsure)
         works = await asyncio.gather(*(ledger.work.get(given.item.work.key) for given in batch))
         for given, work in zip(batch, works, strict=True):
-            if not _awaits(work, given.item.kind):
+            if not _awaits(work, given.item):
                 if work is not None and work.judge == given.staged.validator:
                     await self._told([given])
                 else:
@@ -200,10 +209,10 @@ class Lane:
         await self._queue.done(given.item)
 
 
-def _awaits(work: Work | None, kind: Kind) -> bool:
-    """Whether a verdict of this kind is still wanted."""
-    wanted = WorkStatus.DISPUTED if kind is Kind.DISPUTE else WorkStatus.SUBMITTED
-    return work is not None and work.status is wanted
+def _awaits(work: Work | None, item: Item) -> bool:
+    """Whether a verdict of this kind, on this submission, is still wanted."""
+    wanted = WorkStatus.DISPUTED if item.kind is Kind.DISPUTE else WorkStatus.SUBMITTED
+    return work is not None and work.status is wanted and item.work.is_what(work)
 
 
 def _error_name(reason: str) -> str:

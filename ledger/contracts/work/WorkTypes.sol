@@ -57,13 +57,19 @@ struct Submission {
     bytes nodeSignature;
 }
 
-/// @notice One item of `judge`.
+/// @notice One item of `judge`. It says what it judges, so that it can't be taken for a verdict on anything else.
 /// @param key The work.
+/// @param sha256Hash SHA-256 of the file that was judged.
+/// @param units How much work was found to be claimed for it.
+/// @param decisive Whether it answers a dispute; else it is a first verdict.
 /// @param outcome What the validator found.
 /// @param reason The validator's reason code.
 /// @param auditHash Hash of the audit file.
 struct Verdict {
     bytes32 key;
+    bytes32 sha256Hash;
+    uint64 units;
+    bool decisive;
     Outcome outcome;
     uint16 reason;
     bytes32 auditHash;

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from ledger.amounts import UNIT
 from ledger.client.audits import commitment_of
-from ledger.client.work import Submission, Verdict, WorkStatus
+from ledger.client.work import Submission, WorkStatus
 from ledger.errors import TransactionReverted
 from ledger.events import CheckpointAnnounced, SecretRevealed, Slashed, WorkFinal, WorkSubmitted
 from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST, Digest, run_id
 from protocol.leases import Dispute
 from protocol.verdicts import Outcome, ReasonCode
 from tests.ledger.client.conftest import POOL, TERMS, World
+from tests.ledger.client.verdicts import verdict_on
 
 REWARD = 100 * TERMS.price_per_unit
 PENALTY = 100 * TERMS.penalty_per_unit
 SECOND = timedelta(seconds=1)
-
-
-def verdict(key: Digest, outcome: Outcome, reason: ReasonCode = ReasonCode.PASSED) -> Verdict:
-    return Verdict(key, outcome, reason, Digest("0x" + "cd" * 32))
 
 
 async def test_accepted_work_is_paid_when_nobody_disputes_it(world: World) -> None:
@@ -35,7 +34,7 @@ async def test_accepted_work_is_paid_when_nobody_disputes_it(world: World) -> No
     assert (work.outcome, work.judge, work.disputer) == (None, None, None)
     assert (await provider.pools.escrow(POOL)).reserved == REWARD
     assert (await provider.stake.of(provider.address)).work_lock == PENALTY
-    assert await validator.work.judge([verdict(key, Outcome.ACCEPTED)]) == []
+    assert await validator.work.judge([await verdict_on(validator, key, Outcome.ACCEPTED)]) == []
     await provider.work.finalize([key])
     assert await provider.work.accrued(POOL, provider.address) == 0  # the challenge window is open
     await world.warp(TERMS.challenge_period + SECOND)
@@ -56,7 +55,8 @@ async def test_forged_work_costs_stake_and_the_place_in_the_pool(world: World) -
     key = await world.submitted()
     validator, provider = await world.as_("validator"), world.keys["provider"].address
     supply = await validator.token.total_supply()
-    await validator.work.judge([verdict(key, Outcome.FORGED, ReasonCode.COMPUTATION_OTHER_MODEL)])
+    other_model = ReasonCode.COMPUTATION_OTHER_MODEL
+    await validator.work.judge([await verdict_on(validator, key, Outcome.FORGED, reason=other_model)])
     assert (await validator.stake.of(provider)).active == 100 * UNIT  # not before it is final
     await world.warp(TERMS.challenge_period + SECOND)
     await validator.work.finalize([key])
@@ -79,7 +79,7 @@ async def test_rejected_work_is_unpaid_and_costs_nothing(world: World) -> None:
     await world.member()
     key = await world.submitted()
     validator = await world.as_("validator")
-    await validator.work.judge([verdict(key, Outcome.REJECTED)])
+    await validator.work.judge([await verdict_on(validator, key, Outcome.REJECTED)])
     await world.warp(TERMS.challenge_period + SECOND)
     await validator.work.finalize([key])
     (final,) = await validator.history(WorkFinal, pool_id=POOL)
@@ -91,29 +91,58 @@ async def test_a_node_disputes_and_a_second_validator_decides_for_it(world: Worl
     await world.member()
     key = await world.submitted()
     first, second = await world.as_("validator"), await world.as_("second")
-    await first.work.judge([verdict(key, Outcome.FORGED)])
+    await first.work.judge([await verdict_on(first, key, Outcome.FORGED)])
     carrier, node = await world.as_("owner"), world.keys["node"]
     deadline = await carrier.now() + timedelta(minutes=5)
     word = Dispute(key=key, evidence_hash=ZERO_DIGEST, deadline=int(deadline.timestamp()))
     await carrier.work.dispute(key, ZERO_DIGEST, deadline=deadline, node_signature=word.sign(node, carrier.work.domain))
-    (refused,) = await first.work.judge([verdict(key, Outcome.FORGED)])
+    (refused,) = await first.work.judge([await verdict_on(first, key, Outcome.FORGED, decisive=True)])
     assert refused.reason.startswith("ConflictOfInterest")
-    assert await second.work.judge([verdict(key, Outcome.ACCEPTED)]) == []
+    assert await second.work.judge([await verdict_on(second, key, Outcome.ACCEPTED, decisive=True)]) == []
     work = await second.work.get(key)
     assert work is not None
     assert (work.status, work.outcome, work.disputer) == (WorkStatus.FINAL, Outcome.ACCEPTED, node.address)
     assert await second.work.accrued(POOL, world.keys["provider"].address) == REWARD
 
 
+async def test_a_first_verdict_that_comes_late_does_not_decide_a_dispute(world: World) -> None:
+    """Its validator never heard of the dispute; nothing but the verdict itself can tell the two apart."""
+    await world.member()
+    key = await world.submitted()
+    first, second, third = [await world.as_(name) for name in ("validator", "second", "third")]
+    late = await verdict_on(second, key, Outcome.ACCEPTED)
+    await first.work.judge([await verdict_on(first, key, Outcome.FORGED)])
+    await third.work.dispute(key, ZERO_DIGEST)
+    other = await world.submitted(index=1)
+    (refused,) = await second.work.judge([late, await verdict_on(second, other, Outcome.REJECTED)])
+    assert (refused.key, refused.reason.partition("(")[0]) == (key, "WrongStatus")
+    works = [await second.work.get(each) for each in (key, other)]
+    assert [(work.status, work.outcome) for work in works if work is not None] == [
+        (WorkStatus.DISPUTED, Outcome.FORGED),
+        (WorkStatus.PROVISIONAL, Outcome.REJECTED),
+    ]
+
+
+@pytest.mark.parametrize("wrong", [{"sha256": Digest("0x" + "ee" * 32)}, {"units": 99}], ids=["file", "units"])
+async def test_a_verdict_on_another_submission_is_refused(world: World, wrong: dict[str, Any]) -> None:
+    await world.member()
+    key = await world.submitted()
+    validator = await world.as_("validator")
+    right = await verdict_on(validator, key, Outcome.ACCEPTED)
+    (refused,) = await validator.work.judge([replace(right, **wrong)])
+    assert refused.reason.startswith("OtherSubmission")
+    assert await validator.work.judge([right]) == []
+
+
 async def test_a_validator_disputes_what_another_accepted_and_a_third_decides(world: World) -> None:
     await world.member()
     key = await world.submitted()
-    await (await world.as_("validator")).work.judge([verdict(key, Outcome.ACCEPTED)])
-    second = await world.as_("second")
+    first, second, third = [await world.as_(name) for name in ("validator", "second", "third")]
+    await first.work.judge([await verdict_on(first, key, Outcome.ACCEPTED)])
     await second.work.dispute(key, ZERO_DIGEST)
-    (refused,) = await second.work.judge([verdict(key, Outcome.FORGED)])
+    (refused,) = await second.work.judge([await verdict_on(second, key, Outcome.FORGED, decisive=True)])
     assert refused.reason.startswith("ConflictOfInterest")
-    await (await world.as_("third")).work.judge([verdict(key, Outcome.FORGED)])
+    await third.work.judge([await verdict_on(third, key, Outcome.FORGED, decisive=True)])
     assert (await second.stake.of(world.keys["provider"].address)).active == 100 * UNIT - PENALTY
 
 
@@ -123,7 +152,8 @@ async def test_without_a_second_verdict_the_first_stands_and_the_penalty_is_rele
 ) -> None:
     await world.member()
     key = await world.submitted()
-    await (await world.as_("validator")).work.judge([verdict(key, first)])
+    judge = await world.as_("validator")
+    await judge.work.judge([await verdict_on(judge, key, first)])
     second, provider = await world.as_("second"), world.keys["provider"].address
     await second.work.dispute(key, ZERO_DIGEST)
     await world.warp(TERMS.dispute_period + SECOND)
@@ -140,7 +170,8 @@ async def test_work_that_nobody_judges_expires_without_blame(world: World) -> No
     anybody = await world.as_("owner")
     await anybody.work.expire([key])
     await world.warp(TERMS.judge_period + SECOND)
-    (refused,) = await (await world.as_("validator")).work.judge([verdict(key, Outcome.FORGED)])
+    late = await world.as_("validator")
+    (refused,) = await late.work.judge([await verdict_on(late, key, Outcome.FORGED)])
     assert refused.reason.startswith("TooLate")
     await anybody.work.expire([key])
     work = await anybody.work.get(key)

@@ -153,7 +153,7 @@ def test_one_bad_submission_does_not_stop_a_batch(world: World) -> None:
 def test_a_batch_is_bounded(world: World) -> None:
     item = world.submission(world.lease())
     assert world.chain.refusal(WORK, "submitBatch", [item] * 257) == "BatchTooLong"
-    assert world.chain.refusal(WORK, "judge", [(DIGEST, 1, 0, DIGEST)] * 257) == "BatchTooLong"
+    assert world.chain.refusal(WORK, "judge", [world.verdict(DIGEST)] * 257) == "BatchTooLong"
     assert world.chain.refusal(WORK, "finalize", [DIGEST] * 257) == "BatchTooLong"
     assert world.chain.refusal(WORK, "expire", [DIGEST] * 257) == "BatchTooLong"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.ledger.contracts.harness import ZERO, Receipt, error_name
@@ -156,8 +158,8 @@ def test_a_verdict_in_the_last_second_counts(world: World) -> None:
 
 def test_one_bad_verdict_does_not_stop_a_batch(world: World) -> None:
     first, last = world.submit(), world.submit(index=1)
-    verdicts = [(first, ACCEPTED, 1, DIGEST), (DIGEST, ACCEPTED, 1, DIGEST), (last, 0, 1, DIGEST)]
-    verdicts += [(first, FORGED, 1, DIGEST), (last, REJECTED, 2, DIGEST)]
+    verdicts = [world.verdict(first), world.verdict(DIGEST), world.verdict(last, 0)]
+    verdicts += [world.verdict(first, FORGED), world.verdict(last, REJECTED)]
     receipt = world.chain.send(WORK, "judge", verdicts, sender=world.validator)
     assert refusals(receipt) == ["WrongStatus", "NoOutcome", "WrongStatus"]
     assert (world.work(first).outcome, world.work(last).outcome) == (ACCEPTED, REJECTED)
@@ -202,7 +204,7 @@ def test_a_second_verdict_decides_a_dispute_at_once(world: World, first: int, se
     work = world.work(key)
     assert (work.status, work.disputer, work.deadline) == (DISPUTED, world.provider.address, work.since + DISPUTE)
     world.chain.at(work.deadline)
-    receipt = world.judge(key, outcome=second, by="validator2")
+    receipt = world.judge(key, outcome=second, by="validator2", decisive=True)
     assert receipt.only("VerdictGiven")["decisive"] is True
     final = receipt.only("WorkFinal")
     assert (final["outcome"], final["paid"], final["slashed"]) == (
@@ -211,7 +213,45 @@ def test_a_second_verdict_decides_a_dispute_at_once(world: World, first: int, se
         9_000 if second == FORGED else 0,
     )
     assert (world.work(key).status, settled(world)) == (FINAL, True)
-    assert refusals(world.judge(key, outcome=first, by="validator2")) == ["WrongStatus"]
+    assert refusals(world.judge(key, outcome=first, by="validator2", decisive=True)) == ["WrongStatus"]
+
+
+@pytest.mark.parametrize("outcome", [ACCEPTED, REJECTED, FORGED])
+def test_a_first_verdict_never_decides_a_dispute(world: World, outcome: int) -> None:
+    key, other = world.submit(), world.submit(index=1)
+    world.judge(key, outcome=FORGED)
+    world.dispute(key)
+    before = world.work(key)
+    receipt = world.judge(key, other, outcome=outcome, by="validator2")
+    assert (refusals(receipt), receipt.names().count("VerdictGiven")) == (["WrongStatus"], 1)
+    assert world.work(key) == before, "the dispute is as open as it was"
+    assert world.work(other).status == PROVISIONAL
+
+
+def test_a_decisive_verdict_needs_a_dispute(world: World) -> None:
+    key = world.submit()
+    assert refusals(world.judge(key, decisive=True)) == ["WrongStatus"]
+    assert world.work(key).status == SUBMITTED
+    world.judge(key)
+    assert refusals(world.judge(key, by="validator2", decisive=True)) == ["WrongStatus"]
+    assert (world.work(key).status, world.work(key).judge) == (PROVISIONAL, world.validator.address)
+
+
+@pytest.mark.parametrize("decisive", [False, True], ids=["first", "decisive"])
+@pytest.mark.parametrize("wrong", [{"sha256": DIGEST}, {"units": 99}, {"units": 0}, {"units": 100 + 2**56}], ids=str)
+def test_a_verdict_on_another_file_or_other_units_is_refused(world: World, wrong: Any, decisive: bool) -> None:
+    """Which a validator gives that judged what a reorganisation has replaced."""
+    key = world.submit()
+    if decisive:
+        world.judge(key)
+        world.dispute(key)
+    before = world.work(key)
+    stale = world.verdict(key, FORGED, decisive=decisive, **wrong)
+    by = world.validator2
+    assert refusals(world.chain.send(WORK, "judge", [stale], sender=by)) == ["OtherSubmission"]
+    assert world.work(key) == before
+    right = world.verdict(key, FORGED, decisive=decisive)
+    assert "VerdictGiven" in world.chain.send(WORK, "judge", [stale, right, stale], sender=by).names()
 
 
 @pytest.mark.parametrize(("first", "last"), [(ACCEPTED, ACCEPTED), (REJECTED, REJECTED), (FORGED, REJECTED)])
@@ -223,7 +263,7 @@ def test_a_dispute_that_nobody_decides_takes_the_penalty_off(world: World, first
     world.chain.at(deadline)
     assert world.finalize(key).names() == []
     world.chain.at(deadline + 1)
-    assert refusals(world.judge(key, outcome=FORGED, by="validator2")) == ["TooLate"]
+    assert refusals(world.judge(key, outcome=FORGED, by="validator2", decisive=True)) == ["TooLate"]
     final = world.finalize(key).only("WorkFinal")
     assert (final["outcome"], final["slashed"]) == (last, 0)
     assert (settled(world), world.stake().active, world.member("node")) == (True, 100_000, True)
@@ -235,9 +275,10 @@ def test_the_first_judge_and_the_disputer_do_not_decide(world: World) -> None:
     key = world.submit()
     world.judge(key)
     world.dispute(key, by="validator2")
-    assert refusals(world.judge(key, by="validator")) == ["ConflictOfInterest"]
-    assert refusals(world.judge(key, by="validator2")) == ["ConflictOfInterest"]
-    assert world.judge(key, outcome=FORGED, by="validator3").only("WorkFinal")["outcome"] == FORGED
+    assert refusals(world.judge(key, by="validator", decisive=True)) == ["ConflictOfInterest"]
+    assert refusals(world.judge(key, by="validator2", decisive=True)) == ["ConflictOfInterest"]
+    decided = world.judge(key, outcome=FORGED, by="validator3", decisive=True)
+    assert decided.only("WorkFinal")["outcome"] == FORGED
 
 
 @pytest.mark.parametrize("who", ["node", "provider", "validator2"])

@@ -270,9 +270,23 @@ class World:
         receipt = self.chain.send(WORK, "submitWork", *item.values(), sender=self.stranger)
         return bytes(receipt.only("WorkSubmitted")["key"])
 
-    def judge(self, *keys: bytes, outcome: int = ACCEPTED, by: str = "validator") -> Receipt:
+    def verdict(
+        self, key: bytes, outcome: int = ACCEPTED, *, decisive: bool = False, sha256: bytes = SHA256, units: int = 100
+    ) -> dict[str, Any]:
+        """One item of `judge`, by default on what `submit` submits."""
+        return {
+            "key": key,
+            "sha256Hash": sha256,
+            "units": units,
+            "decisive": decisive,
+            "outcome": outcome,
+            "reason": 7,
+            "auditHash": DIGEST,
+        }
+
+    def judge(self, *keys: bytes, outcome: int = ACCEPTED, by: str = "validator", decisive: bool = False) -> Receipt:
         """Gives the same verdict on some work."""
-        verdicts = [(key, outcome, 7, DIGEST) for key in keys]
+        verdicts = [self.verdict(key, outcome, decisive=decisive) for key in keys]
         return self.chain.send(WORK, "judge", verdicts, sender=self.people[by])
 
     def dispute(self, key: bytes, *, by: str = "provider") -> Receipt:

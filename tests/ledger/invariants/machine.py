@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from eth_abi.abi import encode
@@ -27,7 +28,7 @@ from tests.ledger.contracts.world import (
     WORK,
     World,
 )
-from tests.ledger.invariants.model import Economy, Pool, Provider, Refused, Terms
+from tests.ledger.invariants.model import Economy, Pool, Provider, Refused, Terms, Verdict
 
 OWNERS = {"node": "provider", "node2": "provider", "node3": "provider2"}
 VALIDATORS = ("validator", "validator2", "validator3")
@@ -174,7 +175,7 @@ class Histories(RuleBasedStateMachine):
         key = work_key(pool, self.people[node].address, index)
         if key not in self.model.works:
             return
-        self.judge(key, outcome, "validator")
+        self.judge(key, self.fitting(key, outcome), "validator")
         match data.draw(st.sampled_from(["undisputed", "undecided", "decided"])):
             case "undisputed":
                 pass
@@ -182,7 +183,7 @@ class Histories(RuleBasedStateMachine):
                 self.dispute(key, OWNERS[node])
             case _:
                 self.dispute(key, OWNERS[node])
-                self.judge(key, data.draw(st.integers(1, 3)), "validator2")
+                self.judge(key, self.fitting(key, data.draw(st.integers(1, 3))), "validator2")
         if self.model.works[key].open:
             self.model.now = self.model.works[key].deadline + data.draw(st.integers(-2, 0))
         self.settle("finalize", "WorkFinal")
@@ -192,9 +193,16 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.model.works)
     @rule(data=st.data(), outcome=st.integers(1, 3), validator=st.sampled_from(VALIDATORS))
     def a_validator_judges(self, data: st.DataObject, outcome: int, validator: str) -> None:
-        """The first verdict, or the second."""
+        """The first verdict, the second, one in place of the other, or one on another submission."""
         for key in data.draw(st.lists(st.sampled_from(self.some_works()), min_size=1, max_size=3)):
-            self.judge(key, outcome, validator)
+            fitting = self.fitting(key, outcome)
+            stale = {
+                "none": fitting,
+                "kind": replace(fitting, decisive=not fitting.decisive),
+                "file": replace(fitting, file=DIGEST),
+                "units": replace(fitting, units=fitting.units + 1),
+            }
+            self.judge(key, stale[data.draw(st.sampled_from(["none", "none", "none", *stale]))], validator)
 
     @precondition(lambda self: any(work.status == "provisional" for work in self.model.works.values()))
     @rule(data=st.data(), validator=st.sampled_from(VALIDATORS), decided=st.booleans(), outcome=st.integers(1, 3))
@@ -205,7 +213,7 @@ class Histories(RuleBasedStateMachine):
         provider = OWNERS[works[key].node]
         self.dispute(key, data.draw(st.sampled_from([provider, validator])))
         if decided:
-            self.judge(key, outcome, data.draw(st.sampled_from(VALIDATORS)))
+            self.judge(key, self.fitting(key, outcome), data.draw(st.sampled_from(VALIDATORS)))
 
     @precondition(lambda self: self.model.works)
     @rule(wait=st.sampled_from([0, 0, 600, 1_200, 1_800]), claimant=providers, claims=st.booleans())
@@ -301,18 +309,26 @@ class Histories(RuleBasedStateMachine):
         signature = self.world.sign_lease(lease)
         key = work_key(pool, self.people[node].address, index)
         arguments = (lease, signature, SHA256, units, b"")
-        self.do(WORK, "submitWork", *arguments, by=node, model=lambda m: m.submit(pool, node, key, units))
+        self.do(WORK, "submitWork", *arguments, by=node, model=lambda m: m.submit(pool, node, key, SHA256, units))
 
-    def judge(self, key: bytes, outcome: int, validator: str) -> None:
+    def judge(self, key: bytes, verdict: Verdict, validator: str) -> None:
         refused = ""
         self.model.now += 1
         try:
-            self.model.judge(key, outcome, validator)
+            self.model.judge(key, verdict, validator)
         except Refused as refusal:
             refused = refusal.name
-        receipt = self.sent(WORK, "judge", [(key, outcome, 0, DIGEST)], by=validator)
+        item = self.world.verdict(
+            key, verdict.outcome, decisive=verdict.decisive, sha256=verdict.file, units=verdict.units
+        )
+        receipt = self.sent(WORK, "judge", [item], by=validator)
         given = [event.args["reason"] for event in receipt.events if event.name == "VerdictRefused"]
         assert given == ([keccak(text=SIGNATURES[refused])[:4]] if refused else [])
+
+    def fitting(self, key: bytes, outcome: int) -> Verdict:
+        """The verdict that the work waits for, on what was submitted."""
+        work = self.model.works[key]
+        return Verdict(outcome, work.file, work.units, decisive=work.status == "disputed")
 
     def dispute(self, key: bytes, who: str) -> None:
         self.do(WORK, "dispute", key, SHA256, 0, b"", by=who, model=lambda m: m.dispute(key, who))
@@ -445,6 +461,7 @@ def work_key(pool: int, node: str, index: int) -> bytes:
 
 SIGNATURES = {
     "WrongStatus": "WrongStatus(bytes32,uint8)",
+    "OtherSubmission": "OtherSubmission(bytes32,bytes32,uint64)",
     "ConflictOfInterest": "ConflictOfInterest(bytes32,address)",
     "TooLate": "TooLate(bytes32,uint256)",
 }

@@ -81,6 +81,7 @@ class Work:
     units: int
     terms: Terms
     since: int
+    file: bytes
     status: str = "submitted"
     outcome: int = 0
     judge: str = ""
@@ -106,6 +107,16 @@ class Work:
         """The last second of the next step."""
         periods = {"submitted": self.terms.judge, "provisional": self.terms.challenge, "disputed": self.terms.dispute}
         return self.since + periods[self.status]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a validator says, and of which submission."""
+
+    outcome: int
+    file: bytes
+    units: int
+    decisive: bool
 
 
 @dataclass(slots=True)
@@ -225,7 +236,7 @@ class Economy:
         _unless(who in self.pools[pool].banned, "BanUnchanged")
         self.pools[pool].banned.discard(who)
 
-    def submit(self, pool: int, node: str, key: bytes, units: int) -> None:
+    def submit(self, pool: int, node: str, key: bytes, file: bytes, units: int) -> None:
         """Submits work and sets its reward and penalty aside."""
         entry, provider = self.pools[pool], self.owners[node]
         _unless(key not in self.works, "WorkExists")
@@ -233,21 +244,21 @@ class Economy:
         _unless(node in entry.members, "NotMember")
         _unless(provider not in entry.banned, "Banned")
         _unless(node not in self.retired, "NotRegistered")
-        work = Work(pool=pool, node=node, units=units, terms=self.terms(pool), since=self.now)
+        work = Work(pool=pool, node=node, units=units, terms=self.terms(pool), since=self.now, file=file)
         _unless(work.reward <= entry.balance - entry.reserved, "EscrowTooLow")
         _unless(work.penalty <= self.providers[provider].free, "StakeTooLow")
         entry.reserved += work.reward
         self.providers[provider].work_lock += work.penalty
         self.works[key] = work
 
-    def judge(self, key: bytes, outcome: int, validator: str) -> None:
+    def judge(self, key: bytes, verdict: Verdict, validator: str) -> None:
         """Gives a verdict, the first or the one that decides."""
-        work = self.works[key]
-        _unless(work.status in {"submitted", "disputed"}, "WrongStatus")
-        second = work.status == "disputed"
-        _unless(not (second and validator in {work.judge, work.disputer}), "ConflictOfInterest")
+        work, outcome = self.works[key], verdict.outcome
+        _unless(work.status == ("disputed" if verdict.decisive else "submitted"), "WrongStatus")
+        _unless((verdict.file, verdict.units) == (work.file, work.units), "OtherSubmission")
+        _unless(not (verdict.decisive and validator in {work.judge, work.disputer}), "ConflictOfInterest")
         _unless(self.now <= work.deadline, "TooLate")
-        if second:
+        if verdict.decisive:
             self._close(work, outcome)
         else:
             work.status, work.outcome, work.judge, work.since = "provisional", outcome, validator, self.now

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ledger.amounts import UNIT
-from ledger.client.work import Submission, Verdict, WorkStatus
+from ledger.client.work import Submission, WorkStatus
 from orchestrator.app import build_orchestrator
 from orchestrator.ledger_pool import LedgerPool
 from orchestrator.ledger_run import LedgerRun
@@ -29,6 +29,7 @@ from protocol.verdicts import Outcome
 from protocol.wire.invites import SignedInvite
 from protocol.wire.runs import Joining, SlotGrant
 from tests.ledger.client.conftest import POOL, URL, World, founded, world
+from tests.ledger.client.verdicts import verdict_on
 from tests.ledger.conftest import embedded, embedded_process
 from tests.orchestrator.conftest import TOKEN, TOKEN_HASH
 from tests.orchestrator.edge import PoolUnderTest
@@ -153,7 +154,8 @@ async def test_from_joining_without_gas_to_accepted_work_and_back_from_the_ledge
         assert (await run.view())["pending"] == 5
 
         verdicts = [(good, Outcome.ACCEPTED, 0), (bad, Outcome.FORGED, 900)]
-        await ledger.work.judge([Verdict(k, outcome, why, sha(77)) for k, outcome, why in verdicts])
+        given = [await verdict_on(ledger, k, outcome, reason=why, audit_hash=sha(77)) for k, outcome, why in verdicts]
+        await ledger.work.judge(given)
         await run.sync.round()
         [accepted], [rejected] = await run.rollouts(), await run.rollouts(status="rejected")
         assert (accepted["key"], accepted["groups"], accepted["audit_hash"]) == (good, 3, sha(77))
@@ -182,7 +184,7 @@ async def test_a_node_without_gas_defends_itself(world: World, redis_url: str, t
         work = await hand_in(run, key, await run.lease(key), file=1)
         await run.relayer.round()
         ledger = await world.as_("validator")
-        await ledger.work.judge([Verdict(work, Outcome.FORGED, 900, sha(77))])
+        await ledger.work.judge([await verdict_on(ledger, work, Outcome.FORGED, reason=900, audit_hash=sha(77))])
         await run.sync.round()
 
         deadline = int(run.pool.clock.now().timestamp()) + 600

@@ -23,7 +23,6 @@ import numpy as np
 import torch
 from pydantic import SecretStr
 
-from ledger.client.work import Verdict
 from orchestrator.storage.local import LocalStore
 from protocol.checkpoints import folder_files, version_digest
 from protocol.clock import TurnedClock
@@ -40,6 +39,7 @@ from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoi
 from rollouts.samples import RolloutFile, Sample, SlotHeader
 from rollouts.schema import write_rollouts
 from tests.ledger.client.conftest import POOL, QUICK, URL, World
+from tests.ledger.client.verdicts import verdict_on
 from tests.orchestrator.runs.edge import RUN, RunUnderTest
 from tests.rollouts.tiny import END, VOCABULARY, tiny_folder
 from trainer.run.app import Outside, learning_settings, run_trainer
@@ -249,7 +249,7 @@ class TrainedPool:
         audit = audit_of(grant, file, sha256, self.world.keys["validator"], self.rewards).encode()
         named = digest(hashlib.sha256(audit).digest())
         self.store(ObjectKey(pool_id=POOL, owner=validator.address, sha256=named, audit=True), audit)
-        await validator.work.judge([Verdict(lease.key.hash, Outcome.ACCEPTED, 0, named)])
+        await validator.work.judge([await verdict_on(validator, lease.key.hash, Outcome.ACCEPTED, audit_hash=named)])
         await self.run.sync.round()
 
     @staticmethod

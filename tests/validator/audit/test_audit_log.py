@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from ledger.client.work import Verdict
 from ledger.events import SecretRevealed
 from protocol.errors import NotFound
 from protocol.identifiers import Address, Digest
 from protocol.verdicts import Outcome
 from protocol.wire.audits import AuditFile
 from tests.ledger.client.conftest import POOL, World
+from tests.ledger.client.verdicts import verdict_on
 from tests.validator.audit.evidence import audit_of, hash_of
 from tests.validator.audit.works import announced, submitted
 from validator.audit.draw import draw_rows, row_seed
@@ -57,7 +57,7 @@ async def test_the_log_of_an_epoch_finds_the_verdict_whose_rows_were_chosen(worl
             rows = tuple(row for row in range(10) if row not in rows)
         audit = audit_of(work, key.address, audited=rows, share=SHARE, epoch=secret.epoch, block=work.block + 1)
         sha256 = store.put(audit) if stored else hash_of(audit)
-        assert await ledger.work.judge([Verdict(work.key, Outcome.ACCEPTED, 0, sha256)]) == []
+        assert await ledger.work.judge([await verdict_on(ledger, work.key, Outcome.ACCEPTED, audit_hash=sha256)]) == []
 
     await epochs.commit_next()
     works = [await submitted(world, index=index) for index in range(3)]

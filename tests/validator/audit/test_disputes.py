@@ -12,12 +12,13 @@ from redis.asyncio import Redis
 from ledger.amounts import UNIT
 from ledger.artifacts import Contract
 from ledger.client import Ledger
-from ledger.client.work import Verdict, WorkStatus
+from ledger.client.work import WorkStatus
 from ledger.following import Following
 from protocol.clock import SystemClock
 from protocol.identifiers import ZERO_DIGEST, Digest
 from protocol.verdicts import Outcome, ReasonCode
 from tests.ledger.client.conftest import POOL, TERMS, World
+from tests.ledger.client.verdicts import verdict_on
 from tests.validator.audit.works import announced, submitted
 from validator.audit.epochs import Epochs
 from validator.audit.second_looks import LookPolicy
@@ -82,10 +83,12 @@ async def looking(world: World, redis: Redis, name: str, policy: LookPolicy = AL
     return Looking(ledger, loop, queue, records)
 
 
-async def gave(world: World, name: str, key: Digest, outcome: Outcome) -> None:
+async def gave(world: World, name: str, key: Digest, outcome: Outcome, *, decisive: bool = False) -> None:
     """Has a validator give a verdict."""
     reason = ReasonCode.PASSED if outcome is Outcome.ACCEPTED else ReasonCode.COMPUTATION_OTHER_MODEL
-    assert await (await world.as_(name)).work.judge([Verdict(key, outcome, reason, EVIDENCE)]) == []
+    ledger = await world.as_(name)
+    verdict = await verdict_on(ledger, key, outcome, reason=reason, audit_hash=EVIDENCE, decisive=decisive)
+    assert await ledger.work.judge([verdict]) == []
 
 
 async def ready(world: World) -> None:
@@ -110,7 +113,7 @@ async def test_a_wrong_verdict_is_found_disputed_and_overturned_by_a_third(world
     assert await second.taken() == []  # a party
     (dispute,) = await third.taken()
     assert (dispute.kind, dispute.work) == (Kind.DISPUTE, work)
-    await gave(world, "third", work.key, truth)
+    await gave(world, "third", work.key, truth, decisive=True)
     provider = world.keys["provider"].address
     standing = await third.ledger.work.get(work.key)
     assert standing is not None
@@ -135,7 +138,7 @@ async def test_a_dispute_by_the_node_is_judged_by_whoever_did_not_judge_it(world
     for name in ("second", "third"):  # both know of it; the one whose turn is later finds it decided
         each = await looking(world, redis, name, none)
         assert [item.kind for item in await each.taken()] == [Kind.DISPUTE]
-    await gave(world, "third", work.key, Outcome.ACCEPTED)
+    await gave(world, "third", work.key, Outcome.ACCEPTED, decisive=True)
     assert await (await world.as_("third")).work.accrued(POOL, world.keys["provider"].address) == REWARD
 
 

@@ -42,12 +42,13 @@ from validator.standing import Next, standing_of
 
 ME, OTHER, PROVIDER, THIRD = (Key.generate().address for _ in range(4))
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SUBMITTED = work()
 ON_LEDGER = Work(
     node=NODE.address,
     provider=PROVIDER,
     pool_id=POOL,
-    units=7,
-    sha256=sha(1),
+    units=SUBMITTED.units,
+    sha256=SUBMITTED.sha256,
     status=WorkStatus.SUBMITTED,
     outcome=None,
     reason=0,
@@ -86,8 +87,9 @@ DISPUTED = replace(JUDGED, status=WorkStatus.DISPUTED, disputer=THIRD)
 def test_who_examines_what_follows_from_the_ledgers_word(
     found: Work | None, kind: Kind, me: Address, now: datetime, expected: Next
 ) -> None:
-    assert standing_of(found, sha256=ON_LEDGER.sha256, kind=kind, me=me, now=now).next is expected
-    assert standing_of(found, sha256=sha(99), kind=kind, me=me, now=now).next is Next.DROP, "it is of another file"
+    assert standing_of(found, submitted=SUBMITTED, kind=kind, me=me, now=now).next is expected
+    for other in (replace(SUBMITTED, sha256=sha(99)), replace(SUBMITTED, units=SUBMITTED.units + 1)):
+        assert standing_of(found, submitted=other, kind=kind, me=me, now=now).next is Next.DROP, "it is another one"
 
 
 # Patience

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 from ledger.client import Ledger
 from ledger.client.work import Verdict, WorkStatus
 from ledger.errors import ChainUnavailable, TransactionNotMined
-from ledger.events import VerdictGiven
+from ledger.events import VerdictGiven, WorkSubmitted
 from protocol.identifiers import ZERO_DIGEST, Digest
+from protocol.leases import Work as WorkWords
 from protocol.objects import TransferError
 from protocol.verdicts import Outcome, ReasonCode
 from tests.ledger.client.conftest import POOL, World
@@ -230,13 +232,15 @@ async def test_a_verdict_whose_fate_is_unknown_is_looked_up_before_it_is_sent_ag
         assert (await validator.status())["verdicts"][0]["count"] == number
 
 
-async def test_a_first_verdict_that_waited_never_decides_a_dispute(pool: PoolWithValidators) -> None:
+@pytest.mark.parametrize("waited", [timedelta(seconds=3), timedelta()], ids=["waited", "on-its-way"])
+async def test_a_late_first_verdict_never_decides_a_dispute(pool: PoolWithValidators, waited: timedelta) -> None:
+    """One that waited is looked up before it is sent; one that is on its way is refused by the contract."""
     late, other = pool.validator("validator", redis=1), pool.validator("second", redis=2)
     key = await pool.submit()
     late.examiner.answers[key] = FORGED
     await late.read()
     await late.parts.judging.round()  # found, staged, and then nothing goes out for a while
-    await pool.run.pool.clock.turn(timedelta(seconds=3))
+    await pool.run.pool.clock.turn(waited)
     assert await other.judge() == 1
     await (await pool.world.as_("provider")).work.dispute(key, ZERO_DIGEST)
     assert await late.parts.lanes[0].round() == 0
@@ -409,6 +413,31 @@ async def test_a_verdict_that_the_chain_lost_is_given_again(pool: PoolWithValida
     await pool.run.pool.clock.turn(timedelta(seconds=6))
     assert await validator.judge() == 1
     assert (await pool.work(key)).status is WorkStatus.PROVISIONAL
+
+
+async def test_a_verdict_on_what_a_reorganisation_has_replaced_is_refused_and_what_is_there_now_is_judged(
+    pool: PoolWithValidators, world: World
+) -> None:
+    validator, ledger = pool.validator(), await pool.ledger()
+    before = await world.controls.snapshot()
+    replaced, other = await pool.submit(), await pool.submit()
+    tasks = {each.key: each.log.transaction for each in await ledger.history(WorkSubmitted, pool_id=POOL)}
+    [first], [second] = [await ledger.work.named_in(tasks[key]) for key in (replaced, other)]
+    await validator.read()
+    await validator.parts.judging.round()  # both are examined, and their verdicts on their way
+    await world.controls.revert(before)
+    word = WorkWords(lease_hash=first.submission.lease.hash, sha256=first.submission.sha256, units=6)
+    signature = word.sign(pool.node, ledger.work.domain)
+    another = replace(first.submission, units=6, node_signature=signature)
+    assert await ledger.work.submit_batch([another, second.submission]) == []
+    assert await validator.parts.lanes[0].round() == 1, "the other verdict of the batch"
+    assert (await pool.work(replaced)).status is WorkStatus.SUBMITTED
+    assert (await pool.work(other)).status is WorkStatus.PROVISIONAL
+    await world.controls.mine(2)
+    assert await validator.judge() == 1
+    work = await pool.work(replaced)
+    assert (work.status, work.units) == (WorkStatus.PROVISIONAL, 6)
+    assert await queued(validator) == (0, 0)
 
 
 async def test_outputs_that_were_there_before_are_a_copy_for_the_examiner(pool: PoolWithValidators) -> None:
