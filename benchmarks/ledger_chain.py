@@ -20,9 +20,10 @@ from eth_account import Account
 from web3 import AsyncWeb3
 
 from ledger.chain import ChainKind, ChainProcess, start_chain
-from ledger.cursor import EventCursor, Web3Events
+from ledger.cursor import EventCursor
 from ledger.cursor_stores import MemoryCursorStore
 from ledger.errors import AnvilMissing
+from ledger.event_source import Web3Events
 from ledger.rpc import ChainConnection, connect
 from ledger.sender import Call, Sender, SendPolicy
 from protocol.identifiers import Address

@@ -13,24 +13,18 @@ are remembered: an event that the reorg left in place may then be taken back and
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol, cast
 
 import structlog
-from web3 import AsyncWeb3
-from web3.exceptions import BlockNotFound
-from web3.types import FilterParams
 
 from ledger.cursor_position import BlockRef, Position, advance, dump, load, next_range, rewind
 from ledger.cursor_stores import CursorStore
 from ledger.errors import AnswerTooBig, ChainUnavailable, CursorTooOld
-from ledger.receipts import Log, read_log
-from ledger.rpc import ChainConnection
+from ledger.event_source import EventSource, Header
+from ledger.receipts import Log
 from protocol.clock import Clock, SystemClock
-from protocol.identifiers import Address, Digest, digest
 
 _log = structlog.get_logger(__name__)
 
@@ -38,72 +32,6 @@ _MEMORY = 128
 """Blocks a reorg may be deep; Ethereum's finality needs 64, a development chain goes back as far as a test asks."""
 
 _UNSTEADY_TRIES = 8
-
-
-class EventSource(Protocol):
-    """What a cursor asks a chain."""
-
-    @property
-    def identity(self) -> str:
-        """Changes when other events are asked for."""
-        ...
-
-    async def head(self) -> int:
-        """The newest height."""
-        ...
-
-    async def block_hash(self, number: int) -> Digest | None:
-        """The hash of the block at a height; None beyond the newest."""
-        ...
-
-    async def logs(self, first: int, last: int) -> Sequence[Log]:
-        """The events of a range, both ends included, in order.
-
-        Raises:
-            AnswerTooBig: The range must be smaller.
-        """
-        ...
-
-
-class Web3Events:
-    """The events of some contracts on a chain.
-
-    Args:
-        web3: From `ledger.rpc.connect`.
-        addresses: The contracts; at least one.
-        topics: The first topic is one of these; empty means any event.
-    """
-
-    def __init__(
-        self, web3: AsyncWeb3[ChainConnection], *, addresses: Sequence[Address], topics: Sequence[Digest] = ()
-    ) -> None:
-        self._web3 = web3
-        self._filter: dict[str, Any] = {"address": sorted(addresses)}
-        if topics:
-            self._filter["topics"] = [sorted(topics)]
-
-    @property
-    def identity(self) -> str:
-        """A digest of contracts and topics."""
-        return hashlib.sha256(repr(sorted(self._filter.items())).encode()).hexdigest()[:32]
-
-    async def head(self) -> int:
-        """The newest height."""
-        return int(await self._web3.eth.block_number)
-
-    async def block_hash(self, number: int) -> Digest | None:
-        """The hash of the block at a height; None beyond the newest."""
-        try:
-            block = await self._web3.eth.get_block(cast("Any", number))
-        except BlockNotFound:
-            return None
-        return digest(bytes(block["hash"]))
-
-    async def logs(self, first: int, last: int) -> Sequence[Log]:
-        """The events of a range."""
-        wanted = {**self._filter, "fromBlock": first, "toBlock": last}
-        found = await self._web3.eth.get_logs(cast("FilterParams", wanted))
-        return [read_log(cast("Any", raw)) for raw in found]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +115,8 @@ class EventCursor:
 
     async def commit(self, batch: Batch) -> None:
         """Saves that a batch was handled; the next `poll` goes on after it."""
+        if batch.position is self._position:
+            return
         await self._store.save(self._name, dump(batch.position))
         self._position = batch.position
 
@@ -218,13 +148,39 @@ class EventCursor:
     async def _attempt(self) -> Batch | None:
         """One try; None if the chain changed in the middle of it."""
         position = await self._current()
-        head = await self._source.head()
+        tip = await self._source.tip()
+        if position.read and position.read[-1] == tip.ref:
+            return Batch(events=(), position=position, head=tip.ref.number)
+        return await self._next_block(position, tip) or await self._next_range(position, tip)
+
+    async def _next_block(self, position: Position, tip: Header) -> Batch | None:
+        """The one block on top of the newest that was read, if there is just one, and it stands on that.
+
+        Its parent's hash says so, and its events are asked for by its own: no reorg can come between the questions.
+        """
+        target = tip.ref.number - self._confirmations
+        if not position.read or not target == position.next_block == position.read[-1].number + 1:
+            return None
+        block = tip if target == tip.ref.number else await self._source.header(target)
+        if block is None or block.parent != position.read[-1].hash:
+            return None
+        found = () if block.empty else await self._source.logs_of(block.ref.hash)
+        if found is None:
+            return None
+        logs = tuple(found)
+        position = advance(position, upto=block.ref, logs=logs, memory=self._memory)
+        return Batch(events=tuple(Event(log=log) for log in logs), position=position, head=tip.ref.number)
+
+    async def _next_range(self, position: Position, tip: Header) -> Batch | None:
+        """As many blocks as may be asked for at once, after what a reorg took back."""
+        head = tip.ref.number
         ancestor = await self._ancestor(position)
         rewound = rewind(position, ancestor=ancestor, start=self._start)
         if rewound is None:
             raise CursorTooOld(f"cursor {self._name} knows none of its last {len(position.read)} blocks any more")
         events = tuple(Event(log=log, reverted=True) for log in rewound.vanished)
-        position = rewound.position
+        if rewound.position != position:
+            position = rewound.position
         wanted = next_range(position, target=head - self._confirmations, span=self._span)
         if wanted is None:
             return Batch(events=events, position=position, head=head)
@@ -277,8 +233,8 @@ class EventCursor:
         return None
 
     async def _stands(self, ref: BlockRef | None) -> bool:
-        return ref is None or await self._source.block_hash(ref.number) == ref.hash
+        return ref is None or await self._ref(ref.number) == ref
 
     async def _ref(self, number: int) -> BlockRef | None:
-        found = await self._source.block_hash(number)
-        return None if found is None else BlockRef(number=number, hash=found)
+        found = await self._source.header(number)
+        return None if found is None else found.ref

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from redis.asyncio import Redis
 
 from ledger.client import Ledger
-from ledger.cursor import Batch, EventCursor, Web3Events
+from ledger.cursor import Batch, EventCursor
 from ledger.cursor_stores import RedisCursorStore
 from ledger.deployment import Deployment
 from ledger.errors import CursorTooOld
+from ledger.event_source import Web3Events
 from ledger.events import EventDecoder, LedgerEvent, topic_of
 from ledger.receipts import Log
 from protocol.clock import Clock

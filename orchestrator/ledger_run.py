@@ -16,10 +16,11 @@ from ledger.client import pools as pool_client
 from ledger.client import work as work_client
 from ledger.client.pools import PoolStatus, Role
 from ledger.client.work import WorkStatus
-from ledger.cursor import Batch, EventCursor, Web3Events
+from ledger.cursor import Batch, EventCursor
 from ledger.cursor_stores import RedisCursorStore
 from ledger.deployment import Deployment
 from ledger.errors import CursorTooOld, TransactionReverted
+from ledger.event_source import Web3Events
 from ledger.events import EventDecoder, topic_of
 from ledger.receipts import Log
 from orchestrator.dispute_desk import holds_until
@@ -36,6 +37,7 @@ from orchestrator.runs.chain import (
 )
 from orchestrator.runs.slots import SlotState
 from protocol.clock import Clock
+from protocol.errors import NotFound
 from protocol.identifiers import Address, Digest
 from protocol.keys import Key
 from protocol.leases import Lease
@@ -157,14 +159,16 @@ class LedgerRun:
         """The hash of a block with the pool's confirmations; remembered, until the chain is reorganised."""
         if block in self._hashes:
             return self._hashes[block]
-        source = Web3Events((await self._connected()).web3, addresses=[self._deployment[Contract.WORK_LEDGER]])
-        if await source.head() < block + self._confirmations:
+        ledger = await self._connected()
+        if await ledger.block() < block + self._confirmations:
             return None
-        found = await source.block_hash(block)
-        if found is not None:
-            self._hashes[block] = found
-            if len(self._hashes) > MOST_HASHES:
-                self._hashes.popitem(last=False)
+        try:
+            found = await ledger.block_hash(block)
+        except NotFound:
+            return None
+        self._hashes[block] = found
+        if len(self._hashes) > MOST_HASHES:
+            self._hashes.popitem(last=False)
         return found
 
     async def work(self, key: Digest) -> WorkNow | None:

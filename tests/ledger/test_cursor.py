@@ -18,10 +18,11 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from ledger.chain import free_port
-from ledger.cursor import Batch, Event, EventCursor, Web3Events
+from ledger.cursor import Batch, Event, EventCursor
 from ledger.cursor_position import BlockRef, Position, advance, dump, load, next_range, rewind
 from ledger.cursor_stores import CursorStore, MemoryCursorStore, RedisCursorStore, SqliteCursorStore
 from ledger.errors import AnswerTooBig, ChainUnavailable, CursorTooOld
+from ledger.event_source import Header, Web3Events
 from ledger.receipts import Log
 from ledger.rpc import connect
 from protocol.identifiers import ZERO_ADDRESS, Address, Digest, digest
@@ -45,6 +46,7 @@ class ModelChain:
         self.blocks: list[tuple[Digest, int]] = []
         self.most_blocks = 10_000
         self.asked: list[tuple[int, int]] = []
+        self.questions = 0
         self.identity = "model"
         self.between: list[tuple[int, int, list[int]]] = []
         """Reorgs that happen while the cursor is reading: (questions before it, depth, events per new block)."""
@@ -72,34 +74,60 @@ class ModelChain:
         last = len(self.blocks) if upto is None else upto + 1
         return [(block, index) for block, count in self.blocks[:last] for index in range(count)]
 
-    async def head(self) -> int:
-        return len(self.blocks) - 1
-
-    async def block_hash(self, number: int) -> Digest | None:
+    def interrupt(self) -> None:
+        """A question was asked: what happens between two of them happens now."""
+        self.questions += 1
         if self.between:
             wait, depth, events = self.between.pop()
             if wait:
                 self.between.append((wait - 1, depth, events))
             else:
                 self.reorg(depth, events)
-        return self.blocks[number][0] if number < len(self.blocks) else None
+
+    async def tip(self) -> Header:
+        self.interrupt()
+        return self._header(len(self.blocks) - 1)
+
+    async def header(self, number: int) -> Header | None:
+        self.interrupt()
+        return self._header(number) if number < len(self.blocks) else None
 
     async def logs(self, first: int, last: int) -> Sequence[Log]:
+        self.interrupt()
         self.asked.append((first, last))
         if last - first + 1 > self.most_blocks:
             raise AnswerTooBig(f"at most {self.most_blocks} blocks")
+        return [
+            log for number in range(first, min(last + 1, len(self.blocks))) for log in self._logs(number, self.blocks)
+        ]
+
+    async def logs_of(self, block: Digest) -> Sequence[Log] | None:
+        self.interrupt()
+        found = [number for number, (known, _) in enumerate(self.blocks) if known == block]
+        if not found:
+            return None
+        self.asked.append((found[0], found[0]))
+        return self._logs(found[0], self.blocks)
+
+    def _header(self, number: int) -> Header:
+        block, count = self.blocks[number]
+        parent = self.blocks[number - 1][0] if number else _id(0)
+        return Header(ref=BlockRef(number=number, hash=block), parent=parent, empty=not count)
+
+    @staticmethod
+    def _logs(number: int, blocks: Sequence[tuple[Digest, int]]) -> list[Log]:
+        block, count = blocks[number]
         return [
             Log(
                 address=ZERO_ADDRESS,
                 topics=(),
                 data=b"",
                 block_number=number,
-                block_hash=self.blocks[number][0],
-                transaction=self.blocks[number][0],
+                block_hash=block,
+                transaction=block,
                 index=index,
             )
-            for number in range(first, min(last + 1, len(self.blocks)))
-            for index in range(self.blocks[number][1])
+            for index in range(count)
         ]
 
 
@@ -118,12 +146,12 @@ class Consumer:
                 self.applied.append(key)
 
 
-async def drain(cursor: EventCursor, consumer: Consumer) -> None:
+async def drain(cursor: EventCursor, consumer: Consumer, *, lag: int = 0) -> None:
     while True:
         batch = await cursor.poll()
         consumer.handle(batch.events)
         await cursor.commit(batch)
-        if batch.position.next_block > batch.head and not batch.events:
+        if batch.position.next_block > batch.head - lag and not batch.events:
             return
 
 
@@ -196,6 +224,42 @@ async def test_a_reorg_between_any_two_questions_is_noticed(questions_before: in
         chain.between.clear()
         await drain(cursor, consumer)
         assert consumer.applied == chain.canonical()
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+async def test_a_new_block_costs_as_few_questions_as_its_events_need(lag: int) -> None:
+    chain, consumer = ModelChain(), Consumer()
+    chain.grow([1, 1, 1, 1])
+    cursor = EventCursor(chain, name="c", store=MemoryCursorStore(), confirmations=lag)
+    await drain(cursor, consumer, lag=lag)
+    asked: list[int] = []
+    for new in ([], [3], [0]):
+        chain.grow(new)
+        chain.questions = 0
+        batch = await cursor.poll()
+        consumer.handle(batch.events)
+        await cursor.commit(batch)
+        asked.append(chain.questions)
+    assert consumer.applied == chain.canonical(upto=len(chain.blocks) - 1 - lag)
+    # The newest block, and the events of one that has any; a block that is not the newest has to be asked for.
+    assert asked == ([1, 2, 1] if lag == 0 else [2, 3, 3])
+
+
+async def test_a_cursor_that_has_read_everything_writes_nothing() -> None:
+    class Counting(MemoryCursorStore):
+        saves = 0
+
+        async def save(self, name: str, value: bytes) -> None:
+            self.saves += 1
+            await super().save(name, value)
+
+    chain, store = ModelChain(), Counting()
+    chain.grow([1])
+    for lag in (0, 1):
+        cursor = EventCursor(chain, name=f"c{lag}", store=store, confirmations=lag)
+        for _ in range(5):
+            await cursor.commit(await cursor.poll())
+    assert store.saves == 1 + 1
 
 
 async def test_what_was_not_committed_comes_again() -> None:

@@ -10,8 +10,9 @@ from contextlib import suppress
 from datetime import timedelta
 
 from ledger.client import Ledger
-from ledger.cursor import EventCursor, Web3Events
+from ledger.cursor import EventCursor
 from ledger.cursor_stores import MemoryCursorStore
+from ledger.event_source import Web3Events
 from ledger.events import EVENTS, EventDecoder, LedgerEvent
 from protocol.clock import Clock
 from protocol.errors import MusterError
