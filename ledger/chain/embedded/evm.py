@@ -7,7 +7,7 @@ once a second, and chain time must not run ahead of the clock on the wall), and 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
@@ -40,9 +40,8 @@ BLOCK_GAS_LIMIT = 30_000_000
 INITIAL_BASE_FEE = 10**9
 _NOBODY = b"\x00" * 20
 _LEAST_GAS = 21_000
-_MAX_CALL_DEPTH_SHARE = 64  # EIP-150: a call may pass on all but a 64th of its gas
+_CALL_KEEPS_SHARE = 64  # EIP-150: a call may pass on all but a 64th of its gas
 _CALL_STIPEND = 2300
-_ESTIMATE_TOLERANCE = 0.015  # as go-ethereum: finer costs executions and saves nobody money
 _ERROR_STRING = bytes.fromhex("08c379a0")
 _PANIC = bytes.fromhex("4e487b71")
 
@@ -141,40 +140,40 @@ class Evm:
         return bytes(computation.output)
 
     def estimate(self, call: Call, *, header: PragueBlockHeader, state_root: bytes) -> int:
-        """Gas with which the call succeeds: what it uses and what calls inside it hold back, 1.6 % and a little more.
+        """Gas with which the call goes the same way: what it uses, and what calls inside it hold back (EIP-150).
 
-        A call that needs more than that is tried out, to at most 1.5 % more than the least.
+        Under a limit of `used · (64/63)^depth` every call inside finds as much gas as it used here, however deep it is:
+        by one run this is known for sure, where trying limits out costs a run each. (A contract that decides by the gas
+        that is left may want more.)
 
         Raises:
             RpcError: It fails with all the gas it may have; with the contract's data if it reverted.
         """
-        highest = call.gas
-
-        def run(gas: int) -> ComputationAPI:
-            limited = Call(sender=call.sender, to=call.to, data=call.data, value=call.value, gas=gas)
-            return self._run(limited, header=header, state_root=state_root)
-
-        first = run(highest)
-        if first.is_error:
-            raise failure(first)
-        lowest = max(highest - first.get_gas_remaining(), _LEAST_GAS)
-        if lowest == _LEAST_GAS:  # a transfer calls nothing
-            return lowest
-        guess = (lowest + _CALL_STIPEND) * _MAX_CALL_DEPTH_SHARE // (_MAX_CALL_DEPTH_SHARE - 1)
-        if guess < highest:  # nearly always enough, and each run costs as much as the transaction itself
-            if _succeeds(run, guess):
-                return guess
-            lowest = guess
-        while (highest - lowest) / highest > _ESTIMATE_TOLERANCE:
-            middle = (highest + lowest) // 2
-            if _succeeds(run, middle):
-                highest = middle
-            else:
-                lowest = middle
-        return highest
+        found = self._run(call, header=header, state_root=state_root)
+        if found.is_error:
+            raise failure(found)
+        used, depth = call.gas - found.get_gas_remaining(), _depth(found)
+        if not depth and used <= _LEAST_GAS:  # a transfer calls nothing
+            return _LEAST_GAS
+        enough, kept = used + _CALL_STIPEND, _CALL_KEEPS_SHARE
+        for _ in range(depth):
+            enough = -(-enough * kept // (kept - 1))
+        return min(call.gas, enough)
 
     def _run(self, call: Call, *, header: PragueBlockHeader, state_root: bytes) -> ComputationAPI:
-        state = self._vm(_with(header, state_root=state_root, base_fee_per_gas=0)).state
+        state = self._scratch(header, state_root)
+        before = state.snapshot()
+        try:
+            return self._applied(call, state)
+        finally:
+            state.revert(before)
+
+    @lru_cache(maxsize=4)  # noqa: B019 - lives as long as the process does
+    def _scratch(self, header: PragueBlockHeader, state_root: bytes) -> StateAPI:
+        """A state to try calls in, each of which is undone: what the first one read, the next need not look up."""
+        return self._vm(_with(header, state_root=state_root, base_fee_per_gas=0)).state
+
+    def _applied(self, call: Call, state: StateAPI) -> ComputationAPI:
         if state.get_balance(EvmAddress(call.sender)) < call.value:
             raise RpcError(f"insufficient funds for transfer: address 0x{call.sender.hex()}")
         unsigned = UnsignedDynamicFeeTransaction(
@@ -286,11 +285,9 @@ def _reason(data: bytes) -> str:
     return ""
 
 
-def _succeeds(run: Callable[[int], ComputationAPI], gas: int) -> bool:
-    try:
-        return not run(gas).is_error
-    except RpcError:  # below the intrinsic gas
-        return False
+def _depth(computation: ComputationAPI) -> int:
+    """How many calls stand in each other at most."""
+    return max((1 + _depth(child) for child in computation.children), default=0)
 
 
 def _with(header: PragueBlockHeader, **fields: object) -> PragueBlockHeader:

@@ -180,6 +180,35 @@ async def test_endless_loops_end_with_their_gas(embedded: LiveChain) -> None:
             await wire("eth_call", {"to": contract, "data": "0x05", "gas": hex(500_000)}, "latest")
 
 
+@pytest.mark.parametrize("depth", [0, 1, 3, 30])
+async def test_estimated_gas_reaches_the_deepest_of_nested_calls(embedded: LiveChain, depth: int) -> None:
+    # Takes n, calls itself with n - 1 and passes on all the gas that it may; at 0 it stores a 1; a call that fails is
+    # swallowed, so that too little gas shows in the state only.
+    code = bytes.fromhex("6000358015601d576001900360005260006000602060006000305af1005b600160005500")
+    creation = bytes([0x60, len(code), 0x80, 0x60, 11, 0x60, 0, 0x39, 0x60, 0, 0xF3]) + code
+    async with Wire(embedded.url) as wire:
+        alice = embedded.accounts[0]
+        made = await wire("eth_getTransactionReceipt", await wire.transact(alice, to=None, data=creation, gas=200_000))
+        contract, data = made["contractAddress"], depth.to_bytes(32, "big")
+        gas = int(await wire("eth_estimateGas", {"from": alice.address, "to": contract, "data": "0x" + data.hex()}), 16)
+        await wire.transact(alice, to=contract, data=data, gas=gas)
+        assert int(await wire("eth_getStorageAt", contract, "0x0", "latest"), 16) == 1
+
+
+async def test_a_call_that_was_tried_leaves_no_trace(embedded: LiveChain) -> None:
+    async with Wire(embedded.url) as wire:
+        alice = embedded.accounts[0]
+        contract = await wire.deploy_gadget(alice)
+        store = {"from": alice.address, "to": contract, "data": "0x" + gadget.store(1, 7).hex()}
+        load = {"to": contract, "data": "0x" + gadget.load(1).hex()}
+        estimates = {await wire("eth_estimateGas", store) for _ in range(3)}
+        for _ in range(2):
+            await wire("eth_call", store, "latest")
+            assert int(await wire("eth_call", load, "latest"), 16) == 0
+        assert len(estimates) == 1  # and none of them found warm what another one had touched
+        assert estimates == {await wire("eth_estimateGas", store)}
+
+
 async def test_a_port_that_is_taken_is_said_to_be(embedded: LiveChain) -> None:
     port = int(embedded.url.rsplit(":", 1)[1])
     with pytest.raises(ChainUnavailable, match=f"listens on port {port} already"):
