@@ -145,7 +145,9 @@ class RunOwner:
         Raises:
             TrainerFenced: Another one has it.
         """
-        lease = await self._store.hold_trainer(wish.lease, holder=wish.holder, life_ms=wish.life_ms)
+        lease = await self._store.hold_trainer(
+            wish.lease, holder=wish.holder, start=wish.start or "", life_ms=wish.life_ms
+        )
         if not lease:
             raise TrainerFenced("another trainer works on this run")
         return TrainerLease(lease=lease, life_ms=wish.life_ms)

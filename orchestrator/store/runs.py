@@ -183,9 +183,9 @@ class RunStore:
             raise TrainerFenced("another trainer works on this run, or this one's lease ran out")
         return bool(answer == 1)
 
-    async def hold_trainer(self, lease: str, *, holder: str, life_ms: int) -> str:
+    async def hold_trainer(self, lease: str, *, holder: str, start: str, life_ms: int) -> str:
         """Takes or renews the trainer's lease; its value, or nothing if another trainer has it."""
-        answer = await self._database.call("run_trainer", holder, lease, life_ms)
+        answer = await self._database.call("run_trainer", holder, lease, life_ms, start)
         return str(answer.decode())
 
     async def steps(self, steps: Sequence[int]) -> dict[int, StepRow]:

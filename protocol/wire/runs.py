@@ -153,6 +153,8 @@ class TrainerWish(WireModel):
     """The trainer, over its restarts: made once."""
     lease: ShortText = ""
     """The lease that it has; empty when it begins."""
+    start: Identifier | None = None
+    """This start of it, drawn anew: asked twice by one start, as after an answer that was lost, it is one lease."""
     life_ms: Annotated[int, Field(ge=1, le=600_000)]
     """How long it lasts unless it is renewed; 1 gives it up."""
 

@@ -1,6 +1,7 @@
 """The run's lease: while this trainer has it, what another one says to the orchestrator is refused.
 
-A trainer that begins gets a new lease at once if it had the last one; what still runs under that is fenced. The
+A trainer that begins gets a new lease at once if it had the last one; what still runs under that is fenced. It names
+its start in all that it asks: an answer that was lost, also one to a lease that had run out, is given again. The
 ledger's announcements fence what the orchestrator can't (a second orchestrator, a Redis that was lost).
 """
 
@@ -24,6 +25,7 @@ from trainer.files import write_whole
 from trainer.run.patience import Patience
 
 LIFE = timedelta(seconds=30)
+_AT_ONCE = timedelta(milliseconds=1)
 _HOLDER_FILE = "holder"
 _FENCED = "trainer-fenced"
 
@@ -48,9 +50,10 @@ class RunLease:
         self._clock = clock
         self._patience = patience
         self._holder = ""
+        self._start = secrets.token_hex(16)
         self._keeping: asyncio.Task[None] | None = None
         self._asking = asyncio.Lock()
-        """One request at a time: after the first answer to a lease that ran out, the same words are another's."""
+        """One request at a time: an older answer must not replace a newer one."""
         self.value = ""
         """What the trainer's requests carry."""
         self.lost: AnotherTrainer | None = None
@@ -76,9 +79,8 @@ class RunLease:
         self._keeping.cancel()
         await asyncio.gather(self._keeping, return_exceptions=True)
         if self.lost is None and self.value:
-            wish = TrainerWish(holder=self._holder, lease=self.value, life_ms=1)
             try:
-                await self._client.hold_trainer_lease(wish)
+                await self._client.hold_trainer_lease(self._wish(_AT_ONCE))
             except MusterError as error:
                 _log.info("lease-not-given-up", why=error.detail)
 
@@ -127,13 +129,16 @@ class RunLease:
 
     async def _hold(self) -> None:
         async with self._asking:
-            wish = TrainerWish(holder=self._holder, lease=self.value, life_ms=int(LIFE.total_seconds() * 1000))
             try:
-                self.value = (await self._client.hold_trainer_lease(wish)).lease
+                self.value = (await self._client.hold_trainer_lease(self._wish(LIFE))).lease
             except Conflict as error:
                 if error.code != _FENCED:
                     raise
                 self.lost = AnotherTrainer(error.detail)
+
+    def _wish(self, life: timedelta) -> TrainerWish:
+        milliseconds = life // timedelta(milliseconds=1)
+        return TrainerWish(holder=self._holder, lease=self.value, start=self._start, life_ms=milliseconds)
 
     def _own_name(self) -> str:
         path = self._folder / _HOLDER_FILE

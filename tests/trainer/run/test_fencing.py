@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import shutil
 from datetime import timedelta
 from pathlib import Path
-from typing import cast
 
+import httpx
 import pytest
 
 from protocol.clients.orchestrator import OrchestratorClient
-from protocol.clock import TurnedClock
-from protocol.errors import Conflict
+from protocol.errors import Conflict, Unavailable
 from protocol.identifiers import run_id
-from protocol.wire.runs import TrainerLease, TrainerWish
-from tests.ledger.client.conftest import POOL
+from protocol.wire.runs import TrainerWish
+from tests.ledger.client.conftest import POOL, URL
 from tests.orchestrator.runs.edge import RUN, sha
 from tests.trainer.run.world import TrainedPool, until
 from trainer.errors import AnotherTrainer
@@ -50,36 +51,89 @@ async def test_a_trainer_that_was_fenced_says_nothing_more_and_stops(pool: Train
     assert pool.progress("step") == []
 
 
-class _Leases:
-    """The orchestrator's script `run_trainer.lua`, with a network before it."""
+class _LosesAnswers(httpx.AsyncBaseTransport):
+    """A line on which questions arrive, and some answers do not."""
 
-    def __init__(self) -> None:
-        self.current, self.given = "", 0
+    def __init__(self, inner: httpx.AsyncBaseTransport) -> None:
+        self.inner, self.losing, self.lost = inner, 0, 0
 
-    async def hold_trainer_lease(self, wish: TrainerWish) -> TrainerLease:
-        await asyncio.sleep(0)
-        if not self.current or self.current != wish.lease:
-            if self.current and (wish.lease or not self.current.startswith(wish.holder)):
-                raise Conflict("another trainer works on this run", code="trainer-fenced")
-            self.given += 1
-            self.current = f"{wish.holder}#{self.given}"
-        await asyncio.sleep(0)
-        return TrainerLease(lease=self.current, life_ms=wish.life_ms)
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        answer = await self.inner.handle_async_request(request)
+        if self.losing and request.url.path == "/v1/run/trainer":
+            self.losing, self.lost = self.losing - 1, self.lost + 1
+            raise httpx.ReadError("reset by peer")
+        return answer
 
 
-async def test_a_trainer_whose_lease_ran_out_does_not_fence_itself_by_asking_twice_at_once(tmp_path: Path) -> None:
-    leases, clock = _Leases(), TurnedClock()
-    patience = Patience(clock=clock, longest=timedelta(minutes=1))
-    lease = RunLease(cast("OrchestratorClient", leases), folder=tmp_path, clock=clock, patience=patience)
-    await lease.take()
+def _client(pool: TrainedPool, transport: httpx.AsyncBaseTransport) -> OrchestratorClient:
+    return OrchestratorClient(URL, key=pool.world.keys["publisher"], clock=pool.clock, transport=transport)
 
-    async def put(value: str) -> str:
-        await asyncio.sleep(0)
-        if value != leases.current:
-            raise Conflict("this lease ran out", code="trainer-fenced")
-        return value
 
-    leases.current = ""  # the orchestrator lost its Redis
-    said = await asyncio.gather(lease.say(put), lease.say(put), lease.confirm())
-    assert said[0] == said[1] == leases.current
-    await lease.give_up()
+def _lease(pool: TrainedPool, client: OrchestratorClient, folder: Path) -> RunLease:
+    folder.mkdir(exist_ok=True)
+    patience = Patience(clock=pool.clock, longest=timedelta(seconds=20), first=timedelta(milliseconds=10))
+    return RunLease(client, folder=folder, clock=pool.clock, patience=patience)
+
+
+async def _current(pool: TrainedPool) -> str:
+    parts = pool.run.pool.parts
+    found = await parts.redis.get(parts.database.key("lease:trainer"))
+    assert isinstance(found, bytes)
+    return found.decode()
+
+
+@pytest.mark.parametrize("ran_out", [False, True])
+async def test_an_answer_that_was_lost_neither_stops_a_trainer_nor_costs_it_the_run(
+    pool: TrainedPool, tmp_path: Path, ran_out: bool
+) -> None:
+    line = _LosesAnswers(pool.transport)
+    async with _client(pool, line) as client:
+        lease = _lease(pool, client, tmp_path / "one")
+        line.losing = 1
+        await lease.take()
+        assert lease.value == await _current(pool)
+        if ran_out:  # or the orchestrator lost its Redis
+            await pool.run.pool.parts.redis.delete(pool.run.pool.parts.database.key("lease:trainer"))
+        line.losing = 2
+        with contextlib.suppress(Unavailable):
+            await lease.confirm()
+        await lease.confirm()
+        assert line.lost == 3
+        assert lease.value == await _current(pool)
+        await lease.give_up()
+
+
+async def test_a_copy_that_starts_has_the_run_and_what_the_first_repeats_is_refused(
+    pool: TrainedPool, tmp_path: Path
+) -> None:
+    async with _client(pool, pool.transport) as client:
+        first, copy = _lease(pool, client, tmp_path / "one"), _lease(pool, client, tmp_path / "copy")
+        await first.take()
+        shutil.copy(tmp_path / "one" / "holder", tmp_path / "copy" / "holder")
+        await copy.take()
+        with pytest.raises(AnotherTrainer):
+            await first.confirm()
+        await copy.confirm()
+        await first.give_up()  # what it says while it goes takes nothing from the copy
+        await copy.confirm()
+        await copy.give_up()
+
+
+async def test_a_trainer_whose_lease_ran_out_does_not_fence_itself_by_asking_twice_at_once(
+    pool: TrainedPool, tmp_path: Path
+) -> None:
+    async with _client(pool, pool.transport) as client:
+        lease = _lease(pool, client, tmp_path / "one")
+        await lease.take()
+
+        async def put(value: str) -> str:
+            await asyncio.sleep(0)
+            if value != await _current(pool):
+                raise Conflict("this lease ran out", code="trainer-fenced")
+            return value
+
+        await pool.run.pool.parts.redis.delete(pool.run.pool.parts.database.key("lease:trainer"))
+        await client.hold_trainer_lease(TrainerWish(holder=lease._holder, start=lease._start, life_ms=60_000))
+        said = await asyncio.gather(lease.say(put), lease.say(put), lease.confirm())
+        assert said[0] == said[1] == await _current(pool)
+        await lease.give_up()
