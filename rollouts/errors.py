@@ -2,12 +2,14 @@
 
 InvalidInput
 ├── BadVersionFolder   a folder that no policy can be loaded from
-└── BadRolloutFile     a file that is not what this format says; `rule` names what it breaks
+└── BadRolloutFile     a file that is not what this format says; `code` names what it breaks
+Unavailable
+└── NotDecoded         nothing can be said about a file: this machine could not decode it
 """
 
 from __future__ import annotations
 
-from protocol.errors import InvalidInput
+from protocol.errors import InvalidInput, Unavailable
 
 
 class BadVersionFolder(InvalidInput):
@@ -20,3 +22,9 @@ class BadRolloutFile(InvalidInput):
     """The bytes are no file of rollouts."""
 
     code = "bad-rollout-file"
+
+
+class NotDecoded(Unavailable):
+    """This machine could not decode a file, which says nothing about who wrote it."""
+
+    code = "not-decoded"

@@ -7,6 +7,7 @@ from pathlib import Path
 from protocol.verdicts import ReasonCode
 from rollouts.checks.case import Case
 from rollouts.checks.result import Check, CheckResult, Cost, Fails, Finding, concluded
+from rollouts.decoding import BEYOND_LIMITS, CRASHED
 from rollouts.errors import BadRolloutFile
 from rollouts.samples import RolloutFile
 from rollouts.schema import ReadLimits, read_rollouts
@@ -23,6 +24,8 @@ _REASONS = {
     "too-many-rows": ReasonCode.FORMAT_TOO_LARGE,
     "too-long": ReasonCode.FORMAT_TOO_LARGE,
     "not-finite": ReasonCode.FORMAT_NOT_FINITE,
+    CRASHED: ReasonCode.FORMAT_UNREADABLE,
+    BEYOND_LIMITS: ReasonCode.FORMAT_TOO_LARGE,
 }
 """Every other way of being no such file breaks the schema."""
 

@@ -23,9 +23,12 @@ from protocol.identifiers import run_id
 from protocol.keys import Key
 from protocol.keystores import find_key
 from protocol.objects import ObjectTransfer
+from rollouts.decoding import Decoder
+from rollouts.sandbox import Sandboxes, SandboxSettings
 from trainer.errors import BadSettings
 from trainer.learning.settings import LearningSettings
 from trainer.run.base import Base, copy_base, open_base
+from trainer.run.changes import learned_under
 from trainer.run.desk import DemandDesk
 from trainer.run.evaluation import EvaluationProcess
 from trainer.run.files import FileRules
@@ -39,7 +42,7 @@ from trainer.run.parts import RunParts
 from trainer.run.patience import Patience
 from trainer.run.progress import Progress
 from trainer.run.publishing import Publisher
-from trainer.run.resuming import resume
+from trainer.run.resuming import Resumption, resume
 from trainer.run.settings import TrainerSettings
 from trainer.run.state import RunState
 from trainer.run.student import Student
@@ -207,6 +210,7 @@ async def _prepare(
     stack.push_async_callback(lease.give_up)
     await lease.take()
     run, journal = run_id(settings.run), Journal(settings.state)
+    decoder = await _decoder(stack)
     about = {"run": run, "pool": str(settings.pool_id), "base": base.digest, "seed": str(settings.seed)}
     rules = FileRules(
         run=run,
@@ -216,9 +220,16 @@ async def _prepare(
         most_bytes=settings.most_file_bytes,
     )
     recorded = await asyncio.to_thread(journal.read)
-    state = await asyncio.to_thread(
-        resume, settings.state, student=student, recorded=recorded, rules=rules, about=about
+    resumption = Resumption(
+        folder=settings.state,
+        journal=journal,
+        recorded=recorded,
+        rules=rules,
+        decoder=decoder,
+        about=about,
+        under=learned_under(settings, learning_settings(settings), device=device_of(settings.device).type),
     )
+    state = await asyncio.to_thread(resume, resumption, student=student)
     publisher = Publisher(
         settings.policies,
         journal=journal,
@@ -251,6 +262,7 @@ async def _prepare(
             verdicts=verdicts,
             folder=step_folder(settings.state, step),
             rules=rules,
+            decoder=decoder,
             policy=publisher.digest,
             max_staleness=settings.knobs.max_staleness,
             at_once=settings.downloads,
@@ -273,6 +285,15 @@ async def _prepare(
         about=about,
     )
     return parts, state
+
+
+async def _decoder(stack: AsyncExitStack) -> Decoder:
+    """One warm process that decodes strangers' files; this one holds the publisher's key."""
+    sandboxes = Sandboxes(SandboxSettings.load().model_copy(update={"most": 1}))
+    stack.callback(sandboxes.close)
+    decoder = Decoder(sandboxes)
+    await asyncio.to_thread(decoder.warm_up)
+    return decoder
 
 
 async def _write_base(settings: TrainerSettings, base: Base, publisher: Publisher) -> None:

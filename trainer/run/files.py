@@ -1,8 +1,7 @@
 """An accepted file of rollouts and the audit file of its verdict, read together into what can be learned.
 
-The file was judged by a validator, which reads files of strangers where memory and time are limited; here it is the
-same bytes by their hash. What is in it is held against the lease, the recipe and the audit all the same: one bad file
-costs that file.
+A stranger wrote the file, and a validator accepted it. All the same it is decoded in a sandbox, because this process
+holds the publisher's key; and what is in it is held against lease, recipe and audit: one bad file costs that file.
 """
 
 from __future__ import annotations
@@ -18,10 +17,11 @@ from protocol.errors import InvalidInput
 from protocol.identifiers import Digest
 from protocol.verdicts import Outcome
 from protocol.wire.audits import LARGEST_AUDIT_FILE, AuditFile, AuditRow
-from rollouts.errors import BadRolloutFile
+from rollouts.decoding import Decoder
+from rollouts.errors import BadRolloutFile, NotDecoded
 from rollouts.recipe import Recipe
 from rollouts.samples import MOST_LOG_PROBABILITY, RolloutFile, Sample, SlotHeader
-from rollouts.schema import ReadLimits, read_rollouts
+from rollouts.schema import ReadLimits
 from trainer.learning.groups import TrainingGroup, TrainingSample
 from trainer.run.batches import SeenFile, SeenGroup
 from trainer.run.journal import JournalFile
@@ -62,23 +62,44 @@ class FileRules:
         return ReadLimits(file_bytes=self.most_bytes, rows=rows, decoded_bytes=decoded, tokens=longest)
 
 
-def read_accepted(path: Path, audit_path: Path, *, entry: JournalFile, step: int, rules: FileRules) -> SeenFile:
+def read_accepted(
+    path: Path, audit_path: Path, *, entry: JournalFile, step: int, rules: FileRules, decoder: Decoder
+) -> SeenFile:
     """Reads a file whose bytes, and those of its audit file, have the hashes that the ledger names.
 
+    Args:
+        path: Of the file.
+        audit_path: Of the audit file.
+        entry: What the ledger and its lease say of it.
+        step: The step that it serves.
+        rules: What it must keep.
+        decoder: Reads strangers' bytes.
+
     Raises:
-        UnusableFile: It is not what was leased, or the audit file is not of it.
+        UnusableFile: It is not what was leased, or the audit file is not of it; or no decoder will ever read it.
+        NotDecoded: It can't be decoded here now.
         OSError: This machine can't read it now.
     """
     try:
-        file = read_rollouts(path, limits=rules.limits(entry.groups))
+        file = decoder.decode(_content(path, rules.most_bytes), limits=rules.limits(entry.groups))
         _check_header(file.header, entry, step, rules)
         audit = _read_audit(audit_path, entry, step)
         groups = _groups(file, audit, entry, rules)
+    except NotDecoded as error:
+        if error.retryable:
+            raise
+        raise UnusableFile(f"the file of {entry.key}: {error.detail}", code=error.code, hint=error.hint) from error
     except BadRolloutFile as error:
         raise UnusableFile(f"the file of {entry.key}: {error.detail}", code=error.code) from error
     except InvalidInput as error:
         raise UnusableFile(f"{entry.key}: {error.detail}", code=error.code) from error
     return SeenFile(entry=entry, groups=groups, tokens=file.units)
+
+
+def _content(path: Path, most: int) -> bytes:
+    if (size := path.stat().st_size) > most:
+        raise UnusableFile(f"its file has {size} bytes; {most} are read", code="file-too-large")
+    return path.read_bytes()
 
 
 def _check_header(header: SlotHeader, entry: JournalFile, step: int, rules: FileRules) -> None:

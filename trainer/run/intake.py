@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -18,6 +19,7 @@ from protocol.objects import BytesRefused, ObjectTransfer
 from protocol.verdicts import Outcome
 from protocol.wire.audits import LARGEST_AUDIT_FILE
 from protocol.wire.runs import RolloutItem
+from rollouts.decoding import Decoder
 from trainer.errors import NotWritten
 from trainer.run.batches import SeenFile, in_lease_order
 from trainer.run.files import FileRules, UnusableFile, read_accepted
@@ -42,6 +44,13 @@ def file_paths(folder: Path, entry: JournalFile) -> tuple[Path, Path]:
     return folder / f"{entry.sha256[2:]}.parquet", folder / f"{entry.audit[2:]}.json"
 
 
+def remove_files(state: Path, *, below: int) -> None:
+    """Removes the files of steps that the state on the disk holds."""
+    for folder in (state / ROLLOUTS_FOLDER).glob("*"):
+        if folder.name.isdigit() and int(folder.name) < below:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 class Intake:
     """Takes the files of one step in.
 
@@ -52,6 +61,7 @@ class Intake:
         verdicts: What the ledger says of them.
         folder: Where they are kept; made if it is not there.
         rules: What each must keep.
+        decoder: Reads strangers' bytes.
         policy: The digest of a version of ours; None for one that there is not.
         max_staleness: How much older than the step a policy may be.
         at_once: Files that are fetched at a time.
@@ -68,6 +78,7 @@ class Intake:
         verdicts: LedgerVerdicts,
         folder: Path,
         rules: FileRules,
+        decoder: Decoder,
         policy: Callable[[int], Digest | None],
         max_staleness: int,
         at_once: int,
@@ -80,6 +91,7 @@ class Intake:
         self._verdicts = verdicts
         self._folder = folder
         self._rules = rules
+        self._decoder = decoder
         self._policy = policy
         self._max_staleness = max_staleness
         self._turns = asyncio.Semaphore(at_once)
@@ -190,7 +202,9 @@ class Intake:
             if url is None:
                 raise NotFound(f"the store has no file {sha256}")
             await self._transfer.fetch(url, target, sha256=sha256, most_bytes=most)
-        return await asyncio.to_thread(read_accepted, path, audit, entry=entry, step=self.step, rules=self._rules)
+        return await asyncio.to_thread(
+            read_accepted, path, audit, entry=entry, step=self.step, rules=self._rules, decoder=self._decoder
+        )
 
     def coming(self) -> int:
         """Groups that are accepted, not here, and not known to be out of reach."""

@@ -1,8 +1,8 @@
 """The journal: which rollouts each step learned from, in which order, on the disk before the first gradient.
 
-One line of JSON for each batch and one for each version that was written. A line counts once it is whole on the disk;
-what a crash left of the last one is cut off. So a run that was killed at any moment learns the same batches again
-(decision 0030), and whoever has the files can see what a version was made of.
+One line of JSON for each batch, one for each version that was written, and one whenever settings are others. A line
+counts once it is whole on the disk; what a crash left of the last one is cut off. So a run that was killed at any
+moment learns the same batches again (decision 0030), and whoever has the files can see what a version was made of.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -24,6 +24,9 @@ from protocol.wire.runs import SlotIndex, Step, Version
 from trainer.errors import NotWritten
 
 JOURNAL_FILE = "journal.jsonl"
+
+Value: TypeAlias = bool | int | float | str | list[bool | int | float | str | None] | None
+"""Of one setting."""
 
 
 class _Line(BaseModel):
@@ -66,7 +69,18 @@ class Written(_Line):
     digest: WireDigest
 
 
-_ENTRY: TypeAdapter[Batch | Written] = TypeAdapter(Annotated[Batch | Written, Field(discriminator="kind")])
+class LearnedUnder(_Line):
+    """Settings that decide what is learned, from a step on until the next of these lines."""
+
+    kind: Literal["settings"] = "settings"
+    step: Step
+    values: dict[str, Value]
+    """By name, as `learning.optimiser.learning_rate`."""
+
+
+Entry: TypeAlias = Batch | Written | LearnedUnder
+
+_ENTRY: TypeAdapter[Entry] = TypeAdapter(Annotated[Entry, Field(discriminator="kind")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +98,7 @@ class Journal:
         """The file."""
         return self.folder / JOURNAL_FILE
 
-    def append(self, entry: Batch | Written) -> None:
+    def append(self, entry: Entry) -> None:
         """Adds a line; when this returns it is on the disk.
 
         Raises:
@@ -115,6 +129,7 @@ class Journal:
         """
         batches: dict[int, Batch] = {}
         written: dict[int, Digest] = {}
+        under: list[LearnedUnder] = []
         for entry in self._entries():
             match entry:
                 case Batch():
@@ -123,9 +138,11 @@ class Journal:
                     batches[entry.step] = entry
                 case Written():
                     written[entry.version] = entry.digest
-        return Recorded(batches, written)
+                case LearnedUnder():
+                    under.append(entry)
+        return Recorded(batches, written, tuple(under))
 
-    def _entries(self) -> Iterator[Batch | Written]:
+    def _entries(self) -> Iterator[Entry]:
         if not self.path.exists():
             return
         data = self.path.read_bytes()
@@ -146,10 +163,12 @@ class Recorded:
     Args:
         batches: By step, without a gap.
         written: Digests of versions.
+        learned_under: Settings, the last ones last.
     """
 
     batches: dict[int, Batch]
     written: dict[int, Digest]
+    learned_under: tuple[LearnedUnder, ...] = ()
 
 
 _HINT = "put the journal back from a copy, or begin a new run with an empty --state"

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
 
 from protocol.errors import Conflict
 from protocol.identifiers import Digest
+from rollouts.decoding import Decoder
 from trainer.run.batches import SeenFile, after_batch, groups_at
+from trainer.run.changes import adopt
 from trainer.run.files import FileRules, UnusableFile, read_accepted
-from trainer.run.intake import file_paths, step_folder
-from trainer.run.journal import Batch, Recorded
-from trainer.run.state import RunState, load_state
+from trainer.run.intake import file_paths, remove_files, step_folder
+from trainer.run.journal import Batch, Journal, Recorded, Value
+from trainer.run.state import RunState, load_state, save_state
 from trainer.run.student import Student, learn_batch
 
 _log = structlog.get_logger(__name__)
@@ -21,21 +25,44 @@ _OLD = "journal and state are of different days: put back the copy of one direct
 _HINT = "put the files back from a copy of the state directory; without them the run can't go on as it was"
 
 
-def resume(folder: Path, *, student: Student, recorded: Recorded, rules: FileRules, about: dict[str, str]) -> RunState:
-    """Brings the student to where the journal ends, and returns where that is.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumption:
+    """What a run goes on from.
 
     Args:
         folder: The trainer's state directory.
-        student: Fresh from the base.
+        journal: In it.
         recorded: What the journal holds.
         rules: What every file keeps.
+        decoder: Reads strangers' bytes.
         about: What decides whose state it is.
+        under: What steps are learned under now: `learned_under`.
+    """
+
+    folder: Path
+    journal: Journal
+    recorded: Recorded
+    rules: FileRules
+    decoder: Decoder
+    about: Mapping[str, str]
+    under: Mapping[str, Value]
+
+
+def resume(words: Resumption, *, student: Student) -> RunState:
+    """Brings the student to where the journal ends, and returns where that is.
+
+    Args:
+        words: What the run goes on from.
+        student: Fresh from the base.
 
     Raises:
-        Conflict: State, journal and files do not belong together.
+        Conflict: State, journal, files and settings do not belong together.
         TrainingDiverged: As it did before.
+        NotWritten: The disk is full, or refuses.
+        NotDecoded: A file can't be decoded here now.
     """
-    loaded = load_state(folder, about=about)
+    folder, recorded = words.folder, words.recorded
+    loaded = load_state(folder, about=words.about)
     state = RunState()
     if loaded is not None:
         state, snapshot = loaded
@@ -45,26 +72,34 @@ def resume(folder: Path, *, student: Student, recorded: Recorded, rules: FileRul
     ends = max(recorded.batches, default=None)
     if ends is not None and ends + 1 < state.step:
         raise Conflict(f"the journal ends with step {ends}, and the state is that of step {state.step}", hint=_OLD)
-    for step in range(state.step, max(recorded.batches, default=-1) + 1):
+    adopt(words.under, journal=words.journal, recorded=recorded, step=state.step)
+    first = state.step
+    for step in range(first, max(recorded.batches, default=-1) + 1):
         if step not in recorded.batches:
             raise Conflict(f"the journal lacks step {step}", hint=_HINT)
         batch = recorded.batches[step]
-        files = _files(folder, batch, rules)
+        files = _files(batch, words)
         groups = groups_at(files, batch.groups)
         learn_batch(student, groups, parts=batch.parts, step=step)
         state = after_batch(state, files, learned=bool(groups))
         _log.info("step-learned-again", step=step, groups=len(groups))
+    if state.step > first:  # so that no step is learned a third time, and settings may be changed from here on
+        save_state(folder, state=state, snapshot=student.snapshot(), about=words.about)
+        remove_files(folder, below=state.step)
+    _log.info("taken-up", step=state.step, learned_again=state.step - first)
     return state
 
 
-def _files(folder: Path, batch: Batch, rules: FileRules) -> list[SeenFile]:
+def _files(batch: Batch, words: Resumption) -> list[SeenFile]:
     found = []
     for entry in batch.files:
-        paths = file_paths(step_folder(folder, batch.step), entry)
+        paths = file_paths(step_folder(words.folder, batch.step), entry)
         for path, wanted in zip(paths, (entry.sha256, entry.audit), strict=True):
             _check(path, wanted)
+        # It was taken once: a limit that was lowered since is for files to come.
+        rules = replace(words.rules, most_bytes=max(words.rules.most_bytes, paths[0].stat().st_size))
         try:
-            found.append(read_accepted(*paths, entry=entry, step=batch.step, rules=rules))
+            found.append(read_accepted(*paths, entry=entry, step=batch.step, rules=rules, decoder=words.decoder))
         except UnusableFile as error:
             raise Conflict(f"step {batch.step} learned from {paths[0]}: {error.detail}", hint=_HINT) from error
     return found

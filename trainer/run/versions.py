@@ -6,7 +6,6 @@ At most one version and one state are on their way at a time. What fails there i
 from __future__ import annotations
 
 import asyncio
-import shutil
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -15,7 +14,7 @@ from pathlib import Path
 import structlog
 
 from protocol.wire.runs import RunView
-from trainer.run.intake import step_folder
+from trainer.run.intake import remove_files
 from trainer.run.parts import RunParts, Where
 from trainer.run.reporting import StepTimes
 from trainer.run.state import save_state
@@ -156,8 +155,6 @@ class Versions:
 
         def save() -> None:
             save_state(folder, state=state, snapshot=snapshot, about=self._parts.about)
-            for step in step_folder(folder, 0).parent.glob("*"):
-                if step.name.isdigit() and int(step.name) < state.step:
-                    shutil.rmtree(step, ignore_errors=True)
+            remove_files(folder, below=state.step)
 
         self._saving = asyncio.create_task(asyncio.to_thread(save))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
+from typing import NoReturn, cast
 
 import numpy as np
 import pytest
@@ -16,11 +18,15 @@ from protocol.leases import Lease
 from protocol.typed_data import SigningDomain
 from protocol.wire.leases import SignedLease
 from protocol.wire.runs import SlotGrant
+from rollouts import schema
+from rollouts.decoding import Decoder
+from rollouts.errors import NotDecoded
 from rollouts.samples import MOST_LOG_PROBABILITY, RolloutFile, Sample
+from rollouts.sandbox import Ending, Job, Kind, Outcome, Sandboxes, SandboxUnavailable
 from rollouts.schema import write_rollouts
 from tests.orchestrator.runs.edge import RUN
 from tests.rollouts.tiny import VOCABULARY
-from tests.trainer.run.world import RECIPE, audit_of, file_of, half_right
+from tests.trainer.run.world import RECIPE, audit_of, decoder, file_of, half_right
 from trainer.run.batches import SeenFile
 from trainer.run.files import FileRules, UnusableFile, read_accepted
 from trainer.run.journal import JournalFile
@@ -42,7 +48,9 @@ DOMAIN = SigningDomain(1, NODE.address)
 RULES = FileRules(run=run_id(RUN), recipe=RECIPE, vocabulary=VOCABULARY, context=64, most_bytes=1 << 20)
 
 
-def learned(folder: Path, change: Callable[[RolloutFile], RolloutFile]) -> SeenFile:
+def learned(
+    folder: Path, change: Callable[[RolloutFile], RolloutFile] = lambda file: file, *, by: Decoder | None = None
+) -> SeenFile:
     """The file that a node made, changed, and accepted all the same."""
     signed = SignedLease.of(LEASE, domain=DOMAIN, signature=LEASE.sign(ORCHESTRATOR, DOMAIN))
     grant = SlotGrant(lease=signed, beacon=ZERO_DIGEST, beacon_block=1)
@@ -62,7 +70,7 @@ def learned(folder: Path, change: Callable[[RolloutFile], RolloutFile]) -> SeenF
         checkpoint=LEASE.digest,
         groups=LEASE.groups,
     )
-    return read_accepted(path, audit_path, entry=entry, step=LEASE.step, rules=RULES)
+    return read_accepted(path, audit_path, entry=entry, step=LEASE.step, rules=RULES, decoder=by or decoder())
 
 
 def with_first_logprob(file: RolloutFile, value: float) -> RolloutFile:
@@ -87,3 +95,49 @@ def test_a_log_probability_that_validators_take_for_rounding_is_learned_from_as_
     assert np.all(seen.groups[0].group.samples[0].logprobs <= 0)
     with pytest.raises(UnusableFile, match="above zero"):
         learned(tmp_path, lambda file: with_first_logprob(file, MOST_LOG_PROBABILITY * 2))
+
+
+class Scripted:
+    """Decoders that end as they are told to."""
+
+    def __init__(self, *outcomes: Outcome) -> None:
+        self._outcomes = list(outcomes)
+
+    def run(self, kind: Kind, job: Job) -> Outcome:
+        if not self._outcomes:
+            raise SandboxUnavailable("a sandbox has ended")
+        return self._outcomes.pop(0)
+
+
+def ended(ending: Ending, code: int = 0) -> Outcome:
+    return Outcome(ending=ending, exit_code=code, output=b"", errors=b"", answer=b"", cpu=timedelta())
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "code"),
+    [
+        ([ended(Ending.KILLED)] * 2, "decoder-crashed"),
+        ([ended(Ending.TOO_MUCH_OUTPUT)] * 2, "beyond-limits"),
+        ([ended(Ending.EXITED, 1)], "decoder-failed"),
+    ],
+)
+def test_a_file_that_no_decoder_reads_costs_that_file_and_nothing_in_this_process(
+    tmp_path: Path, outcomes: list[Outcome], code: str
+) -> None:
+    with pytest.raises(UnusableFile) as refused:
+        learned(tmp_path, by=Decoder(cast("Sandboxes", Scripted(*outcomes))))
+    assert refused.value.code == code
+
+
+def test_a_machine_that_has_no_sandbox_now_says_nothing_about_a_file(tmp_path: Path) -> None:
+    with pytest.raises(NotDecoded) as raised:
+        learned(tmp_path, by=Decoder(cast("Sandboxes", Scripted())))
+    assert (raised.value.code, raised.value.retryable) == ("no-sandbox", True)
+
+
+def test_no_parquet_is_decoded_where_the_publishers_key_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("decoded in the trainer's own process")
+
+    monkeypatch.setattr(schema, "_read", never)
+    assert learned(tmp_path).useful == 2

@@ -97,6 +97,7 @@ def intake_of(outside: Outside, folder: Path, clock: TurnedClock, monkeypatch: p
         verdicts=anything,
         folder=folder / "3",
         rules=RULES,
+        decoder=anything,
         policy=lambda version: POLICY,
         max_staleness=0,
         at_once=4,

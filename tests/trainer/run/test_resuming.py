@@ -15,7 +15,7 @@ from protocol.errors import Conflict
 from protocol.identifiers import digest
 from rollouts.engines.interface import Dtype
 from tests.trainer.run.made import seen_file
-from tests.trainer.run.world import RECIPE, base_folder
+from tests.trainer.run.world import RECIPE, base_folder, decoder
 from trainer.errors import NotWritten
 from trainer.learning.settings import LearningOptimiser, LearningSettings, OptimiserKind
 from trainer.run.base import open_base
@@ -25,11 +25,23 @@ from trainer.run.journal import Batch, Journal, Written
 from trainer.run.model_student import ModelStudent
 from trainer.run.patience import Patience
 from trainer.run.publishing import Publisher
-from trainer.run.resuming import resume
+from trainer.run.resuming import Resumption, resume
 from trainer.run.state import RunState, save_state
 
 RULES = FileRules(run=digest(b"r" * 32), recipe=RECIPE, vocabulary=64, context=64, most_bytes=1 << 20)
 ABOUT = {"run": "main"}
+
+
+def _words(folder: Path, journal: Journal) -> Resumption:
+    return Resumption(
+        folder=folder,
+        journal=journal,
+        recorded=journal.read(),
+        rules=RULES,
+        decoder=decoder(),
+        about=ABOUT,
+        under={},
+    )
 
 
 def _student(folder: Path, kind: OptimiserKind = OptimiserKind.ADAMW) -> ModelStudent:
@@ -43,7 +55,7 @@ def test_a_journal_that_is_older_than_the_state_is_refused_before_anything_is_ad
     journal.append(Batch(step=0, at_ms=1, files=(), groups=()))
     save_state(tmp_path, state=RunState(step=3), snapshot=student.snapshot(), about=ABOUT)
     with pytest.raises(Conflict, match="ends with step 0, and the state is that of step 3"):
-        resume(tmp_path, student=student, recorded=journal.read(), rules=RULES, about=ABOUT)
+        resume(_words(tmp_path, journal), student=student)
 
 
 def test_averages_of_another_optimiser_are_refused_in_words(tmp_path: Path) -> None:

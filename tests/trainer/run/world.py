@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,11 @@ from protocol.wire.audits import AuditFile, AuditRow
 from protocol.wire.leases import SignedWork
 from protocol.wire.runs import SlotGrant
 from protocol.wire.uploads import ObjectKey
+from rollouts.decoding import Decoder
 from rollouts.engines.interface import Dtype, EngineName, FinishReason
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice, write_recipe
 from rollouts.samples import RolloutFile, Sample, SlotHeader
+from rollouts.sandbox import Sandboxes
 from rollouts.schema import write_rollouts
 from tests.ledger.client.conftest import POOL, QUICK, URL, World
 from tests.ledger.client.verdicts import verdict_on
@@ -53,6 +56,14 @@ from trainer.run.state import RunState
 from trainer.run.student import learn_batch
 
 EACH = 4
+
+
+@cache
+def decoder() -> Decoder:
+    """One for all tests of a process; its sandbox ends with it."""
+    return Decoder(Sandboxes())
+
+
 RECIPE = Recipe(
     environment=EnvironmentChoice(name="letters", version="1"),
     sampling=SamplingChoice(max_new_tokens=6),
@@ -168,9 +179,9 @@ class TrainedPool:
         """The journal."""
         return Journal(self.folder / "state").read()
 
-    def learned_at_once(self, recorded: Recorded) -> dict[int, Digest]:
+    def learned_at_once(self, recorded: Recorded, **changes: Any) -> dict[int, Digest]:
         """What the journal's batches give without any interruption, from the files in the pool's own store."""
-        settings, judge = self.settings(), self.world.keys["validator"].address
+        settings, judge = self.settings(**changes), self.world.keys["validator"].address
         base = open_base(settings.start)
         student = ModelStudent(base, learning_settings(settings), device=torch.device("cpu"), dtype=Dtype.FLOAT32)
         rules = FileRules(
@@ -189,6 +200,7 @@ class TrainedPool:
                     entry=entry,
                     step=step,
                     rules=rules,
+                    decoder=decoder(),
                 )
                 for entry in batch.files
             ]

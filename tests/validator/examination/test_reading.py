@@ -121,7 +121,7 @@ def test_a_bomb_ends_its_decoder_and_nothing_else(
     reader: LimitedReader, honest: RolloutFile, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Repeated values take no place in a file, not even by its own account; decoded they take a quarter gigabyte."""
-    monkeypatch.setattr("validator.examination.reading._LIBRARIES", 384 << 20)
+    monkeypatch.setattr("rollouts.decoding._LIBRARIES", 384 << 20)
     table = table_of(honest).slice(0, 1)
     at = table.schema.get_field_index("output_tokens")
     zeros = pa.array(np.zeros(16 << 20, np.int32))

@@ -1,0 +1,85 @@
+"""What a run is learned under, and since which step: a change between two starts is said in words, and journalled.
+
+A step that was journalled is learned again after a crash. Under other settings that gives other weights: no harm where
+nobody has seen the first ones, and another policy than the announced one where a version was made of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import structlog
+
+from protocol.errors import Conflict
+from trainer.learning.settings import LearningSettings
+from trainer.run.journal import Journal, LearnedUnder, Recorded, Value
+from trainer.run.settings import TrainerSettings
+
+_log = structlog.get_logger(__name__)
+
+_LEARNING = "learning."
+
+
+def learned_under(settings: TrainerSettings, learning: LearningSettings, *, device: str) -> dict[str, Value]:
+    """All settings that decide what is learned and published, by name as in the settings file."""
+    knobs = settings.knobs
+    told: dict[str, Any] = {
+        "learning": learning.model_dump(mode="json"),
+        "pools": settings.pools.model_dump(mode="json"),
+        "device": device,
+        "dtype": settings.dtype.value,
+        "groups_per_step": settings.groups_per_step,
+        "most_groups_per_step": settings.most_groups,
+        "reload_every": knobs.reload_every,
+        "max_staleness": knobs.max_staleness,
+        "stream": knobs.stream,
+    }
+    return dict(_flat(told))
+
+
+def adopt(now: Mapping[str, Value], *, journal: Journal, recorded: Recorded, step: int) -> None:
+    """Records what steps are learned under from here on, if it is not what the last ones were.
+
+    Args:
+        now: What `learned_under` gives.
+        journal: Where it is recorded.
+        recorded: What the journal holds.
+        step: The next step of the state; those of the journal from there on are learned again.
+
+    Raises:
+        Conflict: Learning was told otherwise, and a version was made of steps that have to be learned again.
+        NotWritten: The disk is full, or refuses.
+    """
+    before = recorded.learned_under[-1].values if recorded.learned_under else None
+    if before is not None:
+        changed = changes(before, now)
+        if not changed:
+            return
+        made = [version for version in sorted(recorded.written) if version > step]
+        otherwise = [words for name, words in changed.items() if name.startswith(_LEARNING)]
+        if made and otherwise:
+            raise Conflict(
+                f"version {made[0]} was made of steps that have to be learned again, from step {step} on, and "
+                + "; ".join(otherwise),
+                hint="start once with the settings as they were; when the log says `taken-up`, stop it and change them",
+            )
+        _log.warning("settings-changed", since_step=step, changed=list(changed.values()))
+    journal.append(LearnedUnder(step=step, values=dict(now)))
+
+
+def changes(before: Mapping[str, Value], now: Mapping[str, Value]) -> dict[str, str]:
+    """What differs, by name, in words. What only one of two releases knows is no change."""
+    return {
+        name: f"{name} was {before[name]} and is {now[name]}"
+        for name in sorted(before.keys() & now.keys())
+        if before[name] != now[name]
+    }
+
+
+def _flat(told: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Value]]:
+    for name, value in told.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
