@@ -30,6 +30,7 @@ from protocol.wire.runs import SlotGrant
 from rollouts.calibration import RolloutCalibration
 from rollouts.engines.interface import Dtype, EngineName
 from rollouts.engines.opening import open_engine
+from rollouts.recipe import eligible_prompts, read_recipe, write_recipe
 from rollouts.samples import RolloutFile
 from rollouts.sandbox import Sandboxes
 from trainer.presets import devnet_base
@@ -151,7 +152,7 @@ class Stand:
         self.home = Path(tempfile.mkdtemp(prefix="muster-attacks-"))
         atexit.register(shutil.rmtree, self.home, ignore_errors=True)
         self.version = self.home / "version"
-        shutil.copytree(devnet_base(), self.version)
+        copy_base(self.version)
         self._history = history_of(self.version, self.home)
         self._open: dict[tuple[Dtype, int], Workshop] = {}
         self.procedure = examiner(calibration)
@@ -207,6 +208,14 @@ def read_list(path: Path) -> list[HandedIn]:
         HandedIn(path=Path(line["path"]), units=line["units"], grant=SlotGrant.model_validate(line["grant"]))
         for line in lines
     ]
+
+
+def copy_base(folder: Path) -> None:
+    """The devnet's base as a version that takes every engine and type: what is measured here is what limits do."""
+    shutil.copytree(devnet_base(), folder)
+    recipe = read_recipe(folder)
+    eligible = list(eligible_prompts(folder, recipe))
+    write_recipe(folder, recipe.model_copy(update={"arithmetic": ()}), eligible=eligible)
 
 
 def node() -> Address:

@@ -6,18 +6,16 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 from pathlib import Path
 
 import torch
 
-from benchmarks.attack_tries import node, write_list
+from benchmarks.attack_tries import copy_base, node, write_list
 from cli.devnet.cheats.cheat import Trick
 from cli.devnet.cheats.workshop import Workshop
 from rollouts.engines.interface import Dtype, EngineName
 from rollouts.engines.opening import open_engine
 from rollouts.engines.vllm.settings import prepare_process
-from trainer.presets import devnet_base
 
 
 def main() -> None:
@@ -34,7 +32,7 @@ def main() -> None:
     torch.set_num_threads(1)
     told.to.mkdir(parents=True)
     version = told.to / "version"
-    shutil.copytree(devnet_base(), version)
+    copy_base(version)
     engine = open_engine(told.engine, dtype=told.dtype, device="cpu", max_batch=told.batch)
     with Workshop(engine, version, history=(), home=told.to, node=node()) as workshop:
         made = (

@@ -92,6 +92,18 @@ class LearningLoop:
         self._load()
         return self._evaluator.evaluate(self._engine)
 
+    def keep(self, folder: Path) -> Path:
+        """Writes the policy as it is as a version that rollouts can be made with; returns its folder."""
+        write_version(
+            folder,
+            self._model,
+            start=self._base,
+            dtype=Dtype.FLOAT32,
+            recipe=self.recipe,
+            eligible=eligible_prompts(self._base, self.recipe),
+        )
+        return folder
+
     def _ask(self) -> list[TrainingGroup]:
         self._load()
         found: list[TrainingGroup] = []

@@ -152,6 +152,9 @@ def publish(
     attempt: Annotated[int, typer.Option(min=0, help="Which attempt at publishing it.")] = 0,
     units_per_group: Annotated[int, typer.Option(min=1, help="The most work units (tokens) of one group.")],
     relay: Annotated[list[str] | None, typer.Option(help="Where it can be fetched; may be repeated.")] = None,
+    arithmetic: Annotated[
+        list[str] | None, typer.Option(help="What its recipe takes, such as torch/float32; may be repeated.")
+    ] = None,
     where: Where = None,
     manager: Manager = None,
     as_json: JsonOption = False,
@@ -165,6 +168,7 @@ def publish(
             digest=digest(version_digest),
             units_per_group=units_per_group,
             relays=tuple(relay or ()),
+            arithmetic=tuple(arithmetic or ()),
         )
         async with open_orchestrator(context.obj, where=where, manager=manager) as client:
             adopted = await client.put_checkpoint(new)
@@ -183,6 +187,7 @@ def _run(view: RunView) -> dict[str, object]:
         "version": "none yet" if checkpoint is None else f"{checkpoint.version} ({checkpoint.digest})",
         "fetched from": None if checkpoint is None else checkpoint.relays,
         "tokens per group": view.units_per_group,
+        "paid for": None if checkpoint is None else checkpoint.arithmetic or "all that has limits",
         "async level": view.async_level,
         "waiting to be carried": view.queued_submissions,
         "slots": view.paused or "leased",

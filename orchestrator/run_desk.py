@@ -298,6 +298,7 @@ def checkpoint_of(state: RunState) -> CheckpointRef | None:
         block=state.block,
         publisher=state.publisher,
         relays=state.relays,
+        arithmetic=state.arithmetic,
     )
 
 

@@ -127,7 +127,9 @@ class RunOwner:
         for _ in range(_TRIES):
             state = await self._store.state()
             _check_forward(state, announced)
-            fields = await self.fields_of(announced, units=new.units_per_group, relays=new.relays)
+            fields = await self.fields_of(
+                announced, units=new.units_per_group, relays=new.relays, arithmetic=new.arithmetic
+            )
             fields["floor"] = str(max(state.floor, new.version))
             news = (state.version, state.attempt) != (new.version, new.attempt)
             detail = f"version {new.version}, attempt {new.attempt}, digest {new.digest}"
@@ -152,7 +154,9 @@ class RunOwner:
             raise TrainerFenced("another trainer works on this run")
         return TrainerLease(lease=lease, life_ms=wish.life_ms)
 
-    async def fields_of(self, announced: Announced, *, units: int, relays: Sequence[str]) -> dict[str, str]:
+    async def fields_of(
+        self, announced: Announced, *, units: int, relays: Sequence[str], arithmetic: Sequence[str] = ()
+    ) -> dict[str, str]:
         """A version as it stands in the run's state."""
         return {
             "version": str(announced.version),
@@ -162,6 +166,7 @@ class RunOwner:
             "publisher": await self._desk.ledger.publisher(),
             "units": str(units),
             "relays": json.dumps(list(relays) or list(self._desk.terms.relays)),
+            "arithmetic": json.dumps(list(arithmetic)),
         }
 
     async def view(self, *, queued: int) -> RunView:

@@ -8,15 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Self, overload
+from typing import Annotated, Any, Literal, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from protocol.checkpoints import check_path
 from protocol.errors import InvalidInput
 from protocol.wire.base import Name
+from rollouts.engines.interface import Dtype, EngineName, arithmetic_name
 from rollouts.environments.rewards import LengthReward
 from rollouts.errors import BadVersionFolder
 from rollouts.sampling.parameters import (
@@ -87,6 +99,26 @@ class PromptTable(_Part):
     count: Annotated[int, Field(ge=1, le=_MOST_PROMPTS)]
 
 
+PAIRS = tuple(arithmetic_name(engine, dtype) for engine in EngineName for dtype in Dtype)
+"""Every engine in every type that there is, as a recipe names them."""
+
+
+def _check_arithmetic(names: tuple[str, ...]) -> tuple[str, ...]:
+    if unknown := [name for name in names if name not in PAIRS]:
+        raise ValueError(f"{unknown[0]!r} is none of {', '.join(PAIRS)}")
+    if len(set(names)) < len(names):
+        raise ValueError("an engine and type is named twice")
+    return names
+
+
+TakenArithmetic = Annotated[
+    tuple[Annotated[str, StringConstraints(max_length=64)], ...],
+    Field(max_length=len(PAIRS)),
+    AfterValidator(_check_arithmetic),
+]
+"""Some of `PAIRS`; none for all that validators have limits for."""
+
+
 class Recipe(_Part):
     """How rollouts of one version are made."""
 
@@ -101,7 +133,17 @@ class Recipe(_Part):
     length: LengthTargets | None = None
     held_out: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """The share of prompts, by `is_held_out`, that is in no version's table: what evaluations ask."""
+    arithmetic: TakenArithmetic = ()
+    """The engines and types that are paid, such as `torch/float32`; empty for all that validators have limits for. It
+    stands in the file only where it is not empty, so that recipes from before it keep their bytes and digests."""
     prompts: Annotated[PromptRange | PromptTable, Field(discriminator="kind")]
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_said(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = serialise(self)
+        if not self.arithmetic:
+            values.pop("arithmetic", None)
+        return values
 
     @model_validator(mode="after")
     def _check_range(self) -> Self:
@@ -113,6 +155,14 @@ class Recipe(_Part):
     def length_reward(self) -> LengthReward | None:
         """The length reward's rule, if there is one."""
         return None if self.length is None else LengthReward(self.length.targets, self.length.alpha)
+
+    def takes(self, name: str) -> bool:
+        """Whether what an engine in a type generates is paid, as far as the recipe says.
+
+        Args:
+            name: Such as `torch/float32`.
+        """
+        return not self.arithmetic or name in self.arithmetic
 
     @property
     def units_per_group(self) -> int:

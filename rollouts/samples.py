@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.identifiers import Address, Digest
-from rollouts.engines.interface import Dtype, EngineName, FinishReason
+from rollouts.engines.interface import Dtype, EngineName, FinishReason, arithmetic_name
 
 MOST_LOG_PROBABILITY = 1e-4
 """log-softmax in float32 may come out this much above 0 for a token that is certain. Validators pay for such a file, so
@@ -41,6 +41,11 @@ class SlotHeader:
     environment_version: str
     engine: EngineName
     dtype: Dtype
+
+    @property
+    def arithmetic(self) -> str:
+        """Engine and type, as a recipe names them."""
+        return arithmetic_name(self.engine, self.dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

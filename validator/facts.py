@@ -1,6 +1,7 @@
 """What is true of a submission, as the chain tells it: the lease it came under, and the blocks its seed may stand on.
 
-Nothing here is taken from the node, and nothing from the orchestrator but which of several possible joinings it meant.
+Nothing here is taken from the node, and nothing from the orchestrator but which of several possible joinings it meant,
+and how many groups a slot has whose lease a carrier's own contract hides.
 """
 
 from __future__ import annotations
@@ -86,12 +87,15 @@ class FactFinder:
         self._orchestrators = Seats(ledger, pool_id=pool_id, role=Role.ORCHESTRATOR)
         self._publishers = Seats(ledger, pool_id=pool_id, role=Role.PUBLISHER)
 
-    async def facts(self, work: SubmittedWork, *, hinted_beacon_block: int | None = None) -> WorkFacts:
+    async def facts(
+        self, work: SubmittedWork, *, hinted_beacon_block: int | None = None, hinted_groups: int | None = None
+    ) -> WorkFacts:
         """The facts of a submission.
 
         Args:
             work: As its event tells it.
             hinted_beacon_block: What the orchestrator says that the seed stands on; counts only if it is possible.
+            hinted_groups: How many groups it says that the slot has; counts only if the lease is hidden.
 
         Raises:
             ChainUnavailable: The chain can't be asked, or its node lags behind the submission: to be tried again.
@@ -101,7 +105,7 @@ class FactFinder:
         lease, blocks = await asyncio.gather(self._lease(work), self._beacon_blocks(work, hinted_beacon_block))
         beacons = tuple([(block, await self._hash(block)) for block in blocks])
         named = hinted_beacon_block is not None and blocks[0] == hinted_beacon_block
-        return WorkFacts(work=work, lease=lease, beacons=beacons, named=named)
+        return WorkFacts(work=work, lease=lease, beacons=beacons, named=named, groups=hinted_groups)
 
     def forget(self) -> None:
         """Forgets everything: the chain was reorganised."""

@@ -15,6 +15,7 @@ from protocol.verdicts import Outcome
 from protocol.versions import release
 from validator.items import ItemId, ParkedItem, Resolution, read_item_id
 from validator.measures import reason_name
+from validator.parking import MOST_LOOKED_AT, fairly
 from validator.parts import Parts, parts_of
 from validator.views import (
     LatencyView,
@@ -55,7 +56,8 @@ def _body(model: type[BaseModel]) -> dict[str, Any]:
 async def status(_reader: Reader, request: Request) -> StatusView:
     """How the validator is."""
     parts = parts_of(request)
-    lengths, parked = await parts.queue.lengths(), await parts.queue.parked(limit=SHOWN_PARKED)
+    lengths = await parts.queue.lengths()
+    parked = fairly(await parts.queue.parked(limit=MOST_LOOKED_AT), limit=SHOWN_PARKED)
     read_to = parts.intake.read_to
     files, rows, tokens = parts.measures.rates()
     return StatusView(
@@ -93,9 +95,9 @@ async def status(_reader: Reader, request: Request) -> StatusView:
 
 @router.get("/parked")
 async def parked(_reader: Reader, request: Request, limit: Annotated[int, Query(ge=1, le=10_000)] = 1000) -> ParkedList:
-    """What waits for a person, longest first."""
-    found = await parts_of(request).queue.parked(limit=limit)
-    return ParkedList(items=tuple(_parked(each) for each in found))
+    """What waits for a person: each node's oldest first, so that none hides the others' behind its own."""
+    found = await parts_of(request).queue.parked(limit=MOST_LOOKED_AT)
+    return ParkedList(items=tuple(_parked(each) for each in fairly(found, limit=limit)))
 
 
 @router.post("/parked/retry")
@@ -106,7 +108,7 @@ async def retry_all(
 ) -> Unparked:
     """Has everything tried again that is parked, from the beginning."""
     parts = parts_of(request)
-    names = [each.item.id for each in await parts.queue.parked(limit=10_000) if code in {None, each.code}]
+    names = [each.item.id for each in await parts.queue.parked(limit=MOST_LOOKED_AT) if code in {None, each.code}]
     return await _unpark(parts, names)
 
 

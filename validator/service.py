@@ -91,7 +91,6 @@ def examiner_settings(settings: ValidatorSettings) -> ExaminerSettings:
     told = ExaminerSettings(
         home=settings.directory / "policies",
         policies=settings.policies,
-        takes=frozenset(settings.takes),
         calibration=settings.calibration,
         processes=settings.workers,
         device=settings.device,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-from pydantic import Field, SecretStr, StringConstraints
+from pydantic import Field, SecretStr
 
 from protocol.settings import Settings
 from protocol.tokens import TokenSetting
@@ -25,9 +25,6 @@ def default_directory() -> Path:
         return Path("/var/lib/muster/validator")
     data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return Path(data) / "muster" / "validator"
-
-
-_Pair = Annotated[str, StringConstraints(pattern=r"^(torch|vllm)/(float32|bfloat16)$")]
 
 
 class ValidatorSettings(Settings):
@@ -94,11 +91,6 @@ class ValidatorSettings(Settings):
     relays: tuple[RelayUrl, ...] = Field((), description="Where versions are fetched, instead of the run's own relays")
     policies: Path | None = Field(None, description="Folder of versions that are here already; looked in first")
     calibration: Path | None = Field(None, description="File of limits; without one, those that were shipped")
-    takes: tuple[_Pair, ...] = Field(
-        (),
-        max_length=16,
-        description="Pairs of engine and type that are paid, such as torch/float32; what is calibrated by default",
-    )
     device: str | None = Field(None, description="Where torch computes; an accelerator if there is one")
     dtype: str | None = Field(None, description="What it computes in; what each file names by default")
     threads: int = Field(1, ge=1, le=256, description="Threads of torch per worker, on a CPU")

@@ -78,9 +78,12 @@ class WorkFacts:
             where the node joined once; else one for each of its joinings that may have counted.
         named: Whether the first of them is the one that the orchestrator names, and it alone is paid for: else a node
             could choose. But it is only the orchestrator's word, so nobody is slashed by it.
+        groups: How many groups the orchestrator says that the slot has; None if it says nothing. It counts where there
+            is no lease, and nobody is slashed by it either.
     """
 
     work: SubmittedWork
     lease: Lease | None
     beacons: tuple[tuple[int, Digest], ...]
     named: bool = False
+    groups: int | None = None

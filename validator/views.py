@@ -85,7 +85,7 @@ class ParkedView(WireModel):
 
 
 class ParkedList(WireModel):
-    """Answer of `GET /v1/parked`: longest parked first."""
+    """Answer of `GET /v1/parked`: each node's longest parked first, then each one's second."""
 
     items: tuple[ParkedView, ...]
 

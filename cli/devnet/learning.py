@@ -80,7 +80,6 @@ def validator_spec(directory: DevnetDirectory, places: ServicePlaces, number: in
         "password_file": directory.password,
         "directory": home,
         "workers": 1,
-        "takes": ["torch/float32", "vllm/float32"],
         "lease_s": 5.0,
         "poll_s": 0.1,
         "takeover_s": 5.0,

@@ -13,10 +13,20 @@ from rollouts.engines.interface import EngineName
 
 NO_CHEAT = "none"
 DEFAULT_CHEAT = "previous-checkpoint"
-STOPPED_BEFORE_VERDICTS = frozenset(
-    {"banned-in-between", "future-step", "no-upload", "skipped-index", "stale-step", "swapped-upload"}
+NEVER_SLASHED = frozenset(
+    {
+        "banned-in-between",
+        "build-of-its-own",
+        "future-step",
+        "no-upload",
+        "other-arithmetic",
+        "skipped-index",
+        "stale-step",
+        "swapped-upload",
+    }
 )
-"""Cheats that store, orchestrator or ledger refuse: there is nothing to judge, so nothing is slashed either."""
+"""Cheats that store, orchestrator or ledger refuse, so that there is nothing to judge; and what nobody of the pool can
+judge, because the node chose otherwise than the recipe: that is not paid, and nothing more."""
 
 
 class FirstTask(StrEnum):

@@ -64,6 +64,8 @@ class RunState:
     units: int = 0
     """The most work units of a group."""
     relays: tuple[str, ...] = ()
+    arithmetic: tuple[str, ...] = ()
+    """The engines and types that the version is paid for, as the trainer says."""
     escrow: int = 0
     """How many work units the free escrow pays."""
     price: int = 0
@@ -336,6 +338,7 @@ def _state(fields: Mapping[str, str]) -> RunState:
         publisher=address(fields["publisher"]) if fields.get("publisher") else None,
         units=int(fields.get("units") or 0),
         relays=tuple(json.loads(fields.get("relays") or "[]")),
+        arithmetic=tuple(json.loads(fields.get("arithmetic") or "[]")),
         escrow=int(fields.get("escrow") or 0),
         price=int(fields.get("price") or 0),
         penalty=int(fields.get("penalty") or 0),

@@ -22,6 +22,7 @@ MOST_GROUPS_PER_SLOT = 4096
 MOST_GROUPS_PER_STEP = 1 << 20
 MOST_UNITS_PER_GROUP = 1 << 32
 MOST_RELAYS = 64
+MOST_ARITHMETIC = 16
 MOST_FIGURES = 16
 MOST_RELEASED = 64
 
@@ -35,6 +36,10 @@ StepGroups = Annotated[int, Field(ge=0, le=MOST_GROUPS_PER_STEP)]
 Units = Annotated[int, Field(ge=1, lt=1 << 56)]
 UnitsPerGroup = Annotated[int, Field(ge=1, le=MOST_UNITS_PER_GROUP)]
 RelayUrl = Annotated[str, StringConstraints(min_length=8, max_length=512, pattern=r"^https?://[!-~]+$")]
+ArithmeticName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,31}/[a-z0-9_-]{1,31}$")]
+"""An engine in a type: `torch/float32`."""
+Arithmetic = Annotated[tuple[ArithmeticName, ...], Field(max_length=MOST_ARITHMETIC)]
+"""The engines and types that a version is paid for, as its recipe has them; empty for all that have limits."""
 Figures = Annotated[dict[Name, float], Field(max_length=MOST_FIGURES)]
 """What a node says of a file in a few numbers (`samples`, `reward`, `length`): shown to people, believed by nobody."""
 
@@ -54,6 +59,8 @@ class NewCheckpoint(WireModel):
     units_per_group: UnitsPerGroup
     """The most work units (generated tokens) that one group of this version may hold."""
     relays: Annotated[tuple[RelayUrl, ...], Field(max_length=MOST_RELAYS)] = ()
+    arithmetic: Arithmetic = ()
+    """Of the version's recipe."""
     trainer: ShortText = ""
     """The lease of the trainer that says so; empty for a person's word, which no lease stands against."""
 
@@ -71,6 +78,9 @@ class CheckpointRef(WireModel):
     """Whose signature the version's manifest carries."""
     relays: Annotated[tuple[RelayUrl, ...], Field(max_length=MOST_RELAYS)] = ()
     """Where it can be fetched. What comes from there is believed for its digest only."""
+    arithmetic: Arithmetic = ()
+    """What the trainer says that the version's recipe takes, so that a node learns it before it fetches the version.
+    The recipe itself counts."""
 
 
 # Steps

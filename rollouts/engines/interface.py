@@ -39,6 +39,11 @@ class Dtype(StrEnum):
     BFLOAT16 = "bfloat16"
 
 
+def arithmetic_name(engine: EngineName, dtype: Dtype) -> str:
+    """An engine in a type, as recipes and people name it: `torch/float32`."""
+    return f"{engine.value}/{dtype.value}"
+
+
 class FinishReason(StrEnum):
     """Why an answer ends."""
 

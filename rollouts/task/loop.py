@@ -26,6 +26,8 @@ from protocol.wire.bridge import HandOver
 from protocol.wire.runs import CheckpointRef, SlotGrant, SlotName, SlotWish, StepAnswer
 from rollouts.engines.errors import EngineFailed, GenerationStopped
 from rollouts.engines.interface import Engine
+from rollouts.recipe import read_recipe
+from rollouts.task.arithmetic import check_taken
 from rollouts.task.bridge import Bridge
 from rollouts.task.generator import Produced, SlotGenerator
 from rollouts.task.outbox import Outbox, figures
@@ -212,6 +214,7 @@ class RolloutTask:
         if self._generator is not None and self._generator.version == checkpoint.digest:
             return self._generator
         try:
+            check_taken(checkpoint.arithmetic, self._engine)  # before anything is fetched
             policy = await self._policies.hold(run, checkpoint)
         except InvalidInput as error:
             raise self._give_up_on(checkpoint.digest, error) from error
@@ -231,6 +234,7 @@ class RolloutTask:
         return generator
 
     def _load(self, policy: HeldPolicy) -> SlotGenerator:
+        check_taken(read_recipe(policy.folder).arithmetic, self._engine)
         self._engine.load(policy.folder, version=policy.digest)
         generator = SlotGenerator(self._engine, policy, scorer=self._scorer, clock=self._clock)
         policy.check_unchanged()

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from protocol.errors import InvalidInput, NotFound
 from protocol.wire.base import Name
-from rollouts.engines.interface import Dtype, EngineName
+from rollouts.engines.interface import Dtype, EngineName, arithmetic_name
 from rollouts.toploc.judgement import Thresholds
 
 LARGEST_CALIBRATION = 1 << 20
@@ -29,10 +29,13 @@ class _Part(BaseModel):
 
 
 class Arithmetic(_Part):
-    """What states are computed with."""
+    """What states are computed with. In words `ENGINE/DTYPE`, such as `torch/float32`."""
 
     engine: EngineName
     dtype: Dtype
+
+    def __str__(self) -> str:
+        return arithmetic_name(self.engine, self.dtype)
 
 
 class CalibrationEntry(_Part):

@@ -18,6 +18,7 @@ from validator.examination.interface import Conclusion
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 JUDGED = {name: cheat for name, cheat in CHEATS.items() if cheat.end is End.SLASHED}
+UNPAID = {name: cheat for name, cheat in CHEATS.items() if cheat.end is End.UNPAID}
 QUICKER: dict[str, Callable[[], Trick]] = {"bomb": lambda: Bomb(1 << 25), "ten-million-rows": lambda: ManyRows(2)}
 """Seconds of compressing zeros are saved: both are still thousands of times what an honest file can hold."""
 AGAIN = {"replayed", "replayed-reencoded"}
@@ -44,6 +45,17 @@ async def test_a_cheat_is_named_forged(cheat: Cheat, workshop: Workshop, judge: 
     assert (found.outcome, found.reason in cheat.reasons) == (Outcome.FORGED, True), found.words
     assert found.reason.may_be_forgery
     assert found.words
+
+
+@pytest.mark.parametrize("cheat", UNPAID.values(), ids=UNPAID)
+async def test_what_a_node_chose_and_nobody_can_judge_is_unpaid_and_parks_nothing(
+    cheat: Cheat, workshop: Workshop, judge: Judge
+) -> None:
+    found = await judge(handed_in(workshop, cheat.trick(), next(_index)))
+    assert isinstance(found, Conclusion), found
+    assert (found.outcome, found.reason in cheat.reasons) == (Outcome.REJECTED, True), found.words
+    assert "costs nothing more" in found.words
+    assert found.audited == ()
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")], ids=["nan", "inf", "-inf"])

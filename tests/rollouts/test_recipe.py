@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from protocol.errors import InvalidInput
 from rollouts.errors import BadVersionFolder
 from rollouts.recipe import (
+    PAIRS,
     PROMPTS_FILE,
     RECIPE_FILE,
     EnvironmentChoice,
@@ -24,6 +25,33 @@ from rollouts.recipe import (
     read_recipe,
     write_recipe,
 )
+
+BEFORE = """{
+  "format": 1,
+  "environment": {
+    "name": "letters",
+    "version": "1",
+    "options": {}
+  },
+  "sampling": {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "max_new_tokens": 16
+  },
+  "group_size": 4,
+  "max_prompt_tokens": 4096,
+  "chat": false,
+  "length": null,
+  "held_out": 0.0,
+  "prompts": {
+    "kind": "range",
+    "first": 10,
+    "count": 5
+  }
+}
+"""
+"""As recipes were written before they could name an arithmetic."""
 
 
 def recipe(**changes: Any) -> Recipe:
@@ -108,6 +136,41 @@ def test_a_broken_table_is_refused(tmp_path: Path, table: bytes | None) -> None:
 def test_a_broken_recipe_is_refused_in_words(tmp_path: Path, text: str) -> None:
     (tmp_path / RECIPE_FILE).write_text(text)
     with pytest.raises(BadVersionFolder, match="recipe"):
+        read_recipe(tmp_path)
+
+
+def test_the_arithmetic_of_a_recipe_is_kept_and_says_what_is_taken(tmp_path: Path) -> None:
+    written = recipe(arithmetic=("torch/float32", "vllm/bfloat16"))
+    write_recipe(tmp_path, written)
+    assert read_recipe(tmp_path) == written
+    assert [name for name in PAIRS if written.takes(name)] == ["torch/float32", "vllm/bfloat16"]
+
+
+def test_a_recipe_without_arithmetic_takes_all_and_has_the_bytes_that_it_always_had(tmp_path: Path) -> None:
+    """Its digest is on ledgers: a field that says nothing must not change it."""
+    write_recipe(tmp_path, recipe())
+    text = (tmp_path / RECIPE_FILE).read_text()
+    assert "arithmetic" not in text
+    assert text == BEFORE
+    assert all(read_recipe(tmp_path).takes(name) for name in PAIRS)
+
+
+@pytest.mark.parametrize(
+    ("arithmetic", "words"),
+    [
+        ('["torch/float16"]', "is none of"),
+        ('["torch"]', "is none of"),
+        ('["torch/float32", "torch/float32"]', "named twice"),
+        ('"torch/float32"', "valid array"),
+        ('["' + "x" * 100 + '"]', "at most 64"),
+    ],
+    ids=["unknown type", "no type", "twice", "no list", "long"],
+)
+def test_an_arithmetic_that_there_is_not_is_refused_in_words(tmp_path: Path, arithmetic: str, words: str) -> None:
+    """A misspelt one would take nobody's work."""
+    text = recipe().model_dump_json().replace('"group_size":4', f'"group_size":4,"arithmetic":{arithmetic}')
+    (tmp_path / RECIPE_FILE).write_text(text)
+    with pytest.raises(BadVersionFolder, match=words):
         read_recipe(tmp_path)
 
 

@@ -17,11 +17,16 @@ from typing import Any
 import pytest
 
 from protocol.clock import SystemClock, TurnedClock
+from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST
+from protocol.keys import Key
 from protocol.wire.nodes import Gpu, Hardware
+from protocol.wire.runs import CheckpointRef, StepAnswer
 from worker.doctor import machine, network, software
 from worker.doctor.finding import Finding, Level, exit_code, failure, ok, warning
+from worker.doctor.run import check_run, what_is_paid
 from worker.gpus import GpuInventory, read_gpus
 from worker.launch import InstalledGpu
+from worker.membership import Membership
 
 H200 = InstalledGpu(gpu=Gpu(index=0, model="NVIDIA H200", memory_bytes=141 << 30), uuid="GPU-0")
 RTX = InstalledGpu(gpu=Gpu(index=1, model="NVIDIA RTX 4090", memory_bytes=24 << 30), uuid="GPU-1")
@@ -146,6 +151,47 @@ def test_memory_and_disk_have_floors(tmp_path: Path) -> None:
     assert machine.check_memory(small).level is Level.FAILURE
     assert machine.check_processor(small).level is Level.WARNING
     assert machine.check_disk(tmp_path / "not" / "made" / "yet").found
+
+
+def step_of(*arithmetic: str, announced: bool = True) -> StepAnswer:
+    """What the orchestrator says of the step."""
+    version = CheckpointRef(
+        version=3, attempt=0, digest=ZERO_DIGEST, block=1, publisher=ZERO_ADDRESS, arithmetic=arithmetic
+    )
+    return StepAnswer(
+        run="main",
+        run_id=ZERO_DIGEST,
+        step=3,
+        need=1,
+        groups_per_slot=1,
+        checkpoint=version if announced else None,
+        retry_after_ms=0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "has_gpu", "level", "words"),
+    [
+        (step_of("torch/float32", "vllm/float32"), False, Level.OK, "paid for torch/float32, vllm/float32"),
+        (step_of("vllm/bfloat16"), True, Level.OK, "paid for vllm/bfloat16"),
+        (step_of("vllm/bfloat16"), False, Level.WARNING, "no GPU"),
+        (step_of(), False, Level.OK, "any engine that has limits"),
+        (step_of(announced=False), False, Level.OK, "no version"),
+    ],
+    ids=["taken", "with a gpu", "without a gpu", "none named", "no version"],
+)
+def test_a_member_hears_what_the_run_pays_for(answer: StepAnswer, level: Level, words: str, *, has_gpu: bool) -> None:
+    found = what_is_paid(answer, has_gpu=has_gpu)
+    assert (found.check, found.level) == ("run", level)
+    assert words in found.found
+
+
+async def test_an_orchestrator_that_does_not_answer_what_it_pays_for_is_a_warning() -> None:
+    nobody = Membership(pool_id=7, url="http://127.0.0.1:9", orchestrator=ZERO_ADDRESS)
+    within, key = timedelta(milliseconds=200), Key.generate()
+    found = await check_run(nobody, key=key, clock=SystemClock(), allow_plain_http=True, has_gpu=False, within=within)
+    assert found is not None
+    assert (found.check, found.level) == ("run", Level.WARNING)
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ class Publisher:
         pool_id: The pool.
         run: The run's id.
         units_per_group: What leases need to know.
+        arithmetic: What nodes need to know: the engines and types that the recipe takes.
         relays: Where versions can be fetched.
         keep: So many folders are left.
         patience: Waits for what is down.
@@ -60,6 +61,7 @@ class Publisher:
         pool_id: int,
         run: Digest,
         units_per_group: int,
+        arithmetic: tuple[str, ...],
         relays: tuple[str, ...],
         keep: int,
         patience: Patience,
@@ -73,6 +75,7 @@ class Publisher:
         self._pool_id = pool_id
         self._run = run
         self._units_per_group = units_per_group
+        self._arithmetic = arithmetic
         self._relays = relays
         self._keep = keep
         self._patience = patience
@@ -172,6 +175,7 @@ class Publisher:
                 attempt=0,
                 digest=self._written[version],
                 units_per_group=self._units_per_group,
+                arithmetic=self._arithmetic,
                 relays=self._relays,
                 trainer=lease,
             )

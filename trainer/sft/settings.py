@@ -24,7 +24,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from rollouts.engines.interface import Dtype
-from rollouts.recipe import EnvironmentChoice, LengthTargets, SamplingChoice
+from rollouts.recipe import EnvironmentChoice, LengthTargets, SamplingChoice, TakenArithmetic
 from trainer.errors import BadSettings
 from trainer.schedules import Schedule
 
@@ -83,6 +83,8 @@ class ResultRecipe(_Part):
     length: LengthTargets | None = None
     held_out: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """The share of prompts that is kept from every training."""
+    arithmetic: TakenArithmetic = ()
+    """The engines and types that are paid, such as `torch/float32`; none for all that validators have limits for."""
     first: Annotated[int, Field(ge=0, le=2**62)] = 0
     count: Annotated[int, Field(ge=1, le=2**26)] | None = None
     """How many prompts may become eligible; None for all of a finite environment."""

@@ -26,7 +26,6 @@ class Start(_Message):
     """The first one to a process: what it works with, for as long as it lives."""
 
     calibration: Path | None
-    takes: frozenset[str]
     device: str | None
     dtype: Dtype | None
     threads: int

@@ -158,7 +158,6 @@ class ExaminerProcess:
         told = self._settings
         return Start(
             calibration=told.calibration,
-            takes=told.takes,
             device=told.device,
             dtype=told.dtype,
             threads=told.threads,

@@ -10,9 +10,10 @@ from dataclasses import replace
 
 from protocol.errors import MusterError
 from protocol.identifiers import Digest
+from protocol.verdicts import ReasonCode
 from rollouts.calibration import RolloutCalibration
-from rollouts.checks import EXACT_CHECKS, Case, CheckedVersion, CheckResult, SlotFacts, State
-from rollouts.checks.result import Check
+from rollouts.checks import EXACT_CHECKS, Case, CheckedVersion, CheckResult, Fails, Finding, SlotFacts, State
+from rollouts.checks.result import Check, concluded
 from rollouts.engines.errors import OutOfMemory
 from rollouts.engines.interface import Dtype
 from rollouts.samples import RolloutFile
@@ -25,6 +26,7 @@ from validator.examination.conclusion import (
     accepted,
     forged,
     not_taken,
+    on_word_only,
     other_joining,
     rewards_differ,
     statistical,
@@ -65,7 +67,6 @@ class Procedure:
         most: The largest file that is read here.
         dtype: What to compute in; None for what each file names.
         margin: Beyond which a statistical failure is forgery.
-        takes: Pairs of engine and type that are paid, as `torch/float32`; empty for all that are calibrated.
     """
 
     def __init__(
@@ -77,12 +78,10 @@ class Procedure:
         most: ReadLimits,
         dtype: Dtype | None,
         margin: float,
-        takes: frozenset[str] = frozenset(),
     ) -> None:
         self._reader = reader
         self._shelf = shelf
         self._calibration = calibration
-        self._takes = takes
         self._most = most
         self._dtype = dtype
         self._margin = margin
@@ -112,12 +111,13 @@ class Procedure:
         if isinstance(read, NotJudged):
             return read
         if isinstance(read, CheckResult):
-            return unread(read, clock.timings())
+            hidden = order.facts.lease is None and read.findings[0].reason is ReasonCode.FORMAT_TOO_LARGE
+            return unread(read, on_word_only(read) if hidden else forged(read), clock.timings())
         file, format_result = read
         record = Record(file=file, results=[format_result], clock=clock)
         with clock.stage("exact"):
             case, verdict = self._exact(order, file, version, record)
-        verdict = verdict or self._not_taken(file)
+        verdict = verdict or not_taken(file.header, version.recipe, here=version.environment.version)
         if verdict is None:
             record.copy = is_copy(record.fingerprint)
             with clock.stage("reward"):
@@ -126,10 +126,10 @@ class Procedure:
 
     def _lease_limits(self, facts: WorkFacts, version: CheckedVersion) -> ReadLimits:
         """What an honest file of this slot can't exceed, with some room for others that deserve a better reason."""
-        lease, recipe = facts.lease, version.recipe
-        if lease is None:
+        recipe, groups = version.recipe, facts.groups if facts.lease is None else facts.lease.groups
+        if groups is None:
             return _ANY
-        rows = _SLACK * lease.groups * recipe.group_size
+        rows = _SLACK * groups * recipe.group_size
         prompt, output = recipe.max_prompt_tokens, recipe.sampling.max_new_tokens
         decoded = (1 << 20) + rows * (512 + 4 * prompt + 8 * output + 258 * -(-output // 32))
         return ReadLimits(file_bytes=2 * decoded, rows=rows, decoded_bytes=decoded, tokens=_SLACK * max(prompt, output))
@@ -156,20 +156,8 @@ class Procedure:
             if result.state is State.FAILED:
                 return case, forged(result)
         if order.facts.lease is None:
-            raise _CannotJudgeError(
-                NotJudged(
-                    code="no-lease",
-                    why="nobody knows the lease of this work: how many groups it had to have can't be checked",
-                    retryable=False,
-                    hint="resolve it by hand, or let it expire",
-                )
-            )
+            return case, _as_the_orchestrator_says(case, order.facts.groups)
         return case, None
-
-    def _not_taken(self, file: RolloutFile) -> Verdict | None:
-        """A wider type has wider limits, and which one a file names is the node's own word."""
-        pair = f"{file.header.engine.value}/{file.header.dtype.value}"
-        return not_taken(pair, sorted(self._takes)) if self._takes and pair not in self._takes else None
 
     def _score(self, case: Case, record: Record) -> Verdict | None:
         """Check 7."""
@@ -229,6 +217,24 @@ def _case(facts: WorkFacts, file: RolloutFile, version: CheckedVersion, beacon: 
         own = SlotFacts.of_file(file, beacon=beacon, units=work.units)
         slot = replace(own, run=work.run, step=work.step, index=work.index, node=work.node, digest=work.checkpoint)
     return Case(file=file, facts=slot, version=version)
+
+
+def _as_the_orchestrator_says(case: Case, groups: int | None) -> Verdict | None:
+    """What a hidden lease asked for: the file has as many groups as it has, and all of each; were these all?"""
+    if groups is None:
+        raise _CannotJudgeError(
+            NotJudged(
+                code="no-lease",
+                why="nobody knows the lease of this work: how many groups it had to have can't be checked",
+                retryable=True,
+                hint="resolve it by hand, or let it expire",
+            )
+        )
+    if case.facts.groups == groups:
+        return None
+    what = f"{case.facts.groups} groups, and the slot has {groups}"
+    finding = Finding(reason=ReasonCode.SEED_GROUPS, what=what)
+    return on_word_only(concluded("seeds", [finding], fails=Fails.EXACT))
 
 
 def _fitting(

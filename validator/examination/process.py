@@ -55,7 +55,6 @@ def _procedure(start: Start) -> Procedure:
         reader=LimitedReader(Sandboxes(), most=start.most),
         shelf=Shelf(device, budget=start.policy_memory),
         calibration=calibration,
-        takes=start.takes,
         most=start.most,
         dtype=start.dtype,
         margin=start.margin,

@@ -12,7 +12,7 @@ from rollouts.calibration import Limits
 from rollouts.checks import CheckResult
 from rollouts.engines.interface import Dtype, EngineName
 from rollouts.samples import RolloutFile
-from validator.examination.conclusion import Verdict, forged
+from validator.examination.conclusion import Verdict
 from validator.examination.fingerprint import fingerprint
 from validator.examination.interface import Conclusion, Timings
 from validator.examination.prefilling import Prefill
@@ -84,9 +84,8 @@ class Record:
         )
 
 
-def unread(result: CheckResult, timings: Timings) -> Conclusion:
+def unread(result: CheckResult, verdict: Verdict, timings: Timings) -> Conclusion:
     """The conclusion about bytes that are no file of rollouts."""
-    verdict = forged(result)
     return Conclusion(
         outcome=verdict.outcome,
         reason=verdict.reason,

@@ -23,7 +23,6 @@ class ExaminerSettings:
         home: A folder of ours: fetched versions lie in `home/checkpoints`.
         policies: A folder of versions to look in first, each in a folder of any name; for tests and single machines.
         calibration: Limits of the statistical checks; None for those that were shipped. What has none is not judged.
-        takes: Pairs of engine and type that are paid, as `torch/float32`; empty for all that are calibrated.
         processes: How many examinations run at a time, each in a process of its own.
         device: As torch names it; None for an accelerator if there is one.
         dtype: What to compute in; None for what each file names.
@@ -40,7 +39,6 @@ class ExaminerSettings:
     home: Path
     policies: Path | None = None
     calibration: Path | None = None
-    takes: frozenset[str] = frozenset()
     processes: int = 1
     device: str | None = None
     dtype: Dtype | None = None

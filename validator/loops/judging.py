@@ -17,7 +17,7 @@ from ledger.client.work import Work
 from protocol.clock import Clock
 from protocol.errors import MusterError, RateLimited, Unavailable
 from protocol.identifiers import Address, Digest
-from protocol.wire.runs import CheckpointRef
+from protocol.wire.runs import CheckpointRef, RolloutItem
 from validator.chain import Chain
 from validator.drawing import Drawing
 from validator.evidence import Drawn, audit_file, by_hand
@@ -167,8 +167,7 @@ class Judging:
     async def _examine(self, item: Item) -> tuple[Conclusion, Drawn]:
         with self._measures.stage("listed"):
             listed = await self._files.listed(item.work)
-        hinted = listed.beacon_block if listed is not None else None
-        gathering = asyncio.ensure_future(self._gathered(item, hinted))  # while its file is on the way
+        gathering = asyncio.ensure_future(self._gathered(item, listed))  # while its file is on the way
         try:
             async with AsyncExitStack() as stack:
                 with self._measures.stage("fetch"):
@@ -189,12 +188,16 @@ class Judging:
         self._measures.examined(found)
         return found, drawn
 
-    async def _gathered(self, item: Item, hinted: int | None) -> tuple[WorkFacts, CheckpointRef, Drawn]:
+    async def _gathered(self, item: Item, listed: RolloutItem | None) -> tuple[WorkFacts, CheckpointRef, Drawn]:
         """What the ledger says of the work, its policy, and the rows to compute again."""
         connected = await self._chain.connected()
+        # It remembers the beacon only of slots that it leased itself; the groups of others are its guess.
+        beacon, groups = (None, None) if listed is None else (listed.beacon_block, listed.groups)
         with self._measures.stage("facts"):
             return await asyncio.gather(
-                connected.facts.facts(item.work, hinted_beacon_block=hinted),
+                connected.facts.facts(
+                    item.work, hinted_beacon_block=beacon, hinted_groups=None if beacon is None else groups
+                ),
                 self._versions.of(item.work),
                 self._drawing.draw(item),
             )

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 from protocol.clock import SystemClock
 from protocol.errors import MusterError
 from worker.app import node_key
-from worker.doctor import ledger, machine, network, software
+from worker.doctor import ledger, machine, network, run, software
 from worker.doctor.finding import Finding, failure, ok
 from worker.gpus import read_gpus
 from worker.hardware import read_hardware
-from worker.membership import load_membership
+from worker.membership import Membership, load_membership
 from worker.settings import WorkerSettings, default_state
 from worker.state import StateDirectory
 
@@ -41,17 +40,21 @@ async def examine(settings: WorkerSettings | None, trouble: MusterError | None =
         detail, hint = (trouble.detail, trouble.hint) if trouble is not None else ("there are none", "")
         return [*findings, failure("settings", detail, hint or "write [worker] in muster.toml")]
     findings.append(ok("settings", f"pool {settings.pool_id}, state in {state}"))
-    findings += await _services(settings, state)
+    membership = load_membership(StateDirectory(state), settings.pool_id)
+    findings += await _services(settings, membership)
     try:
         key = await asyncio.to_thread(node_key, settings)
     except MusterError as error:
         return [*findings, failure("wallet", error.detail, error.hint)]
+    if membership is not None:
+        plain, has_gpu = settings.allow_plain_http, bool(inventory.gpus)
+        found = await run.check_run(membership, key=key, clock=SystemClock(), allow_plain_http=plain, has_gpu=has_gpu)
+        findings += [] if found is None else [found]
     return findings + await ledger.check_ledger(settings, key)
 
 
-async def _services(settings: WorkerSettings, state: Path) -> list[Finding]:
+async def _services(settings: WorkerSettings, membership: Membership | None) -> list[Finding]:
     places = [("discovery", location) for location in settings.discovery]
-    membership = load_membership(StateDirectory(state), settings.pool_id)
     if membership is not None:
         places.append(("orchestrator", membership.url))
     checked = [

@@ -11,8 +11,8 @@ from cli.devnet.cheats.bench import Bench
 from cli.devnet.cheats.cheat import Trick
 from protocol.identifiers import run_id
 from protocol.wire.runs import SlotGrant
-from rollouts.engines.interface import FinishReason
-from rollouts.samples import RolloutFile, Sample
+from rollouts.engines.interface import Dtype, FinishReason
+from rollouts.samples import RolloutFile, Sample, SlotHeader
 
 _PADDING = 8
 _OFF = 0.25
@@ -61,6 +61,32 @@ class WrongRun(Trick):
         """A file of the other run."""
         other = grant.model_copy(update={"lease": grant.lease.model_copy(update={"run": run_id("another-run")})})
         return bench.file(other)
+
+
+class Relabelled(Trick):
+    """Does all of the work, and says that it was made with something that nobody else has.
+
+    Args:
+        change: What the header becomes.
+    """
+
+    def __init__(self, change: Callable[[SlotHeader], SlotHeader]) -> None:
+        self._change = change
+
+    def make(self, bench: Bench, grant: SlotGrant) -> RolloutFile:
+        """The honest file under another header."""
+        file = bench.file(grant)
+        return RolloutFile(self._change(file.header), file.samples)
+
+
+def other_arithmetic(header: SlotHeader) -> SlotHeader:
+    """The type that has wider limits."""
+    return replace(header, dtype=Dtype.BFLOAT16)
+
+
+def own_build(header: SlotHeader) -> SlotHeader:
+    """A build of the environment that no validator has."""
+    return replace(header, environment_version=f"{header.environment_version}+mine")
 
 
 class Inflated(Trick):

@@ -23,6 +23,7 @@ _BY_SEEDS = "check 4: the slot's plan, drawn again"
 _BY_IDENTITY = "check 3: the file against its lease"
 _BY_FORMAT = "check 2: the file is read where memory and time are limited"
 _BY_BOUNDS = "check 5: what the environment and the lease allow"
+_BY_RECIPE = "the validator: what the version's recipe takes"
 _BY_ENDS = "check 6: how answers end"
 
 _WEIGHTS = (
@@ -220,6 +221,24 @@ _EDITS = (
         by=_BY_IDENTITY,
         reasons=_OTHER_WORK,
         trick=edits.WrongRun,
+    ),
+    Cheat(
+        name="other-arithmetic",
+        does="names a type that the recipe does not take",
+        gains="wider limits, which coarser weights and older versions pass; or work that nobody has limits for",
+        end=End.UNPAID,
+        by=_BY_RECIPE,
+        reasons=frozenset({Reason.BOUNDS_ARITHMETIC}),
+        trick=lambda: edits.Relabelled(edits.other_arithmetic),
+    ),
+    Cheat(
+        name="build-of-its-own",
+        does="names a build of the environment that nobody else has",
+        gains="its work can't be scored again, and fills the list of what waits for a person",
+        end=End.UNPAID,
+        by=_BY_RECIPE,
+        reasons=frozenset({Reason.BOUNDS_ENVIRONMENT}),
+        trick=lambda: edits.Relabelled(edits.own_build),
     ),
     Cheat(
         name="inflated-units",

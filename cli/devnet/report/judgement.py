@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cli.devnet.options import STOPPED_BEFORE_VERDICTS
+from cli.devnet.options import NEVER_SLASHED
 from cli.devnet.report.model import NodeAccount, Report
 
 
@@ -46,7 +46,7 @@ def _nobody_wronged(report: Report) -> Criterion:
 def _cheaters_caught(report: Report) -> list[Criterion]:
     criteria = []
     for node in report.cheaters:
-        if node.cheat in STOPPED_BEFORE_VERDICTS:
+        if node.cheat in NEVER_SLASHED:
             criteria.append(_stopped(node))
             continue
         caught = [f"{node.forged} of {node.files} files called forged"]

@@ -10,7 +10,7 @@ import pytest
 
 from cli.devnet.cheats.cheat import End
 from cli.devnet.cheats.registry import CHEATS
-from cli.devnet.options import STOPPED_BEFORE_VERDICTS
+from cli.devnet.options import NEVER_SLASHED
 from cli.devnet.report.judgement import judge
 from cli.devnet.report.model import NodeAccount, Report
 from cli.devnet.report.page import as_page
@@ -73,7 +73,7 @@ class Balance(HTMLParser):
 
 
 def test_a_cheat_that_a_door_stops_has_to_go_unpaid_and_loses_no_stake() -> None:
-    assert {name for name, cheat in CHEATS.items() if cheat.end is not End.SLASHED} == STOPPED_BEFORE_VERDICTS
+    assert {name for name, cheat in CHEATS.items() if cheat.end is not End.SLASHED} == NEVER_SLASHED
     refused = NodeAccount(name="cheater", address="0x" + "ab" * 20, cheat="stale-step")
     honest = tuple(node for node in a_report().nodes if not node.cheat)
     for node, met in ((refused, True), (replace(refused, accepted=1, earned=5), False)):

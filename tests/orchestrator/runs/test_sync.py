@@ -216,6 +216,21 @@ async def test_a_version_must_stand_on_the_ledger_with_its_digest(run: RunUnderT
     assert adopted["publisher"] == PUBLISHER.address
 
 
+async def test_nodes_hear_with_the_step_what_the_version_is_paid_for(run: RunUnderTest) -> None:
+    await run.sync.round()
+    announced = run.chain.announce(1)
+    told = {"version": 1, "digest": announced.digest, "units_per_group": 5, "arithmetic": ["vllm/float32"]}
+    adopted = await run.pool.owner("PUT", "/v1/run/checkpoint", told)
+    assert adopted["arithmetic"] == ["vllm/float32"]
+    checkpoint = (await run.step(await run.member())).checkpoint
+    assert checkpoint is not None
+    assert checkpoint.arithmetic == ("vllm/float32",)
+    await run.publish(2)
+    checkpoint = (await run.step(await run.member())).checkpoint
+    assert checkpoint is not None
+    assert checkpoint.arithmetic == (), "what was said of one version is not said of the next"
+
+
 async def test_versions_never_go_back(run: RunUnderTest) -> None:
     await run.publish(2)
     old = run.chain.versions[0]

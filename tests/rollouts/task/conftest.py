@@ -139,13 +139,32 @@ class Surroundings:
     def shared(self) -> Path:
         return self.home / "shared"
 
-    def publish(self, number: int, *, version: str = "1", new_tokens: int = 8, seed: int | None = None) -> Digest:
-        """Puts a version on the shared volume and names it as the newest."""
+    def publish(
+        self,
+        number: int,
+        *,
+        version: str = "1",
+        new_tokens: int = 8,
+        seed: int | None = None,
+        arithmetic: tuple[str, ...] = (),
+        said: tuple[str, ...] | None = None,
+    ) -> Digest:
+        """Puts a version on the shared volume and names it as the newest.
+
+        Args:
+            number: The version.
+            version: Of its environment.
+            new_tokens: The most of an answer.
+            seed: Of its weights.
+            arithmetic: What its recipe takes.
+            said: What the orchestrator says of that; None for the same.
+        """
         folder = tiny_folder(self.home / f"v{number}", seed=number if seed is None else seed)
         recipe = Recipe(
             environment=EnvironmentChoice(name="letters", version=version),
             sampling=SamplingChoice(max_new_tokens=new_tokens),
             group_size=2,
+            arithmetic=arithmetic,
             prompts=PromptRange(count=1000),
         )
         write_recipe(folder, recipe)
@@ -153,7 +172,12 @@ class Surroundings:
         (self.shared / "checkpoints").mkdir(parents=True, exist_ok=True)
         folder.rename(self.shared / "checkpoints" / found)
         self.orchestrator.checkpoint = CheckpointRef(
-            version=number, attempt=0, digest=found, block=1, publisher=self.orchestrator.address
+            version=number,
+            attempt=0,
+            digest=found,
+            block=1,
+            publisher=self.orchestrator.address,
+            arithmetic=arithmetic if said is None else said,
         )
         return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import structlog
 import torch
 
 from protocol.errors import Conflict, Unavailable
@@ -100,6 +102,37 @@ async def test_a_new_version_is_loaded_between_slots_and_an_older_one_never(arou
     await asyncio.wait_for(running, PATIENCE_S)
     assert [file.header.checkpoint for file in handed_over(around)] == [first, second]
     assert len(around.orchestrator.granted) == 2
+
+
+@pytest.mark.parametrize("said", [("vllm/float32", "vllm/bfloat16"), ()], ids=["told by the step", "in the recipe"])
+async def test_an_engine_that_is_not_paid_leases_nothing_and_says_what_is(
+    around: Surroundings, said: tuple[str, ...]
+) -> None:
+    digest = around.publish(0, arithmetic=("vllm/float32", "vllm/bfloat16"), said=said)
+    if said:  # what is refused is not even fetched
+        shutil.rmtree(around.shared / "checkpoints" / digest)
+    task = await around.task()
+    with structlog.testing.capture_logs() as logs:
+        await run_until(task, lambda: any(entry["event"] == "put-off" for entry in logs))
+    (first, *_) = [entry for entry in logs if entry["event"] == "put-off"]
+    assert first["code"] == "arithmetic-not-taken"
+    assert first["why"] == (
+        "this task generates with torch/float32, and this version is paid for vllm/float32, vllm/bfloat16 only"
+    )
+    assert "--engine vllm --dtype float32" in first["hint"]
+    assert not around.orchestrator.granted
+    assert task.totals.slots == 0
+
+
+async def test_a_later_version_that_takes_the_engine_is_worked_on(around: Surroundings) -> None:
+    around.publish(0, arithmetic=("vllm/float32",))
+    task = await around.task()
+    running = asyncio.create_task(task.run())
+    await until(lambda: bool(task._unusable))
+    around.publish(1, arithmetic=("vllm/float32", "torch/float32"))
+    await until(lambda: task.totals.slots == 1)
+    task.stop()
+    await asyncio.wait_for(running, PATIENCE_S)
 
 
 async def test_a_slot_that_somebody_else_was_faster_to_get_costs_a_moment_and_other_trouble_more(

@@ -20,6 +20,7 @@ async def test_accepted_rollouts_become_versions_that_the_ledger_and_the_orchest
     assert [one.digest if one else None for one in announced] == digests
     view = await pool.run.pool.owner("GET", "/v1/run")
     assert (view["checkpoint"]["version"], view["checkpoint"]["digest"]) == (3, digests[3])
+    assert view["checkpoint"]["arithmetic"] == ["torch/float32"]
     steps = pool.progress("step")
     assert [(line["step"], line["version"], line["groups"]["used"]) for line in steps] == [
         (0, 1, 2),

@@ -93,6 +93,7 @@ def test_so_many_folders_of_versions_are_kept_as_was_said_however_far_apart_vers
         pool_id=1,
         run=RULES.run,
         units_per_group=1,
+        arithmetic=(),
         relays=(),
         keep=2,
         patience=Patience(clock=clock, longest=timedelta()),

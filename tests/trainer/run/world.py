@@ -70,6 +70,7 @@ RECIPE = Recipe(
     group_size=EACH,
     max_prompt_tokens=16,
     held_out=0.1,
+    arithmetic=("torch/float32",),
     prompts=PromptRange(count=40),
 )
 

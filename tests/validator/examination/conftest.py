@@ -154,7 +154,6 @@ def procedure_of(
     *,
     dtype: Dtype | None = None,
     most: ReadLimits = MOST,
-    takes: frozenset[str] = frozenset(),
 ) -> Procedure:
     """As an examiner process has it."""
     return Procedure(
@@ -164,7 +163,6 @@ def procedure_of(
         most=most,
         dtype=dtype,
         margin=SLASH_MARGIN,
-        takes=takes,
     )
 
 

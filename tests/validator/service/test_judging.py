@@ -17,12 +17,14 @@ from protocol.identifiers import ZERO_DIGEST, Digest
 from protocol.leases import Work as WorkWords
 from protocol.objects import TransferError
 from protocol.verdicts import Outcome, ReasonCode
+from protocol.wire.runs import RolloutItem
 from tests.ledger.client.conftest import POOL, World
 from tests.validator.conftest import PoolWithValidators, ValidatorUnderTest, concluded
 from tests.validator.service.made import work
 from validator.examination.interface import Examination, IsCopy, NotJudged
 from validator.files import FileAbsent, OrchestratorRefuses
 from validator.loops.judging import NotSeated
+from validator.submissions import SubmittedWork
 
 LEASE = timedelta(seconds=31)
 FORGED = concluded(Outcome.FORGED, ReasonCode.COMPUTATION_OTHER_MODEL, words="another model")
@@ -452,6 +454,28 @@ async def test_outputs_that_were_there_before_are_a_copy_for_the_examiner(pool: 
     await validator.judge()
     assert sorted(copy for _, copy in said) == [False, True]
     assert {key for key, _ in said} == {first, second}
+
+
+@pytest.mark.parametrize(("remembered", "groups"), [(True, 1), (False, None)], ids=["leased here", "a guess"])
+async def test_of_a_slot_that_it_leased_itself_the_orchestrator_says_how_many_groups_it_has(
+    remembered: bool, groups: int | None, pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What counts where a carrier's own contract hides the lease; one that was rebuilt has the usual number."""
+    validator = pool.validator()
+    told: list[int | None] = []
+
+    async def ask(examination: Examination, is_copy: IsCopy) -> None:
+        told.append(examination.facts.groups)
+
+    async def listed(work: SubmittedWork, was: Callable[..., Any] = validator.parts.files.listed) -> RolloutItem | None:
+        item: RolloutItem | None = await was(work)
+        return item if remembered or item is None else item.model_copy(update={"beacon_block": None})
+
+    validator.examiner.before = ask
+    monkeypatch.setattr(validator.parts.files, "listed", listed)
+    await pool.submit()
+    await validator.judge()
+    assert told == [groups]
 
 
 async def test_who_has_neither_the_key_nor_a_token_learns_and_changes_nothing(pool: PoolWithValidators) -> None:

@@ -1,0 +1,42 @@
+"""What waits for a person can't be filled by one node so that the others' work is not seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.identifiers import Address, address
+from tests.validator.service.made import work
+from validator.items import Item, Kind, ParkedItem
+from validator.parking import fairly
+
+FLOOD, HONEST, OTHER = (address("0x" + digits * 20) for digits in ("a1", "b2", "c3"))
+
+
+def parked(number: int, node: Address) -> ParkedItem:
+    item = Item(work=replace(work(number), node=node), kind=Kind.FIRST, deadline_s=1000, seen_ms=1)
+    return ParkedItem(item=item, parked_ms=number, code="no-calibration", why="", hint="")
+
+
+def test_a_node_with_a_thousand_parked_files_hides_nobody() -> None:
+    flood = [parked(number, FLOOD) for number in range(1000)]
+    late = [parked(1000, HONEST), parked(1001, OTHER), parked(1002, HONEST)]
+    shown = fairly([*flood, *late], limit=6)
+    assert [(each.item.work.node, each.parked_ms) for each in shown] == [
+        (FLOOD, 0), (HONEST, 1000), (OTHER, 1001), (FLOOD, 1), (HONEST, 1002), (FLOOD, 2),
+    ]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from([FLOOD, HONEST, OTHER]), max_size=40), st.integers(1, 50))
+def test_all_is_shown_where_there_is_room_and_every_node_where_there_is_little(
+    nodes: list[Address], limit: int
+) -> None:
+    every = [parked(number, node) for number, node in enumerate(nodes)]
+    shown = fairly(every, limit=limit)
+    assert len(shown) == min(limit, len(every))
+    assert len({each.item.work.node for each in shown}) == min(limit, len(set(nodes)))
+    for node in set(nodes):
+        mine = [each.parked_ms for each in shown if each.item.work.node == node]
+        assert mine == sorted(mine), "the longest parked first"
