@@ -18,6 +18,7 @@ from protocol.identifiers import Address
 from protocol.keys import Key
 from validator.audit.epochs import Epochs
 from validator.facts import FactFinder
+from validator.footing import Footing
 
 T = TypeVar("T")
 
@@ -31,6 +32,7 @@ class Connected:
     """What needs a connection."""
 
     ledger: Ledger
+    footing: Footing
     facts: FactFinder
     epochs: Epochs
 
@@ -92,9 +94,10 @@ class Chain:
                     policy=self._policy,
                 )
                 ledger = await self._stack.enter_async_context(opening)
-                facts = FactFinder(ledger, pool_id=self.pool_id)
+                footing = Footing(ledger)
+                facts = FactFinder(ledger, pool_id=self.pool_id, footing=footing)
                 epochs = Epochs(ledger, self._key, pool_id=self.pool_id, settled=self.confirmations)
-                self._connected = Connected(ledger, facts, epochs)
+                self._connected = Connected(ledger, footing, facts, epochs)
             return self._connected
 
     async def ledger(self) -> Ledger:
@@ -102,10 +105,12 @@ class Chain:
         return (await self.connected()).ledger
 
     async def now(self) -> datetime:
-        """The chain's time."""
-        now = await (await self.ledger()).now()
-        self._ahead = now - self._clock.now()
-        return now
+        """The chain's time; what was remembered of a chain that is another one now is forgotten by this look."""
+        connected = await self.connected()
+        newest = await connected.ledger.newest()
+        await connected.footing.look(newest)
+        self._ahead = newest.time - self._clock.now()
+        return newest.time
 
     def about_now(self) -> datetime:
         """The chain's time as far as it is known here, without asking."""

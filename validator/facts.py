@@ -7,9 +7,8 @@ and how many groups a slot has whose lease a carrier's own contract hides.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from ledger.client import Ledger
 from ledger.client.pools import Role
@@ -19,16 +18,12 @@ from ledger.events import CheckpointAnnounced, MemberJoined
 from protocol.errors import MusterError, NotFound
 from protocol.identifiers import Address, Digest
 from protocol.leases import Lease, Work
+from validator.footing import Footing, Remembered
 from validator.seats import Seats
 from validator.submissions import SubmittedWork, WorkFacts
 
 MOST_BEACONS = 64
 """Of a node that joined again and again, only the newest joinings can count, unless the orchestrator names one."""
-
-MOST_REMEMBERED = 1024
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class FactsMissing(MusterError):
@@ -59,14 +54,13 @@ class UnknownCheckpoint(FactsMissing):
 @dataclass(frozen=True, slots=True)
 class _Joins:
     count: int
-    blocks: tuple[int, ...]
+    events: Sequence[MemberJoined]
 
 
 @dataclass(frozen=True, slots=True)
 class _Attempts:
     newest: int
-    blocks: tuple[tuple[int, Digest], ...]
-    """Where each was announced, with its digest."""
+    events: Sequence[CheckpointAnnounced]
 
 
 class FactFinder:
@@ -75,17 +69,18 @@ class FactFinder:
     Args:
         ledger: To read.
         pool_id: The pool.
+        footing: Tells when the chain was reorganised; before its first look nothing is remembered.
     """
 
-    def __init__(self, ledger: Ledger, *, pool_id: int) -> None:
+    def __init__(self, ledger: Ledger, *, pool_id: int, footing: Footing) -> None:
         self._ledger = ledger
         self._pool_id = pool_id
-        self._hashes: _Remembered[int, Digest] = _Remembered()
-        self._times: _Remembered[int, int] = _Remembered()
-        self._joins: _Remembered[Address, _Joins] = _Remembered()
-        self._attempts: _Remembered[tuple[Digest, int], _Attempts] = _Remembered()
-        self._orchestrators = Seats(ledger, pool_id=pool_id, role=Role.ORCHESTRATOR)
-        self._publishers = Seats(ledger, pool_id=pool_id, role=Role.PUBLISHER)
+        self._footing = footing
+        self._times: Remembered[int, int] = Remembered(footing)
+        self._joins: Remembered[Address, _Joins] = Remembered(footing)
+        self._attempts: Remembered[tuple[Digest, int], _Attempts] = Remembered(footing)
+        self._orchestrators = Seats(ledger, pool_id=pool_id, role=Role.ORCHESTRATOR, footing=footing)
+        self._publishers = Seats(ledger, pool_id=pool_id, role=Role.PUBLISHER, footing=footing)
 
     async def facts(
         self, work: SubmittedWork, *, hinted_beacon_block: int | None = None, hinted_groups: int | None = None
@@ -102,17 +97,9 @@ class FactFinder:
             UnknownLease: See there.
             UnknownCheckpoint: See there.
         """
-        lease, blocks = await asyncio.gather(self._lease(work), self._beacon_blocks(work, hinted_beacon_block))
-        beacons = tuple([(block, await self._hash(block)) for block in blocks])
-        named = hinted_beacon_block is not None and blocks[0] == hinted_beacon_block
+        lease, beacons = await asyncio.gather(self._lease(work), self._beacons(work, hinted_beacon_block))
+        named = hinted_beacon_block is not None and beacons[0][0] == hinted_beacon_block
         return WorkFacts(work=work, lease=lease, beacons=beacons, named=named, groups=hinted_groups)
-
-    def forget(self) -> None:
-        """Forgets everything: the chain was reorganised."""
-        for remembered in (self._hashes, self._times, self._joins, self._attempts):
-            remembered.clear()
-        self._orchestrators.forget()
-        self._publishers.forget()
 
     # The lease
 
@@ -152,11 +139,7 @@ class FactFinder:
             ChainUnavailable: The chain can't be asked.
             UnknownCheckpoint: It was not.
         """
-        every = await self._ledger.history(CheckpointAnnounced, pool_id=self._pool_id, second=work.run)
-        wanted = (work.version, work.checkpoint)
-        found = [
-            each for each in every if (each.version, each.digest) == wanted and each.log.block_number <= work.block
-        ]
+        found = await self._announcements(work)
         if not found:
             raise UnknownCheckpoint(
                 f"version {work.version} of work {work.key} was not announced by block {work.block}"
@@ -185,8 +168,8 @@ class FactFinder:
 
     # The beacon
 
-    async def _beacon_blocks(self, work: SubmittedWork, hinted: int | None) -> list[int]:
-        """The later of announcement and joining, for each pair of them that can be meant.
+    async def _beacons(self, work: SubmittedWork, hinted: int | None) -> tuple[tuple[int, Digest], ...]:
+        """The blocks of the later of announcement and joining, for each pair of them that can be meant.
 
         The newest first, but for the one that the orchestrator names.
         """
@@ -194,69 +177,43 @@ class FactFinder:
         if not announced or not joined:
             missing = "its version was not announced" if not announced else "its node never joined"
             raise UnknownCheckpoint(f"work {work.key} is on the ledger, and {missing} before block {work.block}")
-        possible = {max(one, other) for one in announced for other in joined}
-        return sorted(possible, key=lambda block: (block == hinted, block), reverse=True)[:MOST_BEACONS]
+        pairs = [(one.log, other.log) for one in announced for other in joined]
+        later = [max(pair, key=lambda log: log.block_number) for pair in pairs]
+        possible = {log.block_number: log.block_hash for log in later}
+        ordered = sorted(possible.items(), key=lambda beacon: (beacon[0] == hinted, beacon[0]), reverse=True)
+        return tuple(ordered[:MOST_BEACONS])
 
-    async def _announcements(self, work: SubmittedWork) -> list[int]:
-        """More than one if an attempt was announced again with the same digest."""
+    async def _announcements(self, work: SubmittedWork) -> list[CheckpointAnnounced]:
+        """Of the work's version, before the work; several if an attempt was announced again with the same digest."""
+        mark, name = self._footing.mark(), (work.run, work.version)
         newest = await self._ledger.checkpoints.get(self._pool_id, work.run, work.version)
         if newest is None:
             return []
-        known = self._attempts.get((work.run, work.version))
+        known = self._attempts.get(name)
         if known is None or known.newest != newest.attempt:
             every = await self._ledger.history(CheckpointAnnounced, pool_id=self._pool_id, second=work.run)
-            attempts = [(each.log.block_number, each.digest) for each in every if each.version == work.version]
-            known = _Attempts(newest.attempt, tuple(attempts))
-            self._attempts.put((work.run, work.version), known)
-        return [block for block, digest in known.blocks if digest == work.checkpoint and block <= work.block]
+            known = _Attempts(newest.attempt, [each for each in every if each.version == work.version])
+            if known.events:
+                self._attempts.put(name, known, block=known.events[-1].log.block_number, mark=mark)
+        return [each for each in known.events if each.digest == work.checkpoint and each.log.block_number <= work.block]
 
-    async def _joinings(self, work: SubmittedWork) -> list[int]:
+    async def _joinings(self, work: SubmittedWork) -> list[MemberJoined]:
         """A node joins seldom, so one number tells whether its joinings have to be read again."""
-        count = await self._ledger.pools.joins(self._pool_id, work.node)
+        mark, count = self._footing.mark(), await self._ledger.pools.joins(self._pool_id, work.node)
         known = self._joins.get(work.node)
         if known is None or known.count != count:
             every = await self._ledger.history(MemberJoined, pool_id=self._pool_id, second=work.node)
-            known = _Joins(count, tuple(event.log.block_number for event in every))
-            self._joins.put(work.node, known)
-        return [block for block in known.blocks if block <= work.block]
-
-    # Blocks
-
-    async def _hash(self, block: int) -> Digest:
-        known = self._hashes.get(block)
-        if known is None:
-            try:
-                known = await self._ledger.block_hash(block)
-            except NotFound as error:
-                raise ChainUnavailable(f"the chain's node has no block {block} (yet)") from error
-            self._hashes.put(block, known)
-        return known
+            known = _Joins(count, every)
+            if every:
+                self._joins.put(work.node, known, block=every[-1].log.block_number, mark=mark)
+        return [each for each in known.events if each.log.block_number <= work.block]
 
     async def _time(self, block: int) -> int:
-        known = self._times.get(block)
+        mark, known = self._footing.mark(), self._times.get(block)
         if known is None:
             try:
                 known = await self._ledger.block_time(block)
             except NotFound as error:
                 raise ChainUnavailable(f"the chain's node has no block {block} (yet)") from error
-            self._times.put(block, known)
+            self._times.put(block, known, block=block, mark=mark)
         return known
-
-
-class _Remembered(Generic[K, V]):
-    """The last `MOST_REMEMBERED` answers."""
-
-    def __init__(self) -> None:
-        self._values: OrderedDict[K, V] = OrderedDict()
-
-    def get(self, key: K) -> V | None:
-        return self._values.get(key)
-
-    def put(self, key: K, value: V) -> None:
-        self._values[key] = value
-        self._values.move_to_end(key)
-        if len(self._values) > MOST_REMEMBERED:
-            self._values.popitem(last=False)
-
-    def clear(self) -> None:
-        self._values.clear()

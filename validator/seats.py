@@ -8,6 +8,7 @@ from ledger.client import Ledger
 from ledger.client.pools import Role
 from ledger.events import RoleSet
 from protocol.identifiers import Address
+from validator.footing import Footing, Remembered
 
 
 class Seats:
@@ -17,13 +18,15 @@ class Seats:
         ledger: To read.
         pool_id: The pool.
         role: Which.
+        footing: Tells when the chain was reorganised.
     """
 
-    def __init__(self, ledger: Ledger, *, pool_id: int, role: Role) -> None:
+    def __init__(self, ledger: Ledger, *, pool_id: int, role: Role, footing: Footing) -> None:
         self._ledger = ledger
         self._pool_id = pool_id
         self._role = role
-        self._rotations: Sequence[RoleSet] = ()
+        self._footing = footing
+        self._rotations: Remembered[Role, Sequence[RoleSet]] = Remembered(footing)
 
     async def at(self, block: int, time: int) -> tuple[Address, ...]:
         """Everybody who could act in the role in a block, the last to be appointed first.
@@ -47,14 +50,13 @@ class Seats:
                 found.append(each.previous)
         return tuple(dict.fromkeys(found))
 
-    def forget(self) -> None:
-        """Forgets everything: the chain was reorganised."""
-        self._rotations = ()
-
     async def _all(self) -> Sequence[RoleSet]:
-        seat = await self._ledger.pools.seat(self._pool_id, self._role)
-        last = self._rotations[-1] if self._rotations else None
-        if last is None or (last.key, last.previous_until) != (seat.holder, seat.previous_until):
-            every = await self._ledger.history(RoleSet, pool_id=self._pool_id)
-            self._rotations = [event for event in every if event.role == self._role]
-        return self._rotations
+        mark, seat = self._footing.mark(), await self._ledger.pools.seat(self._pool_id, self._role)
+        known = self._rotations.get(self._role)
+        if known and (known[-1].key, known[-1].previous_until) == (seat.holder, seat.previous_until):
+            return known
+        every = await self._ledger.history(RoleSet, pool_id=self._pool_id)
+        found = [event for event in every if event.role == self._role]
+        if found:
+            self._rotations.put(self._role, found, block=found[-1].log.block_number, mark=mark)
+        return found

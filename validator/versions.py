@@ -35,7 +35,7 @@ class Versions:
         self._orchestrator = orchestrator
         self._own_relays = relays
         self._clock = clock
-        self._known: OrderedDict[tuple[Digest, int, Digest], tuple[CheckpointAnnounced, Address]] = OrderedDict()
+        self._publishers: OrderedDict[tuple[Digest, int], Address] = OrderedDict()
         self._relays: tuple[float, tuple[str, ...]] = (float("-inf"), ())
 
     async def of(self, work: SubmittedWork) -> CheckpointRef:
@@ -56,15 +56,19 @@ class Versions:
         )
 
     async def _announced(self, work: SubmittedWork) -> tuple[CheckpointAnnounced, Address]:
-        """Its announcement, and who was publisher then: a key that was rotated out since signed what it signed."""
-        name = (work.run, work.version, work.checkpoint)
-        if name not in self._known:
-            facts = (await self._chain.connected()).facts
-            announced = await facts.announcement(work)
-            self._known[name] = (announced, await facts.publisher_of(announced))
-            if len(self._known) > MOST_KNOWN:
-                self._known.popitem(last=False)
-        return self._known[name]
+        """Its announcement, and who was publisher then: a key that was rotated out since signed what it signed.
+
+        The announcement is asked for each time, since a reorganisation may take it back. Who the publisher was follows
+        from the block that holds it: for a block of this hash that never changes.
+        """
+        facts = (await self._chain.connected()).facts
+        announced = await facts.announcement(work)
+        place = (announced.log.block_hash, announced.log.index)
+        if place not in self._publishers:
+            self._publishers[place] = await facts.publisher_of(announced)
+            if len(self._publishers) > MOST_KNOWN:
+                self._publishers.popitem(last=False)
+        return announced, self._publishers[place]
 
     async def _known_relays(self) -> tuple[str, ...]:
         if self._own_relays:

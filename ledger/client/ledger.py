@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -36,6 +37,17 @@ from protocol.keys import Key
 from protocol.typed_data import SigningDomain
 
 E = TypeVar("E", bound=LedgerEvent)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The newest block at some moment."""
+
+    number: int
+    hash: Digest
+    parent: Digest
+    """The hash of the block before."""
+    time: datetime
 
 
 class Ledger:
@@ -124,8 +136,17 @@ class Ledger:
 
     async def now(self) -> datetime:
         """The time of the newest block: the only clock that contracts know."""
+        return (await self.newest()).time
+
+    async def newest(self) -> Head:
+        """The newest block."""
         block = await self.web3.eth.get_block("latest")
-        return datetime.fromtimestamp(block["timestamp"], UTC)
+        return Head(
+            number=int(block["number"]),
+            hash=digest(bytes(block["hash"])),
+            parent=digest(bytes(block["parentHash"])),
+            time=datetime.fromtimestamp(block["timestamp"], UTC),
+        )
 
     async def block(self) -> int:
         """The height of the newest block."""

@@ -195,11 +195,11 @@ class PoolWithValidators:
         self.made.append(made)
         return made
 
-    async def submit(self, content: bytes | None = None, *, uploaded: bool = True) -> Digest:
+    async def submit(self, content: bytes | None = None, *, uploaded: bool = True, step: int = 0) -> Digest:
         """Leases a slot, uploads a file, and has the work carried to the ledger; its key."""
         self.submitted += 1
         content = content if content is not None else b"file %d" % self.submitted
-        grant = await self.run.lease(self.node, groups=1)
+        grant = await self.run.lease(self.node, step=step, groups=1)
         signed = signed_work(self.node, grant, content)
         path = self.path_of(signed.sha256)
         path.parent.mkdir(parents=True, exist_ok=True)

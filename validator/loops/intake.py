@@ -121,8 +121,6 @@ class Intake:
             event = self._following.decode(each.log)
             if event is not None:
                 told.append(Told(event, reverted=each.reverted))
-        if any(each.reverted for each in told):
-            (await self._chain.connected()).facts.forget()
         at = await self._lower_bound(ledger, batch)
         terms = await self._chain.terms()
         periods = Periods(judge=terms.judge_period, challenge=terms.challenge_period, dispute=terms.dispute_period)

@@ -19,6 +19,7 @@ from protocol.objects import TransferError
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.runs import RolloutItem
 from tests.ledger.client.conftest import POOL, World
+from tests.orchestrator.runs.test_on_chain import publish
 from tests.validator.conftest import PoolWithValidators, ValidatorUnderTest, concluded
 from tests.validator.service.made import work
 from validator.examination.interface import Examination, IsCopy, NotJudged
@@ -200,7 +201,7 @@ async def test_a_chain_that_is_down_stops_nothing_but_the_clock(
         raise ChainUnavailable("the chain is down")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "now", down)
+        patch.setattr(Ledger, "newest", down)
         for _ in range(12):
             await validator.parts.judging.round()
             await pool.run.pool.clock.turn(timedelta(minutes=1))
@@ -440,6 +441,28 @@ async def test_a_verdict_on_what_a_reorganisation_has_replaced_is_refused_and_wh
     work = await pool.work(replaced)
     assert (work.status, work.units) == (WorkStatus.PROVISIONAL, 6)
     assert await queued(validator) == (0, 0)
+
+
+async def test_nothing_is_judged_by_a_version_that_a_reorganisation_took_back(
+    pool: PoolWithValidators, world: World
+) -> None:
+    validator, ledger = pool.validator(), await pool.ledger()
+    before = await world.controls.snapshot()
+    await publish(pool.run, world, 1)
+    await pool.run.sync.round()
+    key = await pool.submit(step=1)
+    [submitted] = await ledger.history(WorkSubmitted, pool_id=POOL)
+    [named] = await ledger.work.named_in(submitted.log.transaction)
+    assert named.submission.lease.version == 1
+    assert await validator.judge() == 1, "and the version is remembered"
+    await world.controls.revert(before)
+    await world.controls.mine(3)
+    assert await ledger.work.submit_batch([named.submission]) == []
+    await pool.run.pool.clock.turn(timedelta(seconds=6))
+    assert await validator.judge() == 0
+    assert len(validator.examiner.asked) == 1
+    assert (await pool.work(key)).status is WorkStatus.SUBMITTED
+    assert await queued(validator) == (1, 0), "it may be announced again"
 
 
 async def test_outputs_that_were_there_before_are_a_copy_for_the_examiner(pool: PoolWithValidators) -> None:

@@ -1,0 +1,99 @@
+"""How a validator notices that the chain was reorganised, without asking more than it must."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from ledger.client.ledger import Head
+from protocol.errors import NotFound
+from protocol.identifiers import Digest, digest
+from validator.footing import MOST_REMEMBERED, Footing, Remembered
+
+
+def name(branch: str, number: int) -> Digest:
+    """The hash of a block; branches are one up to block 10."""
+    return digest(f"0x{ord(branch) if number > 10 else 0:04x}{number:060x}")
+
+
+class Chain:
+    """Two branches of a chain, of which one is there."""
+
+    def __init__(self) -> None:
+        self.branch, self.height, self.asked = "a", 10, 0
+
+    async def block_hash(self, number: int) -> Digest:
+        self.asked += 1
+        if number > self.height:
+            raise NotFound(f"no block {number}")
+        return name(self.branch, number)
+
+    def at(self, number: int, branch: str = "") -> Head:
+        branch = branch or self.branch
+        self.branch, self.height = branch, number
+        when = datetime.fromtimestamp(number, UTC)
+        return Head(number=number, hash=name(branch, number), parent=name(branch, number - 1), time=when)
+
+
+@pytest.mark.parametrize(
+    ("second", "third", "branches", "asked"),
+    [
+        ((12, "a"), (12, "a"), 0, 0),
+        ((12, "a"), (13, "a"), 0, 0),
+        ((12, "a"), (20, "a"), 0, 1),
+        ((12, "a"), (12, "b"), 1, 1),
+        ((12, "a"), (13, "b"), 1, 1),
+        ((12, "a"), (20, "b"), 1, 1),
+        ((12, "a"), (11, "b"), 1, 1),
+        ((12, "a"), (9, "a"), 1, 1),
+        ((11, "a"), (11, "b"), 1, 1),
+    ],
+)
+async def test_a_block_that_is_gone_is_noticed_and_one_that_follows_costs_no_question(
+    second: tuple[int, str], third: tuple[int, str], branches: int, asked: int
+) -> None:
+    chain = Chain()
+    footing = Footing(chain)
+    await footing.look(chain.at(second[0] - 1))
+    await footing.look(chain.at(*second))
+    assert (footing.mark().branch, chain.asked) == (0, 0)
+    await footing.look(chain.at(*third))
+    assert (footing.mark().branch, footing.mark().newest, chain.asked) == (branches, third[0], asked)
+
+
+async def test_an_answer_that_others_overtook_is_no_reorganisation() -> None:
+    chain = Chain()
+    footing = Footing(chain)
+    early = chain.at(11)
+    await footing.look(chain.at(13))
+    await footing.look(early)
+    assert (footing.mark().branch, footing.mark().newest) == (0, 13)
+
+
+async def test_an_answer_is_remembered_while_it_holds_and_only_if_its_end_would_be_noticed() -> None:
+    chain = Chain()
+    footing = Footing(chain)
+    kept: Remembered[str, int] = Remembered(footing)
+    kept.put("before any look", 1, block=1, mark=footing.mark())
+    await footing.look(chain.at(12))
+    kept.put("old", 2, block=12, mark=footing.mark())
+    kept.put("newer than the look", 3, block=13, mark=footing.mark())
+    assert [kept.get(key) for key in ("before any look", "old", "newer than the look")] == [None, 2, None]
+    slow = footing.mark()  # and then something is read for a long time
+    await footing.look(chain.at(13, "b"))
+    assert kept.get("old") is None
+    kept.put("read on the other branch", 4, block=5, mark=slow)
+    assert kept.get("read on the other branch") is None
+    kept.put("new", 5, block=13, mark=footing.mark())
+    assert kept.get("new") == 5
+
+
+async def test_memory_is_bounded() -> None:
+    chain = Chain()
+    footing = Footing(chain)
+    await footing.look(chain.at(12))
+    kept: Remembered[int, int] = Remembered(footing)
+    for key in range(MOST_REMEMBERED + 1):
+        kept.put(key, key, block=1, mark=footing.mark())
+    assert (kept.get(0), kept.get(1), kept.get(MOST_REMEMBERED)) == (None, 1, MOST_REMEMBERED)
