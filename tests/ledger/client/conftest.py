@@ -148,10 +148,15 @@ class Founded:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def founded(embedded_process: ChainProcess) -> Founded:
     """Deploys once: it takes seconds, and every test works on a snapshot of it."""
-    url, chain_id = embedded_process.url, embedded_process.chain_id
+    return await found(embedded_process)
+
+
+async def found(process: ChainProcess) -> Founded:
+    """Deploys the contracts, and makes the pool with everybody in it."""
+    url, chain_id = process.url, process.chain_id
     keys = {name: Key.generate() for name in (*ROLES, "node", "node-2")}
     web3 = await connect(url, expected_chain_id=chain_id)
-    bank = Key.from_hex(embedded_process.accounts[0].key)
+    bank = Key.from_hex(process.accounts[0].key)
     async with Sender(web3, bank.account(), chain_id=chain_id, policy=QUICK) as sender:
         calls = [Call(to=key.address, value=UNIT) for key in keys.values()]
         await asyncio.gather(*[sender.send(call, deadline=timedelta(seconds=30)) for call in calls])

@@ -83,9 +83,9 @@ def half_right(step: int, index: int, group: int) -> list[float | None]:
     return [1.0, 0.0, 1.0, 0.0]
 
 
-def base_folder(folder: Path) -> Path:
-    """A version of 20,000 random weights."""
-    tiny_folder(folder, kind="llama", hidden_size=32, intermediate_size=64, num_hidden_layers=1)
+def base_folder(folder: Path, *, width: int = 32, layers: int = 1) -> Path:
+    """A version of random weights; 20,000 of them unless more are wanted."""
+    tiny_folder(folder, kind="llama", hidden_size=width, intermediate_size=2 * width, num_hidden_layers=layers)
     write_recipe(folder, RECIPE)
     return folder
 
@@ -115,6 +115,8 @@ class TrainedPool:
     node: Key
     folder: Path
     rewards: Rewards = half_right
+    most_groups: int = 2
+    """That the node leases at a time."""
     spoil: Callable[[int, int, bytes], bytes] = field(default=lambda step, index, content: content)
     """Changes a file's bytes before they are hashed and submitted."""
     worker: asyncio.Task[None] | None = None
@@ -224,7 +226,7 @@ class TrainedPool:
         if answer.need:
             await self.run.pool.clock.turn(timedelta(milliseconds=400))  # or the node would ask too often
             leased = await self.run.ask(
-                self.node, step=answer.step, groups=min(2, answer.need), request=os.urandom(16).hex()
+                self.node, step=answer.step, groups=min(self.most_groups, answer.need), request=os.urandom(16).hex()
             )
             if leased.status_code == 200:
                 await self.work(SlotGrant.model_validate_json(leased.content))

@@ -1,0 +1,284 @@
+"""A run that is killed ten times, against one that never is; `python -m benchmarks.survival`.
+
+Real trainer processes over a real chain, Redis, orchestrator and store. The node's files follow from a slot's name, and
+the run is on-policy with one file for each step, so both runs are given the same rollouts. One is left alone. The other
+is killed by `kill -9` at moments that a seed draws, while it starts and while it works; the same command goes on.
+
+For each kill: how long that process had lived, what it was at, how many steps had to be learned again, and how long the
+next process took until it waited for rollouts again (starting Python and torch included). In the end both runs must
+have the same weights and the same version digests, to the bit. `--kills 10 --steps 30 --seed 1` are the defaults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import redis as sync_redis
+import structlog
+import torch
+import uvicorn
+from rich.console import Console
+from rich.table import Table
+from safetensors import safe_open
+
+from benchmarks.pool_under_load import redis_server
+from ledger.chain import ChainControls, ChainKind, start_chain
+from tests.ledger.client.conftest import Founded, World, found
+from tests.orchestrator.runs.test_on_chain import join_by_relay, orchestrating
+from tests.trainer.run.world import TrainedPool, base_folder
+from trainer.run.journal import Recorded
+from trainer.run.state import STATE_FILE
+
+GROUPS = 6
+WIDTH, LAYERS = 256, 4
+"""Some two million weights, so that learning, writing and saving take a share of a step in which they can be hit."""
+KILLED_WHILE_STARTING = 0.2
+STEPS_OF_A_LIFE = 3.0
+"""A kill comes at most so many steps after a process began to wait for rollouts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """What a run came to."""
+
+    recorded: Recorded
+    tensors: dict[str, torch.Tensor]
+    step: float
+    """Seconds of a step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """One trainer process, from its start to its end."""
+
+    seconds: float
+    starting: float | None
+    """Until it waited for rollouts; None if it did not live to."""
+    killed: bool
+
+
+class Trainer:
+    """A trainer in a process of its own, which can be killed and started again.
+
+    Args:
+        pool: What it trains on.
+        url: Of the orchestrator.
+        steps: In all.
+    """
+
+    def __init__(self, pool: TrainedPool, *, url: str, steps: int) -> None:
+        self._pool = pool
+        self._told = pool.folder / "settings.json"
+        settings = pool.settings(
+            orchestrator=url, steps=steps, groups_per_step=GROUPS, asynchrony="on-policy", linger_s=60, keep_versions=99
+        )
+        self._told.write_text(json.dumps(settings.model_dump(mode="json") | {"chain_url": pool.world.url}))
+
+    async def live(self, kill_after: float | None = None, *, starting: bool = False) -> Life:
+        """Starts it, and waits for its end, or kills it so many seconds after it began (to wait for rollouts)."""
+        begun, since = len(self._pool.progress("started")), time.perf_counter()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tests.trainer.run.process", str(self._told), str(await self._ahead())),
+            env={
+                **os.environ,
+                "MUSTER_PUBLISHER_KEY": self._pool.world.keys["publisher"].reveal().hex(),
+                "OMP_NUM_THREADS": "1",
+            },
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        ready: float | None = None
+        while process.returncode is None:
+            now = time.perf_counter()
+            if ready is None and len(self._pool.progress("started")) > begun:
+                ready = now
+            due = since if starting else ready
+            if kill_after is not None and due is not None and now - due >= kill_after:
+                process.send_signal(signal.SIGKILL)
+                break
+            await asyncio.sleep(0.01)
+        code = await process.wait()
+        if code not in {0, -signal.SIGKILL}:
+            raise SystemExit(f"the trainer ended with {code}")
+        took = None if ready is None else ready - since
+        return Life(seconds=time.perf_counter() - since, starting=took, killed=code != 0)
+
+    async def _ahead(self) -> float:
+        """How far the chain's time, which is the orchestrator's, is ahead of this machine's."""
+        return (self._pool.run.pool.clock.now() - datetime.now(UTC)).total_seconds()
+
+
+@asynccontextmanager
+async def pool_of(
+    founded: Founded, chain: str, controls: ChainControls, redis_url: str, home: Path
+) -> AsyncIterator[tuple[TrainedPool, str]]:
+    """A pool that works by itself, and the URL of its orchestrator; what it does to the chain is undone."""
+    with sync_redis.from_url(redis_url) as client:
+        client.flushall()
+    snapshot = await controls.snapshot()
+    listener = uvicorn.Config("", port=0, log_config=None).bind_socket()
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    (home / "orchestrator").mkdir(parents=True)
+    async with AsyncExitStack() as stack:
+        world = World(chain, controls, founded.deployment, founded.keys, stack)
+        run = await stack.enter_async_context(orchestrating(world, redis_url, home / "orchestrator", public_url=url))
+        server = uvicorn.Server(uvicorn.Config(run.pool.app, log_config=None, access_log=False))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        await run.sync.round()
+        pool = TrainedPool(run, world, await join_by_relay(run, world), home, most_groups=64)
+        base_folder(home / "base", width=WIDTH, layers=LAYERS)
+        async with pool.working():
+            yield pool, url
+        server.should_exit = True
+        await serving
+    await controls.revert(snapshot)
+
+
+def was_at(pool: TrainedPool, life: Life) -> tuple[str, int]:
+    """What a process that was killed was at, by what lies on the disk; and how many steps have to be learned again."""
+    state, recorded = pool.folder / "state", pool.recorded()
+    saved = step_saved(state / STATE_FILE)
+    last = max(recorded.batches, default=-1)
+    again = max(0, last + 1 - saved)
+    if life.starting is None:
+        return "starting", again
+    if not again:
+        return f"gathering step {last + 1}", again
+    folder = pool.folder / "policies" / str(last + 1)
+    if last + 1 in recorded.written:
+        return f"saving the state of step {last}", again
+    if folder.exists() or folder.with_name(f".{last + 1}.part").exists():
+        return f"writing version {last + 1}", again
+    return f"learning step {last}", again
+
+
+def step_saved(path: Path) -> int:
+    """The step of a state on the disk; 0 if there is none."""
+    if not path.exists():
+        return 0
+    with safe_open(path, framework="pt") as file:
+        return int(json.loads(file.metadata()["muster"])["step"])
+
+
+def ended(pool: TrainedPool) -> Ended:
+    """What a run came to."""
+    with safe_open(pool.folder / "state" / STATE_FILE, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
+    times = [line["seconds"]["total"] for line in pool.progress("step")]
+    return Ended(recorded=pool.recorded(), tensors=tensors, step=sum(times) / len(times))
+
+
+async def measure(*, kills: int, steps: int, seed: int, home: Path) -> bool:
+    """Both runs; whether they came to the same."""
+    table = Table(title=f"{kills} times kill -9, seed {seed}, {steps} steps")
+    for column in ("kill", "lived", "was at", "steps to learn again", "waits for rollouts again after"):
+        table.add_column(column, justify="left" if column == "was at" else "right")
+    with redis_server() as redis_url:
+        async with start_chain(ChainKind.EMBEDDED, accounts=20) as chain, ChainControls(chain.url) as controls:
+            founded = await found(chain)
+            async with pool_of(founded, chain.url, controls, redis_url, home / "alone") as (pool, url):
+                whole = await Trainer(pool, url=url, steps=steps).live()
+                alone = ended(pool)
+            start = whole.starting or 10.0
+            tell(f"never killed: {whole.seconds:.0f} s, of them {start:.1f} starting; {alone.step:.2f} s a step")
+            async with pool_of(founded, chain.url, controls, redis_url, home / "killed") as (pool, url):
+                plan = plan_of(kills, seed=seed, start=start, step=alone.step)
+                rows = await kill_again(Trainer(pool, url=url, steps=steps), pool, plan)
+                killed = ended(pool)
+    for row in rows:
+        table.add_row(*row)
+    Console(width=110).print(table)
+    return same(alone, killed)
+
+
+def plan_of(kills: int, *, seed: int, start: float, step: float) -> list[tuple[bool, float]]:
+    """For each kill, whether it comes while the process starts, and seconds after it began to start, or to wait.
+
+    Args:
+        kills: How many.
+        seed: Draws them.
+        start: Seconds of a start.
+        step: Seconds of a step.
+    """
+    moments, plan = random.Random(seed), list[tuple[bool, float]]()
+    for _ in range(kills):
+        starting = moments.random() < KILLED_WHILE_STARTING
+        plan.append((starting, moments.uniform(0, start if starting else STEPS_OF_A_LIFE * step)))
+    return plan
+
+
+async def kill_again(trainer: Trainer, pool: TrainedPool, plan: Sequence[tuple[bool, float]]) -> list[tuple[str, ...]]:
+    """Kills it as planned, and then lets it end; a row for each kill."""
+    rows = list[tuple[str, ...]]()
+    for number, (starting, after) in enumerate(plan, start=1):
+        life = await trainer.live(after, starting=starting)
+        if rows:
+            rows[-1] = (*rows[-1], "killed before" if life.starting is None else f"{life.starting:.1f} s")
+        if not life.killed:
+            tell(f"the run was done before kill {number}")
+            return rows
+        doing, again = was_at(pool, life)
+        rows.append((str(number), f"{life.seconds:.2f} s", doing, str(again)))
+        tell(f"kill {number} after {life.seconds:.2f} s: {doing}, {again} to learn again")
+    life = await trainer.live()
+    rows[-1] = (*rows[-1], f"{life.starting or 0:.1f} s")
+    return rows
+
+
+def same(alone: Ended, killed: Ended) -> bool:
+    """Says whether two runs came to the same, and what differs."""
+    batches = [
+        {step: (batch.files, batch.groups, batch.parts) for step, batch in each.recorded.batches.items()}
+        for each in (alone, killed)
+    ]
+    equal = {
+        "batches": batches[0] == batches[1],
+        "version digests": alone.recorded.written == killed.recorded.written,
+        "names in the state": alone.tensors.keys() == killed.tensors.keys(),
+    }
+    others = [name for name in alone.tensors if not torch.equal(alone.tensors[name], killed.tensors[name])]
+    equal["weights, averages and random numbers, to the bit"] = not others
+    for what, so in equal.items():
+        print(f"the same {what}: {'yes' if so else 'NO'}")
+    if others:
+        print(f"  others: {', '.join(others[:8])}")
+    numbers = sum(each.numel() for each in alone.tensors.values())
+    print(f"{len(alone.recorded.batches)} steps, {numbers:,} numbers of state")
+    return all(equal.values())
+
+
+def tell(words: str) -> None:
+    """Says how far it is."""
+    print(words, file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs both and prints the table; exits with 1 if they differ."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(arguments)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    with tempfile.TemporaryDirectory(prefix="muster-survival-") as home:
+        good = asyncio.run(measure(kills=options.kills, steps=options.steps, seed=options.seed, home=Path(home)))
+    raise SystemExit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()
