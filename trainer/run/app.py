@@ -185,6 +185,7 @@ def device_of(name: str | None) -> torch.device:
 
 def _student(base: Base, learning: LearningSettings, settings: TrainerSettings) -> Student:
     device = device_of(settings.device)
+    torch.manual_seed(settings.seed)  # else a run that is killed before its first state draws others than it would have
     if device.type == "cpu":
         torch.set_num_threads(1)  # more are slower on models that fit a CPU, and not the same to the bit
     return ModelStudent(base, learning, device=device, dtype=settings.dtype)

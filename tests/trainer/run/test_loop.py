@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import torch
+from safetensors import safe_open
+
 from protocol.checkpoints import folder_files, version_digest
 from protocol.identifiers import run_id
 from tests.ledger.client.conftest import POOL
@@ -28,3 +31,10 @@ async def test_accepted_rollouts_become_versions_that_the_ledger_and_the_orchest
         (2, 3, 2),
     ]
     assert all(line["reward"] == 0.5 for line in steps)
+
+
+async def test_random_numbers_follow_from_the_runs_seed_before_the_first_state_is_there(pool: TrainedPool) -> None:
+    async with pool.working():
+        await pool.train(steps=1, seed=7)
+    with safe_open(pool.folder / "state" / "state.safetensors", framework="pt") as file:
+        assert torch.equal(file.get_tensor("rng"), torch.Generator().manual_seed(7).get_state())
