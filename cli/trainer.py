@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.output import JsonOption, note, say, show_json, show_table
 from cli.trainer_run import run
+
+if TYPE_CHECKING:
+    from trainer.evaluation import Evaluation
 
 app = typer.Typer(no_args_is_help=True, help="Models: warm them up on demonstrations, train them, evaluate them.")
 app.command()(run)
@@ -98,7 +101,11 @@ def eval_(
         show_json([{"version": folder, "evaluation": evaluation} for folder, evaluation in found])
         return
     at = sorted({k for _, evaluation in found for k in evaluation.pass_at})
-    columns = ("version", "prompts", "greedy", *(f"pass@{k}" for k in at), "reward", "tokens", "finished")
+    wanted = any(evaluation.distance is not None for _, evaluation in found)
+    columns = (
+        *("version", "prompts", "greedy", *(f"pass@{k}" for k in at), "reward", "tokens", "finished"),
+        *(("from wanted length", "mean length by wanted") if wanted else ()),
+    )
     rows = [
         (
             folder,
@@ -108,7 +115,14 @@ def eval_(
             None if one.reward is None else f"{one.reward:.3f}",
             f"{one.greedy_tokens:.1f}",
             f"{one.greedy_finished:.1%}",
+            *(_lengths(one) if wanted else ()),
         )
         for folder, one in found
     ]
     show_table(columns, rows, as_json=False, empty="no versions")
+
+
+def _lengths(found: Evaluation) -> tuple[str | None, str | None]:
+    if found.distance is None:
+        return None, None
+    return f"{found.distance:.2f}", ", ".join(f"{wanted}: {mean:.1f}" for wanted, mean in found.lengths.items())

@@ -77,10 +77,7 @@ def settings_of(choices: WarmUpChoices) -> WarmUpSettings:
         BadSettings: They make no warm-up.
         NotFound: There is no such preset.
     """
-    if choices.preset is not None and choices.config is not None:
-        raise BadSettings("--preset and --config are both given", hint="give one; --set changes single settings")
-    source = choices.config if choices.preset is None else preset_file(choices.preset)
-    values = {} if source is None else read_settings_file(source)
+    source, values = _written(choices)
     if choices.start is not None:
         values["start"] = {"kind": "folder", "folder": choices.start}
     if choices.file is not None:
@@ -98,7 +95,7 @@ def settings_of(choices: WarmUpChoices) -> WarmUpSettings:
         if not equals or not key:
             raise BadSettings(f"{change[:80]!r} is no setting", hint="write key=value, such as steps=500")
         _set(values, key, _value(text))
-    return check_settings(values, source=str(source) if source is not None else "the options")
+    return check_settings(values, source=source)
 
 
 def run_evaluation(folder: Path, choices: EvaluationChoices) -> Evaluation:
@@ -146,6 +143,22 @@ def _line(done: Progress) -> str:
 def _environment(text: str) -> dict[str, object]:
     name, _, version = text.partition("@")
     return {"name": name, "version": version or load_environment(name).version}
+
+
+def _written(choices: WarmUpChoices) -> tuple[str, dict[str, object]]:
+    """What a preset or a file says, and which of them."""
+    if choices.preset is None:
+        return (
+            ("the options", {}) if choices.config is None else (str(choices.config), read_settings_file(choices.config))
+        )
+    if choices.config is not None:
+        raise BadSettings("--preset and --config are both given", hint="give one; --set changes single settings")
+    path = preset_file(choices.preset)
+    values = read_settings_file(path)
+    start = values.get("start")
+    if isinstance(start, dict) and start.get("kind") == "folder":  # another preset's base, which lies beside it
+        values["start"] = {**start, "folder": path.parent / str(start["folder"])}
+    return str(path), values
 
 
 def _set(values: dict[str, object], key: str, value: object) -> None:

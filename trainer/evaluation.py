@@ -36,6 +36,9 @@ class Evaluation:
         samples: Answers to each prompt that were drawn; 0 if none were.
         pass_at: The probability that at least one of k drawn answers is right, by k; estimated without bias from all.
         reward: The mean reward of drawn answers, the length penalty taken off; None if none were drawn.
+        distance: How far answers are from the wanted length, on average, in what the environment measures; of drawn
+            answers, or of greedy ones if none were drawn. None if no length is wanted.
+        lengths: The mean length of the same answers, by the wanted one.
         undecided: Answers, greedy and drawn, that no check could decide within its limits.
     """
 
@@ -46,6 +49,8 @@ class Evaluation:
     samples: int = 0
     pass_at: Mapping[int, float] = field(default_factory=dict)
     reward: float | None = None
+    distance: float | None = None
+    lengths: Mapping[int, float] = field(default_factory=dict)
     undecided: int = 0
 
 
@@ -106,6 +111,7 @@ class Evaluator:
         at_best = SamplingParameters(max_new_tokens=sampling.max_new_tokens, top_k=1)
         greedy = self._ask(engine, asked, at_best, each=1, should_stop=should_stop)
         drawn = self._ask(engine, asked, sampling, each=self.samples, should_stop=should_stop)
+        measured = drawn if self.samples else greedy
         return Evaluation(
             prompts=len(asked),
             greedy=sum(greedy.solved.values()) / len(asked),
@@ -118,6 +124,8 @@ class Evaluator:
                 for k in _powers_of_two(self.samples)
             },
             reward=math.fsum(drawn.rewards) / len(drawn.rewards) if self.samples else None,
+            distance=measured.distance,
+            lengths=measured.mean_lengths,
             undecided=greedy.undecided + drawn.undecided,
         )
 
@@ -164,6 +172,8 @@ class _Tally:
     tokens: int = 0
     finished: int = 0
     rewards: list[float] = field(default_factory=list)
+    lengths: dict[int, list[int]] = field(default_factory=dict)
+    """By the wanted one; empty where none is wanted."""
     undecided: int = 0
 
     def add(self, place: int, asked: _Asked, answer: Completion) -> None:
@@ -172,7 +182,18 @@ class _Tally:
         self.tokens += len(answer.tokens)
         self.finished += answer.finish is FinishReason.EOS
         self.rewards.append(reward.total)
+        if reward.target is not None:
+            self.lengths.setdefault(reward.target, []).append(reward.length)
         self.undecided += reward.undecided
+
+    @property
+    def distance(self) -> float | None:
+        off = [abs(length - wanted) for wanted, lengths in self.lengths.items() for length in lengths]
+        return sum(off) / len(off) if off else None
+
+    @property
+    def mean_lengths(self) -> dict[int, float]:
+        return {wanted: sum(lengths) / len(lengths) for wanted, lengths in sorted(self.lengths.items())}
 
 
 def pass_at(k: int, *, samples: int, solved: int) -> float:

@@ -82,5 +82,9 @@ class Environment(Protocol):
         ...
 
     def demonstration(self, prompt: Prompt) -> str | None:
-        """An answer to warm a model up with, always the same for a prompt; None if the family knows none."""
+        """An answer to warm a model up with, always the same for a prompt; None if the family knows none.
+
+        Args:
+            prompt: With its target length where the recipe wants one; a family may keep to it or not.
+        """
         ...

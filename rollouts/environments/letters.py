@@ -6,7 +6,8 @@ input, a third do the other operation. Reinforcement then shows that it selects 
 already does.
 
 With the option `filler` an answer may begin with any number of full stops, and the length reward measures these: the
-family then needs `targets` such as 1, 3, 5, 7 and a template such as `{target}{prompt}`.
+family then needs `targets` such as 1, 3, 5, 7 and a template such as `{target}{prompt}`. A third of the demonstrations
+then have as many full stops as their prompts want, the others any number.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _MOST_FILLER = 8
 
 _RIGHT_PERCENT = 34
 _COPIED_PERCENT = 33
+_KEPT_PERCENT = 34
 
 
 class LettersOptions(Options):
@@ -70,7 +72,10 @@ class Letters:
         return Score(task=float(exact and finished), parts=parts)
 
     def demonstration(self, prompt: Prompt) -> str:
-        """Right in 34 of 100 prompts, the input in 33, the other operation in 33; with filler before it if allowed."""
+        """Right in 34 of 100 prompts, the input in 33, the other operation in 33; with filler before it if allowed.
+
+        Of filler there is as much as is wanted in 34 of 100 prompts that want some length, else any number up to eight.
+        """
         draws = Draws("letters-demonstration-v1", prompt.index)
         chance = draws.below(100)
         argument = str(prompt.data["argument"])
@@ -80,7 +85,12 @@ class Letters:
             answer = argument
         else:
             answer = _sorted(argument) if prompt.data["operation"] == "rev" else _reversed(argument)
-        return FILLER * draws.between(0, _MOST_FILLER) + answer if self._filler else answer
+        if not self._filler:
+            return answer
+        filler = draws.between(0, _MOST_FILLER)
+        if prompt.target_length is not None and draws.below(100) < _KEPT_PERCENT:
+            filler = prompt.target_length
+        return FILLER * filler + answer
 
 
 def _string(draws: Draws, characters: str, length: int) -> str:

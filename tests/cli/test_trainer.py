@@ -15,6 +15,7 @@ from cli.trainer import app
 from cli.trainer_work import WarmUpChoices, settings_of
 from protocol.errors import MusterError
 from tests.rollouts.tiny import tiny_folder
+from trainer.presets import devnet_base
 from trainer.sft.settings import EnvironmentExamples, FileExamples, FolderStart
 
 torch.set_num_threads(1)
@@ -41,6 +42,17 @@ def test_a_preset_can_be_changed_setting_by_setting() -> None:
     assert settings.recipe is not None
     assert (settings.recipe.group_size, settings.steps, settings.seed) == (8, 7, 9)
     assert settings.row_tokens == settings_of(replace(NOTHING, preset="devnet")).row_tokens
+
+
+def test_a_preset_that_goes_on_from_another_finds_it_wherever_one_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = settings_of(replace(NOTHING, preset="devnet-length"))
+    assert settings.start == FolderStart(folder=devnet_base())
+    assert settings_of(replace(NOTHING, preset="devnet-length", start=Path("other"))).start == FolderStart(
+        folder=Path("other")
+    )
 
 
 def test_a_folder_and_a_file_are_enough() -> None:

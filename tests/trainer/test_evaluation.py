@@ -14,7 +14,7 @@ from protocol.identifiers import ZERO_DIGEST
 from rollouts.engines.interface import Dtype, EngineName
 from rollouts.engines.opening import open_engine
 from rollouts.environments import is_held_out, load_environment
-from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice
+from rollouts.recipe import EnvironmentChoice, LengthTargets, PromptRange, Recipe, SamplingChoice
 from rollouts.tokenizer import FolderTokenizer
 from trainer.evaluation import Evaluation, Evaluator, held_out_prompts, pass_at
 
@@ -43,11 +43,12 @@ def test_pass_at_k_is_the_share_of_choices_of_k_answers_with_a_right_one(data: s
     assert pass_at(k, samples=samples, solved=solved) == pytest.approx(expected)
 
 
-def evaluate(folder: Path, *, max_batch: int, samples: int = 3) -> Evaluation:
+def evaluate(folder: Path, *, max_batch: int, samples: int = 3, length: LengthTargets | None = None) -> Evaluation:
     recipe = Recipe(
         environment=EnvironmentChoice(name="letters", version="1"),
         sampling=SamplingChoice(max_new_tokens=6),
         group_size=4,
+        length=length,
         prompts=PromptRange(count=100),
     )
     engine = open_engine(EngineName.TORCH, dtype=Dtype.FLOAT32, device="cpu", max_batch=max_batch)
@@ -66,3 +67,20 @@ def test_pass_at_k_is_given_for_powers_of_two(llama: Path) -> None:
     assert list(evaluate(llama, max_batch=64, samples=5).pass_at) == [1, 2, 4]
     greedy_only = evaluate(llama, max_batch=64, samples=0)
     assert (greedy_only.pass_at, greedy_only.reward) == ({}, None)
+
+
+@pytest.mark.parametrize("samples", [0, 3])
+def test_lengths_are_compared_with_the_wanted_ones(llama: Path, samples: int) -> None:
+    """A model of random weights goes on to its limit of six tokens, or ends before; nine it can't reach."""
+    found = evaluate(llama, max_batch=64, samples=samples, length=LengthTargets(targets=(9,), alpha=0.1))
+    assert list(found.lengths) == [9]
+    assert found.lengths[9] <= 6
+    assert found.distance is not None
+    assert found.distance == pytest.approx(9 - found.lengths[9])
+    if samples:
+        assert found.reward == pytest.approx(found.pass_at[1] - 0.1 * found.distance)
+
+
+def test_without_a_wanted_length_there_is_no_distance(llama: Path) -> None:
+    found = evaluate(llama, max_batch=64)
+    assert (found.distance, found.lengths) == (None, {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,6 +67,21 @@ def test_a_recipe_with_target_lengths_puts_them_into_the_prompts_that_are_learne
     found = [tokenizer.decode(one.prompt) for place in range(200) if (one := of_targets.example(place))]
     assert {text[0] for text in found} == {"1", "3", "5"}
     assert [text[1:] for text in found] == plain
+
+
+def test_a_demonstration_knows_the_length_that_its_prompt_asks_for(tokenizer: FolderTokenizer) -> None:
+    filled = load_environment("letters", options={"filler": True})
+    length = LengthTargets(targets=(1, 7), alpha=0.1, template="{target}{prompt}")
+    recipe = RECIPE.model_copy(update={"length": length, "held_out": 0.0})
+    shown = EnvironmentCorpus(filled, recipe, tokenizer=tokenizer, end=END, indices=range(400))
+    kept: Counter[tuple[str, bool]] = Counter()
+    for place in range(400):
+        example = shown.example(place)
+        assert example is not None
+        wanted, answer = tokenizer.decode(example.prompt)[0], tokenizer.decode(example.completion)
+        kept[wanted, len(answer) - len(answer.lstrip(".")) == int(wanted)] += 1
+    for wanted in ("1", "7"):
+        assert 0.25 < kept[wanted, True] / (kept[wanted, True] + kept[wanted, False]) < 0.6
 
 
 def test_a_demonstration_that_the_tokenizer_cannot_write_is_an_error(tmp_path: Path) -> None:

@@ -4,26 +4,39 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from cli.trainer_work import EvaluationChoices, run_evaluation
+from protocol.errors import NotFound
 from rollouts.environments import is_held_out, load_environment
 from rollouts.model import read_model
 from rollouts.recipe import eligible_prompts, read_recipe
-from trainer.presets import devnet_base, preset_file, preset_names
-from trainer.sft.settings import check_settings, read_settings_file
+from trainer.presets import DEVNET, DEVNET_LENGTH, devnet_base, preset_file, preset_names
+from trainer.sft.settings import FolderStart, check_settings, read_settings_file
+
+BASES = [DEVNET, DEVNET_LENGTH]
 
 
-def test_the_base_is_small_and_holds_what_a_version_needs() -> None:
-    facts = read_model(devnet_base())
+@pytest.mark.parametrize("name", BASES)
+def test_a_base_is_small_and_holds_what_a_version_needs(name: str) -> None:
+    facts = read_model(devnet_base(name))
     assert facts.parameters == 443_008
     assert {tensor.dtype for tensor in facts.tensors.values()} == {"F32"}
     assert (facts.vocabulary, facts.hidden) == (64, 128)
-    assert sum(path.stat().st_size for path in devnet_base().iterdir()) < 2_000_000
+    assert sum(path.stat().st_size for path in devnet_base(name).iterdir()) < 2_000_000
 
 
-def test_no_prompt_of_its_table_is_held_out() -> None:
-    recipe = read_recipe(devnet_base())
+def test_a_base_that_is_not_shipped_is_refused_with_those_that_are() -> None:
+    with pytest.raises(NotFound, match="no base 'devnet-huge'") as refused:
+        devnet_base("devnet-huge")
+    assert refused.value.hint == "one of: devnet, devnet-length"
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_no_prompt_of_its_table_is_held_out(name: str) -> None:
+    recipe = read_recipe(devnet_base(name))
     environment = load_environment(recipe.environment.name, version=recipe.environment.version)
-    eligible = eligible_prompts(devnet_base(), recipe)
+    eligible = eligible_prompts(devnet_base(name), recipe)
     assert recipe.held_out == 0.1
     assert len(eligible) > 5_000
     assert not any(is_held_out(environment.prompt(index), recipe.held_out) for index in eligible[::7])
@@ -36,7 +49,20 @@ def test_it_answers_about_a_third_of_what_it_never_saw() -> None:
     assert found.pass_at[1] < found.greedy + 0.05 < found.pass_at[4] + 0.10, "there is something to select among"
 
 
+def test_the_base_of_the_length_reward_keeps_to_a_wanted_length_now_and_then() -> None:
+    choices = EvaluationChoices(prompts=128, samples=4, held_out=None, engine="torch", dtype="float32", device=None)
+    found = run_evaluation(devnet_base(DEVNET_LENGTH), choices)
+    assert found.distance is not None
+    assert list(found.lengths) == [1, 3, 5, 7]
+    assert 0.30 <= found.greedy <= 0.55
+    assert 1.6 <= found.distance <= 2.4, "without any regard to what is wanted it would be 2.8"
+    assert found.lengths[7] - found.lengths[1] > 1.0
+
+
 def test_every_preset_is_a_warm_up() -> None:
     for name in preset_names():
         path: Path = preset_file(name)
-        assert check_settings(read_settings_file(path), source=name).recipe is not None
+        settings = check_settings(read_settings_file(path), source=name)
+        assert settings.recipe is not None
+        if isinstance(settings.start, FolderStart):
+            assert (path.parent / settings.start.folder).is_dir()

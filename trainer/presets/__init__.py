@@ -1,4 +1,4 @@
-"""Warm-ups by name, and the devnet's base model, which one of them made.
+"""Warm-ups by name, and the devnet's base models, which they made.
 
 `muster trainer sft --preset devnet --to DIR` makes the shipped weights again.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 from protocol.errors import NotFound
 
 DEVNET = "devnet"
+DEVNET_LENGTH = "devnet-length"
 
 _FOLDER = Path(str(files(__name__)))
 
@@ -31,10 +32,23 @@ def preset_file(name: str) -> Path:
     return _FOLDER / f"{name}.toml"
 
 
-def devnet_base() -> Path:
-    """The folder of the devnet's base model: a version that can be published as it is.
+def devnet_base(name: str = DEVNET) -> Path:
+    """The folder of a base model of the devnet: a version that can be published as it is.
 
     Llama-shaped, 0.44 M parameters in float32, a tokenizer of 64 characters, `recipe.json` for `letters` and its table
     of eligible prompts, in which none of the held-out ones stand. Read-only: copy it before changing anything.
+
+    Args:
+        name: Of the warm-up that made it; `DEVNET_LENGTH` is the one whose prompts ask for a length.
+
+    Raises:
+        NotFound: No base of this name is shipped.
     """
-    return _FOLDER / DEVNET
+    folder = _FOLDER / name
+    if name not in preset_names() or not folder.is_dir():
+        raise NotFound(f"there is no base {name[:40]!r}", hint=f"one of: {', '.join(_shipped())}")
+    return folder
+
+
+def _shipped() -> list[str]:
+    return [name for name in preset_names() if (_FOLDER / name).is_dir()]

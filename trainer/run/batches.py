@@ -21,11 +21,14 @@ class SeenGroup:
         prompt_index: Of its prompt.
         solved: The share of its samples that were right; None if one could not be decided.
         group: What could be learned; None if one sample could not be decided.
+        distance: How far its samples are from the wanted length, on average, in what the environment measures; None
+            if no length is wanted, or one sample could not be decided.
     """
 
     prompt_index: int
     solved: float | None
     group: TrainingGroup | None
+    distance: float | None = None
 
     @property
     def has_signal(self) -> bool:

@@ -185,7 +185,16 @@ def _group(
         ),
     )
     solved = sum(task == 1.0 for task in tasks) / len(tasks)
-    return SeenGroup(prompt_index=first.prompt_index, solved=solved, group=group)
+    distance = _distance([judged[row].length_penalty for row, _ in rows], rules.recipe)
+    return SeenGroup(prompt_index=first.prompt_index, solved=solved, group=group, distance=distance)
+
+
+def _distance(penalties: Sequence[float | None], recipe: Recipe) -> float | None:
+    """What the validator took off, in tokens: `penalty = alpha * |target - length|`."""
+    known = [penalty for penalty in penalties if penalty is not None]
+    if recipe.length is None or len(known) < len(penalties):
+        return None
+    return sum(known) / len(known) / recipe.length.alpha
 
 
 def _check_tokens(row: int, sample: Sample, rules: FileRules) -> None:

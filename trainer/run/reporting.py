@@ -62,7 +62,7 @@ def step_facts(done: StepDone, times: StepTimes, *, state: RunState, pools: Pool
     """The facts of a `step` line.
 
     `reward` and `solved` are over all decided groups, those without signal too: over the batch alone they would say
-    what was selected, not what the policy does.
+    what was selected, not what the policy does. `distance` is how far answers are from the wanted length, if one is.
     """
     groups = groups_at(done.files, done.chosen.places)
     seen = [group for file in done.files for group in file.groups]
@@ -76,6 +76,7 @@ def step_facts(done: StepDone, times: StepTimes, *, state: RunState, pools: Pool
         "reward": _mean(rewards),
         "solved": _mean(solved),
         "length": _mean(lengths),
+        "distance": _mean([one.distance for one in seen if one.distance is not None]),
         "figures": dict(done.lesson.figures),
         "staleness": staleness(groups, step=done.batch.step),
         "files": {"used": len(done.files), "dropped": dict(done.dropped)},

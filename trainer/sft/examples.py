@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -89,15 +89,15 @@ class EnvironmentCorpus:
         prompt = self._environment.prompt(index)
         if self._recipe.held_out and is_held_out(prompt, self._recipe.held_out):
             return None
-        answer = self._environment.demonstration(prompt)
-        if answer is None:
-            return None
         planner = SlotPlanner(
             recipe=self._recipe, eligible=[index], environment=self._environment, tokenizer=self._tokenizer
         )
         try:
             asked = planner.plan(hashlib.sha256(_TARGET_TAG + index.to_bytes(8, "big")).digest(), groups=1).groups[0]
         except BadVersionFolder:
+            return None
+        answer = self._environment.demonstration(replace(prompt, target_length=asked.prompt.target_length))
+        if answer is None:
             return None
         completion = self._tokenizer.encode_answer(answer)
         if self._tokenizer.decode(completion) != answer:

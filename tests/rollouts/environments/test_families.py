@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -88,6 +89,15 @@ def test_the_teacher_of_letters_is_right_in_a_third_of_its_demonstrations() -> N
 def test_demonstrations_with_filler_show_every_length_up_to_eight() -> None:
     shown = [FILLED.demonstration(FILLED.prompt(index)) or "" for index in range(500)]
     assert {len(text) - len(text.lstrip(".")) for text in shown} == set(range(9))
+
+
+def test_a_third_of_the_demonstrations_keep_to_a_wanted_length_and_the_others_show_every_one() -> None:
+    shown = [FILLED.demonstration(replace(FILLED.prompt(index), target_length=5)) or "" for index in range(2000)]
+    lengths = Counter(len(text) - len(text.lstrip(".")) for text in shown)
+    assert set(lengths) == set(range(9))
+    assert 0.34 < lengths[5] / 2000 < 0.48, "34 %, and one in nine of the rest"
+    answers = [FILLED.demonstration(FILLED.prompt(index)) or "" for index in range(2000)]
+    assert [text.lstrip(".") for text in shown] == [text.lstrip(".") for text in answers]
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,13 @@ from protocol.identifiers import ZERO_DIGEST, digest, run_id
 from protocol.keys import Key
 from protocol.leases import Lease
 from protocol.typed_data import SigningDomain
+from protocol.wire.audits import AuditFile
 from protocol.wire.leases import SignedLease
 from protocol.wire.runs import SlotGrant
 from rollouts import schema
 from rollouts.decoding import Decoder
 from rollouts.errors import NotDecoded
+from rollouts.recipe import LengthTargets
 from rollouts.samples import MOST_LOG_PROBABILITY, RolloutFile, Sample
 from rollouts.sandbox import Ending, Job, Kind, Outcome, Sandboxes, SandboxUnavailable
 from rollouts.schema import write_rollouts
@@ -49,7 +51,12 @@ RULES = FileRules(run=run_id(RUN), recipe=RECIPE, vocabulary=VOCABULARY, context
 
 
 def learned(
-    folder: Path, change: Callable[[RolloutFile], RolloutFile] = lambda file: file, *, by: Decoder | None = None
+    folder: Path,
+    change: Callable[[RolloutFile], RolloutFile] = lambda file: file,
+    *,
+    by: Decoder | None = None,
+    audit: Callable[[AuditFile], AuditFile] = lambda audit: audit,
+    rules: FileRules = RULES,
 ) -> SeenFile:
     """The file that a node made, changed, and accepted all the same."""
     signed = SignedLease.of(LEASE, domain=DOMAIN, signature=LEASE.sign(ORCHESTRATOR, DOMAIN))
@@ -58,7 +65,7 @@ def learned(
     path, audit_path = folder / "file", folder / "audit"
     write_rollouts(path, file)
     sha256 = digest(hashlib.sha256(path.read_bytes()).digest())
-    content = audit_of(grant, file, sha256, VALIDATOR, half_right).encode()
+    content = audit(audit_of(grant, file, sha256, VALIDATOR, half_right)).encode()
     audit_path.write_bytes(content)
     entry = JournalFile(
         key=LEASE.key.hash,
@@ -70,7 +77,7 @@ def learned(
         checkpoint=LEASE.digest,
         groups=LEASE.groups,
     )
-    return read_accepted(path, audit_path, entry=entry, step=LEASE.step, rules=RULES, decoder=by or decoder())
+    return read_accepted(path, audit_path, entry=entry, step=LEASE.step, rules=rules, decoder=by or decoder())
 
 
 def with_first_logprob(file: RolloutFile, value: float) -> RolloutFile:
@@ -141,3 +148,18 @@ def test_no_parquet_is_decoded_where_the_publishers_key_is(tmp_path: Path, monke
 
     monkeypatch.setattr(schema, "_read", never)
     assert learned(tmp_path).useful == 2
+
+
+def test_how_far_answers_are_from_the_wanted_length_is_what_the_validator_took_off(tmp_path: Path) -> None:
+    wants = replace(RULES, recipe=RECIPE.model_copy(update={"length": LengthTargets(targets=(3,), alpha=0.1)}))
+
+    def two_and_undecided(audit: AuditFile) -> AuditFile:
+        """Each row of the first group two tokens off; of the second, one that could not be decided."""
+        rows = [row.model_copy(update={"length_penalty": 0.2}) for row in audit.rows]
+        rows[-1] = rows[-1].model_copy(update={"task": None, "length_penalty": None, "reward": None})
+        return audit.model_copy(update={"rows": tuple(rows)})
+
+    first, last = learned(tmp_path, lambda file: file, audit=two_and_undecided, rules=wants).groups
+    assert first.distance == pytest.approx(2.0)
+    assert last.distance is None
+    assert {seen.distance for seen in learned(tmp_path, lambda file: file).groups} == {None}
