@@ -133,8 +133,7 @@ class Start:
         await asyncio.gather(self._give_work(network, places), *learners, self._start_workers(network, places))
         nodes = len(network.workers)
         if nodes and options.learns:
-            await await_first_rollouts(directory, places, nodes=nodes)
-            self._view.event(f"work of {nodes} nodes is on the ledger")
+            await self._await_work(network, places)
         elif nodes:
             await await_first_task(directory, places, nodes=nodes)
             self._view.event(f"the first task runs on {nodes} nodes")
@@ -144,6 +143,23 @@ class Start:
         if self._image is not None:
             self._image.cancel()
             await asyncio.gather(self._image, return_exceptions=True)
+
+    async def _await_work(self, network: RunningNetwork, places: ServicePlaces) -> None:
+        """Returns when all honest nodes have handed in work, or the run is over: a cheat may never come to any."""
+        keys = network.economy.keys
+        honest = [keys[node].address for provider, node in network.workers if (provider, node) != CHEATER]
+        working = asyncio.create_task(await_first_rollouts(self._directory, places, nodes=honest))
+        over = asyncio.create_task(self.trainer.done.wait()) if self.trainer is not None else None
+        try:
+            await asyncio.wait({working, *([over] if over else [])}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
+                self._view.event(f"work of {len(honest)} honest nodes is on the ledger")
+        finally:
+            for task in (working, over):
+                if task is not None:
+                    task.cancel()
+                    await asyncio.gather(task, return_exceptions=True)
 
     async def _start_learners(self, places: ServicePlaces) -> None:
         self.trainer, *_ = await asyncio.gather(

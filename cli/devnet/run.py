@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -13,9 +13,12 @@ from cli.devnet.image import ROLLOUTS_TAG
 from cli.devnet.services import GROUPS_PER_SLOT, ROOT, ServicePlaces
 from cli.devnet.supervisor import ProcessFailed
 from cli.devnet.task import open_orchestrator, post_task
+from protocol.clients import OrchestratorClient
 from protocol.clock import Clock, SystemClock
 from protocol.errors import InvalidInput, MusterError
+from protocol.identifiers import Address
 from protocol.wire.nodes import RuntimeKind
+from protocol.wire.pool import NodeView
 from protocol.wire.tasks import MEBIBYTE, NetworkMode, Resources, RestartKind, RestartRule, TaskSpec
 from rollouts.engines.interface import EngineName
 
@@ -71,24 +74,35 @@ def _python(engine: EngineName) -> Path:
 
 
 async def await_first_rollouts(
-    directory: DevnetDirectory, places: ServicePlaces, *, nodes: int, clock: Clock | None = None
+    directory: DevnetDirectory, places: ServicePlaces, *, nodes: Collection[Address], clock: Clock | None = None
 ) -> None:
-    """Returns when so many nodes have work on the ledger.
+    """Returns when each of these nodes has work on the ledger.
 
     Raises:
-        ProcessFailed: They do not in time; says where the nodes are instead.
+        ProcessFailed: For three minutes no further one had; says where the nodes are instead.
     """
     clock = clock or SystemClock()
-    until = clock.monotonic() + _PATIENCE.total_seconds()
+    missing, since = set(nodes), clock.monotonic()
     async with open_orchestrator(directory, places) as client:
-        while True:
+        while missing:
             with suppress(MusterError):
-                if len({item.node async for item in client.rollouts(status="all")}) >= nodes:
-                    return
-            if clock.monotonic() > until:
-                states = [f"{node.address} is {node.state.value} ({node.reason})" async for node in client.nodes()]
-                raise ProcessFailed(
-                    f"{nodes} nodes have not handed in work: {'; '.join(states) or 'no node is known'}",
-                    hint=f"logs are in {directory.path / 'logs'}; `muster pool logs` shows what tasks say",
-                )
+                come = missing & {item.node async for item in client.rollouts(status="all")}
+                if come:
+                    missing, since = missing - come, clock.monotonic()
+                    continue
+            if clock.monotonic() > since + _PATIENCE.total_seconds():
+                raise await _no_work(directory, client, missing)
             await clock.sleep(_LOOK_AGAIN)
+
+
+async def _no_work(
+    directory: DevnetDirectory, client: OrchestratorClient, missing: Collection[Address]
+) -> ProcessFailed:
+    known: list[NodeView] = []
+    with suppress(MusterError):
+        known = [node async for node in client.nodes() if node.address in missing]
+    states = [f"{node.address} is {node.state.value} ({node.reason})" for node in known]
+    return ProcessFailed(
+        f"{len(missing)} honest nodes have handed in no work: {'; '.join(states) or 'the pool does not know them'}",
+        hint=f"logs are in {directory.path / 'logs'}; `muster pool logs` shows what tasks say",
+    )

@@ -97,9 +97,13 @@ async def test_a_step_that_is_over_or_has_not_come_has_no_slots(by: int, words: 
     run = await running(make_run())
     key = await run.member()
     await run.demand(0, 0, closed=True)
-    answer = await run.ask(key, step=OtherStep(by).wish((await run.step(key)).step))
+    answer = await run.ask(key, step=OtherStep(by).wish(-STALE))
     assert (answer.status_code, answer.json()["code"]) == (409, "no-slot")
     assert words in answer.json()["detail"]
+
+
+def test_while_no_step_is_over_the_stale_node_asks_for_none_that_is_open() -> None:
+    assert [OtherStep(STALE).wish(step) for step in (0, 3, 4, 9)] == [1000, 1003, 0, 5]
 
 
 async def test_who_keeps_one_slot_in_four_has_to_rest(make_run: MakeRun) -> None:

@@ -7,7 +7,7 @@ from cli.devnet.cheats.cheat import Trick
 from protocol.wire.runs import SlotGrant
 from rollouts.samples import RolloutFile
 
-_AWAY = 1_000
+_FAR = 1_000
 
 
 class OtherStep(Trick):
@@ -21,8 +21,8 @@ class OtherStep(Trick):
         self._by = by
 
     def wish(self, step: int) -> int:
-        """That step; there is none before 0."""
-        return max(0, step + self._by)
+        """That step; while none is over yet, one that has not come: a slot of step 0 would be an honest one."""
+        return step + self._by if step + self._by >= 0 else step + _FAR
 
 
 class PickySlots(Trick):
@@ -40,4 +40,5 @@ class PickySlots(Trick):
         return file if mean >= usual else None
 
 
-STALE, FUTURE = -_AWAY, _AWAY
+STALE, FUTURE = -4, _FAR
+"""Farther back than a node that is two steps ahead may still work, and farther ahead than any."""

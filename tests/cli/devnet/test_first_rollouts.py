@@ -1,0 +1,101 @@
+"""A devnet has begun when its honest nodes have handed in work, whatever becomes of one that cheats."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+
+from cli.devnet.directory import DevnetDirectory
+from cli.devnet.run import await_first_rollouts
+from cli.devnet.services import ServicePlaces
+from cli.devnet.supervisor import ProcessFailed
+from protocol.clock import TurnedClock
+from protocol.identifiers import Address
+from protocol.keys import Key
+from tests.serving import served
+
+FAST, SLOW, CHEAT = (Key.from_hex("0x" + f"{number:064x}").address for number in (1, 2, 3))
+
+
+def item(node: Address) -> dict[str, object]:
+    name = "0x" + "ab" * 32
+    return {
+        "key": name,
+        "node": node,
+        "provider": None,
+        "step": 0,
+        "index": 0,
+        "version": 0,
+        "digest": name,
+        "groups": 4,
+        "units": 10,
+        "sha256": name,
+        "submitted_block": 1,
+        "submitted_at_ms": 1,
+        "status": "submitted",
+        "outcome": None,
+    }
+
+
+@contextmanager
+def orchestrator(worked: set[Address], folder: Path) -> Iterator[ServicePlaces]:
+    """Lists a file of each node in `worked`, which may grow; it knows of no nodes."""
+    app = FastAPI()
+    app.state.stopping = asyncio.Event()
+
+    @app.get("/v1/run/rollouts")
+    def rollouts() -> dict[str, object]:
+        return {"items": [item(node) for node in worked], "next_cursor": None}
+
+    @app.get("/v1/nodes")
+    def nodes() -> dict[str, object]:
+        return {"nodes": [], "next_cursor": None}
+
+    (folder / "owner-token").write_text("token")
+    with served(app) as url:
+        port = int(url.rpartition(":")[2])
+        yield ServicePlaces(
+            rpc="",
+            chain_id=1,
+            redis_url_file=folder,
+            discovery_port=1,
+            discovery_address=FAST,
+            orchestrator_port=port,
+            origin_port=1,
+            relay_ports=(),
+        )
+
+
+class LeapingClock(TurnedClock):
+    """Time passes thirty times as fast as it is waited for; once 150 s have passed, something happens."""
+
+    def __init__(self, happens: Callable[[], object]) -> None:
+        super().__init__()
+        self._happens = happens
+
+    async def sleep(self, duration: timedelta) -> None:
+        """Turns itself."""
+        await self.turn(duration * 30)
+        if self.monotonic() >= 150:
+            self._happens()
+
+
+async def test_it_waits_for_every_honest_node_and_for_no_other(tmp_path: Path) -> None:
+    worked, clock = {CHEAT, FAST}, LeapingClock(lambda: worked.add(SLOW))
+    with orchestrator(worked, tmp_path) as places:
+        await await_first_rollouts(DevnetDirectory(tmp_path), places, nodes=[FAST, SLOW], clock=clock)
+    assert 150 <= clock.monotonic() < 170
+
+
+async def test_a_node_that_is_slow_has_its_time_from_when_the_last_one_came(tmp_path: Path) -> None:
+    worked, clock = {CHEAT}, LeapingClock(lambda: worked.add(FAST))
+    words = "1 honest nodes have handed in no work: the pool does not know them"
+    with orchestrator(worked, tmp_path) as places, pytest.raises(ProcessFailed, match=words):
+        await await_first_rollouts(DevnetDirectory(tmp_path), places, nodes=[FAST, SLOW], clock=clock)
+    assert 330 <= clock.monotonic() < 350, "three minutes after the first came"
