@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.learning_loop import LearningLoop
-from cli.devnet.learning import LEARNING
+from cli.devnet.presets import LEARNING
 from trainer.learning.settings import LearningSettings
 
 EVERY = 5

@@ -11,17 +11,16 @@ from typing import Annotated
 
 import typer
 
+from cli.devnet.goals import Goal
 from cli.devnet.life import run_devnet
-from cli.devnet.options import DEFAULT_CHEAT, NO_CHEAT, DevnetOptions, FirstTask, RunOptions
+from cli.devnet.options import DEFAULT_CHEAT, NO_CHEAT, NOT_SHOWN, DevnetOptions, FirstTask, RunOptions
+from cli.devnet.presets import PRESETS, PresetName
 from cli.devnet.view import make_view
 from cli.output import note
 from ledger.chain import ChainKind
 from protocol.errors import InvalidInput
 from protocol.wire.nodes import RuntimeKind
 from rollouts.engines.interface import EngineName
-
-_FAST_STEPS = 15
-_FAST_RISE = 0.15
 
 
 class AsynchronyChoice(StrEnum):
@@ -43,6 +42,9 @@ def devnet(
     cheat: Annotated[
         str, typer.Option(help="What one more worker does that it should not; `none` for no such worker.")
     ] = DEFAULT_CHEAT,
+    preset: Annotated[
+        PresetName, typer.Option(help="What the policy learns: right answers, or also how long they are to be.")
+    ] = PresetName.ANSWERS,
     validators: Annotated[int, typer.Option(min=1, max=3, help="Validators to run.")] = 1,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of the run.")] = None,
     asynchrony: Annotated[
@@ -56,6 +58,10 @@ def devnet(
     rise: Annotated[
         int | None,
         typer.Option(min=-100, max=100, help="Points by which held-out greedy accuracy has to rise; by default 30."),
+    ] = None,
+    distance: Annotated[
+        float | None,
+        typer.Option(min=0, help="Tokens that answers may be from the wanted length at the end (--preset length)."),
     ] = None,
     runtime: Annotated[
         RuntimeKind | None, typer.Option(help="What tasks run in; default: Docker where an engine answers.")
@@ -73,17 +79,18 @@ def devnet(
 ) -> None:
     """Run a whole network on this machine until it has learned; Ctrl-C stops all of it.
 
-    Exits 0 only if held-out greedy accuracy rose, no honest submission was rejected as forged, and whoever cheated was
-    slashed and evicted. The report is in DIRECTORY/report.
+    Exits 0 only if it learned (held-out greedy accuracy rose; lengths came near to the wanted ones), no honest
+    submission was rejected as forged, and whoever cheated was slashed and evicted. The report is in DIRECTORY/report.
     """
     _check_cheat(cheat)
-    wanted_rise = (_FAST_RISE if fast else 0.3) if rise is None else rise / 100
+    chosen = PRESETS[preset]
     run = RunOptions(
-        steps=steps or (_FAST_STEPS if fast else RunOptions().steps),
+        preset=preset,
+        steps=steps or (chosen.fast_steps if fast else chosen.steps),
         asynchrony=asynchrony.value,
         seed=seed,
         engine=engine,
-        wanted_rise=wanted_rise,
+        goal=_goal(chosen.fast_goal if fast else chosen.goal, rise=rise, distance=distance),
     )
     options = DevnetOptions(
         directory=directory,
@@ -111,14 +118,32 @@ def devnet(
         raise typer.Exit(1)
 
 
+def _goal(usual: Goal, *, rise: int | None, distance: float | None) -> Goal:
+    """The preset's, as far as nothing else was asked for.
+
+    Raises:
+        InvalidInput: A length is asked for where none is wanted.
+    """
+    if distance is not None and usual.distance is None:
+        raise InvalidInput("--distance without lengths that are wanted", hint="take --preset length, or leave it out")
+    return Goal(
+        rise=usual.rise if rise is None else rise / 100, distance=usual.distance if distance is None else distance
+    )
+
+
 def _check_cheat(name: str) -> None:
     """Names every cheat there is if this is none.
 
     Raises:
-        InvalidInput: There is none of this name.
+        InvalidInput: There is none of this name, or a devnet can't show what becomes of it.
     """
     if name in {NO_CHEAT, DEFAULT_CHEAT}:
         return
+    if name in NOT_SHOWN:
+        raise InvalidInput(
+            f"a devnet can't show {name}: {NOT_SHOWN[name]}",
+            hint="`python -m pytest tests/attacks/test_doors.py` tries it in front of the real orchestrator and ledger",
+        )
     from cli.devnet.cheats.registry import CHEATS  # noqa: PLC0415 - brings torch, which other devnets can spare
 
     if name not in CHEATS:

@@ -10,6 +10,7 @@ from cli.devnet.chronicle.assembly import assemble
 from cli.devnet.chronicle.keeping import Chronicle
 from cli.devnet.chronicle.material import Material
 from cli.devnet.chronicle.work import all_work
+from cli.devnet.goals import Goal
 from cli.devnet.report.judgement import Criterion, judge
 from cli.devnet.report.model import Report
 from cli.devnet.report.page import as_page
@@ -28,15 +29,15 @@ class Ending:
     criteria: tuple[Criterion, ...]
 
     @classmethod
-    def of(cls, material: Material, *, wanted_rise: float) -> Ending:
+    def of(cls, material: Material, *, goal: Goal) -> Ending:
         """The ending of a run of which so much is known.
 
         Args:
             material: All of it.
-            wanted_rise: By how much held-out greedy accuracy must have risen, as a share.
+            goal: What it had to reach.
         """
         report = assemble(material)
-        return cls(report, judge(report, wanted_rise=wanted_rise))
+        return cls(report, judge(report, goal=goal))
 
     @property
     def good(self) -> bool:

@@ -15,9 +15,6 @@ from cli.devnet.settings_file import write_settings
 from cli.devnet.supervisor import ProcessSpec
 from trainer.presets import devnet_base
 
-LEARNING: Mapping[str, object] = {"optimiser": {"learning_rate": 2e-4, "clip": 0.1}}
-"""How the devnet's trainer learns, beside what is usual: `trainer.learning.settings`."""
-
 
 def trainer_spec(directory: DevnetDirectory, places: ServicePlaces, run: RunOptions) -> ProcessSpec:
     """`muster trainer run`; it ends when its steps are done."""
@@ -43,7 +40,7 @@ def _trainer_table(directory: DevnetDirectory, places: ServicePlaces, run: RunOp
         "deployment": directory.deployment,
         "keystore": directory.keys / "publisher.json",
         "password_file": directory.password,
-        "start": devnet_base(),
+        "start": devnet_base(run.terms.base),
         "policies": directory.policies,
         "state": directory.trainer,
         "relays": list(places.relays),
@@ -59,7 +56,7 @@ def _trainer_table(directory: DevnetDirectory, places: ServicePlaces, run: RunOp
         "evaluate_every": run.evaluate_every,
         "evaluation_prompts": run.evaluation_prompts,
         "evaluation_samples": run.evaluation_samples,
-        "learning": LEARNING,
+        "learning": run.terms.learning,
     }
 
 

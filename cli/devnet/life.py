@@ -124,7 +124,7 @@ class _Life:
 
     async def _report(self, chronicle: Chronicle) -> Ending:
         material = await chronicle.gathered(self._costs.known)
-        ending = Ending.of(material, wanted_rise=self._options.run.wanted_rise)
+        ending = Ending.of(material, goal=self._options.run.goal)
         ending.write(self._directory.report)
         self._reported = True
         self._view.event(f"the report is {self._directory.report / 'report.html'}")
@@ -194,7 +194,8 @@ class _Life:
             for provider, node in network.workers
         ]
         about = {
-            "task": "reverse and sort letters, by reward",
+            "preset": run.preset.value,
+            "task": run.terms.task,
             "steps": str(run.steps),
             "asynchrony": run.asynchrony,
             "seed": str(run.seed),

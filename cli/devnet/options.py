@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 
+from cli.devnet.goals import Goal
+from cli.devnet.presets import PRESETS, Preset, PresetName
 from ledger.chain import ChainKind
 from protocol.wire.nodes import RuntimeKind
 from rollouts.engines.interface import EngineName
@@ -14,19 +17,15 @@ from rollouts.engines.interface import EngineName
 NO_CHEAT = "none"
 DEFAULT_CHEAT = "previous-checkpoint"
 NEVER_SLASHED = frozenset(
-    {
-        "banned-in-between",
-        "build-of-its-own",
-        "future-step",
-        "no-upload",
-        "other-arithmetic",
-        "skipped-index",
-        "stale-step",
-        "swapped-upload",
-    }
+    {"build-of-its-own", "future-step", "no-upload", "other-arithmetic", "stale-step", "swapped-upload"}
 )
 """Cheats that store, orchestrator or ledger refuse, so that there is nothing to judge; and what nobody of the pool can
 judge, because the node chose otherwise than the recipe: that is not paid, and nothing more."""
+NOT_SHOWN: Mapping[str, str] = {
+    "banned-in-between": "nobody is banned in a devnet, and until somebody is, this node is an honest one",
+    "skipped-index": "what it hands in is honest work, and is paid; only a longer run would have it rest",
+}
+"""Cheats of which a devnet's run could not tell whether they were stopped, and why."""
 
 
 class FirstTask(StrEnum):
@@ -42,7 +41,8 @@ class FirstTask(StrEnum):
 class RunOptions:
     """How the run learns."""
 
-    steps: int = 40
+    preset: PresetName = PresetName.ANSWERS
+    steps: int = PRESETS[PresetName.ANSWERS].steps
     asynchrony: str = "two-step"
     seed: int = 1
     evaluate_every: int = 10
@@ -52,8 +52,13 @@ class RunOptions:
     groups: int = 16
     """With signal, in a step's batch."""
     engine: EngineName = EngineName.TORCH
-    wanted_rise: float = 0.3
-    """By how much held-out greedy accuracy has to rise, as a share, for the run to count as good."""
+    goal: Goal = PRESETS[PresetName.ANSWERS].goal
+    """What it has to reach to count as good."""
+
+    @property
+    def terms(self) -> Preset:
+        """Of its preset."""
+        return PRESETS[self.preset]
 
     @property
     def async_level(self) -> int:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from cli.devnet.dashboard import Dashboard
 from cli.devnet.report.model import NodeAccount
-from cli.devnet.report.words import briefly, money, spark
+from cli.devnet.report.words import briefly, lengths, money, spark
 
 _WIDTH = 40
 
@@ -38,6 +38,10 @@ def _progress(dashboard: Dashboard) -> RenderableType:
     if dashboard.evaluations:
         greedy = [one.greedy for one in dashboard.evaluations]
         grid.add_row("held-out", Text.assemble((spark(greedy, width=_WIDTH), "green"), f"  {_rise(greedy)}"))
+        off = [one.distance for one in dashboard.evaluations if one.distance is not None]
+        if off:
+            curve = spark(off, width=_WIDTH, top=max(*off, 1.0))
+            grid.add_row("length", Text.assemble((curve, "magenta"), f"  {lengths(dashboard.evaluations[-1])}"))
     grid.add_row("versions", Text(_versions(dashboard)))
     grid.add_row("verdicts", Text(_verdicts(dashboard)))
     return grid
@@ -88,11 +92,14 @@ def news(before: Dashboard | None, now: Dashboard) -> list[str]:
     """What is new, a line each."""
     steps_before = 0 if before is None else len(before.steps)
     lines = [
-        f"step {step.step + 1} of {now.wanted_steps}: reward {step.reward:.2f}" for step in now.steps[steps_before:]
+        f"step {step.step + 1} of {now.wanted_steps}: reward {step.reward:.2f}"
+        + (f", {step.distance:.2f} tokens from the wanted length" if step.distance is not None else "")
+        for step in now.steps[steps_before:]
     ]
     known = set() if before is None else {one.version for one in before.evaluations}
     lines += [
         f"version {one.version}: {one.greedy:.1%} of held-out prompts answered right"
+        + (f", {lengths(one)}" if one.distance is not None else "")
         for one in now.evaluations
         if one.version not in known
     ]

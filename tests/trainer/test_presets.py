@@ -12,6 +12,7 @@ from rollouts.environments import is_held_out, load_environment
 from rollouts.model import read_model
 from rollouts.recipe import eligible_prompts, read_recipe
 from trainer.presets import DEVNET, DEVNET_LENGTH, devnet_base, preset_file, preset_names
+from trainer.sft.preparing import environment_of, recipe_of
 from trainer.sft.settings import FolderStart, check_settings, read_settings_file
 
 BASES = [DEVNET, DEVNET_LENGTH]
@@ -57,6 +58,15 @@ def test_the_base_of_the_length_reward_keeps_to_a_wanted_length_now_and_then() -
     assert 0.30 <= found.greedy <= 0.55
     assert 1.6 <= found.distance <= 2.4, "without any regard to what is wanted it would be 2.8"
     assert found.lengths[7] - found.lengths[1] > 1.0
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_a_base_is_used_as_its_preset_says(name: str) -> None:
+    settings = check_settings(read_settings_file(preset_file(name)), source=name)
+    wanted, _ = recipe_of(settings.recipe, environment_of(settings.recipe))
+    assert read_recipe(devnet_base(name)) == wanted
+    assert wanted is not None
+    assert wanted.arithmetic == ("torch/float32", "vllm/float32")
 
 
 def test_every_preset_is_a_warm_up() -> None:

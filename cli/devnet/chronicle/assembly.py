@@ -54,6 +54,7 @@ def learned(material: Material, *, began: float) -> list[LearnedStep]:
             at=float(line["at_ms"]) / 1000 - began,
             reward=float(line["reward"]),
             staleness={int(behind): int(groups) for behind, groups in (line.get("staleness") or {}).items()},
+            distance=_number(line.get("distance")),
         )
         for line in _last_of(material.progress, "step", "step")
         if line.get("reward") is not None
@@ -62,17 +63,20 @@ def learned(material: Material, *, began: float) -> list[LearnedStep]:
 
 def evaluations(material: Material) -> list[Evaluation]:
     """What versions can do, in their order."""
-    found = []
-    for line in _last_of(material.progress, "evaluation", "version"):
-        drawn = (line.get("pass_at") or {}).get("1")
-        found.append(
-            Evaluation(
-                version=int(line["version"]),
-                greedy=float(line["greedy"]),
-                pass_at_1=None if drawn is None else float(drawn),
-            )
+    return [
+        Evaluation(
+            version=int(line["version"]),
+            greedy=float(line["greedy"]),
+            pass_at_1=_number((line.get("pass_at") or {}).get("1")),
+            distance=_number(line.get("distance")),
+            lengths={int(wanted): float(mean) for wanted, mean in (line.get("lengths") or {}).items()},
         )
-    return found
+        for line in _last_of(material.progress, "evaluation", "version")
+    ]
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None else float(value)
 
 
 def _verdicts(work: Sequence[Work]) -> list[VerdictCount]:

@@ -28,20 +28,40 @@ class Series:
     """Noisy: drawn thin, with a running mean on top."""
 
 
-def lines(series: Sequence[Series], *, x_label: str, height: int = 340) -> str:
-    """Shares (0 to 1) over a number; each line is named where it ends."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """What the upright axis shows."""
+
+    top: float
+    step: float
+    """Between ticks."""
+    spell: str
+    """How a value is written: a format specification."""
+
+
+SHARES = Scale(top=1, step=0.25, spell=".0%")
+
+
+def lines(series: Sequence[Series], *, x_label: str, height: int = 340, scale: Scale = SHARES) -> str:
+    """Values over a number, from 0 or from the lowest of them; each line is named where it ends."""
     shown = [one for one in series if one.points]
     last = max((x for one in shown for x, _ in one.points), default=1) or 1
+    lowest = min((y for one in shown for _, y in one.points), default=0.0)
+    below = max(0, math.ceil(-lowest / scale.step))
+    bottom, span = -below * scale.step, scale.top + below * scale.step
     plot_width, plot_height = WIDTH - _LEFT - _RIGHT, height - _TOP - _BOTTOM
 
     def place(x: float, y: float) -> tuple[float, float]:
-        return _LEFT + x / last * plot_width, _TOP + (1 - y) * plot_height
+        return _LEFT + x / last * plot_width, _TOP + (1 - (y - bottom) / span) * plot_height
 
     parts = []
-    for tick in (0, 0.25, 0.5, 0.75, 1):
+    for number in range(-below, round(scale.top / scale.step) + 1):
+        tick = number * scale.step
         y = place(0, tick)[1]
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text class="axis" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:.0%}</text>')
+        parts.append(
+            f'<text class="axis" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:{scale.spell}}</text>'
+        )
     for x in _ticks(last):
         at = place(x, 0)[0]
         parts.append(f'<text class="axis" x="{at:.1f}" y="{height - 14}" text-anchor="middle">{x:g}</text>')
@@ -50,14 +70,14 @@ def lines(series: Sequence[Series], *, x_label: str, height: int = 340) -> str:
     )
     names: list[tuple[float, str, str]] = []
     for one in shown:
-        parts += _line(one, [place(x, y) for x, y in one.points])
+        parts += _line(one, [place(x, y) for x, y in one.points], spell=scale.spell)
         end = _running_mean([y for _, y in one.points])[-1] if one.faint else one.points[-1][1]
-        names.append((place(0, end)[1], f"{one.name} {end:.0%}", one.colour))
+        names.append((place(0, end)[1], f"{one.name} {end:{scale.spell}}", one.colour))
     parts += _end_names(names)
     return _svg(height, parts)
 
 
-def _line(one: Series, points: Sequence[tuple[float, float]]) -> list[str]:
+def _line(one: Series, points: Sequence[tuple[float, float]], *, spell: str) -> list[str]:
     colour = f"var(--{one.colour})"
     if not one.faint:
         parts = [
@@ -65,7 +85,7 @@ def _line(one: Series, points: Sequence[tuple[float, float]]) -> list[str]:
         ]
         if one.marked:
             parts += [
-                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"><title>{value:.1%}</title></circle>'
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"><title>{value:{spell}}</title></circle>'
                 for (x, y), (_, value) in zip(points, one.points, strict=True)
             ]
         return parts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cli.devnet.goals import Goal
 from cli.devnet.options import NEVER_SLASHED
 from cli.devnet.report.model import NodeAccount, Report
 
@@ -18,14 +19,15 @@ class Criterion:
     """What was found, in words and numbers."""
 
 
-def judge(report: Report, *, wanted_rise: float) -> tuple[Criterion, ...]:
+def judge(report: Report, *, goal: Goal) -> tuple[Criterion, ...]:
     """The criteria of a run, each with what was found.
 
     Args:
         report: Of the run.
-        wanted_rise: By how much held-out greedy accuracy must have risen, as a share.
+        goal: What it had to reach.
     """
-    return (_learned(report, wanted_rise), _nobody_wronged(report), *_cheaters_caught(report))
+    lengths = [] if goal.distance is None else [_lengths_learned(report, goal.distance)]
+    return (_learned(report, goal.rise), *lengths, _nobody_wronged(report), *_cheaters_caught(report))
 
 
 def _learned(report: Report, wanted: float) -> Criterion:
@@ -34,6 +36,15 @@ def _learned(report: Report, wanted: float) -> Criterion:
         return Criterion(name, met=False, found="it was not measured before and after")
     before, after = report.greedy
     return Criterion(name, met=after - before >= wanted, found=f"from {before:.1%} to {after:.1%}")
+
+
+def _lengths_learned(report: Report, wanted: float) -> Criterion:
+    """It must have come nearer, too: a base that is near already has learned nothing."""
+    name = f"answers to held-out prompts came within {wanted:g} tokens of the wanted length, on average"
+    if report.distance is None:
+        return Criterion(name, met=False, found="it was not measured before and after")
+    before, after = report.distance
+    return Criterion(name, met=after < before and after <= wanted, found=f"from {before:.2f} to {after:.2f} tokens off")
 
 
 def _nobody_wronged(report: Report) -> Criterion:

@@ -6,7 +6,7 @@ Times are seconds since the first lease of the run, money is in the smallest uni
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from protocol.verdicts import Outcome
 
@@ -20,6 +20,10 @@ class Evaluation:
     """Share of prompts whose most likely answer is right."""
     pass_at_1: float | None = None
     """Share of drawn answers that are right; None if nothing was drawn."""
+    distance: float | None = None
+    """How many tokens answers are from the wanted length, on average; None where none is wanted."""
+    lengths: Mapping[int, float] = field(default_factory=dict)
+    """Mean length of answers, by the wanted one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,8 @@ class LearnedStep:
     """Mean over the rollouts that were learned."""
     staleness: Mapping[int, int]
     """Groups by how many versions behind the trainer they were generated."""
+    distance: float | None = None
+    """How many tokens its rollouts were from the wanted length, on average; None where none is wanted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +182,12 @@ class Report:
         if len(self.evaluations) < 2:
             return None
         return self.evaluations[0].greedy, self.evaluations[-1].greedy
+
+    @property
+    def distance(self) -> tuple[float, float] | None:
+        """How far held-out answers are from the wanted length, before and after; None if it was not measured twice."""
+        known = [one.distance for one in self.evaluations if one.distance is not None]
+        return (known[0], known[-1]) if len(known) > 1 else None
 
     @property
     def staleness(self) -> dict[int, int]:

@@ -7,6 +7,7 @@ from html import escape
 
 from cli.devnet.report.charts import Series, bars, lines, swimlanes, waterfall
 from cli.devnet.report.judgement import Criterion
+from cli.devnet.report.length_charts import length_charts
 from cli.devnet.report.model import KINDS, NodeAccount, Report, Stage
 from cli.devnet.report.style import STYLE
 from cli.devnet.report.words import briefly, duration, fate, money, tiles
@@ -38,6 +39,7 @@ def as_page(report: Report, criteria: Sequence[Criterion]) -> str:
         _section("Learning", "Reward of the rollouts that each step learned, and right answers on held-out prompts.")
         + _learning(report)
         + "</section>",
+        _lengths(report),
         _overlap(report),
         _journey(report),
         _stages(report),
@@ -82,6 +84,12 @@ def _learning(report: Report) -> str:
         ],
         x_label="version",
     )
+
+
+def _lengths(report: Report) -> str:
+    charts = length_charts(report)
+    note = "Mean length of answers to held-out prompts, a line for each length that prompts ask for."
+    return _section("Length", note) + charts + "</section>" if charts else ""
 
 
 def _overlap(report: Report) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from cli.devnet.report.judgement import Criterion
 from cli.devnet.report.model import Evaluation, Report
-from cli.devnet.report.words import briefly, duration, fate, money, spark
+from cli.devnet.report.words import briefly, duration, fate, lengths, money, spark
 
 
 def as_text(report: Report, criteria: Sequence[Criterion]) -> str:
@@ -40,13 +40,18 @@ def _learning(report: Report) -> list[str]:
     if report.steps:
         rewards = [step.reward for step in report.steps]
         found.append(f"reward     {spark(rewards)}  {rewards[0]:.2f} → {rewards[-1]:.2f}")
+    distances = [step.distance for step in report.steps if step.distance is not None]
+    if distances:
+        curve = spark(distances, top=max(*distances, 1.0))
+        found.append(f"off        {curve}  {distances[0]:.2f} → {distances[-1]:.2f} tokens from the wanted length")
     found += [_evaluation(one) for one in report.evaluations]
     return found
 
 
 def _evaluation(one: Evaluation) -> str:
     drawn = "" if one.pass_at_1 is None else f", pass@1 {one.pass_at_1:.1%}"
-    return f"version {one.version:>4}: greedy {one.greedy:.1%}{drawn}"
+    off = f", {lengths(one)}" if one.distance is not None else ""
+    return f"version {one.version:>4}: greedy {one.greedy:.1%}{drawn}{off}"
 
 
 def _stages(report: Report) -> Iterable[Sequence[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cli.devnet.report.model import NodeAccount, Report
+from cli.devnet.report.model import Evaluation, NodeAccount, Report
 from ledger.amounts import format_amount
 
 _SPARKS = "▁▂▃▄▅▆▇█"
@@ -33,12 +33,23 @@ def fate(node: NodeAccount) -> str:
     return "member"
 
 
+def lengths(one: Evaluation) -> str:
+    """`0.42 tokens off; wanted 1: 1.1, 3: 3.0`, or nothing where no length is wanted."""
+    if one.distance is None:
+        return ""
+    means = ", ".join(f"{wanted}: {mean:.1f}" for wanted, mean in one.lengths.items())
+    return f"{one.distance:.2f} tokens off" + (f"; wanted {means}" if means else "")
+
+
 def tiles(report: Report) -> list[tuple[str, str]]:
     """What a reader wants first: a value and what it is."""
     found: list[tuple[str, str]] = []
     if report.greedy is not None:
         before, after = report.greedy
         found.append((f"{before:.0%} → {after:.0%}", "right answers on held-out prompts, greedy"))
+    if report.distance is not None:
+        far, near = report.distance
+        found.append((f"{far:.2f} → {near:.2f}", "tokens from the wanted length, held-out prompts"))
     found.append((f"{len(report.steps)}", f"steps in {duration(report.wall_seconds)}"))
     accepted, forged = sum(node.accepted for node in report.nodes), sum(node.forged for node in report.nodes)
     found.append((f"{accepted:,} / {forged}", "files accepted / called forged"))
@@ -48,12 +59,12 @@ def tiles(report: Report) -> list[tuple[str, str]]:
     return found
 
 
-def spark(values: Sequence[float], *, width: int = 60) -> str:
-    """Shares (0 to 1) as a row of at most `width` blocks."""
+def spark(values: Sequence[float], *, width: int = 60, top: float = 1.0) -> str:
+    """Values from 0 to `top` as a row of at most `width` blocks."""
     count = min(len(values), width)
     shown = []
     for number in range(count):
         part = values[number * len(values) // count : (number + 1) * len(values) // count]
-        mean = min(max(sum(part) / len(part), 0.0), 0.999)
+        mean = min(max(sum(part) / len(part) / top, 0.0), 0.999)
         shown.append(_SPARKS[int(mean * len(_SPARKS))])
     return "".join(shown)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from cli.devnet.report.model import (
     Evaluation,
@@ -36,6 +37,23 @@ def node(name: str, *, accepted: int, forged: int = 0, cheat: str = "", evicted:
         earned=accepted * UNIT // 25,
         slashed=min(100, 40 * forged) * UNIT,
         evicted=evicted,
+    )
+
+
+def with_lengths(report: Report) -> Report:
+    """The same report of a run whose prompts ask for a length: from 2.4 tokens off to 0.4."""
+    last = max(1, len(report.steps))
+
+    def off(step: int) -> float:
+        return 2.4 - 2.0 * step / last
+
+    return replace(
+        report,
+        steps=tuple(replace(step, distance=off(step.step)) for step in report.steps),
+        evaluations=tuple(
+            replace(one, distance=off(one.version), lengths={1: 1 + off(one.version), 7: 7 - off(one.version)})
+            for one in report.evaluations
+        ),
     )
 
 

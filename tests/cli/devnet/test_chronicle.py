@@ -17,6 +17,7 @@ from cli.devnet.chronicle.assembly import assemble
 from cli.devnet.chronicle.files import ArrivalWatch, read_progress, stored_at
 from cli.devnet.chronicle.material import Contributor, Material
 from cli.devnet.chronicle.timing import quantile
+from cli.devnet.goals import Goal
 from cli.devnet.report.judgement import judge
 from ledger.events import (
     CheckpointAnnounced,
@@ -185,7 +186,7 @@ def test_a_report_tells_who_did_what_and_what_became_of_it() -> None:
         (Outcome.ACCEPTED, "passed"): (1, 0),
         (Outcome.FORGED, "sampling-replay"): (0, 1),
     }
-    assert all(one.met for one in judge(report, wanted_rise=0.3))
+    assert all(one.met for one in judge(report, goal=Goal(rise=0.3)))
 
 
 def test_times_are_those_of_the_files_way() -> None:

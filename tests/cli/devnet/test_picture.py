@@ -11,7 +11,7 @@ from cli.devnet.dashboard import Dashboard
 from cli.devnet.picture import news
 from cli.devnet.view import LiveView, PlainView
 from protocol.clock import TurnedClock
-from tests.cli.devnet.a_report import a_report
+from tests.cli.devnet.a_report import a_report, with_lengths
 
 
 def a_dashboard(steps: int = 40) -> Dashboard:
@@ -45,6 +45,19 @@ def test_the_live_view_shows_where_a_run_is_and_who_lost_what() -> None:
     for expected in ("40 of 90", "1.6 s each, 80 s to go", "43% → 77% right", "previous-checkpoint", "evicted"):
         assert expected in said
     assert "cheater: evicted (forged work)" in said  # among the recent events too
+
+
+def test_where_a_length_is_wanted_view_and_lines_say_how_near_answers_are() -> None:
+    shown = replace(a_dashboard(), evaluations=with_lengths(a_report()).evaluations)
+    console = Console(file=io.StringIO(), width=130, height=40, force_terminal=True, color_system=None)
+    view = LiveView(console=console, clock=TurnedClock())
+    view.dashboard(shown)
+    console.print(view.render())
+    assert "0.40 tokens off; wanted 1: 1.4, 7: 6.6" in console.file.getvalue()  # type: ignore[attr-defined]
+    report = with_lengths(a_report(2))
+    lines = news(None, replace(a_dashboard(2), steps=report.steps, evaluations=report.evaluations))
+    assert "step 1 of 90: reward 0.30, 2.40 tokens from the wanted length" in lines
+    assert any(line.endswith("answered right, 2.40 tokens off; wanted 1: 3.4, 7: 4.6") for line in lines)
 
 
 def test_lines_say_each_thing_once() -> None:

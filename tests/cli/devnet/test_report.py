@@ -10,13 +10,15 @@ import pytest
 
 from cli.devnet.cheats.cheat import End
 from cli.devnet.cheats.registry import CHEATS
-from cli.devnet.options import NEVER_SLASHED
+from cli.devnet.goals import Goal
+from cli.devnet.options import NEVER_SLASHED, NOT_SHOWN
 from cli.devnet.report.judgement import judge
 from cli.devnet.report.model import NodeAccount, Report
 from cli.devnet.report.page import as_page
 from cli.devnet.report.text import as_text
-from tests.cli.devnet.a_report import a_report
+from tests.cli.devnet.a_report import a_report, with_lengths
 
+GOAL = Goal(rise=0.3)
 VOID = {"meta", "line", "rect", "path", "circle", "br"}
 
 
@@ -39,15 +41,59 @@ def changed(report: Report, name: str, **values: object) -> Report:
     ],
 )
 def test_a_run_is_good_only_if_it_learned_wronged_nobody_and_caught_the_cheat(report: Report, missed: str) -> None:
-    failed = [one for one in judge(report, wanted_rise=0.3) if not one.met]
+    failed = [one for one in judge(report, goal=GOAL) if not one.met]
     assert [one for one in failed if missed in one.found] == failed
     assert bool(failed) == bool(missed)
 
 
+@pytest.mark.parametrize(
+    ("report", "wanted", "missed"),
+    [
+        pytest.param(with_lengths(a_report()), 0.5, "", id="it came near enough"),
+        pytest.param(with_lengths(a_report()), 0.3, "from 2.40 to 0.40 tokens off", id="it did not"),
+        pytest.param(with_lengths(a_report(steps=14)), 3.0, "measured before and after", id="measured once"),
+        pytest.param(a_report(), 3.0, "measured before and after", id="no length was wanted"),
+    ],
+)
+def test_where_a_length_is_wanted_answers_have_to_come_near_to_it(report: Report, wanted: float, missed: str) -> None:
+    criteria = judge(report, goal=Goal(rise=-1.0, distance=wanted))
+    (one,) = [one for one in criteria if "wanted length" in one.name]
+    assert one.met is not bool(missed)
+    assert missed in one.found
+
+
+def test_a_base_that_is_near_already_has_to_come_nearer_too() -> None:
+    report = with_lengths(a_report())
+    back = replace(report, evaluations=report.evaluations[::-1])
+    assert not next(one for one in judge(back, goal=Goal(rise=-1.0, distance=3.0)) if "wanted length" in one.name).met
+
+
+def test_text_and_page_tell_how_long_answers_became() -> None:
+    report = with_lengths(a_report())
+    criteria = judge(report, goal=Goal(rise=0.3, distance=0.5))
+    text, page = as_text(report, criteria), as_page(report, criteria)
+    assert "0.40 tokens off; wanted 1: 1.4, 7: 6.6" in text
+    assert "2.40 → 0.42 tokens from the wanted length" in text, "of the rollouts that were learned"
+    assert "wanted 7: 6.6" in page
+    assert "2.40 → 0.40" in page
+    for plain in (as_text(a_report(), criteria[:1]), as_page(a_report(), criteria[:1])):
+        assert "wanted 7" not in plain
+
+
+def test_a_reward_below_zero_stays_inside_the_chart() -> None:
+    report = a_report()
+    poor = replace(report, steps=tuple(replace(step, reward=step.reward - 0.6) for step in report.steps))
+    page = as_page(poor, judge(poor, goal=GOAL))
+    heights = [float(y) for path in re.findall(r'class="(?:raw|line)" d="M([^"]+)"', page) for y in path.split()[1::2]]
+    assert heights
+    assert max(heights) <= 340 - 34
+    assert "-50%" in page
+
+
 def test_without_a_cheat_none_has_to_be_caught() -> None:
     report = replace(a_report(), nodes=a_report().nodes[:3])
-    assert all(one.met for one in judge(report, wanted_rise=0.3))
-    assert len(judge(report, wanted_rise=0.3)) == 2
+    assert all(one.met for one in judge(report, goal=GOAL))
+    assert len(judge(report, goal=GOAL)) == 2
 
 
 class Balance(HTMLParser):
@@ -73,18 +119,19 @@ class Balance(HTMLParser):
 
 
 def test_a_cheat_that_a_door_stops_has_to_go_unpaid_and_loses_no_stake() -> None:
-    assert {name for name, cheat in CHEATS.items() if cheat.end is not End.SLASHED} == NEVER_SLASHED
+    unpaid = {name for name, cheat in CHEATS.items() if cheat.end is not End.SLASHED}
+    assert unpaid == NEVER_SLASHED | set(NOT_SHOWN)
     refused = NodeAccount(name="cheater", address="0x" + "ab" * 20, cheat="stale-step")
     honest = tuple(node for node in a_report().nodes if not node.cheat)
     for node, met in ((refused, True), (replace(refused, accepted=1, earned=5), False)):
-        *_, last = judge(replace(a_report(), nodes=(*honest, node)), wanted_rise=0.3)
+        *_, last = judge(replace(a_report(), nodes=(*honest, node)), goal=GOAL)
         assert last.met is met
 
 
 def test_the_page_needs_nothing_from_anywhere_and_nodes_can_put_no_markup_into_it() -> None:
     evil = NodeAccount(name="<script>alert(1)</script>", address="0x" + "ab" * 20, cheat="x<y", accepted=1)
     report = replace(a_report(), nodes=(*a_report().nodes, evil))
-    page = as_page(report, judge(report, wanted_rise=0.3))
+    page = as_page(report, judge(report, goal=GOAL))
     assert "<script" not in page
     assert not re.search(r"(src|href)=|url\(|@import|https?://", page)
     read = Balance()
@@ -110,10 +157,10 @@ def test_text_and_page_are_made_of_any_report_also_an_empty_one() -> None:
         processes=(),
     )
     for report in (empty, a_report(1), a_report()):
-        criteria = judge(report, wanted_rise=0.3)
+        criteria = judge(report, goal=GOAL)
         read = Balance()
         read.feed(as_page(report, criteria))
         assert read.open == []
         text = as_text(report, criteria)
         assert max(len(line) for line in text.splitlines()) <= 130
-    assert "[ NO]" in as_text(empty, judge(empty, wanted_rise=0.3))
+    assert "[ NO]" in as_text(empty, judge(empty, goal=GOAL))

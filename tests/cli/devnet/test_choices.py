@@ -1,0 +1,45 @@
+"""What `muster devnet` refuses before it starts anything, and what its presets stand for."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from cli.devnet.command import devnet
+from cli.devnet.options import RunOptions
+from cli.devnet.presets import PRESETS, PresetName
+from protocol.errors import InvalidInput
+from rollouts.recipe import read_recipe
+from trainer.presets import devnet_base
+
+APP = typer.Typer()
+APP.command()(devnet)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--cheat", "lying"], "there is no cheat lying"),
+        (["--cheat", "skipped-index"], "a devnet can't show skipped-index: what it hands in is honest work"),
+        (["--cheat", "banned-in-between"], "a devnet can't show banned-in-between"),
+        (["--distance", "1"], "--distance without lengths that are wanted"),
+    ],
+)
+def test_what_a_devnet_could_not_judge_is_refused_before_it_starts(
+    options: list[str], words: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    directory = tmp_path_factory.mktemp("devnet") / "net"
+    refused = CliRunner().invoke(APP, ["--plain", "--directory", str(directory), *options])
+    assert isinstance(refused.exception, InvalidInput)
+    assert words in refused.exception.detail
+    assert not directory.exists()
+
+
+@pytest.mark.parametrize("name", list(PresetName))
+def test_a_goal_has_a_distance_exactly_where_the_base_wants_lengths(name: PresetName) -> None:
+    terms = RunOptions(preset=name).terms
+    assert terms is PRESETS[name]
+    wants = read_recipe(devnet_base(terms.base)).length is not None
+    assert [goal.distance is not None for goal in (terms.goal, terms.fast_goal)] == [wants, wants]
+    assert terms.fast_steps < terms.steps
