@@ -11,6 +11,7 @@ from discovery.app import build_discovery
 from discovery.chain import LedgerLink
 from discovery.settings import DiscoverySettings
 from ledger.artifacts import Contract
+from ledger.confirmations import warn_if_unconfirmed
 from ledger.deployment import Deployment
 from protocol.keystores import find_key
 from protocol.logs import configure_logs
@@ -38,6 +39,7 @@ def serve(
     settings = DiscoverySettings.load(file=config, flags={"host": host, "port": port})
     key = find_key("discovery", keystore=settings.keystore, password_file=settings.password_file)
     deployment = Deployment.load(settings.deployment)
+    warn_if_unconfirmed(chain_id=deployment.chain_id, confirmations=settings.confirmations)
     redis = connect_redis(settings.redis_url.get_secret_value())
     ledger = LedgerLink(
         settings.chain_url.get_secret_value(), deployment, redis=redis, confirmations=settings.confirmations

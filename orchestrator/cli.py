@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ledger.confirmations import warn_if_unconfirmed
 from ledger.deployment import Deployment
 from orchestrator.app import build_orchestrator
 from orchestrator.ledger_pool import LedgerPool
@@ -42,11 +43,13 @@ def serve(
     configure_logs(level=log_level)
     settings = OrchestratorSettings.load(file=config, flags={"host": host, "port": port})
     key = find_key("orchestrator", keystore=settings.keystore, password_file=settings.password_file)
+    deployment = Deployment.load(settings.deployment)
+    warn_if_unconfirmed(chain_id=deployment.chain_id, confirmations=settings.confirmations)
     clock = SystemClock()
     redis = connect_redis(settings.redis_url.get_secret_value())
     ledger = LedgerPool(
         settings.chain_url.get_secret_value(),
-        Deployment.load(settings.deployment),
+        deployment,
         pool_id=settings.pool_id,
         key=key,
         manager=_manager(settings),
@@ -57,7 +60,7 @@ def serve(
     # It carries joins too, so it is there without a run.
     run_ledger = LedgerRun(
         settings.chain_url.get_secret_value(),
-        Deployment.load(settings.deployment),
+        deployment,
         pool_id=settings.pool_id,
         run=ZERO_DIGEST if settings.run is None else run_id(settings.run),
         relayer=_relayer(settings) or key,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
+from ledger.confirmations import warn_if_unconfirmed
 from ledger.deployment import Deployment
 from protocol.clients import NodeClient, OrchestratorClient, ServiceLocation
 from protocol.clock import Clock, SystemClock
@@ -64,9 +65,11 @@ def own_key(settings: ValidatorSettings) -> Key:
 
 def open_chain(settings: ValidatorSettings, *, key: Key, clock: Clock) -> Chain:
     """The chain, which is connected to when it is first needed."""
+    deployment = Deployment.load(settings.deployment)
+    warn_if_unconfirmed(chain_id=deployment.chain_id, confirmations=settings.confirmations)
     return Chain(
         settings.chain_url.get_secret_value(),
-        Deployment.load(settings.deployment),
+        deployment,
         key=key,
         pool_id=settings.pool_id,
         confirmations=settings.confirmations,
