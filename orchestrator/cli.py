@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,9 @@ from protocol.keystores import find_key
 from protocol.logs import configure_logs
 from protocol.redis import connect_redis
 from protocol.service import run_service
+
+LONGEST_POLL = timedelta(milliseconds=200)
+"""The pause between two looks at whether a transaction is mined; a fifth of the relayer's own, if that is less."""
 
 app = typer.Typer(name="orchestrator", no_args_is_help=True, help="Run a pool's orchestrator.")
 
@@ -67,6 +71,7 @@ def serve(
         redis=redis,
         confirmations=settings.confirmations,
         clock=clock,
+        poll=min(LONGEST_POLL, timedelta(seconds=settings.relay_every_s) / 5),
     )
     service = build_orchestrator(settings, redis=redis, ledger=ledger, run_ledger=run_ledger, key=key, clock=clock)
     run_service(service, host=settings.host, port=settings.port)

@@ -22,6 +22,7 @@ from ledger.deployment import Deployment
 from ledger.errors import CursorTooOld, TransactionReverted
 from ledger.event_source import Web3Events
 from ledger.events import EventDecoder, topic_of
+from ledger.inflight import SendPolicy
 from ledger.receipts import Log
 from orchestrator.dispute_desk import holds_until
 from orchestrator.ledger_run_events import FOLLOWED, told
@@ -72,6 +73,7 @@ class LedgerRun:
         redis: Keeps the position in the events, for all orchestrators of the pool.
         confirmations: Blocks on top of one before it counts.
         clock: Whose time counts.
+        poll: How often it is looked whether what was carried is mined.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class LedgerRun:
         redis: Redis,
         confirmations: int,
         clock: Clock,
+        poll: timedelta = SendPolicy().poll,
     ) -> None:
         self._chain_url = chain_url
         self._deployment = deployment
@@ -93,6 +96,7 @@ class LedgerRun:
         self._relayer = relayer
         self._confirmations = confirmations
         self._clock = clock
+        self._policy = SendPolicy(poll=poll)
         # Its name carries the run: another run reads from the beginning.
         self._name = f"run-{run[2:18]}"
         self._positions = RedisCursorStore(redis, prefix=RedisKeys(f"pool-{pool_id}").prefix + "cursor:")
@@ -257,7 +261,12 @@ class LedgerRun:
         async with self._connecting:
             if self._ledger is None:
                 opening = Ledger.connect(
-                    self._chain_url, self._deployment, key=self._relayer, timeout=ANSWER_PATIENCE, clock=self._clock
+                    self._chain_url,
+                    self._deployment,
+                    key=self._relayer,
+                    timeout=ANSWER_PATIENCE,
+                    clock=self._clock,
+                    policy=self._policy,
                 )
                 self._ledger = await self._stack.enter_async_context(opening)
             return self._ledger

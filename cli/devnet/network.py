@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from cli.connection import open_chain
 from cli.devnet.directory import DevnetDirectory
@@ -34,6 +35,8 @@ from ledger.chain import chain_command, free_port
 from protocol.wire.nodes import RuntimeKind
 
 CHAIN_ID = 31_337
+GATHER = timedelta(milliseconds=100)
+"""How long a transaction waits for others to share its block: a verdict's way has two of them, one after the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +215,7 @@ class Start:
             port=port,
             state=self._directory.chain_state,
             block_time=self._options.block_time,
+            gather=GATHER,
             chain_id=CHAIN_ID,
         )
         await self._supervisor.start(ProcessSpec(name="chain", command=command, gate=answers))

@@ -63,6 +63,7 @@ def chain_command(
     host: str = "127.0.0.1",
     state: Path | None = None,
     block_time: timedelta | None = None,
+    gather: timedelta | None = None,
     chain_id: int = 31337,
     accounts: int = 10,
 ) -> list[str]:
@@ -74,6 +75,8 @@ def chain_command(
         host: Address to listen on.
         state: File that keeps the chain over restarts; None forgets.
         block_time: Time between blocks; None makes one for each transaction.
+        gather: A transaction waits so long for others to share an early block; None: until the block's time. Anvil
+            knows no such thing, and keeps to the block's time.
         chain_id: EIP-155's.
         accounts: How many of the development accounts to fund.
 
@@ -89,6 +92,8 @@ def chain_command(
         *("--chain-id", str(chain_id), "--accounts", str(accounts)),
         *("--block-time", str(block_time.total_seconds() if block_time is not None else 0)),
     ]
+    if block_time is not None and gather is not None:
+        command += ["--gather", str(gather.total_seconds())]
     return command if state is None else [*command, "--state", str(state)]
 
 
@@ -105,6 +110,7 @@ async def start_chain(
     *,
     state: Path | None = None,
     block_time: timedelta | None = None,
+    gather: timedelta | None = None,
     port: int | None = None,
     chain_id: int = 31337,
     accounts: int = 10,
@@ -118,6 +124,7 @@ async def start_chain(
         kind: `embedded` or `anvil`.
         state: File that keeps the chain over restarts; None forgets.
         block_time: Time between blocks; None makes one for each transaction.
+        gather: How long a transaction waits for others at the most; see `chain_command`.
         port: TCP port on loopback; None takes a free one.
         chain_id: EIP-155's.
         accounts: How many of the development accounts are funded.
@@ -133,7 +140,9 @@ async def start_chain(
         port = free_port()
     elif _listening(port):
         raise ChainUnavailable(f"something listens on port {port} already", hint="choose another port, or stop it")
-    command = chain_command(kind, port=port, state=state, block_time=block_time, chain_id=chain_id, accounts=accounts)
+    command = chain_command(
+        kind, port=port, state=state, block_time=block_time, gather=gather, chain_id=chain_id, accounts=accounts
+    )
     async with contextlib.AsyncExitStack() as stack:
         if log is None:
             log = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="muster-chain-"))) / "chain.log"

@@ -43,7 +43,8 @@ def main() -> int:
     except MusterError as error:
         sys.stderr.write(f"error: {error.detail}\n  what to do: {error.hint}\n")
         return 2
-    app = build_app(node, block_time=block_time)
+    gather = timedelta(seconds=options.gather) if options.gather is not None else None
+    app = build_app(node, block_time=block_time, gather=gather)
     uvicorn.run(app, host=options.host, port=options.port, log_level="warning", access_log=False)
     return 0
 
@@ -54,6 +55,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=8545)
     parser.add_argument("--state", type=Path, default=None, help="file that keeps the chain (default: memory)")
     parser.add_argument("--block-time", type=float, default=0, help="seconds between blocks; 0 mines on arrival")
+    parser.add_argument(
+        "--gather",
+        type=float,
+        default=None,
+        help="seconds that a transaction waits for others; then they are mined before the block time is over",
+    )
     parser.add_argument("--chain-id", type=int, default=31337)
     parser.add_argument("--accounts", type=int, default=10, help="how many accounts to fund")
     parser.add_argument("--mnemonic-file", type=Path, default=None, help=f"default: ${MNEMONIC_VARIABLE}, then public")

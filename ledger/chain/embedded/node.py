@@ -61,6 +61,8 @@ class Node:
         self.pool = TransactionPool()
         self.evm = Evm(store, chain_id=chain_id)
         self._automine = automine
+        self.arrived = asyncio.Event()
+        """Set when a transaction came that waits for a block; whoever mines clears it."""
         self._lock = asyncio.Lock()
         self._arrivals = itertools.count()
         self._answers: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
@@ -108,6 +110,7 @@ class Node:
         if self._fault is not None and not self._automine:  # nothing is mined: better said now than never
             raise RpcError(self._fault)
         pending = self._accept(raw)
+        self.arrived.set()
         if self._automine:
             async with self._lock:
                 while self.pool.get(pending.hash) is not None:

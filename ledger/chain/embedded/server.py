@@ -33,12 +33,18 @@ MAX_BATCH = 1_000
 _log = logging.getLogger(__name__)
 
 
-def build_app(node: Node, *, block_time: timedelta | None) -> Starlette:
-    """The HTTP application; while it runs it mines a block every `block_time`, if that is given."""
+def build_app(node: Node, *, block_time: timedelta | None, gather: timedelta | None = None) -> Starlette:
+    """The HTTP application; while it runs it mines a block every `block_time`, if that is given.
+
+    Args:
+        node: The chain.
+        block_time: The longest time between blocks; None leaves mining to the node.
+        gather: A transaction waits no longer than this for others to share its block; None: for the block's time.
+    """
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        miner = asyncio.create_task(_mine_forever(node, block_time)) if block_time is not None else None
+        miner = asyncio.create_task(_mine_forever(node, block_time, gather)) if block_time is not None else None
         try:
             yield
         finally:
@@ -107,14 +113,29 @@ def _failed(request_id: object, error: RpcError) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": request_id, "error": error.body()}
 
 
-async def _mine_forever(node: Node, block_time: timedelta) -> None:
+async def _mine_forever(node: Node, block_time: timedelta, gather: timedelta | None) -> None:
     loop = asyncio.get_running_loop()
     due = loop.time()
     while True:
         due += block_time.total_seconds()
-        await asyncio.sleep(max(0.0, due - loop.time()))
+        early = gather is not None and await _gathered(node, gather, until=due)
+        if not early:
+            await asyncio.sleep(max(0.0, due - loop.time()))
+        node.arrived.clear()
         try:
             await node.mine()
         except Exception:  # noqa: BLE001 - a chain that stops mining is worse than one lost block
             _log.exception("a block could not be mined; the next is tried on time")
-        due = max(due, loop.time() - block_time.total_seconds())  # after a stall, no burst of blocks to catch up
+        # After an early block the time counts anew; after a stall there is no burst of blocks to catch up.
+        due = loop.time() if early else max(due, loop.time() - block_time.total_seconds())
+
+
+async def _gathered(node: Node, gather: timedelta, *, until: float) -> bool:
+    """Whether a transaction came, and others had their time to join it, before the loop's time is `until`."""
+    try:
+        async with asyncio.timeout_at(until):
+            await node.arrived.wait()
+            await asyncio.sleep(gather.total_seconds())
+    except TimeoutError:
+        return False
+    return True

@@ -80,6 +80,28 @@ async def test_blocks_come_on_time_and_the_chains_clock_does_not_run_ahead() -> 
     assert seconds <= 2
 
 
+async def test_a_transaction_waits_for_others_and_not_for_the_blocks_time() -> None:
+    hour, moment = timedelta(hours=1), timedelta(seconds=1)
+    async with start_chain(block_time=hour, gather=moment) as chain, Wire(chain.url) as wire:
+        for _ in range(2):
+            before = int(await wire("eth_blockNumber"), 16)
+            sent = [
+                await wire.submit(account, to=account.address, value=1, gas=21_000) for account in chain.accounts[:5]
+            ]
+            receipts = [await wire.mined(each) for each in sent]
+            assert {int(receipt["blockNumber"], 16) for receipt in receipts} == {before + 1}
+        assert int(await wire("eth_blockNumber"), 16) == before + 1  # and no empty ones behind it
+
+
+async def test_what_cannot_be_mined_yet_makes_one_empty_block_and_no_more() -> None:
+    hour, moment = timedelta(hours=1), timedelta(milliseconds=10)
+    async with start_chain(block_time=hour, gather=moment) as chain, Wire(chain.url) as wire:
+        alice = chain.accounts[0]
+        await wire.submit(alice, to=alice.address, gas=21_000, nonce=5)
+        await asyncio.sleep(0.3)
+        assert int(await wire("eth_blockNumber"), 16) <= 1
+
+
 async def test_many_senders_share_a_block_when_blocks_come_on_time() -> None:
     async with start_chain(block_time=timedelta(milliseconds=300)) as chain, Wire(chain.url) as wire:
         target = chain.accounts[9].address

@@ -47,9 +47,15 @@ class Wire:
     async def transact(self, account: DevelopmentAccount, **fields: Any) -> str:
         """Signs, sends, waits until it is in a block, returns the hash."""
         sent = await self.submit(account, **fields)
+        await self.mined(sent)
+        return sent
+
+    async def mined(self, sent: str) -> dict[str, Any]:
+        """Waits until a transaction is in a block, returns its receipt."""
         for _ in range(500):  # anvil answers before it has mined
-            if await self("eth_getTransactionReceipt", sent) is not None:
-                return sent
+            receipt: dict[str, Any] | None = await self("eth_getTransactionReceipt", sent)
+            if receipt is not None:
+                return receipt
             await asyncio.sleep(0.01)
         raise AssertionError(f"{sent} was not mined")
 
