@@ -87,7 +87,7 @@ class LedgerRun:
         redis: Redis,
         confirmations: int,
         clock: Clock,
-        poll: timedelta = SendPolicy().poll,
+        poll: timedelta = timedelta(milliseconds=200),
     ) -> None:
         self._chain_url = chain_url
         self._deployment = deployment

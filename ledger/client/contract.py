@@ -11,14 +11,17 @@ from eth_abi.exceptions import DecodingError, EncodingError
 from eth_typing import HexStr
 from web3 import AsyncWeb3
 from web3.exceptions import MismatchedABI, TransactionNotFound, Web3Exception
+from web3.types import RPCEndpoint
 
 from ledger.artifacts import Artifact
+from ledger.client.views import views_of
 from ledger.errors import ChainUnavailable, TransactionReverted
 from ledger.events import EventDecoder, LedgerEvent
 from ledger.inflight import Call
 from ledger.receipts import Receipt
 from ledger.refusals import in_plain_words
 from ledger.reverts import RevertReader
+from ledger.rpc import ChainConnection
 from ledger.sender import Sender
 from ledger.values import struct_from_abi
 from protocol.errors import InvalidInput
@@ -64,6 +67,8 @@ class BoundContract:
         self.domain = domain
         self.at = domain.contract
         self._contract = web3.eth.contract(address=domain.contract, abi=list(artifact.abi))
+        self._views = views_of(artifact)
+        self._chain: ChainConnection = web3.provider
         self._decoder = decoder
         self._reverts = reverts
         self._sender = sender
@@ -85,12 +90,14 @@ class BoundContract:
             ChainUnavailable: The node did not answer in time.
             TransactionReverted: The function reverted; the custom error is decoded.
         """
+        view = self._views[name]
+        with _fitting(name):
+            question = {"to": self.at, "data": view.call_data(arguments)}
         try:
-            with _fitting(name):
-                function = self._contract.functions[name](*arguments)
-            return await function.call()
+            answer = await self._chain.make_request(RPCEndpoint("eth_call"), [question, "latest"])
         except TransactionReverted as error:
             raise in_plain_words(error) from error
+        return view.answer(answer["result"])
 
     async def read_number(self, name: str, *arguments: object) -> int:
         """Reads a view function that returns an integer."""

@@ -1,0 +1,49 @@
+"""Questions to view functions: the bytes that web3 would send, and its values."""
+
+from __future__ import annotations
+
+import pytest
+from eth_abi.abi import encode
+from eth_abi.exceptions import EncodingError
+from web3 import Web3
+
+from ledger.artifacts import Contract, artifact
+from ledger.client.views import View, views_of
+from ledger.errors import ChainUnavailable
+
+_SAMPLES: dict[str, object] = {
+    "address": "0x" + "11" * 20,
+    "bytes32": "0x" + "22" * 32,
+    "bytes": b"\x01\x02",
+    "bool": True,
+    "string": "text",
+}
+
+
+@pytest.mark.parametrize("contract", list(Contract), ids=lambda each: each.name)
+def test_a_question_is_the_one_that_web3_asks(contract: Contract) -> None:
+    theirs = Web3().eth.contract(abi=list(artifact(contract).abi))
+    simple = [view for view in views_of(artifact(contract)).values() if not any("(" in each for each in view.inputs)]
+    for view in simple:
+        arguments = [[] if kind.endswith("[]") else _SAMPLES.get(kind, 3) for kind in view.inputs]
+        assert view.call_data(arguments) == theirs.encode_abi(view.name, args=arguments)
+    assert simple or contract is Contract.MUSTER
+
+
+def test_one_output_is_given_as_it_is_and_several_as_a_tuple() -> None:
+    one = View("one", b"\0\0\0\0", (), ("(uint256,address)",))
+    two = View("two", b"\0\0\0\0", (), ("uint256", "bytes32[]"))
+    answer = encode(["uint256", "address"], [7, "0x" + "11" * 20])
+    assert one.answer("0x" + answer.hex()) == (7, "0x" + "11" * 20)
+    assert two.answer("0x" + encode(["uint256", "bytes32[]"], [7, [b"\1" * 32]]).hex()) == (7, (b"\1" * 32,))
+
+
+@pytest.mark.parametrize("output", ["0x", "0x00", "0xzz", "0x" + "ff" * 32 + "00"])
+def test_what_is_no_answer_is_a_trouble_of_the_chain(output: str) -> None:
+    with pytest.raises(ChainUnavailable, match="gave no answer of one"):
+        View("one", b"\0\0\0\0", (), ("uint256", "uint256")).answer(output)
+
+
+def test_a_value_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(EncodingError):
+        View("one", b"\0\0\0\0", ("uint8",), ()).call_data([256])
