@@ -116,4 +116,4 @@ class SendPolicy:
     settled_after: int = 0
     most_fee: int = 500 * 10**9
     gas_margin_percent: int = 25
-    quote_for: timedelta = timedelta(seconds=1)
+    quote_for: timedelta = timedelta(seconds=5)

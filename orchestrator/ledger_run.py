@@ -14,7 +14,7 @@ from ledger.artifacts import Contract
 from ledger.client import Ledger
 from ledger.client import pools as pool_client
 from ledger.client import work as work_client
-from ledger.client.pools import PoolStatus, Role
+from ledger.client.pools import Pool, PoolStatus, Role, Terms
 from ledger.client.work import WorkStatus
 from ledger.cursor import Batch, EventCursor
 from ledger.cursor_stores import RedisCursorStore
@@ -49,6 +49,8 @@ from protocol.wire.runs import Joining, SignedDispute
 
 ANSWER_PATIENCE = timedelta(seconds=5)
 ROLES_GOOD_FOR = timedelta(seconds=10)
+TERMS_GOOD_FOR = timedelta(seconds=8)
+"""They change seldom, and money with each piece of work; who reads every ten seconds reads all of it anew."""
 MOST_HASHES = 1024
 MOST_ROLES = 1024
 
@@ -106,6 +108,7 @@ class LedgerRun:
         self._connecting = asyncio.Lock()
         self._cursor: EventCursor | None = None
         self._hashes: OrderedDict[int, Digest] = OrderedDict()
+        self._standing: tuple[float, Pool, Terms] | None = None
         self._roles: OrderedDict[tuple[str, Address], tuple[float, bool]] = OrderedDict()
 
     @property
@@ -138,11 +141,13 @@ class LedgerRun:
         return await self._has_role("validator", who)
 
     async def funds(self) -> Funds:
-        """What the pool can pay now."""
-        pools = (await self._connected()).pools
-        pool, escrow, terms = await asyncio.gather(
-            pools.get(self._pool_id), pools.escrow(self._pool_id), pools.terms(self._pool_id)
-        )
+        """What the pool can pay now; its terms and whether it is active are remembered for a short while."""
+        pools, now = (await self._connected()).pools, self._clock.monotonic()
+        if self._standing is None or self._standing[0] <= now:
+            pool, terms = await asyncio.gather(pools.get(self._pool_id), pools.terms(self._pool_id))
+            self._standing = now + TERMS_GOOD_FOR.total_seconds(), pool, terms
+        _, pool, terms = self._standing
+        escrow = await pools.escrow(self._pool_id)
         return Funds(
             free=escrow.free,
             price=terms.price_per_unit,

@@ -109,7 +109,7 @@ def write_configuration(directory: DevnetDirectory, places: ServicePlaces, run: 
             "shortest_interval_s": _BEAT_SECONDS,
             "unhealthy_after": 3.0,
             "dead_after": 10.0,
-            "discovery_every_s": 0.5,
+            "discovery_every_s": 1.0,
             "ledger_every_s": 0.2,
             "removals_every_s": 1.0,
             "eviction_rest_s": 3600.0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 from eth_typing import HexStr
 from web3 import AsyncWeb3
-from web3.exceptions import BlockNotFound, TransactionNotFound
+from web3.exceptions import TransactionNotFound
+from web3.types import RPCEndpoint
 
 from ledger.artifacts import Contract, artifact
 from ledger.client.audits import AuditSecrets
@@ -140,12 +141,12 @@ class Ledger:
 
     async def newest(self) -> Head:
         """The newest block."""
-        block = await self.web3.eth.get_block("latest")
+        block = await self._header("latest")
         return Head(
-            number=int(block["number"]),
-            hash=digest(bytes(block["hash"])),
-            parent=digest(bytes(block["parentHash"])),
-            time=datetime.fromtimestamp(block["timestamp"], UTC),
+            number=int(block["number"], 16),
+            hash=digest(block["hash"]),
+            parent=digest(block["parentHash"]),
+            time=datetime.fromtimestamp(int(block["timestamp"], 16), UTC),
         )
 
     async def block(self) -> int:
@@ -158,11 +159,7 @@ class Ledger:
         Raises:
             NotFound: The chain has no such block (any more).
         """
-        try:
-            block = await self.web3.eth.get_block(number)
-        except BlockNotFound as error:
-            raise NotFound(f"the chain has no block {number}") from error
-        return digest(bytes(block["hash"]))
+        return digest((await self._header(hex(number)))["hash"])
 
     async def block_time(self, number: int) -> int:
         """The time of a block, Unix time in seconds.
@@ -170,11 +167,7 @@ class Ledger:
         Raises:
             NotFound: The chain has no such block (any more).
         """
-        try:
-            block = await self.web3.eth.get_block(number)
-        except BlockNotFound as error:
-            raise NotFound(f"the chain has no block {number}") from error
-        return int(block["timestamp"])
+        return int((await self._header(hex(number)))["timestamp"], 16)
 
     async def sender_of(self, transaction: Digest) -> Address:
         """Who signed a transaction.
@@ -228,6 +221,15 @@ class Ledger:
         logs = await self._logs(self.deployment[contract], topics, first, await self.block())
         decoded = (self._decoder.decode(log) for log in logs)
         return [event for event in decoded if isinstance(event, kind)]
+
+    async def _header(self, which: str) -> Mapping[str, Any]:
+        """A block's fields as the node has them: web3 would read all of them, and one is wanted."""
+        asked = await self.web3.provider.make_request(RPCEndpoint("eth_getBlockByNumber"), [which, False])
+        found: Mapping[str, Any] | None = asked["result"]
+        if found is None:
+            name = which if which == "latest" else int(which, 16)
+            raise NotFound(f"the chain has no block {name}")
+        return found
 
     async def _logs(self, place: Address, topics: list[str | None], first: int, last: int) -> list[Log]:
         """Logs of a range of blocks; the range is halved for as long as the node finds it too large."""
