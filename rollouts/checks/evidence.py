@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from rollouts.policy import Policy
 from rollouts.prefill import Answer, Rows, prefill
 from rollouts.samples import RolloutFile
-from rollouts.sampling.drawing import log_sums, scale
+from rollouts.sampling.drawing import scale
 from rollouts.sampling.likelihood import surprise
 from rollouts.sampling.noise import row_keys, stream
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.replay import Gaps, gaps_of_rows
+from rollouts.sampling.softmax import Softmax, weigh
 from rollouts.toploc import ProofResult, verify_rows
 
 
@@ -126,9 +127,10 @@ def _replay(
         scaled = scale(part.logits, parameters)
         chosen = scaled.gather(1, torch.from_numpy(tokens.astype(np.int64)).to(scaled.device)[:, None])[:, 0]
         zeros = np.zeros(len(tokens), np.float32)
-        totals = log_sums(scaled)
-        excess, variance = (one.cpu().numpy() for one in surprise(scaled, chosen, totals))
-        own = (chosen - totals).cpu().numpy()
+        softmax = Softmax.room(len(tokens), device=scaled.device)
+        weigh(scaled, softmax, scaled.new_empty((2, *scaled.shape)))
+        excess, variance = (one.cpu().numpy() for one in surprise(softmax, chosen))
+        own = (chosen - softmax.totals()).cpu().numpy()
         never = zeros.astype(np.bool_)
         return Gaps(gaps=zeros, outside=zeros, mismatches=never, logprobs=own, excess=excess, variance=variance)
     keyed = [streams[span.answer] for span in part.spans for _ in range(span.start, span.stop)]

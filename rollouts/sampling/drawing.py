@@ -61,7 +61,15 @@ def log_sums(scaled_bv: torch.Tensor) -> torch.Tensor:
     Raises:
         NotANumber: A row has a NaN, a positive infinity, or only negative ones.
     """
-    total_b = torch.logsumexp(scaled_bv, dim=1)
+    return check_normal(torch.logsumexp(scaled_bv, dim=1))
+
+
+def check_normal(total_b: torch.Tensor) -> torch.Tensor:
+    """Returns log-sums as they are.
+
+    Raises:
+        NotANumber: One is not finite.
+    """
     if not bool(torch.isfinite(total_b).all()):
         broken = int((~torch.isfinite(total_b)).sum())
         raise NotANumber(f"{broken} of {len(total_b)} rows of logits have no finite log-sum")

@@ -18,26 +18,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-_LEAST_LOG = -1e4
-"""A probability of 0 has no logarithm, and no weight either."""
+from rollouts.sampling.softmax import Softmax
 
 
-def surprise(scaled_rv: torch.Tensor, own_r: torch.Tensor, total_r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def surprise(softmax: Softmax, own_r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """By how much each token is more probable than a draw is on average, in log-probability, and a draw's variance.
 
     Args:
-        scaled_rv: Logits over temperature, of the whole vocabulary.
-        own_r: Those of the recorded tokens.
-        total_r: The log-sums of the rows.
+        softmax: Of scaled logits, of the whole vocabulary.
+        own_r: The scaled logits of the recorded tokens.
 
     Returns:
         Two float32 [R].
     """
-    logs_rv = (scaled_rv - total_r[:, None]).clamp_min(_LEAST_LOG)
-    weighted_rv = logs_rv.exp().mul_(logs_rv)
-    mean_r = weighted_rv.sum(1)
-    variance_r = weighted_rv.mul_(logs_rv).sum(1) - mean_r.square()
-    return own_r - total_r - mean_r, variance_r.clamp_min(0.0)
+    mean_r = softmax.first_b / softmax.sum_b
+    variance_r = softmax.second_b / softmax.sum_b - mean_r.square()
+    return own_r - softmax.peak_b - mean_r, variance_r.clamp_min(0.0)
 
 
 def deviations_of(answers: Iterable[tuple[NDArray[np.float32], NDArray[np.float32]]]) -> float | None:

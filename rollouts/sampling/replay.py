@@ -18,14 +18,18 @@ import torch
 from numpy.typing import NDArray
 
 from protocol.errors import InvalidInput
-from rollouts.sampling.drawing import first_largest, log_sums, scale
+from rollouts.sampling.drawing import first_largest, scale
 from rollouts.sampling.likelihood import surprise
 from rollouts.sampling.mask import mask_of
-from rollouts.sampling.noise import Keys, noise, row_keys, stream
+from rollouts.sampling.noise import Keys, WordBlocks, noise, noise_at, row_keys, stream
 from rollouts.sampling.parameters import SamplingParameters
+from rollouts.sampling.rivals import rivals_of, thresholds
+from rollouts.sampling.softmax import Softmax, weigh
 
-_VALUES_AT_ONCE = 1 << 21
-"""Rows are replayed in stretches of so many scores (8 MB in float32), so that a long answer needs no more memory."""
+_VALUES_AT_ONCE = 1 << 17
+"""Rows are replayed in stretches of so many scores: arrays of half a MiB in float32, of which a core's second cache
+holds some. So a long answer needs no more memory."""
+_VALUES_AT_ONCE_ELSEWHERE = 1 << 21
 
 MOST_DEVIATION = 1e6
 """Deviations are cut off here: a token that can't be drawn at all has this one, and all figures are
@@ -133,12 +137,9 @@ def gaps_of_rows(logits_rv: torch.Tensor, tokens: Sequence[int], keys: Keys, par
         raise InvalidInput(f"{rows} rows of logits, {len(tokens)} tokens and {len(keys)} keys can't be replayed")
     if rows and not 0 <= min(tokens) <= max(tokens) < vocabulary:
         raise InvalidInput(f"a token outside the vocabulary of {vocabulary} can't have been drawn")
-    step = max(1, _VALUES_AT_ONCE // vocabulary)
-    parts = [
-        _stretch(logits_rv[at : at + step], tokens[at : at + step], keys[at : at + step], parameters)
-        for at in range(0, rows, step)
-    ]
-    joined = torch.cat([torch.empty(6, 0), *parts], dim=1).numpy()
+    tokens_r = torch.tensor(tokens, dtype=torch.int64)
+    plainly = parameters.masks or logits_rv.device.type != "cpu"
+    joined = (_against_all if plainly else _against_rivals)(logits_rv, tokens_r, keys, parameters).numpy()
     return Gaps(
         gaps=joined[0],
         outside=joined[1],
@@ -149,14 +150,56 @@ def gaps_of_rows(logits_rv: torch.Tensor, tokens: Sequence[int], keys: Keys, par
     )
 
 
-def _stretch(
-    logits_rv: torch.Tensor, tokens: Sequence[int], keys: Keys, parameters: SamplingParameters
+def _against_rivals(
+    logits_rv: torch.Tensor, tokens_r: torch.Tensor, keys: Keys, parameters: SamplingParameters
 ) -> torch.Tensor:
-    """The arrays of `Gaps`, in their order: float32 [6, R] on the CPU."""
+    """The arrays of `Gaps`, in their order: float32 [6, R]. As `_against_all`, to the bit, with most noise left out."""
+    rows, vocabulary = logits_rv.shape
+    own_r = scale(logits_rv.gather(1, tokens_r[:, None])[:, 0], parameters)
+    own_score_r = own_r + torch.from_numpy(noise_at(keys, tokens_r.numpy()))
+    softmax, few_r = Softmax.room(rows, device=logits_rv.device), np.empty(rows, np.bool_)
+    gap_r, mismatch_r = torch.zeros(rows), np.zeros(rows, np.bool_)
+    step = max(1, _VALUES_AT_ONCE // vocabulary)
+    room_2rv, blocks = torch.empty((2, min(rows, step), vocabulary)), WordBlocks(min(rows, step), vocabulary)
+    for here in (slice(at, min(at + step, rows)) for at in range(0, rows, step)):
+        scaled_rv = scale(logits_rv[here], parameters)
+        room = room_2rv[:, : len(scaled_rv)]
+        weights_rv, score_r = weigh(scaled_rv, softmax[here], room), own_score_r[here].numpy()
+        most_r = thresholds(softmax[here], score_r)
+        few_r[here] = most_r >= 0
+        rivals = rivals_of(weights_rv.numpy(), most_r, keys[here], blocks=blocks, room_rv=room[1].numpy())
+        lead_n = scaled_rv.numpy()[rivals.rows, rivals.tokens] + rivals.noise - score_r[rivals.rows]
+        wins_n = (lead_n > 0) | ((lead_n == 0) & (rivals.tokens < tokens_r[here].numpy()[rivals.rows]))
+        np.maximum.at(gap_r[here].numpy(), rivals.rows, lead_n)
+        mismatch_r[here][rivals.rows[wins_n]] = True
+    found = torch.stack(_figures(gap_r, torch.zeros(rows), torch.from_numpy(mismatch_r), own_r, softmax))
+    if len(many := np.flatnonzero(~few_r)):
+        found[:, many] = _against_all(logits_rv[many], tokens_r[many], keys[many], parameters)
+    return found
+
+
+def _against_all(
+    logits_rv: torch.Tensor, tokens_r: torch.Tensor, keys: Keys, parameters: SamplingParameters
+) -> torch.Tensor:
+    """The same by the noise of every token, on any device and under a mask."""
+    step = max(
+        1, (_VALUES_AT_ONCE if logits_rv.device.type == "cpu" else _VALUES_AT_ONCE_ELSEWHERE) // logits_rv.shape[1]
+    )
+    parts = [
+        _stretch(logits_rv[at : at + step], tokens_r[at : at + step], keys[at : at + step], parameters)
+        for at in range(0, len(keys), step)
+    ]
+    return torch.cat([torch.empty(6, 0), *parts], dim=1)
+
+
+def _stretch(
+    logits_rv: torch.Tensor, tokens_r: torch.Tensor, keys: Keys, parameters: SamplingParameters
+) -> torch.Tensor:
     scaled_rv = scale(logits_rv, parameters)
-    total_r = log_sums(scaled_rv)
-    scores_rv = scaled_rv + noise(keys, logits_rv.shape[1], device=logits_rv.device)
-    tokens_r = torch.tensor(tokens, device=logits_rv.device)
+    softmax = Softmax.room(len(keys), device=scaled_rv.device)
+    weigh(scaled_rv, softmax, scaled_rv.new_empty((2, *scaled_rv.shape)))
+    scores_rv = scaled_rv + noise(keys, scaled_rv.shape[1], device=scaled_rv.device)
+    tokens_r = tokens_r.to(scaled_rv.device)
     own_r = scaled_rv.gather(1, tokens_r[:, None])[:, 0]
     own_score_r = scores_rv.gather(1, tokens_r[:, None])[:, 0]
     if parameters.masks:
@@ -166,11 +209,15 @@ def _stretch(
         best_r = first_largest(scores_rv)
         gap_r = scores_rv.gather(1, best_r[:, None])[:, 0] - own_score_r
         outside_r = torch.zeros_like(own_r)
-    mismatch_r = best_r != tokens_r
+    return torch.stack(_figures(gap_r, outside_r, best_r != tokens_r, own_r, softmax)).cpu()
+
+
+def _figures(
+    gap_r: torch.Tensor, outside_r: torch.Tensor, mismatch_r: torch.Tensor, own_r: torch.Tensor, softmax: Softmax
+) -> tuple[torch.Tensor, ...]:
     bounded = (gap_r.clamp_max(MOST_DEVIATION), outside_r.clamp(0.0, MOST_DEVIATION))
-    logprob_r = (own_r - total_r).clamp_min(-MOST_DEVIATION)
-    surprise_r = surprise(scaled_rv, own_r, total_r)
-    return torch.stack((*bounded, mismatch_r.float(), logprob_r, *surprise_r)).cpu()
+    logprob_r = (own_r - softmax.totals()).clamp_min(-MOST_DEVIATION)
+    return (*bounded, mismatch_r.float(), logprob_r, *surprise(softmax, own_r))
 
 
 def _within_mask(

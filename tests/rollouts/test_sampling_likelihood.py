@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rollouts.sampling.likelihood import deviations_of, surprise
+from rollouts.sampling.softmax import Softmax, weigh
 
 ROWS, VOCABULARY = 4000, 32
 
@@ -16,10 +17,16 @@ def logits() -> torch.Tensor:
     return 2 * torch.randn(ROWS, VOCABULARY, generator=torch.Generator().manual_seed(1))
 
 
+def softmax_of(logits: torch.Tensor) -> Softmax:
+    softmax = Softmax.room(len(logits), device=logits.device)
+    weigh(logits, softmax, torch.empty(2, *logits.shape))
+    return softmax
+
+
 def off(logits: torch.Tensor, tokens: torch.Tensor) -> float:
     """Standard deviations, by the model that these logits are of."""
     own = logits.gather(1, tokens[:, None])[:, 0]
-    excess, variance = surprise(logits, own, logits.logsumexp(1))
+    excess, variance = surprise(softmax_of(logits), own)
     found = deviations_of([(excess.numpy(), variance.numpy())])
     assert found is not None
     return found
@@ -43,7 +50,7 @@ def test_greedy_cooler_and_other_tokens_are_not(logits: torch.Tensor) -> None:
 def test_mean_and_variance_are_those_of_the_distribution() -> None:
     probabilities = torch.tensor([[0.5, 0.25, 0.25, 0.0]])
     logs = probabilities.log()
-    excess, variance = surprise(logs, logs[:, 0], logs.logsumexp(1))
+    excess, variance = surprise(softmax_of(logs), logs[:, 0])
     mean = 0.5 * np.log(0.5) + 0.5 * np.log(0.25)
     assert float(excess) == pytest.approx(np.log(0.5) - mean)
     assert float(variance) == pytest.approx(0.5 * np.log(0.5) ** 2 + 0.5 * np.log(0.25) ** 2 - mean**2)
