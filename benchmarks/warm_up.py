@@ -1,8 +1,9 @@
 """The devnet's base made whole for several seeds, and what each can do; `python -m benchmarks.warm_up`.
 
 Beside them stand the weights that are shipped. Each takes about three minutes of one CPU; `MUSTER_SEEDS` names others
-than 1, 2 and 3, and `MUSTER_STEPS` fewer steps than the preset's. Reinforcement needs a base that answers about a third
-of the prompts right when it draws, and nearly all of them once in eight draws.
+than 1, 2 and 3, `MUSTER_STEPS` fewer steps than the preset's, and `MUSTER_PRESET=devnet-length` the base whose prompts
+want a length (one minute each). Reinforcement needs a base that answers about a third of the prompts right when it
+draws, and nearly all of them once in eight draws; and one that keeps to a wanted length now and then.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from cli.trainer_work import EvaluationChoices, run_evaluation
+from cli.trainer_work import EvaluationChoices, WarmUpChoices, run_evaluation, settings_of
 from trainer.evaluation import Evaluation
-from trainer.presets import DEVNET, devnet_base, preset_file
-from trainer.sft.settings import check_settings, read_settings_file
+from trainer.presets import DEVNET, devnet_base
+from trainer.sft.settings import WarmUpSettings
 from trainer.sft.warm_up import Progress, warm_up
 
 SEEDS = [int(seed) for seed in os.environ.get("MUSTER_SEEDS", "1,2,3").split(",")]
 STEPS = os.environ.get("MUSTER_STEPS")
+PRESET = os.environ.get("MUSTER_PRESET", DEVNET)
 ASKED = EvaluationChoices(prompts=512, samples=8, held_out=None, engine="torch", dtype="float32", device="cpu")
 WANTED = "about a third or more greedily; pass@8 ≥ 80 %"
 
@@ -31,26 +33,42 @@ WANTED = "about a third or more greedily; pass@8 ≥ 80 %"
 def main() -> None:
     """Makes and prints."""
     torch.set_num_threads(1)
-    values = read_settings_file(preset_file(DEVNET)) | {"evaluation": {"prompts": 0}}
-    if STEPS is not None:
-        values["steps"] = int(STEPS)
-    table = Table(title=f"preset {DEVNET}: {values['steps']} steps; {ASKED.prompts} held-out prompts; wanted: {WANTED}")
-    for column in ("weights", "CPU s", "last loss", "greedy", "pass@1", "pass@8", "ended by itself"):
+    table = Table(title=f"preset {PRESET}; {ASKED.prompts} held-out prompts; wanted: {WANTED}")
+    columns = ("weights", "CPU s", "last loss", "greedy", "pass@1", "pass@8", "ended by itself", "from wanted length")
+    for column in columns:
         table.add_column(column, justify="left" if column == "weights" else "right")
-    table.add_row("shipped", "-", "-", *_figures(run_evaluation(devnet_base(), ASKED)))
+    table.add_row("shipped", "-", "-", *_figures(run_evaluation(devnet_base(PRESET), ASKED)))
     with tempfile.TemporaryDirectory() as home:
         for seed in SEEDS:
             folder, told, since = Path(home) / str(seed), list[Progress](), time.process_time()
-            settings = check_settings(values | {"seed": seed}, source=DEVNET)
-            warm_up(settings, folder, device=torch.device("cpu"), progress=told.append)
+            warm_up(_settings(folder, seed), folder, device=torch.device("cpu"), progress=told.append)
             cost = time.process_time() - since
             row = (f"{cost:.0f}", f"{told[-1].loss:.3f}", *_figures(run_evaluation(folder, ASKED)))
             table.add_row(f"seed {seed}", *row)
-    Console(width=110).print(table)
+    Console(width=130).print(table)
 
 
 def _figures(found: Evaluation) -> tuple[str, ...]:
-    return tuple(f"{share:.1%}" for share in (found.greedy, found.pass_at[1], found.pass_at[8], found.greedy_finished))
+    shares = (found.greedy, found.pass_at[1], found.pass_at[8], found.greedy_finished)
+    return (*(f"{share:.1%}" for share in shares), "-" if found.distance is None else f"{found.distance:.2f}")
+
+
+def _settings(to: Path, seed: int) -> WarmUpSettings:
+    return settings_of(
+        WarmUpChoices(
+            to=to,
+            preset=PRESET,
+            config=None,
+            start=None,
+            file=None,
+            environment=None,
+            changes=("evaluation.prompts=0",),
+            steps=None if STEPS is None else int(STEPS),
+            seed=seed,
+            device=None,
+            every=25,
+        )
+    )
 
 
 if __name__ == "__main__":

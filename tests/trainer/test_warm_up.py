@@ -28,7 +28,7 @@ from tests.trainer.conftest import small
 from trainer.errors import BadSettings, NotWritten, TrainingDiverged
 from trainer.evaluation import Evaluator
 from trainer.models import open_model
-from trainer.presets import preset_file
+from trainer.presets import devnet_base, preset_file
 from trainer.sft.examples import Example
 from trainer.sft.gradients import add_gradients
 from trainer.sft.settings import WarmUpSettings, check_settings, read_settings_file
@@ -158,6 +158,15 @@ def test_the_devnets_preset_learns_from_its_first_steps_on(tmp_path: Path) -> No
     told = run(check_settings(changed, source="devnet"), tmp_path / "version")
     assert told[0].loss == pytest.approx(np.log(64), abs=0.2), "an untrained model knows nothing of 64 tokens"
     assert told[-1].loss < told[0].loss - 0.4
+
+
+def test_the_preset_for_wanted_lengths_learns_full_stops_from_the_devnets_base_on(tmp_path: Path) -> None:
+    values = read_settings_file(preset_file("devnet-length"))
+    start = {"kind": "folder", "folder": devnet_base()}
+    changed = values | {"steps": 20, "examples_per_step": 48, "evaluation": {"prompts": 0}, "start": start}
+    told = run(check_settings(changed, source="devnet-length"), tmp_path / "version")
+    assert told[0].loss > 2.0, "it has never seen a full stop"
+    assert told[-1].loss < told[0].loss - 0.8
 
 
 def test_a_model_that_was_shown_answers_gives_them(tmp_path: Path) -> None:
