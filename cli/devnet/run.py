@@ -24,7 +24,8 @@ from rollouts.engines.interface import EngineName
 
 NAME = "rollouts"
 VLLM_PYTHON = ROOT / ".tools" / "vllm" / "bin" / "python"
-_PATIENCE = timedelta(seconds=180)
+_PATIENCE = timedelta(minutes=5)
+"""A busy machine takes minutes to start ten processes that bring torch."""
 _LOOK_AGAIN = timedelta(milliseconds=300)
 
 
@@ -79,7 +80,7 @@ async def await_first_rollouts(
     """Returns when each of these nodes has work on the ledger.
 
     Raises:
-        ProcessFailed: For three minutes no further one had; says where the nodes are instead.
+        ProcessFailed: For five minutes no further one had; says where the nodes are instead.
     """
     clock = clock or SystemClock()
     missing, since = set(nodes), clock.monotonic()

@@ -89,6 +89,11 @@ class NodeAccount:
     """Why, if it was; empty if it was not."""
 
     @property
+    def unjudged(self) -> int:
+        """Files that expired, or were open when the run ended."""
+        return self.expired + self.open
+
+    @property
     def files(self) -> int:
         """All that it handed in."""
         return self.accepted + self.rejected + self.forged + self.expired + self.open

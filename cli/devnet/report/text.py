@@ -8,6 +8,8 @@ from cli.devnet.report.judgement import Criterion
 from cli.devnet.report.model import Evaluation, Report
 from cli.devnet.report.words import briefly, duration, fate, lengths, money, spark
 
+_NODE_HEAD = ("node", "files", "accepted", "rejected", "forged", "unjudged", "stake", "earned", "slashed", "now")
+
 
 def as_text(report: Report, criteria: Sequence[Criterion]) -> str:
     """The whole report; lines of at most about 110 characters."""
@@ -17,7 +19,7 @@ def as_text(report: Report, criteria: Sequence[Criterion]) -> str:
         ("Learning", _learning(report)),
         ("Stages", _table(("stage", "did", "rate", "idle", "predicted"), _stages(report))),
         ("Verdicts", _table(("outcome", "reason", "honest", "cheating"), _verdicts(report))),
-        ("Nodes", _table(("node", "files", "accepted", "forged", "stake", "earned", "slashed", "now"), _nodes(report))),
+        ("Nodes", _table(_NODE_HEAD, _nodes(report))),
         ("Latencies", _table(("way", "count", "p50", "p99"), _latencies(report))),
         ("One rollout's way", _journey(report)),
         ("Staleness of what was learned", [f"{behind} behind: {count}" for behind, count in report.staleness.items()]),
@@ -68,7 +70,7 @@ def _verdicts(report: Report) -> Iterable[Sequence[str]]:
 def _nodes(report: Report) -> Iterable[Sequence[str]]:
     for node in report.nodes:
         name = f"{node.name} ({node.cheat})" if node.cheat else node.name
-        counts = (str(node.files), str(node.accepted), str(node.forged))
+        counts = (str(node.files), str(node.accepted), str(node.rejected), str(node.forged), str(node.unjudged))
         stake = f"{money(node.stake_before)} → {money(node.stake_after)}"
         yield name, *counts, stake, money(node.earned), money(node.slashed), fate(node)
 

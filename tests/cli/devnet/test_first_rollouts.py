@@ -98,4 +98,4 @@ async def test_a_node_that_is_slow_has_its_time_from_when_the_last_one_came(tmp_
     words = "1 honest nodes have handed in no work: the pool does not know them"
     with orchestrator(worked, tmp_path) as places, pytest.raises(ProcessFailed, match=words):
         await await_first_rollouts(DevnetDirectory(tmp_path), places, nodes=[FAST, SLOW], clock=clock)
-    assert 330 <= clock.monotonic() < 350, "three minutes after the first came"
+    assert 450 <= clock.monotonic() < 470, "five minutes after the first came"

@@ -142,6 +142,12 @@ def test_the_page_needs_nothing_from_anywhere_and_nodes_can_put_no_markup_into_i
         assert expected in said
 
 
+def test_files_that_nobody_could_judge_are_counted() -> None:
+    report = changed(a_report(), "cheater", cheat="no-upload", expired=5, open=2)
+    (line,) = [line for line in as_text(report, ()).splitlines() if line.startswith("cheater (no-upload)")]
+    assert line.split()[2:7] == ["13", "4", "0", "2", "7"]
+
+
 def test_text_and_page_are_made_of_any_report_also_an_empty_one() -> None:
     empty = Report(
         about={},
