@@ -12,6 +12,7 @@ import structlog
 from protocol.errors import Conflict
 from protocol.identifiers import Digest
 from rollouts.decoding import Decoder
+from trainer.errors import TrainingDiverged
 from trainer.run.batches import SeenFile, after_batch, groups_at
 from trainer.run.changes import adopt
 from trainer.run.files import FileRules, UnusableFile, read_accepted
@@ -80,14 +81,23 @@ def resume(words: Resumption, *, student: Student) -> RunState:
         batch = recorded.batches[step]
         files = _files(batch, words)
         groups = groups_at(files, batch.groups)
-        learn_batch(student, groups, parts=batch.parts, step=step)
+        try:
+            learn_batch(student, groups, parts=batch.parts, step=step)
+        except TrainingDiverged:  # weights are as before it: settings that mend it need not learn the others again
+            _keep(words, state, student, first=first)
+            raise
         state = after_batch(state, files, learned=bool(groups))
         _log.info("step-learned-again", step=step, groups=len(groups))
-    if state.step > first:  # so that no step is learned a third time, and settings may be changed from here on
-        save_state(folder, state=state, snapshot=student.snapshot(), about=words.about)
-        remove_files(folder, below=state.step)
+    _keep(words, state, student, first=first)
     _log.info("taken-up", step=state.step, learned_again=state.step - first)
     return state
+
+
+def _keep(words: Resumption, state: RunState, student: Student, *, first: int) -> None:
+    """Writes what was learned again, so that it is not a third time, and settings may be changed from here on."""
+    if state.step > first:
+        save_state(words.folder, state=state, snapshot=student.snapshot(), about=words.about)
+        remove_files(words.folder, below=state.step)
 
 
 def _files(batch: Batch, words: Resumption) -> list[SeenFile]:
