@@ -1,0 +1,117 @@
+"""What the wall around strangers' files costs a reader; `python -m benchmarks.decoding`.
+
+Files of rollouts as the trainer and validators meet them, decoded in this process, and in a sandbox that stays warm
+(`rollouts.decoding`), in turns. CPU counts the sandbox's processes too. The first row's sandbox is started for it.
+"""
+
+from __future__ import annotations
+
+import io
+import resource
+import time
+from collections.abc import Callable
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST
+from rollouts.decoding import Decoder
+from rollouts.engines.interface import Dtype, EngineName, FinishReason
+from rollouts.samples import RolloutFile, Sample, SlotHeader
+from rollouts.sandbox import Sandboxes, SandboxSettings
+from rollouts.schema import ReadLimits, read_rollout_bytes, table_of, write_table
+
+SHAPES = ((64, 8), (256, 8), (256, 1024), (1024, 4096))
+"""Answers of a file, and tokens of each: a file of the devnet, a step of it, and files of larger models."""
+PROMPT = 16
+PROOF_BYTES = 258
+"""Of a proof for each 32 tokens."""
+LIMITS = ReadLimits(rows=1 << 16, decoded_bytes=1 << 28)
+
+
+def file_of(answers: int, tokens: int) -> bytes:
+    """A file of random tokens."""
+    rng = np.random.default_rng([answers, tokens])
+    header = SlotHeader(
+        run=ZERO_DIGEST,
+        step=0,
+        index=0,
+        node=ZERO_ADDRESS,
+        checkpoint=ZERO_DIGEST,
+        environment="letters",
+        environment_version="1",
+        engine=EngineName.TORCH,
+        dtype=Dtype.FLOAT32,
+    )
+    samples = tuple(
+        Sample(
+            group=number // 16,
+            sample=number,
+            prompt_index=number // 16,
+            prompt_tokens=rng.integers(0, 64, PROMPT).astype(np.int32),
+            output_tokens=rng.integers(0, 32_000, tokens).astype(np.int32),
+            logprobs=-rng.random(tokens, np.float32),
+            finish=FinishReason.EOS,
+            task_reward=1.0,
+            length_penalty=0.0,
+            reward=1.0,
+            target_length=None,
+            proofs=rng.bytes(PROOF_BYTES * -(-tokens // 32)),
+        )
+        for number in range(answers)
+    )
+    sink = io.BytesIO()
+    write_table(table_of(RolloutFile(header, samples)), sink)
+    return sink.getvalue()
+
+
+def cpu_seconds() -> float:
+    """Of this process, and of all that it started and that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def timed(call: Callable[[], object], times: int) -> tuple[float, float]:
+    """CPU and wall seconds of one call, on average."""
+    cpu, since = cpu_seconds(), time.perf_counter()
+    for _ in range(times):
+        call()
+    return (cpu_seconds() - cpu) / times, (time.perf_counter() - since) / times
+
+
+def walled(content: bytes, times: int) -> None:
+    """Starts a sandbox, decodes in it, and ends it, so that its CPU seconds are counted."""
+    sandboxes = Sandboxes(SandboxSettings.load().model_copy(update={"most": 1}))
+    decoder = Decoder(sandboxes)
+    decoder.warm_up()
+    for _ in range(times):
+        decoder.decode(content, limits=LIMITS)
+    sandboxes.close()
+
+
+def main() -> None:
+    """Measures and prints."""
+    table = Table(title="decoding one file: in this process, in a warm sandbox")
+    for column in ("answers", "tokens each", "KiB", "CPU here", "CPU sandbox", "wall here", "wall sandbox"):
+        table.add_column(column, justify="right")
+    start = timed(lambda: walled(b"no such file", 0), 5)
+    for answers, tokens in SHAPES:
+        content = file_of(answers, tokens)
+        times = 50 if len(content) < 1 << 20 else 5
+        read_rollout_bytes(content, limits=LIMITS)
+        here = timed(lambda content=content: read_rollout_bytes(content, limits=LIMITS), times)  # type: ignore[misc]
+        both = timed(lambda content=content, times=times: walled(content, times), 1)  # type: ignore[misc]
+        there = [(total - begun) / times for total, begun in zip(both, start, strict=True)]
+        cells = (answers, tokens, f"{len(content) / 1024:,.0f}", *_ms(here[0], there[0], here[1], there[1]))
+        table.add_row(*map(str, cells))
+    Console(width=110).print(table)
+    print(f"starting a sandbox and ending it: {start[0]:.2f} s of CPU, {start[1]:.2f} s")
+
+
+def _ms(*seconds: float) -> list[str]:
+    return [f"{1000 * each:,.1f} ms" for each in seconds]
+
+
+if __name__ == "__main__":
+    main()
