@@ -6,12 +6,13 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from cli.devnet.command import devnet
+from cli.devnet.command import AsynchronyChoice, devnet
 from cli.devnet.options import RunOptions
 from cli.devnet.presets import PRESETS, PresetName
 from protocol.errors import InvalidInput
 from rollouts.recipe import read_recipe
 from trainer.presets import devnet_base
+from trainer.run.asynchrony import NAMED, AsynchronyName
 
 APP = typer.Typer()
 APP.command()(devnet)
@@ -43,3 +44,11 @@ def test_a_goal_has_a_distance_exactly_where_the_base_wants_lengths(name: Preset
     wants = read_recipe(devnet_base(terms.base)).length is not None
     assert [goal.distance is not None for goal in (terms.goal, terms.fast_goal)] == [wants, wants]
     assert terms.fast_steps < terms.steps
+
+
+@pytest.mark.parametrize("name", list(AsynchronyChoice))
+def test_the_orchestrator_leases_what_the_trainers_setting_of_that_name_needs(name: AsynchronyChoice) -> None:
+    wanted = NAMED[AsynchronyName(name.value)]
+    level = RunOptions(asynchrony=name.value).async_level
+    assert level == wanted.max_staleness
+    wanted.check_window(level)
