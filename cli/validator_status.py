@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from cli.output import note, say, show_fields, show_table
 from cli.pool_connection import short
 from cli.quantities import ago, format_span, moment
-from validator.views import LatencyView, ParkedView, StatusView
+from validator.views import LatencyView, MemberView, ParkedView, StatusView
 
 SHORT = 14
 """Characters of a work key: enough to name it by."""
@@ -21,6 +21,7 @@ def show_status(found: StatusView) -> None:
     show_fields(
         {
             "validator": f"{found.validator} of pool {found.pool_id}, release {found.version}",
+            **_own_state(found.members, now),
             **({} if found.seated is not False else {"NOT SEATED": "the pool's ledger does not take its verdicts"}),
             "ledger": _ledger(found),
             "epoch": "-" if found.epoch is None else str(found.epoch) if found.epoch else "none begun yet",
@@ -40,12 +41,46 @@ def show_status(found: StatusView) -> None:
         for each in found.validators
     ]
     show_table(("validator", "where", "last_heard"), validators, as_json=False, empty="the pool has no validators")
+    _show_members(found.members, now)
     troubled = [(each.name, each.crashes, each.last_error) for each in found.loops if each.crashes]
     if troubled:
         show_table(("loop", "crashes", "last_error"), troubled, as_json=False, empty="")
     if found.parked:
         say(f"{queue.parked} parked, waiting for you:")
         show_parked(found.parked)
+
+
+def _own_state(members: Sequence[MemberView], now: datetime) -> dict[str, str]:
+    """What keeps this validator from judging, if anything does; above everything else."""
+    for each in members:
+        if each.is_this and each.state != "well":
+            words = f"{each.state}, {ago(each.since_ms, now=now)}: {_trouble(each)}" if each.code else each.state
+            return {"TAKES NO WORK": words}
+    return {}
+
+
+def _show_members(members: Sequence[MemberView], now: datetime) -> None:
+    """Who shares this Redis: a table only if there is more than one, or anything to be told."""
+    if len(members) < 2 and all(each.state == "well" for each in members):
+        return
+    rows = [
+        (
+            ("* " if each.is_this else "") + short(each.address),
+            each.place,
+            each.state,
+            ago(each.since_ms, now=now),
+            _trouble(each),
+        )
+        for each in members
+    ]
+    show_table(("process", "where", "state", "since", "why"), rows, as_json=False, empty="")
+
+
+def _trouble(each: MemberView) -> str:
+    if not each.code:
+        return ""
+    failed = f", {each.tests} self-tests failed" if each.tests > 1 else ""
+    return f"{each.why} ({each.code}{failed})" + (f"\n→ {each.hint}" if each.hint else "")
 
 
 def show_parked(items: Sequence[ParkedView]) -> None:

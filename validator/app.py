@@ -66,7 +66,7 @@ def build_validator(
         version=release(),
         description=DESCRIPTION,
         lifespan=lambda app: _life(app.state.parts),
-        checks={"redis": lambda: check_redis(redis)},
+        checks={"redis": lambda: check_redis(redis), "health": lambda: _check_health(app)},
         loops=loops,
         clock=clock,
         body_limit=BODY,
@@ -97,10 +97,15 @@ def build_validator(
         deadlines=parts.deadlines,
         intake=parts.intake,
         looks=lambda: looking.counts,
+        health=parts.health,
     )
     if with_loops:
         add_loops(loops, parts, looking=looking, gauges=gauges)
     return app
+
+
+async def _check_health(app: FastAPI) -> None:
+    await app.state.parts.health.check()
 
 
 @asynccontextmanager
@@ -113,6 +118,7 @@ async def _life(parts: Parts) -> AsyncIterator[None]:
                 yield
             finally:
                 with suppress(StoreUnavailable):  # then its leases end by themselves
+                    await parts.members.leave()
                     await parts.held.give_back()
                     await parts.intake.aclose()
                     await parts.finalising.aclose()

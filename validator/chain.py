@@ -14,6 +14,7 @@ from ledger.client.pools import Terms
 from ledger.deployment import Deployment
 from ledger.inflight import SendPolicy
 from protocol.clock import Clock
+from protocol.errors import Unavailable
 from protocol.identifiers import Address
 from protocol.keys import Key
 from validator.audit.epochs import Epochs
@@ -25,6 +26,13 @@ T = TypeVar("T")
 ANSWER_PATIENCE = timedelta(seconds=10)
 GOOD_FOR = timedelta(seconds=30)
 """How soon a change of terms, roles or validators is noticed."""
+
+
+class NotSeated(Unavailable):
+    """This key may not judge."""
+
+    code = "not-seated"
+    default_hint = "the pool's owner adds it: `muster pool roles --add-validator`"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
+import secrets
 import shutil
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 from protocol.clients import NodeClient, OrchestratorClient
@@ -39,6 +41,13 @@ class DiskFull(Unavailable):
 
     code = "disk-full"
     default_hint = "make room in the validator's directory, or give it fewer workers"
+
+
+class DiskBroken(Unavailable):
+    """Files can't be written, or read, where they lie."""
+
+    code = "disk-trouble"
+    default_hint = "look at the file system of the validator's directory: is it mounted, and writable?"
 
 
 class OrchestratorRefuses(Unavailable):
@@ -90,10 +99,35 @@ class WorkFiles:
         shutil.rmtree(self._directory, ignore_errors=True)
         self._directory.mkdir(parents=True, mode=0o700)
 
+    def try_disk(self) -> None:
+        """Returns if files can be written and read where they lie.
+
+        Raises:
+            DiskFull: There is less room than has to stay free.
+            DiskBroken: They can't be.
+        """
+        free = shutil.disk_usage(self._directory).free if self._directory.is_dir() else None
+        if free is not None and free <= self._reserve_bytes:
+            raise DiskFull(f"{free} bytes are free in {self._directory}, and {self._reserve_bytes} have to stay so")
+        path, content = self._directory / f"self-test-{secrets.token_hex(4)}", secrets.token_bytes(4096)
+        try:
+            with path.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            same = path.read_bytes() == content
+        except OSError as error:
+            raise DiskBroken(f"{self._directory} can't be written and read: {error.strerror or error}") from error
+        finally:
+            with suppress(OSError):
+                path.unlink()
+        if not same:
+            raise DiskBroken(f"{self._directory} gives other bytes than were written")
+
     async def listed(self, work: SubmittedWork) -> RolloutItem | None:
         """What the orchestrator says of a submission: a link, and hints that nobody has to believe; None if nothing."""
         try:
-            with _served():
+            with served():
                 return await self._reader.rollout(work.key)
         except NotFound:
             return None
@@ -130,7 +164,7 @@ class WorkFiles:
         request = UploadRequest(
             kind=UploadKind.AUDIT, sha256=sha256, size=len(content), content_type="application/json"
         )
-        with _served():
+        with served():
             ticket = await self._writer.request_upload(request)
         if ticket.already_there:
             return sha256
@@ -169,7 +203,7 @@ class WorkFiles:
         if listed is not None and listed.file_url is not None and listed.size is not None:
             return listed.file_url, listed.size
         key = ObjectKey(pool_id=self._pool_id, owner=work.node, sha256=work.sha256)
-        with _served():
+        with served():
             link = await self._reader.object_link(key)
         return link.url, link.size
 
@@ -185,9 +219,14 @@ class WorkFiles:
 
 
 @contextmanager
-def _served() -> Iterator[None]:
-    """What an orchestrator refuses to a validator is a trouble between the two, and passes."""
+def served() -> Iterator[None]:
+    """What an orchestrator refuses to a validator is a trouble between the two, and passes.
+
+    Raises:
+        OrchestratorRefuses: It refuses; with the code `clock` if our clock and its own are too far apart.
+    """
     try:
         yield
     except (Forbidden, Unauthenticated) as error:
-        raise OrchestratorRefuses(error.detail, hint=error.hint) from error
+        code = error.code if error.code == "clock" else None
+        raise OrchestratorRefuses(error.detail, hint=error.hint, code=code) from error

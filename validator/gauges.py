@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 from prometheus_client import CollectorRegistry, Gauge
 
+from validator.health import Health
 from validator.loops.intake import Intake
 from validator.loops.second_looks import LookCounts
 from validator.store.deadlines import Deadlines
@@ -22,6 +23,7 @@ class QueueGauges:
         deadlines: What is not final.
         intake: How far the ledger was read.
         looks: What was looked at again, and why.
+        health: Whether work is taken.
     """
 
     def __init__(
@@ -32,11 +34,19 @@ class QueueGauges:
         deadlines: Deadlines,
         intake: Intake,
         looks: Callable[[], LookCounts],
+        health: Health,
     ) -> None:
         self._queue = queue
         self._deadlines = deadlines
         self._intake = intake
         self._looks = looks
+        self._health = health
+        self._well = Gauge(
+            "muster_validator_well", "1 if this validator takes work; 0 if it stands aside", registry=registry
+        )
+        self._unwell_for = Gauge(
+            "muster_validator_unwell_seconds", "For how long it has stood aside, by why", ("code",), registry=registry
+        )
         self._lengths = Gauge("muster_validator_queue", "Pieces of work", ("stage",), registry=registry)
         self._behind = Gauge(
             "muster_validator_blocks_behind", "Blocks whose events were not read yet", registry=registry
@@ -49,7 +59,12 @@ class QueueGauges:
         )
 
     async def read(self) -> None:
-        """Reads them all."""
+        """Reads them all; what is known here comes first, for Redis may be down."""
+        self._well.set(int(self._health.well))
+        self._unwell_for.clear()
+        if not self._health.well:
+            code = self._health.condition.code or self._health.condition.state.value
+            self._unwell_for.labels(code).set(self._health.since.total_seconds())
         lengths = await self._queue.lengths()
         for stage in ("waiting", "ready", "in_hand", "parked"):
             self._lengths.labels(stage.replace("_", "-")).set(getattr(lengths, stage))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from enum import StrEnum
 from typing import NewType, Self
 
@@ -111,10 +112,15 @@ class Item:
         work: What was submitted.
         kind: Why it is examined.
         deadline_s: Unix time of the chain by which a verdict should be there; never later than the real one.
-        seen_ms: When it was put into the queue.
-        attempts: How often it was tried before, in vain.
+        seen_ms: When it was put into the queue, by Redis' time.
+        attempts: How often anybody failed at it.
+        tries: How often this validator had it before.
+        spent: Whether this validator has given it up, or two have failed at it so often that it is up to a person.
+        trouble: What it was given up for: code, why, and hint.
         lost: How many holders in a row died over it, or lost it, without a word.
         token: Of the lease; what an earlier holder writes is refused.
+        waited: From when it was put into the queue until it was taken, by Redis' time.
+        taken_at: When that was, on this process's monotonic clock in seconds.
         staged: Its verdict, if an earlier holder came so far.
         resolution: What a person decided.
     """
@@ -124,8 +130,13 @@ class Item:
     deadline_s: int
     seen_ms: int
     attempts: int = 0
+    tries: int = 0
+    spent: bool = False
+    trouble: tuple[str, str, str] = ("", "", "")
     lost: int = 0
     token: str = ""
+    waited: timedelta = timedelta()
+    taken_at: float = 0.0
     staged: Staged | None = None
     resolution: Resolution | None = None
 
@@ -157,15 +168,21 @@ def load_work(text: str) -> SubmittedWork:
 
 
 def load_item(fields: Mapping[str, str]) -> Item:
-    """An item from its hash in Redis."""
+    """An item from its hash in Redis, as nobody in particular sees it."""
     return Item(
         work=load_work(fields["work"]),
         kind=Kind(fields["kind"]),
         deadline_s=int(fields["deadline"]),
         seen_ms=int(fields["seen"]),
         attempts=int(fields.get("attempts", "0")),
+        trouble=(fields.get("code", ""), fields.get("why", ""), fields.get("hint", "")),
         lost=int(fields.get("lost", "0")),
         token=fields.get("token", ""),
         staged=Staged.load(fields["staged"]) if fields.get("staged") else None,
         resolution=Resolution.load(fields["resolution"]) if fields.get("resolution") else None,
     )
+
+
+def failed_by(fields: Mapping[str, str], *, tries: int) -> int:
+    """How many validators have failed at an item for half of the tries that each has."""
+    return sum(name.startswith("fails:") and 2 * int(count) >= tries for name, count in fields.items())

@@ -11,7 +11,6 @@ from datetime import timedelta
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from protocol.clock import Clock
-from protocol.signing import unix_ms
 from protocol.verdicts import Outcome, ReasonCode
 from validator.examination.interface import Conclusion
 from validator.items import Item
@@ -75,8 +74,8 @@ class Measures:
 
     def taken(self, item: Item) -> None:
         """Measures how long work waited for somebody to take it; its later tries are no waiting."""
-        if item.attempts == 0:
-            self._stages.labels("queue").observe(max(0.0, (unix_ms(self._clock.now()) - item.seen_ms) / 1000))
+        if item.attempts == 0 and item.tries == 0:
+            self._stages.labels("queue").observe(item.waited.total_seconds())
 
     def examined(self, conclusion: Conclusion) -> None:
         """Counts what was computed."""
@@ -98,7 +97,7 @@ class Measures:
     def given(self, item: Item, outcome: Outcome, reason: int) -> None:
         """Counts a verdict that the ledger took."""
         self._verdicts.labels(outcome.name.lower(), reason_name(reason)).inc()
-        seconds = (unix_ms(self._clock.now()) - item.seen_ms) / 1000
+        seconds = item.waited.total_seconds() + self._clock.monotonic() - item.taken_at
         self._seconds.observe(seconds)
         self._latencies.append(seconds)
 

@@ -28,6 +28,7 @@ from validator.drawing import Drawing
 from validator.examination.interface import Conclusion, Examiner
 from validator.files import WorkFiles
 from validator.happenings import FOLLOWED
+from validator.health import Health
 from validator.holding import InHand
 from validator.items import Item
 from validator.loops.disputes import follow_up
@@ -36,12 +37,14 @@ from validator.loops.intake import Intake
 from validator.loops.judging import Judging
 from validator.loops.verdicts import Given, Lane, Verdicts
 from validator.measures import Measures
+from validator.selftest import OwnTest
 from validator.settings import ValidatorSettings
 from validator.store.copies import SeenOutputs
 from validator.store.counts import VerdictCounts
 from validator.store.deadlines import Deadlines
 from validator.store.keys import keys_of
 from validator.store.leases import LoopLease
+from validator.store.members import Members, place_of
 from validator.store.queue import WorkQueue
 from validator.store.records import NodeRecords
 from validator.store.validators import KnownValidators
@@ -94,6 +97,8 @@ class Parts:
     files: WorkFiles
     records: NodeRecords
     known: KnownValidators
+    members: Members
+    health: Health
     counts: VerdictCounts
     deadlines: Deadlines
     measures: Measures
@@ -124,10 +129,12 @@ def build_parts(
     """Puts a validator together; nothing runs yet."""
     keys, me = keys_of(settings.pool_id), key.address
     lease = timedelta(seconds=settings.lease_s)
-    queue = WorkQueue(redis, keys=keys, clock=clock, lease=lease)
+    members = Members(redis, keys=keys, validator=me, place=place_of(settings.directory))
+    patience = settings.patience()
+    queue = WorkQueue(redis, keys=keys, clock=clock, lease=lease, member=members.me, patience=patience)
     held = InHand(queue)
     measures = Measures(registry, clock=clock)
-    known = KnownValidators(redis, keys=keys, clock=clock)
+    known = KnownValidators(redis, keys=keys)
     deadlines = Deadlines(redis, keys=keys)
     records = NodeRecords(redis, keys=keys, validator=me)
     bells = [asyncio.Event() for _ in range(settings.pieces())]
@@ -140,7 +147,15 @@ def build_parts(
         most_bytes=settings.file_most_bytes,
         reserve_bytes=settings.reserve_bytes,
     )
-
+    test = OwnTest(
+        me,
+        chain=chain,
+        orchestrator=remote.reader,
+        files=files,
+        examiner=examiner,
+        policies=settings.policies,
+    )
+    health = Health(test, members=members, clock=clock)
     counts = VerdictCounts(redis, keys=keys)
 
     async def told(taken: Sequence[Given]) -> None:
@@ -170,6 +185,7 @@ def build_parts(
         chain=chain,
         queue=queue,
         held=held,
+        health=health,
         files=files,
         versions=Versions(chain, orchestrator=remote.reader, relays=settings.relays, clock=clock),
         drawing=Drawing(chain, records=records, policy=settings.rate_policy(), clock=clock),
@@ -177,7 +193,7 @@ def build_parts(
         seen=SeenOutputs(redis, keys=keys),
         verdicts=verdicts,
         second_look=second_look,
-        patience=settings.patience(),
+        patience=patience,
         measures=measures,
         clock=clock,
     )
@@ -188,6 +204,7 @@ def build_parts(
         queue=queue,
         deadlines=deadlines,
         known=known,
+        members=members,
         lease=LoopLease(redis, keys=keys, loop="intake", lifetime=lease),
         takeover=timedelta(seconds=settings.takeover_s),
         awake_within=timedelta(seconds=settings.awake_s),
@@ -215,6 +232,8 @@ def build_parts(
         files=files,
         records=records,
         known=known,
+        members=members,
+        health=health,
         counts=counts,
         deadlines=deadlines,
         measures=measures,

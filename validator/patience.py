@@ -1,9 +1,12 @@
-"""What becomes of work that could not be judged now: later, or a person. Never guilt. Pure."""
+"""What becomes of work that could not be judged now: later, another validator, or a person. Never guilt. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
+
+from validator.faults import Whose, whose
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,7 +14,7 @@ class Patience:
     """How long it is tried.
 
     Args:
-        attempts: Failures after which it is parked.
+        attempts: Failures of one validator after which it gives work up; two who have half of them each are enough too.
         first: The pause after the first one; each that follows is twice as long.
         most: The longest pause.
     """
@@ -20,68 +23,62 @@ class Patience:
     first: timedelta = timedelta(seconds=1)
     most: timedelta = timedelta(minutes=1)
 
-    def pause(self, attempts: int) -> timedelta:
-        """How long to wait after so many failures."""
-        doubled: timedelta = self.first * 2 ** min(attempts, 20)
+    def pause(self, tries: int) -> timedelta:
+        """How long to wait after so many tries."""
+        doubled: timedelta = self.first * 2 ** min(tries, 20)
         return min(self.most, doubled)
 
 
+class GivesUp(StrEnum):
+    """Why a validator tries no more."""
+
+    NOT = ""
+    """It does try again."""
+    LACKS = "lacks"
+    """It can't, and another may."""
+    ENDS = "ends"
+    """It has tried as often as it will."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Again:
-    """Try again."""
+class Step:
+    """What a validator does about work that it could not judge."""
 
-    after: timedelta
+    pause: timedelta
+    """Before it may take it again."""
+    for_all: bool
+    """Whether others wait so long too."""
     counted: bool
-    """Whether it counts as an attempt."""
-
-
-@dataclass(frozen=True, slots=True)
-class Park:
-    """A person has to look."""
-
-
-WAITED_FOR = frozenset(
-    {
-        "file-absent",
-        "block-not-there",
-        "chain-unavailable",
-        "transaction-not-mined",
-        "store-unavailable",
-        # The orchestrator or the object store is down or overloaded, and with it all work at once:
-        "unreachable",
-        "no-answer",
-        "transfer-failed",
-        "rate-limited",
-        "http-502",
-        "http-503",
-        "http-504",
-    }
-)
-"""Troubles that end by themselves, or with the work's deadline: no person could do anything about this one item."""
+    """Whether it failed at it."""
+    gives_up: GivesUp
 
 
 def after_trouble(
     code: str,
     *,
     retryable: bool,
-    attempts: int,
+    tries: int,
     left: timedelta,
     patience: Patience,
     asked_to_wait: timedelta = timedelta(),
-) -> Again | Park:
+) -> Step:
     """What to do about work that could not be judged.
 
     Args:
         code: What kind of trouble.
-        retryable: Whether trying again may help.
-        attempts: Failures before this one.
+        retryable: Whether trying again here may help.
+        tries: How often this validator tried before.
         left: Until the work's deadline.
         patience: How long it is tried.
         asked_to_wait: What a service said; nobody's word makes us wait until it is too late.
     """
-    pause, longest = patience.pause(attempts), max(patience.first, left / 4)
-    if code in WAITED_FOR:
-        return Again(after=min(max(pause, asked_to_wait), longest), counted=True)
-    if not retryable or attempts + 1 >= patience.attempts or left < pause:
-        return Park()
-    return Again(after=max(pause, min(asked_to_wait, longest)), counted=True)
+    pause, longest, fault = patience.pause(tries), max(patience.first, left / 4), whose(code, retryable=retryable)
+    if fault in {Whose.EVERYBODYS, Whose.OUTSIDE}:
+        after = min(max(pause, asked_to_wait), longest)
+        return Step(pause=after, for_all=fault is Whose.EVERYBODYS, counted=False, gives_up=GivesUp.NOT)
+    if fault is Whose.LACKED:
+        return Step(pause=patience.most, for_all=False, counted=True, gives_up=GivesUp.LACKS)
+    if not retryable or left < pause:
+        return Step(pause=patience.most, for_all=False, counted=True, gives_up=GivesUp.ENDS)
+    after = max(pause, min(asked_to_wait, longest))
+    return Step(pause=after, for_all=False, counted=True, gives_up=GivesUp.NOT)

@@ -17,9 +17,11 @@ from validator.items import ItemId, ParkedItem, Resolution, read_item_id
 from validator.measures import reason_name
 from validator.parking import MOST_LOOKED_AT, fairly
 from validator.parts import Parts, parts_of
+from validator.store.members import Member, MemberId
 from validator.views import (
     LatencyView,
     LoopView,
+    MemberView,
     ParkedList,
     ParkedView,
     QueueView,
@@ -84,6 +86,7 @@ async def status(_reader: Reader, request: Request) -> StatusView:
         ),
         rates=RatesView(files=files, rows=rows, prefilled_tokens=tokens),
         validators=await _validators(parts),
+        members=await _members(parts),
         parked=tuple(_parked(each) for each in parked),
         loops=tuple(
             LoopView(name=each.name, rounds=each.rounds, crashes=each.crashes, last_error=each.last_error)
@@ -153,7 +156,7 @@ async def _epoch(parts: Parts) -> int | None:
 
 
 async def _validators(parts: Parts) -> tuple[ValidatorSeen, ...]:
-    here, heard = await parts.known.here(parts.key.address), await parts.known.last_heard()
+    here, heard = await parts.members.here(), await parts.known.last_heard()
     try:
         listed = await parts.chain.validators()
     except MusterError:
@@ -161,6 +164,26 @@ async def _validators(parts: Parts) -> tuple[ValidatorSeen, ...]:
     return tuple(
         ValidatorSeen(address=each, here=each in here, heard_at_ms=unix_ms(heard[each]) if each in heard else None)
         for each in listed
+    )
+
+
+async def _members(parts: Parts) -> tuple[MemberView, ...]:
+    found = await parts.members.all()
+    return tuple(_member(each, me=parts.members.me) for each in sorted(found, key=lambda it: it.id != parts.members.me))
+
+
+def _member(each: Member, *, me: MemberId) -> MemberView:
+    condition = each.condition
+    return MemberView(
+        address=each.validator,
+        place=each.place,
+        is_this=each.id == me,
+        state=condition.state.value if each.is_here else "silent",
+        code=condition.code,
+        why=condition.why,
+        hint=condition.hint,
+        since_ms=each.since_ms if each.is_here else each.heard_ms,
+        tests=condition.tests,
     )
 
 

@@ -57,6 +57,25 @@ class ValidatorSeen(WireModel):
     """When it last judged or began an epoch, on the ledger."""
 
 
+class MemberView(WireModel):
+    """A process that shares this validator's Redis."""
+
+    address: WireAddress
+    place: LongText
+    """Its host and directory."""
+    is_this: bool
+    """Whether it is the one that answers."""
+    state: Literal["starting", "well", "unwell", "silent"]
+    """Well ones take work; unwell ones try themselves again and again; silent ones said nothing for a minute."""
+    code: ShortText = ""
+    why: LongText = ""
+    hint: LongText = ""
+    since_ms: Milliseconds
+    """Since when it is so; of a silent one, when it was last heard of."""
+    tests: Count = 0
+    """Self-tests that failed since then."""
+
+
 class LoopView(WireModel):
     """A piece of background work."""
 
@@ -109,6 +128,8 @@ class StatusView(WireModel):
     latency: LatencyView
     rates: RatesView
     validators: tuple[ValidatorSeen, ...]
+    members: tuple[MemberView, ...] = ()
+    """Who shares this Redis, this one first."""
     parked: tuple[ParkedView, ...]
     """The first of them."""
     loops: tuple[LoopView, ...]

@@ -23,7 +23,7 @@ from ledger.events import VerdictGiven
 from orchestrator.storage.local import LocalStore
 from protocol.auth import RequestSigner
 from protocol.clients import NodeClient, OrchestratorClient
-from protocol.clock import Clock, SystemClock
+from protocol.clock import Clock, SystemClock, TurnedClock
 from protocol.identifiers import Digest, digest
 from protocol.keys import Key
 from protocol.leases import Work
@@ -38,9 +38,11 @@ from tests.ledger.client.conftest import POOL, URL, World, founded, world
 from tests.ledger.conftest import embedded, embedded_process
 from tests.orchestrator.runs.edge import RunUnderTest
 from tests.orchestrator.runs.test_on_chain import join_by_relay, orchestrating, publish
+from tests.validator.aging import age
 from validator.app import build_validator
 from validator.chain import Chain
 from validator.examination.interface import Conclusion, Examination, IsCopy, NotJudged, Timings
+from validator.loops.background import look_after
 from validator.loops.looking import Looking
 from validator.parts import Parts, Remote
 from validator.settings import ValidatorSettings
@@ -87,6 +89,8 @@ class ScriptedExaminer:
     contents: list[bytes] = field(default_factory=list)
     before: Callable[[Examination, IsCopy], Awaitable[None]] | None = None
     opened: bool = False
+    broken: NotJudged | None = None
+    """What its self-test says."""
 
     async def __aenter__(self) -> ScriptedExaminer:
         self.opened = True
@@ -105,6 +109,9 @@ class ScriptedExaminer:
             raise answer
         return answer
 
+    async def try_out(self) -> NotJudged | None:
+        return self.broken
+
 
 @dataclass
 class ValidatorUnderTest:
@@ -117,7 +124,8 @@ class ValidatorUnderTest:
     key: Key
 
     async def read(self) -> int:
-        """Reads the ledger's events."""
+        """Says how it is, and reads the ledger's events."""
+        await look_after(self.parts)
         return await self.parts.intake.round()
 
     async def judge(self) -> int:
@@ -139,6 +147,15 @@ class ValidatorUnderTest:
         return answer.json()
 
 
+@dataclass(frozen=True)
+class Host:
+    """The machine that a validator runs on, where it is not like all others."""
+
+    clock: TurnedClock | None = None
+    chain_url: str | None = None
+    transport: httpx.AsyncBaseTransport | None = None
+
+
 @dataclass
 class PoolWithValidators:
     """A pool on a chain with an orchestrator, a node that is a member, and as many validators as a test makes."""
@@ -152,11 +169,11 @@ class PoolWithValidators:
     submitted: int = 0
 
     def validator(
-        self, name: str = "validator", *, redis: int = 1, live: bool = False, **more: Any
+        self, name: str = "validator", *, redis: int = 1, live: bool = False, host: Host | None = None, **more: Any
     ) -> ValidatorUnderTest:
         """Makes a validator; those of one Redis database share a queue. A live one turns its loops by itself."""
-        key, turned = self.world.keys[name], self.run.pool.clock
-        clock: Clock = turned
+        key, turned, host = self.world.keys[name], self.run.pool.clock, host or Host()
+        clock: Clock = host.clock or turned
         if live:
             clock = SystemClock()
             turned.jump(clock.now() - turned.now())
@@ -164,13 +181,13 @@ class PoolWithValidators:
         told: dict[str, Any] = {"workers": 1, "reserve_bytes": 0, "takeover_s": 0, **more}
         settings = ValidatorSettings(pool_id=POOL, orchestrator=URL, deployment=Path("unused"), directory=place, **told)
         examiner = ScriptedExaminer()
-        transport = httpx.ASGITransport(app=self.run.pool.app, raise_app_exceptions=False)
+        transport = host.transport or httpx.ASGITransport(app=self.run.pool.app, raise_app_exceptions=False)
         shared: Any = {"key": key, "clock": clock, "transport": transport}
         app = build_validator(
             settings,
             redis=connect_redis(f"{self.url}?db={redis}", retries=0),
             chain=Chain(
-                self.world.url,
+                host.chain_url or self.world.url,
                 self.world.deployment,
                 key=key,
                 pool_id=POOL,
@@ -194,6 +211,13 @@ class PoolWithValidators:
         made = ValidatorUnderTest(app, parts, examiner, Looking(parts), key)
         self.made.append(made)
         return made
+
+    async def turn(self, by: timedelta) -> None:
+        """Lets time pass for everybody, Redis too."""
+        await self.run.pool.clock.turn(by)
+        seen = {each.parts.redis.connection_pool.connection_kwargs["db"]: each.parts for each in self.made}
+        for parts in seen.values():
+            await age(parts.redis, parts.keys.prefix, by)
 
     async def submit(self, content: bytes | None = None, *, uploaded: bool = True, step: int = 0) -> Digest:
         """Leases a slot, uploads a file, and has the work carried to the ledger; its key."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Annotated, BinaryIO, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Discriminator
 
 from protocol.identifiers import Digest
 from rollouts.engines.interface import Dtype
@@ -40,9 +40,16 @@ class Ready(_Message):
     kind: Literal["ready"] = "ready"
 
 
+class TryOut(_Message):
+    """To it: whether everything works that an examination needs. An `Answer` comes back, without a conclusion."""
+
+    kind: Literal["try-out"] = "try-out"
+
+
 class Request(_Message):
     """One file to examine."""
 
+    kind: Literal["request"] = "request"
     facts: WorkFacts
     file: Path
     folder: Path
@@ -86,6 +93,12 @@ class Answer(_Message):
     not_judged: NotJudged | None = None
     ends: bool = False
     """Whether the process ends now: its accelerator can't be trusted any more."""
+
+
+class Orders(_Message):
+    """Anything that a process is told after its start, but the reply to a question of its own."""
+
+    order: Annotated[Request | TryOut, Discriminator("kind")]
 
 
 class Reports(_Message):

@@ -12,7 +12,18 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from protocol.errors import Unavailable
-from validator.examination.channel import Answer, Question, Ready, Reply, Request, Start, receive, send
+from validator.examination.channel import (
+    Answer,
+    Orders,
+    Question,
+    Ready,
+    Reply,
+    Request,
+    Start,
+    TryOut,
+    receive,
+    send,
+)
 from validator.examination.interface import Conclusion, IsCopy, NotJudged
 from validator.examination.orders import Order
 from validator.examination.settings import ExaminerSettings
@@ -96,6 +107,31 @@ class ExaminerProcess:
             return answer.conclusion
         return answer.not_judged or NotJudged(code="examiner-failed", why="it gave no answer", retryable=True)
 
+    async def try_out(self, *, within: timedelta) -> NotJudged | None:
+        """Has everything tried that an examination needs, in this process; None if it works.
+
+        Raises:
+            ExaminerUnavailable: No process can be started.
+            ExaminerDied: It ended over it.
+        """
+        child = await self._started()
+        try:
+            async with asyncio.timeout(within.total_seconds()):
+                await _tell(child, Orders(order=TryOut()))
+                report = await _hear(child)
+        except TimeoutError:
+            self._kill()
+            return NotJudged(
+                code="took-too-long",
+                why=f"an examiner tries itself for longer than {within.total_seconds():g} s",
+                retryable=True,
+                hint="this machine does more than it can",
+            )
+        except BaseException:
+            self._kill()
+            raise
+        return report.not_judged if isinstance(report, Answer) else None
+
     async def end(self) -> None:
         """Ends the process."""
         child = self._child
@@ -114,7 +150,7 @@ class ExaminerProcess:
         self, child: asyncio.subprocess.Process, order: Order, is_copy: IsCopy
     ) -> tuple[Answer, Exception | None]:
         """The answer, and what went wrong on our side while it was waited for."""
-        await _tell(child, Request.of(order))
+        await _tell(child, Orders(order=Request.of(order)))
         failed: Exception | None = None
         while True:
             report = await _hear(child)

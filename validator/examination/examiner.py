@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -24,6 +25,9 @@ from validator.examination.versions import Versions
 
 MOST_DEATHS = 3
 """Of examiners over one file, until it is left to a person."""
+
+TRY_OUT_WITHIN = timedelta(seconds=60)
+"""It takes a fraction of a second where a sandbox stands ready, and some seconds where one has to be started."""
 
 _log = structlog.get_logger(__name__)
 
@@ -79,6 +83,19 @@ class LocalExaminer:
                 return NotJudged(code="disk-trouble", why=str(error), retryable=True)
             order = Order(facts=examination.facts, file=examination.file, folder=folder, draw=examination.draw)
             return await self._examine(order, is_copy)
+
+    async def try_out(self) -> NotJudged | None:
+        """Has a free process decode a file of our own and compute something; None if it does, or all are busy."""
+        try:
+            process = self._free.get_nowait()
+        except asyncio.QueueEmpty:
+            return None
+        try:
+            return await process.try_out(within=TRY_OUT_WITHIN)
+        except (ExaminerDied, ExaminerUnavailable) as error:
+            return NotJudged(code=error.code, why=error.detail, retryable=True, hint=error.hint)
+        finally:
+            self._free.put_nowait(process)
 
     @asynccontextmanager
     async def _folder(self, examination: Examination) -> AsyncIterator[Path]:

@@ -132,3 +132,10 @@ class Examiner(Protocol):
         the bytes of the file do to their reader is a conclusion about the file.
         """
         ...
+
+    async def try_out(self) -> NotJudged | None:
+        """Examines nothing, with everything that is needed for it; None if that works, else what does not.
+
+        It never waits for an examination that is under way: where all are busy, that is answer enough.
+        """
+        ...

@@ -101,6 +101,15 @@ class Procedure:
         except OSError as error:
             return NotJudged(code="disk-trouble", why=str(error), retryable=True)
 
+    def try_out(self) -> NotJudged | None:
+        """Decodes a file of our own in the sandbox, and computes something; None if both come out right."""
+        try:
+            return self._reader.try_out() or self._shelf.try_out()
+        except (OutOfMemory, MemoryError) as error:
+            return NotJudged(code="out-of-memory", why=f"memory ran out: {error}", retryable=True)
+        except OSError as error:
+            return NotJudged(code="disk-trouble", why=str(error), retryable=True)
+
     def _examine(self, order: Order, is_copy: AskCopy) -> Conclusion | NotJudged:
         clock = Stages()
         with clock.stage("version"):

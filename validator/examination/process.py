@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import traceback
+from collections.abc import Callable
 from typing import BinaryIO
 
 import torch
@@ -16,7 +17,19 @@ from protocol.identifiers import Digest
 from protocol.logs import configure_logs
 from rollouts.calibration import RolloutCalibration
 from rollouts.sandbox import Sandboxes
-from validator.examination.channel import Answer, Question, Ready, Reply, Reports, Request, Start, read, write
+from validator.examination.channel import (
+    Answer,
+    Orders,
+    Question,
+    Ready,
+    Reply,
+    Reports,
+    Request,
+    Start,
+    TryOut,
+    read,
+    write,
+)
 from validator.examination.interface import Conclusion, NotJudged
 from validator.examination.procedure import Procedure
 from validator.examination.reading import LimitedReader
@@ -35,7 +48,11 @@ def main() -> None:
     procedure = _procedure(Start.model_validate_json(content))
     _say(answers, Ready())
     while (content := read(orders)) is not None:
-        answer = _examine(procedure, Request.model_validate_json(content), orders, answers)
+        order = Orders.model_validate_json(content).order
+        if isinstance(order, TryOut):
+            answer = _guarded(procedure.try_out)
+        else:
+            answer = _examine(procedure, order, orders, answers)
         _say(answers, answer)
         if answer.ends:
             return
@@ -75,9 +92,21 @@ def _examine(procedure: Procedure, request: Request, orders: BinaryIO, answers: 
         return reply
 
     try:
-        found = procedure.examine(request.order, is_copy=is_copy)
+        return _guarded(lambda: procedure.examine(request.order, is_copy=is_copy))
     except _GivenUpError:
         return Answer(not_judged=NotJudged(code="given-up", why="the service gave it up", retryable=True))
+
+
+def _guarded(work: Callable[[], Conclusion | NotJudged | None]) -> Answer:
+    """What it comes to, crashes too.
+
+    Raises:
+        _GivenUpError: Nobody wants to know any more.
+    """
+    try:
+        found = work()
+    except _GivenUpError:
+        raise
     except Exception as error:  # noqa: BLE001 - a fault of ours is never the file's
         traceback.print_exc()
         broken = isinstance(error, RuntimeError) and torch.cuda.is_available()

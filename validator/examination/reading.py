@@ -16,6 +16,7 @@ from rollouts.samples import RolloutFile
 from rollouts.sandbox import Sandboxes
 from rollouts.schema import ReadLimits
 from validator.examination.interface import NotJudged
+from validator.examination.trial import TRIAL_LIMITS, trial_file
 
 
 class LimitedReader:
@@ -59,6 +60,16 @@ class LimitedReader:
         if size > lease.file_bytes:
             return refused(ReasonCode.FORMAT_TOO_LARGE, f"{size} bytes, more than {lease.file_bytes}", size=size)
         return self._decode(content, lease)
+
+    def try_out(self) -> NotJudged | None:
+        """Reads a small file of our own; None if the sandbox gives what stands in it."""
+        found = self._decode(trial_file(), TRIAL_LIMITS)
+        if isinstance(found, NotJudged):
+            return found
+        if isinstance(found, CheckResult) or found[0].units != 1:
+            why = "the sandbox does not read a file that is known to be good"
+            return NotJudged(code="sandbox-broken", why=why, retryable=True, hint="look at the validator's log")
+        return None
 
     def _decode(self, content: bytes, lease: ReadLimits) -> tuple[RolloutFile, CheckResult] | CheckResult | NotJudged:
         limits = ReadLimits(**{name: min(value, getattr(self._most, name)) for name, value in asdict(lease).items()})

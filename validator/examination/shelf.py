@@ -13,6 +13,7 @@ from rollouts.engines.errors import OutOfMemory
 from rollouts.engines.interface import Dtype
 from rollouts.errors import BadVersionFolder
 from rollouts.policy import Policy, load_policy
+from validator.examination.interface import NotJudged
 
 MOST_OPEN = 16
 """Versions without their weights: a recipe, a tokenizer, a table of prompts."""
@@ -38,6 +39,15 @@ class Shelf:
     def held(self) -> int:
         """Bytes of weights that are held now."""
         return sum(size for _, size in self._policies.values())
+
+    def try_out(self) -> NotJudged | None:
+        """Computes something on the device where policies compute; None if it comes out right."""
+        ones = torch.ones(8, 8, device=self._device)
+        total = float((ones @ ones).sum().item())
+        if total != 8.0**3:
+            why = f"{self._device} gives {total:g} for a product that is {8**3}"
+            return NotJudged(code="device-broken", why=why, retryable=True, hint="look at the device and its driver")
+        return None
 
     def version(self, digest: Digest, folder: Path) -> CheckedVersion:
         """The version with this digest.

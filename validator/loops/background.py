@@ -10,7 +10,6 @@ from protocol.patience import patient
 from validator.gauges import QueueGauges
 from validator.loops.looking import Looking
 from validator.parts import Parts
-from validator.store.validators import MEMBER_FOR
 
 STALLED = timedelta(seconds=60)
 IDLE = timedelta(seconds=1)
@@ -30,7 +29,7 @@ def add_loops(loops: BackgroundLoops, parts: Parts, *, looking: Looking, gauges:
         name = f"verdicts-{number}"
         loops.add(name, patient(name, lane.round), every=IDLE, stalled_after=STALLED * 5, woken=parts.verdicts.news)
     loops.add("leases", parts.held.renew, every=parts.queue.lease / 3, stalled_after=STALLED)
-    loops.add("presence", lambda: _present(parts), every=MEMBER_FOR / 6)
+    loops.add("health", lambda: look_after(parts), every=IDLE, stalled_after=STALLED * 5)
     if settings.finalise:
         every = timedelta(seconds=settings.finalise_every_s)
         loops.add("finalising", patient("finalising", parts.finalising.round), every=every)
@@ -39,9 +38,19 @@ def add_loops(loops: BackgroundLoops, parts: Parts, *, looking: Looking, gauges:
     loops.add("gauges", gauges.read, every=GAUGES_EVERY)
 
 
-async def _present(parts: Parts) -> None:
-    """Says that this key judges from here, so that nobody on this Redis waits for it."""
-    await parts.known.here(parts.key.address)
+async def look_after(parts: Parts) -> None:
+    """Tries this validator if that is due, and says how it is. Where it can't go on and others can, it holds nothing.
+
+    Raises:
+        StoreUnavailable: Redis can't be told.
+    """
+    was_well = parts.health.well
+    await parts.health.round()
+    if parts.health.well and not was_well:
+        parts.ring()
+    stuck = not parts.health.well and parts.health.since > parts.queue.lease
+    if stuck and len(parts.held) and await parts.members.others_may_judge():
+        await parts.held.give_back()
 
 
 def _judging(loops: BackgroundLoops, parts: Parts, name: str) -> Callable[[], Awaitable[None]]:

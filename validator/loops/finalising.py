@@ -14,7 +14,9 @@ import structlog
 
 from ledger.client import Ledger
 from ledger.client.work import Work, WorkStatus
+from protocol.errors import MusterError
 from protocol.identifiers import Digest
+from protocol.redis import StoreUnavailable
 from validator.chain import Chain
 from validator.store.deadlines import Deadlines
 from validator.store.leases import LoopLease
@@ -48,6 +50,23 @@ class Finalising:
         Raises:
             MusterError: The chain is down, or the validator can't pay: what is due stays so.
         """
+        try:
+            return await self._let_go()
+        except StoreUnavailable:
+            raise
+        except MusterError:
+            await self._lease.give_up()  # whatever keeps us from it, another process may manage
+            raise
+
+    async def aclose(self) -> None:
+        """Lets another process go on at once.
+
+        Raises:
+            StoreUnavailable: Redis is down; then it goes on when the lease ends.
+        """
+        await self._lease.give_up()
+
+    async def _let_go(self) -> int:
         done = 0
         while await self._lease.hold():
             ledger = await self._chain.ledger()
@@ -57,14 +76,6 @@ class Finalising:
                 break
             done += await self._look(ledger, keys, now=now)
         return done
-
-    async def aclose(self) -> None:
-        """Lets another process go on at once.
-
-        Raises:
-            StoreUnavailable: Redis is down; then it goes on when the lease ends.
-        """
-        await self._lease.give_up()
 
     async def _look(self, ledger: Ledger, keys: Sequence[Digest], *, now: datetime) -> int:
         works = await asyncio.gather(*(ledger.work.get(key) for key in keys))

@@ -16,14 +16,16 @@ from ledger.cursor import Batch
 from ledger.events import WorkSubmitted
 from ledger.following import Following
 from protocol.clock import Clock
-from protocol.errors import NotFound
+from protocol.errors import MusterError, NotFound
 from protocol.identifiers import Address
+from protocol.redis import StoreUnavailable
 from validator.awake import awake_of, rank_here
 from validator.chain import Chain
 from validator.happenings import Periods, Plan, Told, plan_of
 from validator.items import Kind
 from validator.store.deadlines import Deadlines
 from validator.store.leases import LoopLease
+from validator.store.members import Members
 from validator.store.queue import NewItem, WorkQueue
 from validator.store.validators import KnownValidators
 from validator.submissions import SubmittedWork
@@ -44,7 +46,8 @@ class Intake:
         following: The position in its events, shared by all on this Redis.
         queue: Where work goes.
         deadlines: Where it is written down what may be due when.
-        known: Who judges here and elsewhere.
+        known: When others were heard of on the ledger.
+        members: Who shares this Redis.
         lease: Of this loop.
         takeover: How long the next validator waits for the one before.
         awake_within: How long a validator's sign of life counts.
@@ -61,6 +64,7 @@ class Intake:
         queue: WorkQueue,
         deadlines: Deadlines,
         known: KnownValidators,
+        members: Members,
         lease: LoopLease,
         takeover: timedelta,
         awake_within: timedelta,
@@ -73,6 +77,7 @@ class Intake:
         self._queue = queue
         self._deadlines = deadlines
         self._known = known
+        self._members = members
         self._lease = lease
         self._takeover = takeover
         self._awake_within = awake_within
@@ -89,6 +94,23 @@ class Intake:
             CursorTooOld: The chain began anew: the next round reads from the start.
             StoreUnavailable: Redis is down; what was read comes again.
         """
+        try:
+            return await self._read()
+        except StoreUnavailable:
+            raise
+        except MusterError:
+            await self._lease.give_up()  # the chain does not answer us; perhaps it answers another process
+            raise
+
+    async def aclose(self) -> None:
+        """Lets another process go on at once.
+
+        Raises:
+            StoreUnavailable: Redis is down; then it goes on when the lease ends.
+        """
+        await self._lease.give_up()
+
+    async def _read(self) -> int:
         read = 0
         while True:
             before = self._lease.value
@@ -106,14 +128,6 @@ class Intake:
             self.read_to = (batch.position.next_block, batch.head)
             if self._following.at_head(batch):
                 return read
-
-    async def aclose(self) -> None:
-        """Lets another process go on at once.
-
-        Raises:
-            StoreUnavailable: Redis is down; then it goes on when the lease ends.
-        """
-        await self._lease.give_up()
 
     async def _apply(self, ledger: Ledger, batch: Batch) -> None:
         told = []
@@ -149,7 +163,7 @@ class Intake:
         """Each at its turn among the validators that are awake."""
         if not works:
             return []
-        here: frozenset[Address] = await self._known.here(self._me)
+        here: frozenset[Address] = await self._members.here()
         awake: frozenset[Address] = frozenset()
         if self._takeover > timedelta():
             heard, now = await self._known.last_heard(), await self._chain.now()

@@ -15,22 +15,24 @@ import structlog
 
 from ledger.client.work import Work
 from protocol.clock import Clock
-from protocol.errors import MusterError, RateLimited, Unavailable
+from protocol.errors import MusterError, RateLimited
 from protocol.identifiers import Address, Digest
 from protocol.wire.runs import CheckpointRef, RolloutItem
-from validator.chain import Chain
+from validator.chain import Chain, NotSeated
 from validator.drawing import Drawing
 from validator.evidence import Drawn, audit_file, by_hand
 from validator.examination.interface import Conclusion, Examination, Examiner, NotJudged
+from validator.faults import Whose, whose
 from validator.files import WorkFiles
+from validator.health import Health
 from validator.holding import InHand
-from validator.items import Item, Kind, Staged
-from validator.loops.verdicts import REST, Verdicts
+from validator.items import Item, ItemId, Kind, Staged
+from validator.loops.verdicts import NOT_OURS_STEP, Verdicts
 from validator.measures import Measures
-from validator.patience import Park, Patience, after_trouble
+from validator.patience import GivesUp, Patience, Step, after_trouble
 from validator.standing import Next, standing_of
 from validator.store.copies import SeenOutputs
-from validator.store.queue import WorkQueue
+from validator.store.queue import Put, WorkQueue
 from validator.submissions import WorkFacts
 from validator.versions import Versions
 
@@ -49,13 +51,6 @@ class CannotJudge(MusterError):
     status = 503
 
 
-class NotSeated(Unavailable):
-    """This key may not judge."""
-
-    code = "not-seated"
-    default_hint = "the pool's owner adds it: `muster pool roles --add-validator`"
-
-
 class Judging:
     """One validator's workers.
 
@@ -64,6 +59,7 @@ class Judging:
         chain: The ledger.
         queue: Where work waits.
         held: What this process holds.
+        health: Whether this validator may take work.
         files: The work's file, and the evidence.
         versions: The policy that it was made with.
         drawing: Which rows are computed again.
@@ -83,6 +79,7 @@ class Judging:
         chain: Chain,
         queue: WorkQueue,
         held: InHand,
+        health: Health,
         files: WorkFiles,
         versions: Versions,
         drawing: Drawing,
@@ -98,6 +95,9 @@ class Judging:
         self._chain = chain
         self._queue = queue
         self._held = held
+        self._health = health
+        self._taking = asyncio.Lock()
+        self._suspect: ItemId | None = None
         self._files = files
         self._versions = versions
         self._drawing = drawing
@@ -123,9 +123,7 @@ class Judging:
         taken = 0
         if not await self._chain.is_seated():
             raise NotSeated(f"{self._me} is no validator of pool {self._chain.pool_id}")
-        while (item := await self._queue.take()) is not None:
-            self._held.add(item)
-            self._measures.taken(item)
+        while (item := await self._take()) is not None:
             taken += 1
             try:
                 await self._one(item)
@@ -134,16 +132,32 @@ class Judging:
             except Exception as error:  # noqa: BLE001 - a fault of ours costs this item a try, and no other work
                 _log.exception("examination-crashed", item=item.id)
                 await self._trouble(item, _crash(error))
+            finally:
+                if self._suspect == item.id:
+                    self._suspect = None
             beat()
         return taken
 
+    async def _take(self) -> Item | None:
+        """One more piece of work, if we are well.
+
+        Of those that a holder died over, one at a time: if it kills us too, none of the others dies with us again.
+        """
+        async with self._taking:
+            if not self._health.may_take(in_hand=len(self._held)):
+                return None
+            item = await self._queue.take(suspects=self._suspect is None)
+            if item is None:
+                return None
+            if item.lost:
+                self._suspect = item.id
+            self._held.add(item)
+            self._measures.taken(item)
+            return item
+
     async def _one(self, item: Item) -> None:
-        if item.lost >= self._patience.attempts:
-            raise CannotJudge(
-                f"{item.lost} holders in a row did not live to say what became of it",
-                hint="look at the log for what ended the validator; `muster validator retry` tries again",
-                code="lost-again-and-again",
-            )
+        if item.spent and item.resolution is None:
+            raise _given_up(item)
         looked_at = self._clock.monotonic()
         work, now = await asyncio.gather(self._look_up(item), self._chain.now())
         standing = standing_of(work, submitted=item.work, kind=item.kind, me=self._me, now=now)
@@ -151,8 +165,8 @@ class Judging:
             _log.info("dropped", item=item.id, why=standing.why)
             await self._settled(item, self._queue.done(item))
         elif standing.next is Next.LEAVE:
-            later = self._queue.retry(item, after=REST, code="not-ours", why=standing.why, counted=False)
-            await self._settled(item, later)
+            self._held.remove(item)
+            await self._queue.failed(item, NOT_OURS_STEP, code="not-ours", why=standing.why)
         elif item.staged is not None and item.staged.validator == self._me and item.kind is not Kind.SECOND_LOOK:
             await self._verdicts.hand(item, item.staged, looked_at=looked_at)
         elif item.resolution is not None:
@@ -204,9 +218,10 @@ class Judging:
 
     async def _conclude(self, item: Item, conclusion: Conclusion, *, drawn: Drawn | None, looked_at: float) -> None:
         """Leaves the evidence in the store, then writes the verdict down, then hands it on: in this order only."""
-        audit = audit_file(item, conclusion, drawn=drawn, validator=self._me, at=self._clock.now())
+        audit = audit_file(item, conclusion, drawn=drawn, validator=self._me, at=self._chain.about_now())
         with self._measures.stage("evidence"):
             sha256 = await self._files.store(audit)
+        self._health.went_well()
         if item.kind is Kind.SECOND_LOOK:
             await self._second_look(item, conclusion, sha256)
             await self._settled(item, self._queue.done(item))
@@ -221,28 +236,48 @@ class Judging:
             self._held.remove(item)
 
     async def _trouble(self, item: Item, error: MusterError) -> None:
-        left = datetime.fromtimestamp(item.deadline_s, UTC) - self._chain.about_now()
-        step = after_trouble(
+        fault = whose(error.code, retryable=error.retryable)
+        if not item.spent and fault is not Whose.EVERYBODYS and not await self._health.doubt():
+            self._measures.trouble(error.code, parked=False)
+            _log.debug("given-back", item=item.id, code=error.code, why=error.detail)
+            await self._settled(item, self._queue.give_back(item))
+            return
+        step = self._step(item, error)
+        self._held.remove(item)
+        put = await self._queue.failed(item, step, code=error.code, why=error.detail, hint=error.hint)
+        self._measures.trouble(error.code, parked=put is Put.PARKED)
+        if put is Put.PARKED:
+            _log.warning("parked", item=item.id, code=error.code, why=error.detail, hint=error.hint)
+        elif put is Put.AGAIN:
+            in_s = round(step.pause.total_seconds(), 1)
+            _log.info("again", item=item.id, code=error.code, why=error.detail, in_s=in_s)
+        if not item.spent and fault in {Whose.OUTSIDE, Whose.UNSURE}:
+            await self._health.failed(item.id, error)
+
+    def _step(self, item: Item, error: MusterError) -> Step:
+        if item.spent:
+            return Step(pause=self._patience.most, for_all=False, counted=False, gives_up=GivesUp.NOT)
+        return after_trouble(
             error.code,
             retryable=error.retryable,
-            attempts=item.attempts,
-            left=left,
+            tries=item.tries,
+            left=datetime.fromtimestamp(item.deadline_s, UTC) - self._chain.about_now(),
             patience=self._patience,
             asked_to_wait=error.retry_after if isinstance(error, RateLimited) else timedelta(),
         )
-        self._measures.trouble(error.code, parked=isinstance(step, Park))
-        if isinstance(step, Park):
-            _log.warning("parked", item=item.id, code=error.code, why=error.detail, hint=error.hint)
-            parking = self._queue.park(item, code=error.code, why=error.detail, hint=error.hint)
-            await self._settled(item, parking)
-            return
-        _log.info("again", item=item.id, code=error.code, why=error.detail, in_s=round(step.after.total_seconds(), 1))
-        again = self._queue.retry(item, after=step.after, code=error.code, why=error.detail, counted=step.counted)
-        await self._settled(item, again)
 
     async def _settled(self, item: Item, settling: Awaitable[bool]) -> None:
         self._held.remove(item)
         await settling
+
+
+def _given_up(item: Item) -> MusterError:
+    """Why nobody tries it again: what was said of it last, or that nobody lived to say anything."""
+    code, why, hint = item.trouble
+    if not code:
+        code, why = "lost-again-and-again", f"{item.lost} holders in a row did not live to say what became of it"
+        hint = "look at the log for what ended the validator; `muster validator retry` tries again"
+    return CannotJudge(why, hint=hint, code=code)
 
 
 def _crash(error: Exception) -> MusterError:

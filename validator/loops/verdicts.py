@@ -22,10 +22,11 @@ from validator.chain import Chain
 from validator.holding import InHand
 from validator.items import Item, Kind, Staged
 from validator.measures import Measures
+from validator.patience import GivesUp, Step
 from validator.store.queue import WorkQueue
 
-REST = timedelta(seconds=3)
-"""Before work comes again that this validator may not judge, so that another on this Redis has it meanwhile."""
+NOT_OURS_STEP = Step(pause=timedelta(seconds=3), for_all=False, counted=False, gives_up=GivesUp.NOT)
+"""What this validator does about work that it may not judge: another on this Redis may, at once."""
 
 FRESH = timedelta(seconds=2)
 """For so long after its work was looked up on the ledger a verdict is sent without another look."""
@@ -198,7 +199,7 @@ class Lane:
             await self._queue.done(item)
         elif error in NOT_OURS:
             why = f"the ledger does not let this validator judge it: {refusal.reason}"
-            await self._queue.retry(item, after=REST, code="not-ours", why=why, counted=False)
+            await self._queue.failed(item, NOT_OURS_STEP, code="not-ours", why=why)
         else:
             hint = "the validator's software and the ledger's contracts may be of different releases"
             await self._queue.park(item, code="verdict-refused", why=refusal.reason, hint=hint)

@@ -1,5 +1,5 @@
 -- Takes or renews the lease of a loop; answers the lease's value, or '' if somebody else has it.
--- ARGV: loop, holder, value held so far ('' if none), lifetime in ms
+-- ARGV: loop, holder, value held so far ('' if none), lifetime in ms (0 gives it up)
 local loop, holder, held, lifetime = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local P = KEYS[1]
 local key = P .. 'lease:' .. loop

@@ -1,30 +1,55 @@
--- Leases the work whose deadline is next; answers {id, fields...} or nothing.
--- What a dead holder left comes back first, and counts as an attempt: it may be what killed the holder.
--- ARGV: now (ms), end of the lease (ms), token: random, so that none from before a loss of Redis equals it
-local P, now = KEYS[1], ARGV[1]
+-- Leases the work whose deadline is next, and which this member may try; answers {id, now (ms), fields...} or nothing.
+-- What a dead holder left comes back first, and counts as a failure of that member: it may be what killed it.
+-- ARGV: length of the lease (ms), token (random, so that none from before a loss of Redis equals it), member,
+--       suspects (0: nothing that a holder died over), tries, silence (ms), first pause (ms), longest pause (ms)
+local P, me, now = KEYS[1], ARGV[3], clock()
 local waiting, ready, leased = P .. 'queue:waiting', P .. 'queue:ready', P .. 'queue:leased'
+local PAGE, DEEPEST = 64, 4096
 local function make_ready(id)
   local deadline = redis.call('HGET', P .. 'item:' .. id, 'deadline')
   if not deadline then return end
   redis.call('HSET', P .. 'item:' .. id, 'state', 'ready')
   redis.call('ZADD', ready, deadline, id)
 end
+local function bury(id)
+  local item = P .. 'item:' .. id
+  local dead = redis.call('HGET', item, 'holder')
+  redis.call('HINCRBY', item, 'attempts', 1)
+  redis.call('HINCRBY', item, 'lost', 1)
+  redis.call('HSET', item, 'code', '', 'why', '', 'hint', '')
+  if not dead then return end
+  local fails = redis.call('HINCRBY', item, 'fails:' .. dead, 1)
+  if fails >= tonumber(ARGV[5]) then redis.call('HSET', item, 'gave:' .. dead, 1) end
+  if others_left(P, dead, {}, ARGV[6]) then  -- others first, if it comes back
+    local pause = math.min(tonumber(ARGV[8]), ARGV[7] * 2 ^ math.min(fails, 20))
+    redis.call('HSET', item, 'after:' .. dead, now + math.floor(pause))
+  end
+end
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', leased, '-inf', now, 'LIMIT', 0, 64)) do
   redis.call('ZREM', leased, id)
-  if redis.call('EXISTS', P .. 'item:' .. id) == 1 then
-    redis.call('HINCRBY', P .. 'item:' .. id, 'attempts', 1)
-    redis.call('HINCRBY', P .. 'item:' .. id, 'lost', 1)
-  end
+  if redis.call('EXISTS', P .. 'item:' .. id) == 1 then bury(id) end
   make_ready(id)
 end
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', waiting, '-inf', now, 'LIMIT', 0, 256)) do
   redis.call('ZREM', waiting, id)
   make_ready(id)
 end
-local id = redis.call('ZRANGE', ready, 0, 0)[1]
-if not id then return {} end
-redis.call('ZREM', ready, id)
-redis.call('ZADD', leased, ARGV[2], id)
-local item = P .. 'item:' .. id
-redis.call('HSET', item, 'state', 'leased', 'token', ARGV[3])
-return {id, unpack(redis.call('HGETALL', item))}
+local function takes(id)
+  local found = redis.call('HMGET', P .. 'item:' .. id, 'after:' .. me, 'lost')
+  if found[1] and tonumber(found[1]) > now then return false end
+  return ARGV[4] == '1' or not found[2]
+end
+for from = 0, DEEPEST - 1, PAGE do
+  local page = redis.call('ZRANGE', ready, from, from + PAGE - 1)
+  for _, id in ipairs(page) do
+    if takes(id) then
+      redis.call('ZREM', ready, id)
+      redis.call('ZADD', leased, now + ARGV[1], id)
+      local item = P .. 'item:' .. id
+      redis.call('HSET', item, 'state', 'leased', 'token', ARGV[2], 'holder', me)
+      return {id, now, unpack(redis.call('HGETALL', item))}
+    end
+  end
+  if #page < PAGE then return {} end
+end
+return {}

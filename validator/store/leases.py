@@ -43,7 +43,7 @@ class LoopLease:
     async def give_up(self) -> None:
         """Lets another process have it at once."""
         if self.value:
-            await self._call(self.value, 1)
+            await self._call(self.value, 0)
             self.value = ""
 
     async def _call(self, held: str, lifetime_ms: int) -> str:

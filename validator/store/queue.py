@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from enum import StrEnum
 from typing import Any
 
 from redis.asyncio import Redis
 
 from protocol.clock import Clock
 from protocol.redis import RedisKeys, store_errors
-from protocol.signing import unix_ms
-from validator.items import Item, ItemId, Kind, ParkedItem, Resolution, Staged, dump_work, item_id, load_item
+from validator.items import (
+    Item,
+    ItemId,
+    Kind,
+    ParkedItem,
+    Resolution,
+    Staged,
+    dump_work,
+    failed_by,
+    item_id,
+    load_item,
+)
+from validator.patience import Patience, Step
 from validator.scripts import script
+from validator.store.members import MEMBER_FOR, MemberId
 from validator.submissions import SubmittedWork
 
 TOGETHER = 500
@@ -49,54 +62,83 @@ class QueueLengths:
     parked: int
 
 
+class Put(StrEnum):
+    """Where work went that its holder could not judge."""
+
+    AGAIN = "again"
+    """Back, for others or for a later try."""
+    PARKED = "parked"
+    """To a person."""
+    LOST = "lost"
+    """Nowhere: somebody else has it."""
+
+
 class WorkQueue:
-    """The queue that all validators on this Redis share.
+    """The queue that all validators on this Redis share. Its times are Redis' own: no host's clock counts.
 
     Args:
         redis: Where it lies.
         keys: Its names.
-        clock: Whose time counts.
+        clock: Measures how long this process has had something.
         lease: How long work is one worker's without a sign of it.
+        member: Who takes here.
+        patience: How long work is tried.
     """
 
-    def __init__(self, redis: Redis, *, keys: RedisKeys, clock: Clock, lease: timedelta) -> None:
+    def __init__(
+        self, redis: Redis, *, keys: RedisKeys, clock: Clock, lease: timedelta, member: MemberId, patience: Patience
+    ) -> None:
         self._redis: Any = redis  # its commands are untyped in redis-py
         self._prefix = keys.prefix
         self._clock = clock
         self.lease = lease
+        self._member = member
+        self._patience = patience
         self._scripts = {
             name: redis.register_script(script(name))
-            for name in ("put", "take", "keep", "stage", "settle", "drop", "unpark")
+            for name in ("put", "take", "keep", "stage", "settle", "fail", "drop", "unpark")
         }
 
     async def put(self, new: Sequence[NewItem]) -> int:
         """Puts work in that is not there yet, in whatever state; returns how much that was."""
-        put, now = 0, self._now()
+        put = 0
         for start in range(0, len(new), TOGETHER):
             with store_errors():
                 async with self._redis.pipeline(transaction=False) as line:
                     for each in new[start : start + TOGETHER]:
-                        after = now + int(each.delay.total_seconds() * 1000)
                         name = item_id(each.work.key, each.kind)
-                        values = (name, dump_work(each.work), each.kind.value, each.deadline_s, now, after)
+                        values = (name, dump_work(each.work), each.kind.value, each.deadline_s, _ms(each.delay))
                         await self._scripts["put"](keys=[self._prefix], args=values, client=line)
                     put += sum(await line.execute())
         return put
 
-    async def take(self) -> Item | None:
-        """Leases the work whose deadline comes first; None if nothing can be done now."""
-        now, token = self._now(), secrets.token_hex(16)
-        found = await self._run("take", now, self._until(now), token)
+    async def take(self, *, suspects: bool = True) -> Item | None:
+        """Leases the work whose deadline comes first; None if nothing can be done now.
+
+        Args:
+            suspects: Whether work over which a holder died may be taken.
+        """
+        told = (_ms(self.lease), secrets.token_hex(16), self._member, int(suspects), self._patience.attempts)
+        waits = (_ms(MEMBER_FOR), _ms(self._patience.first), _ms(self._patience.most))
+        found = await self._run("take", *told, *waits)
         if not found:
             return None
-        return load_item(_fields(found[1:]))
+        now, fields = int(found[1]), _fields(found[2:])
+        item = load_item(fields)
+        return replace(
+            item,
+            tries=int(fields.get(f"tries:{self._member}", "0")),
+            spent=f"gave:{self._member}" in fields or failed_by(fields, tries=self._patience.attempts) > 1,
+            waited=timedelta(milliseconds=max(0, now - item.seen_ms)),
+            taken_at=self._clock.monotonic(),
+        )
 
     async def keep(self, held: Mapping[ItemId, str]) -> list[ItemId]:
         """Renews leases by their tokens; returns those that are lost."""
         if not held:
             return []
         pairs = [part for pair in held.items() for part in pair]
-        return [ItemId(each.decode()) for each in await self._run("keep", self._until(self._now()), *pairs)]
+        return [ItemId(each.decode()) for each in await self._run("keep", _ms(self.lease), *pairs)]
 
     async def stage(self, item: Item, staged: Staged) -> bool:
         """Writes a verdict down before it is sent; False if the lease was lost."""
@@ -107,24 +149,28 @@ class WorkQueue:
         return await self._settle(item, "done")
 
     async def give_back(self, item: Item) -> bool:
-        """Lets somebody else have it at once: nothing was tried."""
-        return await self._settle(item, "retry")
+        """Lets somebody else have it at once: nothing was tried, or the fault was ours alone."""
+        return await self._settle(item, "back")
 
-    async def retry(self, item: Item, *, after: timedelta, code: str, why: str, counted: bool = True) -> bool:
-        """Puts it back for a later try.
+    async def failed(self, item: Item, step: Step, *, code: str, why: str, hint: str = "") -> Put:
+        """Puts it back for others and for a later try, or leaves it to a person if nobody is left to try.
 
         Args:
             item: Which.
-            after: From now.
+            step: What this validator does about it.
             code: What kind of trouble.
             why: In words.
-            counted: Whether it was an attempt that failed.
+            hint: What a person can do.
         """
-        return await self._settle(item, "retry", after=after, counted=counted, code=code, why=why)
+        scope = "everybodys" if step.for_all else "ours"
+        how = (_ms(step.pause), scope, int(step.counted), step.gives_up.value)
+        told = (self._patience.attempts, _ms(MEMBER_FOR), code, why[:1000], hint[:1000])
+        found = await self._run("fail", item.id, item.token, self._member, *how, *told)
+        return Put(found.decode())
 
     async def park(self, item: Item, *, code: str, why: str, hint: str) -> bool:
         """Leaves it for a person."""
-        return await self._settle(item, "park", counted=True, code=code, why=why, hint=hint)
+        return await self._settle(item, "park", code=code, why=why, hint=hint)
 
     async def drop(self, names: Iterable[ItemId]) -> int:
         """Forgets work, whoever holds it: it was judged, or it is not on the ledger any more."""
@@ -165,24 +211,12 @@ class WorkQueue:
     async def unpark(self, name: ItemId, *, resolution: Resolution | None = None) -> bool:
         """Puts parked work back, to be tried anew or to be ended as a person decided; False if it is not parked."""
         text = resolution.dump() if resolution is not None else ""
-        return bool(await self._run("unpark", name, self._now(), text))
+        return bool(await self._run("unpark", name, text))
 
     # How
 
-    async def _settle(
-        self,
-        item: Item,
-        what: str,
-        *,
-        after: timedelta = timedelta(),
-        counted: bool = False,
-        code: str = "",
-        why: str = "",
-        hint: str = "",
-    ) -> bool:
-        at = self._now() + int(after.total_seconds() * 1000)
-        told = (code, why[:1000], hint[:1000])
-        return bool(await self._run("settle", item.id, item.token, what, at, int(counted), *told))
+    async def _settle(self, item: Item, what: str, *, code: str = "", why: str = "", hint: str = "") -> bool:
+        return bool(await self._run("settle", item.id, item.token, what, code, why[:1000], hint[:1000]))
 
     async def _run(self, name: str, *arguments: str | int) -> Any:  # noqa: ANN401 - each script has its own answer
         with store_errors():
@@ -201,11 +235,9 @@ class WorkQueue:
     def _item(self, name: str) -> str:
         return f"{self._prefix}item:{name}"
 
-    def _now(self) -> int:
-        return unix_ms(self._clock.now())
 
-    def _until(self, now: int) -> int:
-        return now + int(self.lease.total_seconds() * 1000)
+def _ms(span: timedelta) -> int:
+    return int(span.total_seconds() * 1000)
 
 
 def _fields(flat: Sequence[bytes]) -> dict[str, str]:

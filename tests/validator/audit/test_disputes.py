@@ -25,7 +25,9 @@ from validator.audit.second_looks import LookPolicy
 from validator.items import Item, Kind, item_id
 from validator.loops.disputes import Followed, follow_up
 from validator.loops.second_looks import FOLLOWED, SecondLooks
+from validator.patience import Patience
 from validator.store.keys import keys_of
+from validator.store.members import MemberId
 from validator.store.queue import WorkQueue
 from validator.store.records import NodeRecords
 
@@ -59,7 +61,14 @@ async def looking(world: World, redis: Redis, name: str, policy: LookPolicy = AL
     ledger, key = await world.as_(name), world.keys[name]
     keys, clock = keys_of(list(world.keys).index(name) + 1), SystemClock()
     records = NodeRecords(redis, keys=keys, validator=key.address)
-    queue = WorkQueue(redis, keys=keys, clock=clock, lease=timedelta(minutes=1))
+    queue = WorkQueue(
+        redis,
+        keys=keys,
+        clock=clock,
+        lease=timedelta(minutes=1),
+        member=MemberId("000000000000"),
+        patience=Patience(),
+    )
     following = Following(
         "verdicts",
         world.deployment,

@@ -30,6 +30,15 @@ from validator.examination.examiner import LocalExaminer
 from validator.examination.interface import Conclusion, Examination, NotJudged
 from validator.examination.settings import ExaminerSettings
 
+SANDBOXLESS = """
+from rollouts.sandbox import Sandboxes, SandboxUnavailable
+def none(self, kind): raise SandboxUnavailable("no sandbox starts here")
+Sandboxes._start = none
+from validator.examination.process import main
+main()
+"""
+"""An examiner on a machine that starts no sandbox, whatever this one can."""
+
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
@@ -84,6 +93,31 @@ def killer(examiner: LocalExaminer, *, times: int) -> Callable[[Digest], Awaitab
         return False
 
     return is_copy
+
+
+async def test_an_examiner_tries_its_sandbox_and_its_arithmetic_without_any_submission(
+    examiner: LocalExaminer,
+) -> None:
+    assert await examiner.try_out() is None
+    pid = process_of(examiner).pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    asyncio.get_running_loop().call_later(0.2, os.kill, pid, signal.SIGKILL)
+    found = await examiner.try_out()
+    assert found is not None
+    assert (found.code, found.retryable) == ("examiner-died", True)
+    assert await examiner.try_out() is None, "another process has taken its place"
+
+
+async def test_a_machine_without_a_sandbox_is_known_before_any_file_is_read(
+    settings: ExaminerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("validator.examination.child.PROGRAM", (sys.executable, "-c", SANDBOXLESS))
+    async with LocalExaminer(settings, clock=SystemClock()) as examiner:
+        found = await examiner.try_out()
+    assert found is not None
+    assert found.code == "no-sandbox"
+    assert "bubblewrap" in found.hint
 
 
 async def test_an_examiner_that_is_killed_is_replaced_and_the_file_examined_all_the_same(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -46,6 +46,20 @@ async def test_an_operator_sees_what_is_parked_and_decides_it(
         monkeypatch.setenv("MUSTER_VALIDATOR_KEY", validator.key.account().key.hex())
         async with serving(validator.app, listener):
             shown = await muster("status")
+            assert "TAKES NO WORK" not in shown
+            validator.examiner.broken = NotJudged(
+                code="no-sandbox", why="no sandbox starts here", retryable=True, hint="install bubblewrap"
+            )
+            await pool.turn(timedelta(seconds=6))
+            assert not await validator.parts.health.doubt()
+            await validator.read()
+            sick = await muster("status")
+            for words in ("TAKES NO WORK", "no sandbox starts here (no-sandbox)", "→ install bubblewrap", "unwell"):
+                assert words in sick
+            validator.examiner.broken = None
+            await pool.turn(timedelta(seconds=20))
+            await validator.read()
+            assert "TAKES NO WORK" not in await muster("status")
             for words in ("3 parked, waiting for you", "no limits for it (no-calibration)", keys[0][:14]):
                 assert words in shown
             assert "is too short" in await muster("retry", keys[0][:4], expect=1)

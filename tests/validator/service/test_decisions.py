@@ -34,10 +34,11 @@ from tests.validator.service.made import NODE, POOL, sha, work
 from validator.awake import awake_of, rank_here
 from validator.evidence import Drawn, audit_file, by_hand
 from validator.examination.interface import RowDraw
+from validator.faults import ENDS_EXAMINERS, WAITED_FOR, Whose, whose
 from validator.happenings import Periods, Plan, Told, plan_of
 from validator.items import Item, Kind, Resolution, item_id
 from validator.measures import MOST_CODES, Measures, quantile
-from validator.patience import WAITED_FOR, Again, Park, Patience, after_trouble
+from validator.patience import GivesUp, Patience, after_trouble
 from validator.standing import Next, standing_of
 
 ME, OTHER, PROVIDER, THIRD = (Key.generate().address for _ in range(4))
@@ -98,33 +99,60 @@ def test_who_examines_what_follows_from_the_ledgers_word(
 @given(
     code=st.sampled_from(sorted(WAITED_FOR)),
     retryable=st.booleans(),
-    attempts=st.integers(0, 10_000),
+    tries=st.integers(0, 10_000),
     left=st.timedeltas(timedelta(days=-1), timedelta(days=1)),
 )
-def test_what_ends_by_itself_is_never_left_to_a_person_and_never_tried_without_a_pause(
-    code: str, retryable: bool, attempts: int, left: timedelta
+def test_what_ends_by_itself_counts_for_nothing_and_is_never_tried_without_a_pause(
+    code: str, retryable: bool, tries: int, left: timedelta
 ) -> None:
     patience = Patience()
-    step = after_trouble(code, retryable=retryable, attempts=attempts, left=left, patience=patience)
-    assert isinstance(step, Again)
-    assert patience.first <= step.after <= patience.most
+    step = after_trouble(code, retryable=retryable, tries=tries, left=left, patience=patience)
+    assert (step.counted, step.gives_up) == (False, GivesUp.NOT)
+    assert patience.first <= step.pause <= patience.most
 
 
 @given(asked=st.timedeltas(timedelta(), timedelta(days=365)), code=st.sampled_from(["rate-limited", "x"]))
 def test_nobody_s_word_puts_work_off_until_it_is_too_late(asked: timedelta, code: str) -> None:
     left = timedelta(minutes=20)
-    step = after_trouble(code, retryable=True, attempts=0, left=left, patience=Patience(), asked_to_wait=asked)
-    assert isinstance(step, Again)
-    assert step.after <= left / 4
-    assert step.after >= min(asked, left / 4)
+    step = after_trouble(code, retryable=True, tries=0, left=left, patience=Patience(), asked_to_wait=asked)
+    assert step.pause <= left / 4
+    assert step.pause >= min(asked, left / 4)
 
 
-@given(attempts=st.integers(0, 100), left=st.timedeltas(timedelta(), timedelta(days=1)))
-def test_other_troubles_end_with_a_person_after_a_bounded_number_of_tries(attempts: int, left: timedelta) -> None:
+@given(tries=st.integers(0, 100), left=st.timedeltas(timedelta(), timedelta(days=1)))
+def test_other_troubles_count_and_what_can_not_be_tried_again_in_time_is_given_up(tries: int, left: timedelta) -> None:
     patience = Patience(attempts=5)
-    assert after_trouble("x", retryable=False, attempts=0, left=left, patience=patience) == Park()
-    step = after_trouble("x", retryable=True, attempts=attempts, left=left, patience=patience)
-    assert isinstance(step, Park) == (attempts >= 4 or left < patience.pause(attempts))
+    step = after_trouble("x", retryable=True, tries=tries, left=left, patience=patience)
+    assert step.counted
+    assert (step.gives_up is GivesUp.ENDS) == (left < patience.pause(tries))
+
+
+@pytest.mark.parametrize(
+    ("code", "retryable", "expected", "gives_up"),
+    [
+        ("file-absent", True, Whose.EVERYBODYS, GivesUp.NOT),
+        ("block-not-there", True, Whose.EVERYBODYS, GivesUp.NOT),
+        ("chain-unavailable", True, Whose.OUTSIDE, GivesUp.NOT),
+        ("transfer-failed", True, Whose.OUTSIDE, GivesUp.NOT),
+        ("no-sandbox", True, Whose.UNSURE, GivesUp.NOT),
+        ("disk-full", True, Whose.UNSURE, GivesUp.NOT),
+        ("no-policy", True, Whose.UNSURE, GivesUp.NOT),
+        ("examiner-died", False, Whose.UNSURE, GivesUp.ENDS),
+        ("no-calibration", False, Whose.LACKED, GivesUp.LACKS),
+        ("too-large-here", False, Whose.LACKED, GivesUp.LACKS),
+        ("a-code-of-tomorrow", False, Whose.LACKED, GivesUp.LACKS),
+        ("a-code-of-tomorrow", True, Whose.UNSURE, GivesUp.NOT),
+    ],
+)
+def test_troubles_are_told_apart_by_whose_they_are(
+    code: str, retryable: bool, expected: Whose, gives_up: GivesUp
+) -> None:
+    assert whose(code, retryable=retryable) is expected
+    left = timedelta(hours=1)
+    step = after_trouble(code, retryable=retryable, tries=0, left=left, patience=Patience())
+    assert step.gives_up is gives_up
+    assert step.for_all == (expected is Whose.EVERYBODYS)
+    assert not ENDS_EXAMINERS & WAITED_FOR
 
 
 def test_whoever_names_its_troubles_itself_makes_no_metric_without_end() -> None:

@@ -22,9 +22,9 @@ from tests.ledger.client.conftest import POOL, World
 from tests.orchestrator.runs.test_on_chain import publish
 from tests.validator.conftest import PoolWithValidators, ValidatorUnderTest, concluded
 from tests.validator.service.made import work
+from validator.chain import NotSeated
 from validator.examination.interface import Examination, IsCopy, NotJudged
 from validator.files import FileAbsent, OrchestratorRefuses
-from validator.loops.judging import NotSeated
 from validator.submissions import SubmittedWork
 
 LEASE = timedelta(seconds=31)
@@ -138,7 +138,7 @@ async def test_a_validator_that_is_killed_in_any_stage_forgets_nothing_and_judge
         heir = pool.validator()
         await heir.judge()
         assert heir.examiner.asked == [], "the lease of the dead one still holds"
-        await pool.run.pool.clock.turn(LEASE)
+        await pool.turn(LEASE)
         await heir.judge()
         assert (await pool.work(key)).outcome is Outcome.ACCEPTED
         assert len(await verdicts(pool)) == number + 1
@@ -157,7 +157,7 @@ async def test_validators_that_share_redis_share_the_work_and_a_staged_verdict_i
         _before_it_is_sent(first, patch)
         with pytest.raises(Killed):
             await first.judge()
-    await pool.run.pool.clock.turn(LEASE)
+    await pool.turn(LEASE)
     assert await second.judge() == 3
     judges = {given.key: given.validator for given in await verdicts(pool)}
     assert judges == dict.fromkeys(keys, second.key.address)
@@ -183,7 +183,7 @@ async def test_validators_that_share_nothing_take_turns_and_stand_in_for_a_dead_
     alive, dead = pair
     await alive.judge()
     left = len(more) - (len(await verdicts(pool)) - len(at_once))
-    await pool.run.pool.clock.turn(timedelta(seconds=51))
+    await pool.turn(timedelta(seconds=51))
     assert await alive.judge() == left
     assert len(await verdicts(pool)) == 6
     await dead.judge()
@@ -204,7 +204,7 @@ async def test_a_chain_that_is_down_stops_nothing_but_the_clock(
         patch.setattr(Ledger, "newest", down)
         for _ in range(12):
             await validator.parts.judging.round()
-            await pool.run.pool.clock.turn(timedelta(minutes=1))
+            await pool.turn(timedelta(minutes=1))
     assert await queued(validator) == (1, 0), "however long: that is no reason to park it"
     await validator.judge()
     assert (await pool.work(key)).outcome is Outcome.ACCEPTED
@@ -243,7 +243,7 @@ async def test_a_late_first_verdict_never_decides_a_dispute(pool: PoolWithValida
     late.examiner.answers[key] = FORGED
     await late.read()
     await late.parts.judging.round()  # found, staged, and then nothing goes out for a while
-    await pool.run.pool.clock.turn(waited)
+    await pool.turn(waited)
     assert await other.judge() == 1
     await (await pool.world.as_("provider")).work.dispute(key, ZERO_DIGEST)
     assert await late.parts.lanes[0].round() == 0
@@ -264,7 +264,7 @@ async def test_a_file_that_is_not_there_is_waited_for_and_its_work_expires_witho
     key = await pool.submit(b"late", uploaded=False)
     for _ in range(20):
         await validator.judge()
-        await pool.run.pool.clock.turn(timedelta(minutes=1))
+        await pool.turn(timedelta(minutes=1))
     assert await queued(validator) == (1, 0)
     assert validator.examiner.asked == []
     await pool.world.warp(timedelta(hours=1, seconds=2))
@@ -287,7 +287,7 @@ async def test_a_store_that_is_down_for_long_leaves_nothing_to_a_person(
         patch.setattr(type(validator.parts.remote.transfer), "fetch", down)
         for _ in range(5):
             await validator.judge()
-            await pool.run.pool.clock.turn(timedelta(minutes=1))
+            await pool.turn(timedelta(minutes=1))
     assert await queued(validator) == (1, 0)
     assert await validator.judge() == 1
     assert (await pool.work(key)).outcome is Outcome.ACCEPTED
@@ -299,7 +299,7 @@ async def test_work_that_ends_whoever_takes_it_is_left_to_a_person(pool: PoolWit
     await validator.read()
     for _ in range(2):
         assert await validator.parts.queue.take() is not None
-        await pool.run.pool.clock.turn(LEASE)
+        await pool.turn(LEASE)
     await validator.judge()
     [item] = (await validator.get("/v1/parked")).json()["items"]
     assert item["code"] == "lost-again-and-again"
@@ -313,7 +313,7 @@ async def test_a_store_that_gives_other_bytes_is_never_the_nodes_guilt(pool: Poo
     path.write_bytes(b"forged")
     for _ in range(4):
         await validator.judge()
-        await pool.run.pool.clock.turn(timedelta(minutes=1))
+        await pool.turn(timedelta(minutes=1))
     [item] = (await validator.get("/v1/parked")).json()["items"]
     assert (item["key"], item["code"], item["attempts"]) == (key, "other-bytes", 3)
     assert "object store is broken" in item["hint"]
@@ -337,7 +337,7 @@ async def test_without_its_evidence_in_the_store_nothing_is_judged(
         patch.setattr(type(validator.parts.remote.transfer), "put", full)
         for _ in range(3):
             await validator.judge()
-            await pool.run.pool.clock.turn(timedelta(minutes=1))
+            await pool.turn(timedelta(minutes=1))
     assert await verdicts(pool) == []
     assert (await queued(validator))[1] == 1
     await validator.get("/v1/parked/retry?code=other", "POST")
@@ -382,7 +382,7 @@ async def test_an_examiner_that_crashes_or_has_no_policy_yet_is_asked_again(pool
     validator.examiner.answers[crashing] = ZeroDivisionError("a fault of ours")
     assert await validator.judge() == 0
     validator.examiner.answers.clear()
-    await pool.run.pool.clock.turn(timedelta(seconds=2))
+    await pool.turn(timedelta(seconds=2))
     assert await validator.judge() == 2
     assert {given.outcome for given in await verdicts(pool)} == {Outcome.ACCEPTED}
 
@@ -413,7 +413,7 @@ async def test_a_verdict_that_the_chain_lost_is_given_again(pool: PoolWithValida
     await world.controls.mine(2)
     await validator.judge()
     assert (await pool.work(key)).status is WorkStatus.SUBMITTED, "its transaction may still be mined again"
-    await pool.run.pool.clock.turn(timedelta(seconds=6))
+    await pool.turn(timedelta(seconds=6))
     assert await validator.judge() == 1
     assert (await pool.work(key)).status is WorkStatus.PROVISIONAL
 
@@ -458,7 +458,7 @@ async def test_nothing_is_judged_by_a_version_that_a_reorganisation_took_back(
     await world.controls.revert(before)
     await world.controls.mine(3)
     assert await ledger.work.submit_batch([named.submission]) == []
-    await pool.run.pool.clock.turn(timedelta(seconds=6))
+    await pool.turn(timedelta(seconds=6))
     assert await validator.judge() == 0
     assert len(validator.examiner.asked) == 1
     assert (await pool.work(key)).status is WorkStatus.SUBMITTED

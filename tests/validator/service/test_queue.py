@@ -16,19 +16,43 @@ from redis.asyncio import Redis
 from protocol.clock import TurnedClock
 from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST
 from protocol.verdicts import Outcome, ReasonCode
+from tests.validator.aging import AGE, age
 from tests.validator.service.made import POOL, new, sha, work
 from validator.items import Item, Kind, Resolution, Staged, item_id, read_item_id
+from validator.patience import GivesUp, Patience, Step
 from validator.scripts import script
 from validator.store.keys import keys_of
-from validator.store.queue import QueueLengths, WorkQueue
+from validator.store.members import Condition, MemberId, Members, State
+from validator.store.queue import Put, QueueLengths, WorkQueue
 
 LEASE = timedelta(seconds=30)
+ONE, OTHER = MemberId("111111111111"), MemberId("222222222222")
+AGAIN = Step(pause=timedelta(seconds=5), for_all=False, counted=True, gives_up=GivesUp.NOT)
 STAGED = Staged(validator=ZERO_ADDRESS, outcome=Outcome.ACCEPTED, reason=0, audit_hash=ZERO_DIGEST)
 
 
 @pytest.fixture
-def queue(redis: Redis, clock: TurnedClock) -> WorkQueue:
-    return WorkQueue(redis, keys=keys_of(POOL), clock=clock, lease=LEASE)
+def queue(redis: Redis) -> WorkQueue:
+    return queue_of(redis, ONE)
+
+
+def queue_of(redis: Redis, member: MemberId, *, tries: int = 4, clock: TurnedClock | None = None) -> WorkQueue:
+    """The queue as one member sees it."""
+    told: Any = {"clock": clock or TurnedClock(), "lease": LEASE, "patience": Patience(attempts=tries)}
+    return WorkQueue(redis, keys=keys_of(POOL), member=member, **told)
+
+
+async def passes(redis: Redis, by: timedelta) -> None:
+    """Time passes for Redis."""
+    await age(redis, keys_of(POOL).prefix, by)
+
+
+async def here(redis: Redis, *members: MemberId, state: State = State.WELL) -> None:
+    """These say that they are there."""
+    for member in members:
+        sign = Members(redis, keys=keys_of(POOL), validator=ZERO_ADDRESS, place=member)
+        sign.me = member
+        await sign.say(Condition(state=state), since=timedelta())
 
 
 async def taken(queue: WorkQueue) -> Item:
@@ -71,19 +95,19 @@ async def test_what_was_submitted_otherwise_under_the_same_key_takes_the_place_o
     assert await lengths(queue) == (0, 0, 1, 0)
 
 
-async def test_others_have_their_turn_before_ours(queue: WorkQueue, clock: TurnedClock) -> None:
+async def test_others_have_their_turn_before_ours(queue: WorkQueue, redis: Redis) -> None:
     await queue.put([new(1, delay=timedelta(seconds=20))])
     assert await queue.take() is None
-    await clock.turn(timedelta(seconds=20))
+    await passes(redis, timedelta(seconds=20))
     assert (await taken(queue)).work == work(1)
 
 
 async def test_the_work_of_a_dead_holder_comes_back_and_what_it_still_writes_is_refused(
-    queue: WorkQueue, clock: TurnedClock
+    queue: WorkQueue, redis: Redis
 ) -> None:
     await queue.put([new(1)])
     dead = await taken(queue)
-    await clock.turn(LEASE + timedelta(seconds=1))
+    await passes(redis, LEASE + timedelta(seconds=1))
     heir = await taken(queue)
     assert (heir.work, heir.attempts) == (dead.work, 1)
     assert await queue.keep({dead.id: dead.token}) == [dead.id]
@@ -94,37 +118,184 @@ async def test_the_work_of_a_dead_holder_comes_back_and_what_it_still_writes_is_
     assert await queue.stage(heir, STAGED)
 
 
-async def test_a_holder_that_lives_keeps_its_work(queue: WorkQueue, clock: TurnedClock) -> None:
+async def test_a_holder_that_lives_keeps_its_work(queue: WorkQueue, redis: Redis) -> None:
     await queue.put([new(1)])
     item = await taken(queue)
     for _ in range(5):
-        await clock.turn(LEASE / 2)
+        await passes(redis, LEASE / 2)
         assert await queue.keep({item.id: item.token}) == []
     assert await queue.take() is None
     assert await queue.done(item)
     assert await lengths(queue) == (0, 0, 0, 0)
 
 
-async def test_a_verdict_that_was_staged_is_there_for_who_comes_after_a_crash(
-    queue: WorkQueue, clock: TurnedClock
-) -> None:
+async def test_a_verdict_that_was_staged_is_there_for_who_comes_after_a_crash(queue: WorkQueue, redis: Redis) -> None:
     await queue.put([new(1)])
     await queue.stage(await taken(queue), STAGED)
-    await clock.turn(LEASE + timedelta(seconds=1))
+    await passes(redis, LEASE + timedelta(seconds=1))
     assert (await taken(queue)).staged == STAGED
 
 
 async def test_a_failed_attempt_is_counted_and_comes_later_and_what_was_not_tried_is_not(
-    queue: WorkQueue, clock: TurnedClock
+    queue: WorkQueue, redis: Redis
 ) -> None:
     await queue.put([new(1)])
     assert await queue.give_back(await taken(queue))
     item = await taken(queue)
     assert item.attempts == 0
-    assert await queue.retry(item, after=timedelta(seconds=5), code="slow-store", why="it was slow")
+    assert await queue.failed(item, AGAIN, code="slow-store", why="it was slow") is Put.AGAIN
     assert await queue.take() is None
-    await clock.turn(timedelta(seconds=5))
+    await passes(redis, timedelta(seconds=5))
     assert (await taken(queue)).attempts == 1
+
+
+async def test_what_one_could_not_judge_another_has_at_once_and_the_first_only_after_its_pause(
+    queue: WorkQueue, redis: Redis
+) -> None:
+    other = queue_of(redis, OTHER)
+    await here(redis, ONE, OTHER)
+    await queue.put([new(1)])
+    assert await queue.failed(await taken(queue), AGAIN, code="x", why="y") is Put.AGAIN
+    assert await queue.take() is None
+    item = await taken(other)
+    assert (item.attempts, item.tries, item.spent) == (1, 0, False)
+    await other.give_back(item)
+    await passes(redis, AGAIN.pause)
+    assert (await taken(queue)).tries == 1
+
+
+@pytest.mark.parametrize(
+    ("others", "steps", "parked_by"),
+    [
+        pytest.param([], [AGAIN] * 4, 4, id="alone-it-has-all-the-tries"),
+        pytest.param([], [replace(AGAIN, gives_up=GivesUp.LACKS)], 1, id="alone-it-lacks-something"),
+        pytest.param([OTHER], [AGAIN] * 9, None, id="another-is-well-and-was-not-asked"),
+        pytest.param([OTHER], [replace(AGAIN, gives_up=GivesUp.ENDS)] * 9, None, id="another-has-yet-to-try"),
+    ],
+)
+async def test_work_is_left_to_a_person_only_when_nobody_here_is_left_to_try(
+    queue: WorkQueue, redis: Redis, others: list[MemberId], steps: list[Step], parked_by: int | None
+) -> None:
+    await queue.put([new(1)])
+    for number, step in enumerate(steps, 1):
+        await here(redis, ONE, *others)
+        put = await queue.failed(await taken(queue), step, code="x", why="y")
+        assert put is (Put.PARKED if number == parked_by else Put.AGAIN)
+        await passes(redis, AGAIN.pause)
+    assert (await lengths(queue))[3] == (parked_by is not None)
+
+
+async def test_two_that_failed_for_half_of_the_tries_each_are_enough_and_a_third_is_not_troubled(
+    queue: WorkQueue, redis: Redis
+) -> None:
+    third = MemberId("333333333333")
+    await here(redis, ONE, OTHER, third)
+    await queue.put([new(1)])
+    found = []
+    for member in (ONE, OTHER, ONE, OTHER):
+        mine = queue_of(redis, member)
+        found.append(await mine.failed(await taken(mine), AGAIN, code="x", why="y"))
+        await passes(redis, AGAIN.pause)
+    assert found == [Put.AGAIN] * 3 + [Put.PARKED]
+
+
+async def test_who_lacks_what_it_takes_is_no_witness_against_the_work(queue: WorkQueue, redis: Redis) -> None:
+    lacks = replace(AGAIN, gives_up=GivesUp.LACKS)
+    third = MemberId("333333333333")
+    await here(redis, ONE, OTHER, third)
+    await queue.put([new(1)])
+    for member in (ONE, OTHER):
+        mine = queue_of(redis, member)
+        assert await mine.failed(await taken(mine), lacks, code="no-calibration", why="y") is Put.AGAIN
+    assert (await taken(queue_of(redis, third))).spent is False
+
+
+@pytest.mark.parametrize("state", [State.UNWELL, State.STARTING])
+async def test_one_that_stands_aside_is_waited_for_by_nobody_and_one_that_starts_is(
+    queue: WorkQueue, redis: Redis, state: State
+) -> None:
+    await here(redis, ONE)
+    await here(redis, OTHER, state=state)
+    await queue.put([new(1)])
+    step = replace(AGAIN, gives_up=GivesUp.LACKS)
+    put = await queue.failed(await taken(queue), step, code="x", why="y")
+    assert put is (Put.PARKED if state is State.UNWELL else Put.AGAIN)
+    if state is State.STARTING:  # and dies: then what was left to it is parked after all
+        await passes(redis, timedelta(minutes=2))
+        await here(redis, ONE)
+        again = await taken(queue)
+        assert (again.spent, again.trouble[0]) == (True, "x")
+        still = replace(AGAIN, counted=False)
+        assert await queue.failed(again, still, code="x", why="y") is Put.PARKED
+
+
+async def test_what_is_so_for_everybody_waits_for_everybody_and_counts_for_nothing(
+    queue: WorkQueue, redis: Redis
+) -> None:
+    absent = replace(AGAIN, for_all=True, counted=False)
+    other = queue_of(redis, OTHER)
+    await here(redis, ONE, OTHER)
+    await queue.put([new(1)])
+    for _ in range(20):
+        assert await queue.failed(await taken(queue), absent, code="file-absent", why="y") is Put.AGAIN
+        assert await other.take() is None
+        await passes(redis, absent.pause)
+    assert (await taken(other)).attempts == 0
+
+
+async def test_a_person_s_retry_begins_anew_for_everybody(queue: WorkQueue, redis: Redis) -> None:
+    await queue.put([new(1)])
+    await queue.failed(await taken(queue), replace(AGAIN, gives_up=GivesUp.ENDS), code="x", why="y")
+    assert await queue.unpark(new(1).work.key + ".first")  # type: ignore[arg-type]
+    item = await taken(queue)
+    assert (item.attempts, item.tries, item.spent) == (0, 0, False)
+    assert await queue.failed(item, AGAIN, code="x", why="y") is Put.AGAIN
+
+
+async def test_the_work_of_a_dead_holder_goes_to_others_first_and_ends_with_a_person_when_it_killed_two(
+    queue: WorkQueue, redis: Redis
+) -> None:
+    other = queue_of(redis, OTHER)
+    await queue.put([new(1)])
+    for number in range(4):
+        await here(redis, ONE, OTHER)
+        dying = (queue, other)[number % 2]
+        item = await taken(dying)
+        assert (item.lost, item.spent) == (number, False)
+        await passes(redis, LEASE + timedelta(seconds=1))
+        assert await dying.take(suspects=False) is None, "what was in hand when somebody died is a suspect"
+        assert await dying.take() is None, "another one first"
+    item = await taken(queue)
+    assert (item.spent, item.attempts) == (True, 4)
+
+
+async def test_a_long_row_of_what_one_may_not_try_hides_nothing_behind_it(queue: WorkQueue, redis: Redis) -> None:
+    await here(redis, ONE, OTHER)
+    await queue.put([new(number, deadline_s=number) for number in range(1, 202)])
+    for _ in range(200):
+        await queue.failed(await taken(queue), replace(AGAIN, pause=timedelta(minutes=9)), code="x", why="y")
+    assert (await taken(queue)).work == work(201)
+    assert await queue.take() is None
+
+
+@pytest.mark.parametrize("off", [timedelta(hours=-1), timedelta(hours=1)], ids=["behind", "ahead"])
+async def test_a_host_whose_clock_is_off_steals_no_lease_and_loses_none(redis: Redis, off: timedelta) -> None:
+    clock = TurnedClock()
+    wrong, right = queue_of(redis, ONE, clock=clock), queue_of(redis, OTHER)
+    clock.jump(off)
+    await right.put([new(1), new(2, delay=timedelta(seconds=20))])
+    held = await taken(right)
+    assert await wrong.take() is None, "one is held, and the other's turn is to come"
+    await passes(redis, LEASE - timedelta(seconds=5))
+    assert await right.keep({held.id: held.token}) == []
+    late = await taken(wrong)
+    assert late.waited >= LEASE - timedelta(seconds=5)
+    await passes(redis, timedelta(seconds=10))
+    assert await right.take() is None
+    assert await wrong.keep({late.id: late.token}) == []
+    await passes(redis, LEASE - timedelta(seconds=5))
+    assert await wrong.stage(late, STAGED)
+    assert (await taken(right)).lost == 1, "a lease that nobody renews ends by Redis' time"
 
 
 async def test_parked_work_says_why_and_a_person_has_it_tried_again_or_decides(queue: WorkQueue) -> None:
@@ -201,7 +372,6 @@ class QueueMachine(RuleBasedStateMachine):
         self.redis: Any = SyncRedis.from_url(self.server)
         self.redis.flushall()
         self.prefix = keys_of(POOL).prefix
-        self.now = 0
         self.model: dict[str, str] = {}
         self.holders: list[tuple[str, str]] = []
         self.tokens = 0
@@ -212,14 +382,14 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(number=st.integers(1, 4))
     def put(self, number: int) -> None:
         name = f"w{number}"
-        put = self.call("put", name, "{}", "first", number, self.now, self.now)
+        put = self.call("put", name, "{}", "first", number, 0)
         assert put == (name not in self.model)
         self.model.setdefault(name, "queued")
 
-    @rule()
-    def take(self) -> None:
+    @rule(member=st.sampled_from([ONE, OTHER]))
+    def take(self, member: str) -> None:
         self.tokens += 1
-        found = self.call("take", self.now, self.now + 10, f"t{self.tokens}")
+        found = self.call("take", 10_000, f"t{self.tokens}", member, 1, 1000, 60_000, 1, 1)
         if found:
             name = found[0].decode()
             assert self.model[name] in {"queued", "leased"}
@@ -228,25 +398,29 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(by=st.integers(1, 15))
     def time_passes(self, by: int) -> None:
-        self.now += by
+        self.redis.eval(AGE, 1, self.prefix, by * 1000)
 
     @precondition(lambda self: self.holders)
-    @rule(data=st.data(), what=st.sampled_from(["done", "retry", "park"]))
+    @rule(data=st.data(), what=st.sampled_from(["done", "back", "fail", "park"]))
     def settle(self, data: st.DataObject, what: str) -> None:
         name, token = data.draw(st.sampled_from(self.holders))
         newest = [held for held in self.holders if held[0] == name][-1][1]
         taken_back = self.redis.zscore(f"{self.prefix}queue:ready", name) is not None
-        settled = self.call("settle", name, token, what, self.now, 1, "", "", "")
+        if what == "fail":
+            told = (ONE, 5000, "ours", 1, "", 1000, 60_000, "", "", "")
+            settled = self.call("fail", name, token, *told) != b"lost"
+        else:
+            settled = self.call("settle", name, token, what, "", "", "")
         assert settled == (self.model.get(name) == "leased" and token == newest and not taken_back)
         if settled and what == "done":
             del self.model[name]
         elif settled:
-            self.model[name] = "queued" if what == "retry" else "parked"
+            self.model[name] = "parked" if what == "park" else "queued"
 
     @rule(number=st.integers(1, 4))
     def unpark(self, number: int) -> None:
         name = f"w{number}"
-        assert self.call("unpark", name, self.now, "") == (self.model.get(name) == "parked")
+        assert self.call("unpark", name, "") == (self.model.get(name) == "parked")
         if self.model.get(name) == "parked":
             self.model[name] = "queued"
 

@@ -38,7 +38,7 @@ async def test_a_service_that_runs_judges_by_itself_and_leaves_what_it_had_begun
             await until(is_counted)
             ready: Any = (await http.get("/readyz")).json()
         assert (await pool.work(key)).status is WorkStatus.PROVISIONAL
-        assert ready == {"ready": True, "checks": {"redis": "ok", "loops": "ok"}}
+        assert ready == {"ready": True, "checks": {"redis": "ok", "health": "ok", "loops": "ok"}}
 
         async def stall(_examination: Examination, _is_copy: IsCopy) -> None:
             begun.set()

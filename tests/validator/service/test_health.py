@@ -1,0 +1,120 @@
+"""When a validator stands aside and when it comes back, on a turned clock."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from redis.asyncio import Redis
+
+from protocol.clock import TurnedClock
+from protocol.errors import Unavailable
+from protocol.identifiers import ZERO_ADDRESS
+from tests.validator.service.made import POOL
+from validator.health import FAILS, FIRST_REST, IN_A_ROW, LONGEST_REST, TRUSTED_FOR, Health, NotWell
+from validator.items import ItemId
+from validator.store.keys import keys_of
+from validator.store.members import Condition, Members, State
+
+TROUBLE = Unavailable("it could not be judged", code="x", hint="look")
+
+
+class Patient:
+    """A validator that is as well as the test says."""
+
+    def __init__(self, redis: Redis) -> None:
+        self.clock = TurnedClock()
+        self.members = Members(redis, keys=keys_of(POOL), validator=ZERO_ADDRESS, place="here")
+        self.health = Health(self.test, members=self.members, clock=self.clock)
+        self.broken: Exception | None = None
+        self.tests = 0
+
+    async def test(self) -> None:
+        self.tests += 1
+        await asyncio.sleep(0)
+        if self.broken is not None:
+            raise self.broken
+
+    async def pass_time(self, by: timedelta) -> None:
+        await self.clock.turn(by)
+        await self.health.round()
+
+
+@pytest.fixture
+def patient(redis: Redis) -> Patient:
+    return Patient(redis)
+
+
+async def add_another(redis: Redis) -> None:
+    other = Members(redis, keys=keys_of(POOL), validator=ZERO_ADDRESS, place="elsewhere")
+    await other.say(Condition(state=State.WELL), since=timedelta())
+
+
+async def test_nothing_is_taken_before_the_first_self_test_has_passed(patient: Patient) -> None:
+    assert not patient.health.may_take(in_hand=0)
+    with pytest.raises(NotWell, match="has not ended"):
+        await patient.health.check()
+    await patient.health.round()
+    assert patient.health.may_take(in_hand=7)
+    await patient.health.check()
+    await patient.pass_time(timedelta(hours=1))
+    assert patient.tests == 1, "who is well is not tested without a reason"
+
+
+async def test_one_that_fails_tries_itself_with_growing_pauses_and_comes_back_when_it_passes(patient: Patient) -> None:
+    patient.broken = Unavailable("no room", code="disk-full", hint="make some")
+    for _ in range(600):
+        await patient.pass_time(timedelta(seconds=1))
+    most = 600 / LONGEST_REST.total_seconds() + 6
+    assert 10 < patient.tests < most
+    condition = patient.health.condition
+    assert (condition.code, condition.why, condition.hint) == ("disk-full", "no room", "make some")
+    assert condition.tests == patient.tests
+    assert patient.health.since > timedelta(seconds=590)
+    patient.broken = None
+    await patient.pass_time(LONGEST_REST)
+    assert patient.health.well
+    assert (await patient.members.all())[0].condition.state is State.WELL
+
+
+async def test_troubles_that_come_together_cost_one_self_test_and_a_crash_of_it_is_a_failure(patient: Patient) -> None:
+    await patient.health.round()
+    assert all(await asyncio.gather(*(patient.health.doubt() for _ in range(50))))
+    assert patient.tests == 2
+    patient.broken = ZeroDivisionError("a fault of ours")
+    assert await patient.health.doubt(), "it passed a moment ago"
+    await patient.clock.turn(TRUSTED_FOR)
+    assert not any(await asyncio.gather(*(patient.health.doubt() for _ in range(50))))
+    assert patient.tests == 3
+    assert patient.health.condition.code == "self-test-crashed"
+
+
+async def test_who_fails_at_everything_leaves_it_to_others_if_there_are_any_and_comes_back_for_one(
+    patient: Patient, redis: Redis
+) -> None:
+    await patient.health.round()
+    for number in range(2 * IN_A_ROW):
+        await patient.health.failed(ItemId(f"{number}"), TROUBLE)
+    assert patient.health.well, "nobody else is there"
+    await add_another(redis)
+    await patient.health.failed(ItemId("one more"), TROUBLE)
+    assert patient.health.condition.code == FAILS
+    await patient.pass_time(FIRST_REST)
+    assert patient.health.may_take(in_hand=0)
+    assert not patient.health.may_take(in_hand=1), "one at a time"
+    await patient.health.failed(ItemId("and another"), TROUBLE)
+    await patient.pass_time(FIRST_REST)
+    assert not patient.health.well, "it rests longer each time"
+    await patient.pass_time(FIRST_REST)
+    assert patient.health.well
+    patient.health.went_well()
+    assert patient.health.may_take(in_hand=7)
+
+
+async def test_the_same_piece_of_work_again_and_again_sends_nobody_away(patient: Patient, redis: Redis) -> None:
+    await patient.health.round()
+    await add_another(redis)
+    for _ in range(10 * IN_A_ROW):
+        await patient.health.failed(ItemId("poison"), TROUBLE)
+    assert patient.health.well

@@ -1,0 +1,287 @@
+"""Two validators on one Redis, one of them sick: the other judges everything, and nothing is parked or judged twice."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from ledger.client import Ledger
+from ledger.client.work import WorkStatus
+from ledger.errors import ChainUnavailable
+from ledger.events import VerdictGiven
+from protocol.clock import TurnedClock
+from protocol.errors import MusterError, Unavailable
+from protocol.identifiers import Digest
+from protocol.objects import TransferError
+from protocol.verdicts import Outcome
+from tests.ledger.client.conftest import POOL
+from tests.validator.conftest import Host, PoolWithValidators, ValidatorUnderTest
+from validator.examination.interface import NotJudged
+from validator.health import FAILS, NotWell
+
+WORKS = 4
+
+
+def broken(code: str, *, tested: bool = True, retryable: bool = True) -> Callable[[ValidatorUnderTest], None]:
+    """An examiner that can't examine anything; its self-test says so, or does not."""
+
+    def breaks(validator: ValidatorUnderTest) -> None:
+        validator.examiner.otherwise = NotJudged(code=code, why=f"{code} here", retryable=retryable, hint="mend it")
+        if tested:
+            validator.examiner.broken = validator.examiner.otherwise
+
+    return breaks
+
+
+def crashes(validator: ValidatorUnderTest) -> None:
+    """An examiner of ours with a fault that its self-test shows."""
+    validator.examiner.otherwise = ZeroDivisionError("a fault of ours")
+    validator.examiner.broken = NotJudged(code="examiner-failed", why="ZeroDivisionError", retryable=True)
+
+
+def loses_its_folder(validator: ValidatorUnderTest) -> None:
+    """The disk went away."""
+    shutil.rmtree(validator.parts.settings.directory / "work")
+
+
+def reaches_no_store(validator: ValidatorUnderTest) -> None:
+    """The way from here to the object store is cut, and nowhere else."""
+
+    async def down(*_: object, **__: object) -> None:
+        raise TransferError("no route to the store")
+
+    validator.parts.remote.transfer.fetch = down  # type: ignore[assignment,method-assign]
+
+
+def nothing(_validator: ValidatorUnderTest) -> None:
+    """Its host is sick already."""
+
+
+def wrong_clock(clock: datetime) -> Host:
+    """A host that is an hour behind."""
+    turned = TurnedClock()
+    turned.jump(clock - turned.now() - timedelta(hours=1))
+    return Host(clock=turned)
+
+
+def reaches_no_orchestrator(validator: ValidatorUnderTest) -> None:
+    """The way from here to the orchestrator is cut, and nowhere else."""
+
+    async def down(*_: object, **__: object) -> httpx.Response:
+        raise Unavailable("no route to the orchestrator", code="unreachable")
+
+    for client in (validator.parts.remote.reader, validator.parts.remote.writer):
+        client.call = down  # type: ignore[assignment,method-assign]
+
+
+@dataclass(frozen=True)
+class Sickness:
+    """How a validator is sick, and what it says of itself."""
+
+    breaks: Callable[[ValidatorUnderTest], None]
+    code: str | None
+    host: Callable[[datetime], Host] = lambda _now: Host()
+    settings: dict[str, Any] | None = None
+
+
+SICKNESSES = {
+    "no-sandbox": Sickness(broken("no-sandbox"), "no-sandbox"),
+    "examiners-die": Sickness(broken("examiner-died", retryable=False), "examiner-died"),
+    "examiner-crashes": Sickness(crashes, "examiner-failed"),
+    "memory-gone": Sickness(broken("out-of-memory"), "out-of-memory"),
+    "disk-full": Sickness(nothing, "disk-full", settings={"reserve_bytes": 1 << 60}),
+    "disk-gone": Sickness(loses_its_folder, "disk-trouble"),
+    "no-policies-folder": Sickness(
+        broken("no-policy", tested=False), "no-policies-folder", settings={"policies": "nowhere"}
+    ),
+    "clock-an-hour-behind": Sickness(nothing, "clock", host=wrong_clock),
+    "chain-unreachable": Sickness(
+        nothing, "chain-unavailable", host=lambda _now: Host(chain_url="http://127.0.0.1:9/")
+    ),
+    "orchestrator-unreachable": Sickness(reaches_no_orchestrator, "unreachable"),
+    "store-unreachable": Sickness(reaches_no_store, FAILS),
+    "no-policy": Sickness(broken("no-policy", tested=False), FAILS),
+    "no-calibration": Sickness(broken("no-calibration", tested=False, retryable=False), None),
+}
+
+
+async def rounds(pool: PoolWithValidators, *validators: ValidatorUnderTest, count: int, pause_s: float = 2) -> set[str]:
+    """Each has its turn, again and again; what is down for one is its own matter. Returns what the first one had."""
+    had = set()
+    for _ in range(count):
+        for each in validators:
+            with suppress(MusterError):
+                await each.judge()
+        had.add(validators[0].parts.health.condition.code)
+        await pool.turn(timedelta(seconds=pause_s))
+    return had
+
+
+async def judged(pool: PoolWithValidators) -> list[Digest]:
+    ledger = await pool.ledger()
+    return sorted(given.key for given in await ledger.history(VerdictGiven, pool_id=POOL))
+
+
+@pytest.mark.parametrize("name", SICKNESSES)
+async def test_next_to_a_sick_validator_the_other_judges_everything_and_nothing_is_parked(
+    pool: PoolWithValidators, name: str
+) -> None:
+    sickness = SICKNESSES[name]
+    settings: dict[str, Any] = {"attempts": 2, "in_hand": 2, **(sickness.settings or {})}
+    sick = pool.validator(host=sickness.host(pool.run.pool.clock.now()), **settings)
+    well = pool.validator("second", attempts=2)
+    await rounds(pool, sick, well, count=1)
+    sickness.breaks(sick)
+    keys = sorted([await pool.submit() for _ in range(WORKS)])
+    await pool.turn(timedelta(seconds=6))  # the self-test that it passed a moment ago counts no more
+    had = await rounds(pool, sick, well, count=6)
+    assert await judged(pool) == keys, "all of it, and none of it twice"
+    assert {(await pool.work(key)).outcome for key in keys} == {Outcome.ACCEPTED}
+    assert {(await pool.work(key)).judge for key in keys} == {well.key.address}
+    lengths = await well.parts.queue.lengths()
+    assert (lengths.waiting, lengths.ready, lengths.in_hand, lengths.parked) == (0, 0, 0, 0)
+    assert had - {""} == ({sickness.code} if sickness.code else set())
+    await well.parts.health.check()
+    if sickness.code in {None, FAILS}:
+        return  # it tries one more now and then, and nothing that it can be tested for is wrong
+    with pytest.raises(NotWell, match=sickness.code):
+        await sick.parts.health.check()
+    shown = {each["place"].partition(":")[2]: each for each in (await well.status())["members"]}
+    told = shown[str(sick.parts.settings.directory)]
+    assert (told["state"], told["code"], told["is_this"]) == ("unwell", sickness.code, False)
+    assert told["why"]
+
+
+async def test_a_sick_validator_alone_parks_nothing_and_goes_on_when_it_is_mended(pool: PoolWithValidators) -> None:
+    validator = pool.validator(attempts=2)
+    broken("no-sandbox")(validator)
+    key = await pool.submit()
+    await rounds(pool, validator, count=30, pause_s=10)
+    assert validator.examiner.asked == [], "it knew before it took anything"
+    assert (await validator.status())["members"][0]["hint"] == "mend it"
+    assert validator.parts.health.condition.tests > 1
+    validator.examiner.broken = None
+    validator.examiner.otherwise = type(validator.examiner)().otherwise
+    await rounds(pool, validator, count=2, pause_s=15)
+    assert (await pool.work(key)).outcome is Outcome.ACCEPTED
+    assert validator.parts.health.well
+
+
+async def test_a_file_that_ends_examiners_ends_no_validator_and_waits_for_a_person(pool: PoolWithValidators) -> None:
+    both = [pool.validator(), pool.validator("second")]
+    await rounds(pool, *both, count=1)
+    poison, *others = [await pool.submit() for _ in range(4)]
+    for each in both:
+        each.examiner.answers[poison] = NotJudged(code="examiner-died", why="3 ended over it", retryable=False)
+    await rounds(pool, *both, count=4)
+    assert await judged(pool) == sorted(others)
+    assert all(each.parts.health.well for each in both)
+    [item] = (await both[0].get("/v1/parked")).json()["items"]
+    assert (item["key"], item["code"]) == (poison, "examiner-died")
+    asked = [sum(one.facts.work.key == poison for one in each.examiner.asked) for each in both]
+    assert asked == [1, 1]
+
+
+async def test_files_that_fail_everywhere_send_no_two_validators_away_at_once(pool: PoolWithValidators) -> None:
+    both = [pool.validator(attempts=100), pool.validator("second", attempts=100)]
+    for each in both:
+        each.examiner.otherwise = NotJudged(code="examiner-failed", why="a crafted file", retryable=True)
+    for _ in range(3):
+        await pool.submit()
+    honest: list[Digest] = []
+    for _ in range(3):
+        await rounds(pool, *both, count=1)
+        assert any(each.parts.health.well for each in both), "the last one that is left never goes"
+        honest.append(await pool.submit())
+        for each in both:
+            each.examiner.answers[honest[-1]] = type(each.examiner)().otherwise
+    await rounds(pool, *both, count=2)
+    assert await judged(pool) == sorted(honest)
+
+
+async def test_what_a_validator_holds_that_can_not_go_on_is_given_to_the_other(
+    pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut, well = pool.validator(), pool.validator("second")
+    key = await pool.submit()
+    await cut.read()
+    await cut.parts.judging.round()  # its verdict is written down, and waits for a lane
+
+    async def down(*_: object) -> None:
+        raise ChainUnavailable("no route from here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(await cut.parts.chain.ledger(), "now", down)
+        patch.setattr(cut.parts.chain, "check", down)
+        assert not await cut.parts.health.doubt()
+        for _ in range(5):
+            await pool.turn(timedelta(seconds=10))
+            await cut.parts.held.renew()
+            await rounds(pool, well, count=1)
+            with suppress(MusterError):
+                await cut.read()
+    assert (await pool.work(key)).judge == well.key.address
+    await cut.parts.lanes[0].round()
+    assert await judged(pool) == [key], "the late verdict is looked up, and dropped"
+
+
+async def test_one_that_can_not_finalise_leaves_it_to_the_other(
+    pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poor, well = pool.validator(), pool.validator("second")
+    key = await pool.submit()
+    await rounds(pool, well, count=1)
+    await pool.world.warp(timedelta(hours=2))
+
+    async def down(*_: object) -> None:
+        raise ChainUnavailable("no route from here")
+
+    ledger: Ledger = await poor.parts.chain.ledger()
+    monkeypatch.setattr(ledger, "now", down)
+    with pytest.raises(ChainUnavailable):
+        await poor.parts.finalising.round()
+    assert await well.parts.finalising.round() == 1
+    assert (await pool.work(key)).status is WorkStatus.FINAL
+
+
+async def test_a_redis_that_two_validators_lose_costs_no_work_and_no_second_verdict(pool: PoolWithValidators) -> None:
+    both = [pool.validator(), pool.validator("second")]
+    keys = [await pool.submit() for _ in range(3)]
+    await rounds(pool, *both, count=1)
+    keys.append(await pool.submit())
+    await both[0].read()
+    held = await both[0].parts.queue.take()
+    assert held is not None
+    await both[0].parts.redis.flushdb()
+    keys.append(await pool.submit())
+    await rounds(pool, *reversed(both), count=2)
+    assert not await both[0].parts.queue.done(held), "what it held before is nothing now"
+    assert await judged(pool) == sorted(keys)
+    assert [each["state"] for each in (await both[0].status())["members"]] == ["well", "well"]
+
+
+Stop = Callable[[ValidatorUnderTest], Awaitable[None]]
+
+
+async def test_a_validator_that_leaves_is_waited_for_by_nobody(pool: PoolWithValidators) -> None:
+    leaving, alone = pool.validator(), pool.validator("second")
+    for each in (leaving, alone):
+        await each.read()
+    assert await alone.parts.members.others_may_judge()
+    await leaving.parts.members.leave()
+    assert not await alone.parts.members.others_may_judge()
+    await leaving.read()
+    await pool.turn(timedelta(minutes=1, seconds=1))
+    assert not await alone.parts.members.others_may_judge(), "nor for one that was killed, after a minute"
+    states = [each["state"] for each in (await alone.status())["members"]]
+    assert sorted(states) == ["silent", "silent"]
+    await pool.turn(timedelta(hours=2))
+    await alone.read()
+    assert [each["state"] for each in (await alone.status())["members"]] == ["well"]

@@ -1,0 +1,180 @@
+"""Who shares this Redis, and how each of them is: processes, not keys, since several may have the same key."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NewType
+
+from redis.asyncio import Redis
+
+from protocol.identifiers import Address, address
+from protocol.redis import RedisKeys, store_errors
+from validator.scripts import script
+
+MemberId = NewType("MemberId", str)
+"""Twelve hexadecimal digits."""
+
+MEMBER_FOR = timedelta(minutes=1)
+"""How long a process that shares this Redis counts after its last sign."""
+
+REMEMBERED = timedelta(hours=1)
+"""How long one that is silent is shown to people."""
+
+_LONGEST = 500
+
+
+class State(StrEnum):
+    """How a member is."""
+
+    STARTING = "starting"
+    """Its first self-test is under way; it takes nothing yet."""
+    WELL = "well"
+    UNWELL = "unwell"
+    """It takes nothing until its self-test passes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """How a validator is, and why.
+
+    Args:
+        state: In one word.
+        code: What kind of trouble it has.
+        why: In words.
+        hint: What its operator can do.
+        tests: Self-tests that failed since it is so.
+    """
+
+    state: State
+    code: str = ""
+    why: str = ""
+    hint: str = ""
+    tests: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One process on this Redis.
+
+    Args:
+        id: Its own.
+        validator: Its key's address.
+        place: Its host and directory.
+        condition: As it said last.
+        since_ms: Since when it is so, by Redis' time.
+        heard_ms: When it last said so, likewise.
+        silent: For how long it has said nothing.
+    """
+
+    id: MemberId
+    validator: Address
+    place: str
+    condition: Condition
+    since_ms: int
+    heard_ms: int
+    silent: timedelta
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it counts."""
+        return self.silent < MEMBER_FOR
+
+    @property
+    def may_judge(self) -> bool:
+        """Whether work may be left to it."""
+        return self.is_here and self.condition.state is not State.UNWELL
+
+
+def place_of(directory: Path) -> str:
+    """How people name a process: its host, and the directory that is its own."""
+    return f"{socket.gethostname()}:{directory.absolute()}"
+
+
+def member_id(validator: Address, place: str) -> MemberId:
+    """The same after a restart, and another for each process that lives at the same time."""
+    return MemberId(hashlib.sha256(f"{validator} {place}".encode()).hexdigest()[:12])
+
+
+class Members:
+    """The members of one Redis, as one of them sees and tells it.
+
+    Args:
+        redis: Where they meet.
+        keys: Its names.
+        validator: Our key's address.
+        place: Our host and directory.
+    """
+
+    def __init__(self, redis: Redis, *, keys: RedisKeys, validator: Address, place: str) -> None:
+        self._prefix = keys.prefix
+        self._validator = validator
+        self._place = place
+        self.me = member_id(validator, place)
+        self._scripts = {name: redis.register_script(script(name)) for name in ("present", "members", "leave")}
+
+    async def say(self, condition: Condition, *, since: timedelta) -> None:
+        """Says that we are here, and how we are.
+
+        Args:
+            condition: As it is now.
+            since: For how long it has been so.
+
+        Raises:
+            StoreUnavailable: Redis can't be told.
+        """
+        texts = [text[:_LONGEST] for text in (condition.code, condition.why, condition.hint)]
+        ages = [int(span.total_seconds() * 1000) for span in (since, REMEMBERED)]
+        told = [self.me, self._validator, self._place, condition.state.value, *ages, *texts, condition.tests]
+        await self._run("present", *told)
+
+    async def all(self) -> list[Member]:
+        """Everybody, those that are silent too; who was heard of last comes last.
+
+        Raises:
+            StoreUnavailable: Redis can't be asked.
+        """
+        now, *rows = await self._run("members")
+        return [_member(int(now), row) for row in rows]
+
+    async def here(self) -> frozenset[Address]:
+        """The keys of those that are here, ours among them."""
+        return frozenset(each.validator for each in await self.all() if each.is_here) | {self._validator}
+
+    async def others_may_judge(self) -> bool:
+        """Whether work may be left to somebody else."""
+        return any(each.may_judge and each.id != self.me for each in await self.all())
+
+    async def leave(self) -> None:
+        """Says that we go, so that nobody waits for us."""
+        await self._run("leave", self.me)
+
+    async def _run(self, name: str, *told: str | int) -> Any:  # noqa: ANN401 - each script has its own answer
+        with store_errors():
+            return await self._scripts[name](keys=[self._prefix], args=told)
+
+
+def _member(now: int, row: list[bytes]) -> Member:
+    texts = [each.decode() for each in row]
+    fields: Mapping[str, str] = dict(zip(texts[2::2], texts[3::2], strict=True))
+    heard = int(float(texts[1]))
+    return Member(
+        id=MemberId(texts[0]),
+        validator=address(fields["validator"]),
+        place=fields["place"],
+        condition=Condition(
+            state=State(fields["state"]),
+            code=fields["code"],
+            why=fields["why"],
+            hint=fields["hint"],
+            tests=int(fields["tests"]),
+        ),
+        since_ms=int(fields["since"]),
+        heard_ms=heard,
+        silent=timedelta(milliseconds=max(0, now - heard)),
+    )
