@@ -105,9 +105,9 @@ async def test_who_fails_at_everything_leaves_it_to_others_if_there_are_any_and_
     assert not patient.health.may_take(in_hand=1), "one at a time"
     await patient.health.failed(ItemId("and another"), TROUBLE)
     await patient.pass_time(FIRST_REST)
-    assert not patient.health.well, "it rests longer each time"
+    assert not patient.health.may_take(in_hand=0), "it rests longer each time"
     await patient.pass_time(FIRST_REST)
-    assert patient.health.well
+    assert patient.health.may_take(in_hand=0)
     patient.health.went_well()
     assert patient.health.may_take(in_hand=7)
 
