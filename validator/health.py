@@ -1,7 +1,8 @@
 """Whether this validator may take work: it stands aside when a self-test fails, and tries itself before it takes more.
 
 A trouble with a piece of work may be the work's or this validator's. The self-test says which. Where it passes, and one
-piece after another fails all the same, the validator stands aside too, if somebody else is there to judge.
+piece after another fails all the same, the validator stands aside too: if somebody else is there to judge, or if what
+fails is the way out from here.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ class Health:
         self._since = clock.monotonic()
         self._due = self._since
         self._vouched: float | None = None
-        self._failed: dict[ItemId, None] = {}
+        self._failed: dict[ItemId, bool] = {}
+        """The last that failed, and whether that was on the way out from here."""
+        self._in_a_row = 0
         self._rests = 0
         self._testing = asyncio.Lock()
 
@@ -115,33 +118,48 @@ class Health:
                 self._vouched = self._clock.monotonic() if await self._try() else None
         return self.well
 
-    async def failed(self, item: ItemId, error: MusterError) -> None:
+    async def failed(self, item: ItemId, error: MusterError, *, outside: bool = False) -> None:
         """One more piece of work could not be judged, though the self-test passes.
+
+        Args:
+            item: Which.
+            error: Why.
+            outside: Whether a service did not answer us. Then nothing is gained by going on, whoever else is there.
 
         Raises:
             StoreUnavailable: Nobody can say whether others are there.
         """
-        self._failed[item] = None
-        if self.well and len(self._failed) >= IN_A_ROW and await self._members.others_may_judge():
-            why = f"{len(self._failed)} pieces of work in a row could not be judged here, at last: {error.detail}"
-            hint = f"others judge meanwhile, and one piece at a time is tried here; {error.hint or 'the log says more'}"
-            self._become(Condition(state=State.UNWELL, code=FAILS, why=why, hint=hint), most=LONGEST_PENANCE)
+        self._in_a_row += item not in self._failed
+        self._failed[item] = outside
+        while len(self._failed) > IN_A_ROW:
+            self._forget_oldest()
+        if not self.well or len(self._failed) < IN_A_ROW:
+            return
+        cut_off = all(self._failed.values())
+        if cut_off or await self._members.others_may_judge():
+            why = f"{self._in_a_row} pieces of work in a row could not be judged here, at last: {error.detail}"
+            hint = f"one piece at a time is tried, and others judge meanwhile; {error.hint or 'the log says more'}"
+            found = Condition(state=State.UNWELL, code=FAILS, why=why, hint=hint)
+            self._become(found, most=LONGEST_REST if cut_off else LONGEST_PENANCE)
             await self._members.say(self._condition, since=self.since)
 
     def went_well(self) -> None:
         """A piece of work was judged."""
         self._failed.clear()
-        self._rests = 0
+        self._in_a_row = self._rests = 0
 
     async def _try(self) -> bool:
         found = await self._found()
         if found is None:
             while len(self._failed) >= IN_A_ROW:  # one more is enough to send it away again
-                self._failed.pop(next(iter(self._failed)))
+                self._forget_oldest()
             self._become(Condition(state=State.WELL), most=LONGEST_REST)
         else:
             self._become(found, most=LONGEST_REST)
         return found is None
+
+    def _forget_oldest(self) -> None:
+        del self._failed[next(iter(self._failed))]
 
     async def _found(self) -> Condition | None:
         try:

@@ -53,6 +53,13 @@ class Step:
     gives_up: GivesUp
 
 
+GIVEN_UP_FOR = timedelta(minutes=10)
+"""How soon who gave work up looks whether those to whom it was left are still there; if not, a person has to."""
+
+STILL_GIVEN_UP = Step(pause=GIVEN_UP_FOR, for_all=False, counted=False, gives_up=GivesUp.NOT)
+"""What a validator does about work that it gave up before."""
+
+
 def after_trouble(
     code: str,
     *,
@@ -73,12 +80,13 @@ def after_trouble(
         asked_to_wait: What a service said; nobody's word makes us wait until it is too late.
     """
     pause, longest, fault = patience.pause(tries), max(patience.first, left / 4), whose(code, retryable=retryable)
+    given_up_for = max(patience.most, min(GIVEN_UP_FOR, left / 4))
     if fault in {Whose.EVERYBODYS, Whose.OUTSIDE}:
         after = min(max(pause, asked_to_wait), longest)
         return Step(pause=after, for_all=fault is Whose.EVERYBODYS, counted=False, gives_up=GivesUp.NOT)
     if fault is Whose.LACKED:
-        return Step(pause=patience.most, for_all=False, counted=True, gives_up=GivesUp.LACKS)
+        return Step(pause=given_up_for, for_all=False, counted=True, gives_up=GivesUp.LACKS)
     if not retryable or left < pause:
-        return Step(pause=patience.most, for_all=False, counted=True, gives_up=GivesUp.ENDS)
+        return Step(pause=given_up_for, for_all=False, counted=True, gives_up=GivesUp.ENDS)
     after = max(pause, min(asked_to_wait, longest))
     return Step(pause=after, for_all=False, counted=True, gives_up=GivesUp.NOT)

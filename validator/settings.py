@@ -72,7 +72,12 @@ class ValidatorSettings(Settings):
     finalise_every_s: float = Field(5.0, ge=0.1, le=3600, description="Pause between two looks at what is due")
     finalise_lag_s: float = Field(0.0, ge=0, le=86_400, description="How long others are left to do it first")
 
-    attempts: int = Field(8, ge=1, le=1000, description="Failures of ours after which work is parked for a person")
+    attempts: int = Field(
+        8,
+        ge=1,
+        le=1000,
+        description="Failures of one validator, or half as many of two each, after which work is parked",
+    )
     first_pause_s: float = Field(1.0, ge=0.05, description="Pause after the first failure; each further one doubles it")
     longest_pause_s: float = Field(60.0, ge=0.1, description="Longest pause between two tries")
     file_most_bytes: int = Field(256 * MEBIBYTE, ge=1, description="Largest file of work that is read")

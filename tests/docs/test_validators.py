@@ -31,6 +31,13 @@ def test_settings_metrics_and_troubles_that_the_page_names_exist() -> None:
     code = "".join(path.read_text() for path in (ROOT / "validator").rglob("*.py"))
     for name in set(re.findall(r"`(muster_validator_[a-z_]+)`", PAGE)):
         assert f'"{name.removesuffix("_total")}"' in code, name
+    sick = PAGE[PAGE.index("| `starting` |") : PAGE.index("A validator that stands aside")]
+    everything = code + "".join(
+        path.read_text() for part in ("protocol", "ledger", "rollouts") for path in (ROOT / part).rglob("*.py")
+    )
+    for row in re.findall(r"^\| (`.*?`) \|", sick, re.MULTILINE):
+        for name in re.findall(r"`([a-z-]+)`", row):
+            assert f'"{name}"' in everything, name
     parked = PAGE[PAGE.index("| code |") : PAGE.index("Nobody is slashed by hand")]
     for row in re.findall(r"^\| (`.*?`) \|", parked, re.MULTILINE):
         for name in re.findall(r"`([a-z-]+)`", row):

@@ -29,7 +29,7 @@ from validator.holding import InHand
 from validator.items import Item, ItemId, Kind, Staged
 from validator.loops.verdicts import NOT_OURS_STEP, Verdicts
 from validator.measures import Measures
-from validator.patience import GivesUp, Patience, Step, after_trouble
+from validator.patience import STILL_GIVEN_UP, Patience, Step, after_trouble
 from validator.standing import Next, standing_of
 from validator.store.copies import SeenOutputs
 from validator.store.queue import Put, WorkQueue
@@ -252,11 +252,11 @@ class Judging:
             in_s = round(step.pause.total_seconds(), 1)
             _log.info("again", item=item.id, code=error.code, why=error.detail, in_s=in_s)
         if not item.spent and fault in {Whose.OUTSIDE, Whose.UNSURE}:
-            await self._health.failed(item.id, error)
+            await self._health.failed(item.id, error, outside=fault is Whose.OUTSIDE)
 
     def _step(self, item: Item, error: MusterError) -> Step:
         if item.spent:
-            return Step(pause=self._patience.most, for_all=False, counted=False, gives_up=GivesUp.NOT)
+            return STILL_GIVEN_UP
         return after_trouble(
             error.code,
             retryable=error.retryable,

@@ -3,7 +3,7 @@
 local P, dropped = KEYS[1], 0
 for _, id in ipairs(ARGV) do
   dropped = dropped + redis.call('DEL', P .. 'item:' .. id)
-  for _, queue in ipairs({'waiting', 'ready', 'leased', 'parked'}) do
+  for _, queue in ipairs({'waiting', 'ready', 'again', 'leased', 'parked'}) do
     redis.call('ZREM', P .. 'queue:' .. queue, id)
   end
 end

@@ -21,7 +21,7 @@ if ARGV[7] ~= '' or (fails[me] or 0) >= most then
   redis.call('HSET', item, 'gave:' .. me, 1)
   gave[me] = true
 end
-redis.call('HSET', item, 'code', ARGV[10], 'why', ARGV[11], 'hint', ARGV[12])
+redis.call('HSET', item, 'code', ARGV[10], 'why', ARGV[11], 'hint', ARGV[12], 'again', 1)
 local failed, others = 0, others_left(P, me, gave, ARGV[9])
 for _, count in pairs(fails) do
   if 2 * count >= most then failed = failed + 1 end

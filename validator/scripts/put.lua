@@ -7,7 +7,9 @@ local there = redis.call('HGET', item, 'work')
 if there == ARGV[2] then return 0 end
 if there then
   redis.call('DEL', item)
-  for _, queue in ipairs({'waiting', 'ready', 'leased', 'parked'}) do redis.call('ZREM', P .. 'queue:' .. queue, id) end
+  for _, queue in ipairs({'waiting', 'ready', 'again', 'leased', 'parked'}) do
+    redis.call('ZREM', P .. 'queue:' .. queue, id)
+  end
 end
 redis.call('HSET', item, 'work', ARGV[2], 'kind', ARGV[3], 'deadline', ARGV[4], 'seen', now, 'state', 'waiting')
 redis.call('ZADD', P .. 'queue:waiting', now + ARGV[5], id)

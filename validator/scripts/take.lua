@@ -4,19 +4,20 @@
 --       suspects (0: nothing that a holder died over), tries, silence (ms), first pause (ms), longest pause (ms)
 local P, me, now = KEYS[1], ARGV[3], clock()
 local waiting, ready, leased = P .. 'queue:waiting', P .. 'queue:ready', P .. 'queue:leased'
-local PAGE, DEEPEST = 64, 4096
+local again = P .. 'queue:again'  -- ready too, but somebody had it before, and may have to wait: looked through
+local DEEPEST = 64
 local function make_ready(id)
-  local deadline = redis.call('HGET', P .. 'item:' .. id, 'deadline')
-  if not deadline then return end
+  local found = redis.call('HMGET', P .. 'item:' .. id, 'deadline', 'again')
+  if not found[1] then return end
   redis.call('HSET', P .. 'item:' .. id, 'state', 'ready')
-  redis.call('ZADD', ready, deadline, id)
+  redis.call('ZADD', found[2] and again or ready, found[1], id)
 end
 local function bury(id)
   local item = P .. 'item:' .. id
   local dead = redis.call('HGET', item, 'holder')
   redis.call('HINCRBY', item, 'attempts', 1)
   redis.call('HINCRBY', item, 'lost', 1)
-  redis.call('HSET', item, 'code', '', 'why', '', 'hint', '')
+  redis.call('HSET', item, 'code', '', 'why', '', 'hint', '', 'again', 1)
   if not dead then return end
   local fails = redis.call('HINCRBY', item, 'fails:' .. dead, 1)
   if fails >= tonumber(ARGV[5]) then redis.call('HSET', item, 'gave:' .. dead, 1) end
@@ -39,17 +40,18 @@ local function takes(id)
   if found[1] and tonumber(found[1]) > now then return false end
   return ARGV[4] == '1' or not found[2]
 end
-for from = 0, DEEPEST - 1, PAGE do
-  local page = redis.call('ZRANGE', ready, from, from + PAGE - 1)
-  for _, id in ipairs(page) do
-    if takes(id) then
-      redis.call('ZREM', ready, id)
-      redis.call('ZADD', leased, now + ARGV[1], id)
-      local item = P .. 'item:' .. id
-      redis.call('HSET', item, 'state', 'leased', 'token', ARGV[2], 'holder', me)
-      return {id, now, unpack(redis.call('HGETALL', item))}
-    end
-  end
-  if #page < PAGE then return {} end
+local function lease(queue, id)
+  redis.call('ZREM', queue, id)
+  redis.call('ZADD', leased, now + ARGV[1], id)
+  local item = P .. 'item:' .. id
+  redis.call('HSET', item, 'state', 'leased', 'token', ARGV[2], 'holder', me)
+  return {id, now, unpack(redis.call('HGETALL', item))}
 end
+local fresh = redis.call('ZRANGE', ready, 0, 0, 'WITHSCORES')
+local listed = redis.call('ZRANGE', again, 0, DEEPEST - 1, 'WITHSCORES')
+for i = 1, #listed, 2 do
+  if fresh[2] and tonumber(fresh[2]) < tonumber(listed[i + 1]) then break end
+  if takes(listed[i]) then return lease(again, listed[i]) end
+end
+if fresh[1] then return lease(ready, fresh[1]) end
 return {}

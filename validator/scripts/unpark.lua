@@ -5,7 +5,7 @@ local P, id = KEYS[1], ARGV[1]
 if redis.call('ZREM', P .. 'queue:parked', id) == 0 then return 0 end
 local item = P .. 'item:' .. id
 for _, field in ipairs(redis.call('HKEYS', item)) do
-  if string.match(field, '^%a+:%w+$') or field == 'lost' then redis.call('HDEL', item, field) end
+  if string.match(field, '^%a+:%w+$') or field == 'lost' or field == 'again' then redis.call('HDEL', item, field) end
 end
 redis.call('HSET', item, 'state', 'waiting', 'attempts', 0)
 if ARGV[2] ~= '' then redis.call('HSET', item, 'resolution', ARGV[2]) end

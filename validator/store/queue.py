@@ -183,10 +183,10 @@ class WorkQueue:
 
     async def lengths(self) -> QueueLengths:
         """How much there is of what."""
-        waiting, ready, leased, parked = await self._many(
-            [("ZCARD", self._key(name)) for name in ("waiting", "ready", "leased", "parked")]
+        waiting, ready, again, leased, parked = await self._many(
+            [("ZCARD", self._key(name)) for name in ("waiting", "ready", "again", "leased", "parked")]
         )
-        return QueueLengths(waiting=waiting, ready=ready, in_hand=leased, parked=parked)
+        return QueueLengths(waiting=waiting, ready=ready + again, in_hand=leased, parked=parked)
 
     async def parked(self, *, limit: int = 1000) -> list[ParkedItem]:
         """What waits for a person, longest first."""

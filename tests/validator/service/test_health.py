@@ -118,3 +118,18 @@ async def test_the_same_piece_of_work_again_and_again_sends_nobody_away(patient:
     for _ in range(10 * IN_A_ROW):
         await patient.health.failed(ItemId("poison"), TROUBLE)
     assert patient.health.well
+
+
+async def test_one_that_reaches_no_store_rests_though_nobody_else_is_there(patient: Patient) -> None:
+    await patient.health.round()
+    for number in range(IN_A_ROW):
+        assert patient.health.may_take(in_hand=0)
+        await patient.health.failed(ItemId(f"{number}"), TROUBLE, outside=True)
+    tried = 0
+    for _ in range(600):
+        await patient.pass_time(timedelta(seconds=1))
+        if patient.health.may_take(in_hand=0):
+            tried += 1
+            await patient.health.failed(ItemId(f"later {tried}"), TROUBLE, outside=True)
+    assert 600 / LONGEST_REST.total_seconds() < tried < 600 / LONGEST_REST.total_seconds() + 6
+    assert "could not be judged here" in patient.health.condition.why

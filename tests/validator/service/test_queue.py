@@ -405,7 +405,9 @@ class QueueMachine(RuleBasedStateMachine):
     def settle(self, data: st.DataObject, what: str) -> None:
         name, token = data.draw(st.sampled_from(self.holders))
         newest = [held for held in self.holders if held[0] == name][-1][1]
-        taken_back = self.redis.zscore(f"{self.prefix}queue:ready", name) is not None
+        taken_back = any(
+            self.redis.zscore(f"{self.prefix}queue:{queue}", name) is not None for queue in ("ready", "again")
+        )
         if what == "fail":
             told = (ONE, 5000, "ours", 1, "", 1000, 60_000, "", "", "")
             settled = self.call("fail", name, token, *told) != b"lost"
@@ -433,13 +435,14 @@ class QueueMachine(RuleBasedStateMachine):
     def each_is_in_one_place(self) -> None:
         places = {
             queue: {name.decode() for name in self.redis.zrange(f"{self.prefix}queue:{queue}", 0, -1)}
-            for queue in ("waiting", "ready", "leased", "parked")
+            for queue in ("waiting", "ready", "again", "leased", "parked")
         }
         assert sum(map(len, places.values())) == len(self.model)
         for name, state in self.model.items():
             assert {
-                "queued": name in places["waiting"] | places["ready"],
-                "leased": name in places["leased"] | places["ready"],  # a lease that ended is back among the ready
+                "queued": name in places["waiting"] | places["ready"] | places["again"],
+                "leased": name
+                in places["leased"] | places["ready"] | places["again"],  # a lease that ended is back among the ready
                 "parked": name in places["parked"],
             }[state], (name, state, places)
 

@@ -1,0 +1,116 @@
+"""Two validators on one Redis with ten thousand pieces of work behind: what taking one costs, and what waiting takes.
+
+    python -m benchmarks.validator_queue
+
+The worst case beside it: one of the two may not try the first four thousand, so each look of its goes past all of them.
+Real Redis; CPU seconds are those of Redis itself, which is what the two share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from benchmarks.pool_under_load import redis_server
+from protocol.clock import SystemClock
+from protocol.identifiers import ZERO_ADDRESS, Digest, digest
+from protocol.redis import connect_redis
+from validator.items import Kind
+from validator.patience import GivesUp, Patience, Step
+from validator.store.keys import keys_of
+from validator.store.members import Condition, MemberId, Members, State
+from validator.store.queue import NewItem, WorkQueue
+from validator.submissions import SubmittedWork
+
+WORKS = 10_000
+ASIDE = 4_000
+POOL = 1
+PAST = Step(pause=timedelta(minutes=10), for_all=False, counted=True, gives_up=GivesUp.LACKS)
+
+
+def main() -> None:
+    """Measures and prints."""
+    with redis_server() as url:
+        asyncio.run(_measure(url))
+
+
+async def _measure(url: str) -> None:
+    redis = connect_redis(url)
+    members = [Members(redis, keys=keys_of(POOL), validator=ZERO_ADDRESS, place=place) for place in ("one", "two")]
+
+    async def present() -> None:
+        for each in members:
+            await each.say(Condition(state=State.WELL), since=timedelta())
+
+    await present()
+    one, two = (_queue(redis, each.me) for each in members)
+    empty = await _memory(redis)
+    began = await _cpu(redis)
+    await one.put([_work(number) for number in range(WORKS)])
+    print(f"put {WORKS:,}: {1e6 * (await _cpu(redis) - began) / WORKS:.0f} µs of Redis' CPU each, ", end="")
+    print(f"{(await _memory(redis) - empty) / (1 << 20):.1f} MiB in all")
+
+    began = await _cpu(redis)
+    for number in range(ASIDE):
+        if number % 100 == 0:
+            await present()
+        item = await one.take()
+        if item is not None:
+            await one.failed(item, PAST, code="no-calibration", why="no limits for it")
+    print(f"take and give up {ASIDE:,}: {1e6 * (await _cpu(redis) - began) / ASIDE:.0f} µs each")
+
+    began, looks = await _cpu(redis), 200
+    for _ in range(looks):
+        item = await one.take()
+        if item is not None:
+            await one.give_back(item)
+    print(f"take past all {ASIDE:,} of them and give back: {1e6 * (await _cpu(redis) - began) / looks:.0f} µs each")
+
+    began, done = await _cpu(redis), 0
+    await present()
+    while (item := await two.take()) is not None:
+        done += await two.done(item)
+    print(f"the other takes and settles all {done:,}: {1e6 * (await _cpu(redis) - began) / done:.0f} µs each")
+    print(f"left: {await one.lengths()}")
+    await redis.aclose()
+
+
+def _queue(redis: Any, member: MemberId) -> WorkQueue:  # noqa: ANN401 - untyped in redis-py
+    lease = timedelta(minutes=1)
+    return WorkQueue(redis, keys=keys_of(POOL), clock=SystemClock(), lease=lease, member=member, patience=Patience())
+
+
+def _work(number: int) -> NewItem:
+    work = SubmittedWork(
+        key=_sha(number),
+        pool_id=POOL,
+        node=ZERO_ADDRESS,
+        run=_sha(WORKS),
+        step=3,
+        index=number,
+        version=3,
+        checkpoint=_sha(WORKS + 1),
+        sha256=_sha(2 * WORKS + number),
+        units=100,
+        block=number,
+        transaction=_sha(4 * WORKS + number),
+    )
+    return NewItem(work=work, kind=Kind.FIRST, deadline_s=number)
+
+
+def _sha(number: int) -> Digest:
+    return digest(f"0x{number:064x}")
+
+
+async def _cpu(redis: Any) -> float:  # noqa: ANN401 - untyped in redis-py
+    told = await redis.info("cpu")
+    return float(told["used_cpu_user"]) + float(told["used_cpu_sys"])
+
+
+async def _memory(redis: Any) -> int:  # noqa: ANN401 - untyped in redis-py
+    return int((await redis.info("memory"))["used_memory"])
+
+
+if __name__ == "__main__":
+    main()
