@@ -10,7 +10,7 @@ from pathlib import Path
 from cli.devnet.directory import DevnetDirectory
 from cli.devnet.economy import VALIDATORS
 from cli.devnet.options import RunOptions
-from cli.devnet.services import POOL, RUN, WORKER, ServicePlaces, environment, ready
+from cli.devnet.services import POOL, RUN, WORKER, ServicePlaces, alive, environment
 from cli.devnet.settings_file import write_settings
 from cli.devnet.supervisor import ProcessSpec
 from trainer.presets import devnet_base
@@ -94,7 +94,7 @@ def validator_spec(directory: DevnetDirectory, places: ServicePlaces, number: in
         name=name,
         command=command,
         environment={**environment(), "OMP_NUM_THREADS": "1"},
-        gate=ready(port),
+        gate=alive(port),
         ready_within=timedelta(seconds=60),
         grace=timedelta(seconds=10),
         kind="learner",

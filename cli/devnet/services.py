@@ -223,10 +223,18 @@ def environment() -> dict[str, str]:
 
 def ready(port: int) -> Gate:
     """Whether the service on this port says that it is ready."""
+    return _answers(port, "readyz")
 
+
+def alive(port: int) -> Gate:
+    """Whether the service on this port answers at all: one that tries itself first is ready later."""
+    return _answers(port, "healthz")
+
+
+def _answers(port: int, path: str) -> Gate:
     async def gate() -> bool:
         async with httpx.AsyncClient(trust_env=False, timeout=2) as client:
-            return (await client.get(f"http://127.0.0.1:{port}/readyz")).is_success
+            return (await client.get(f"http://127.0.0.1:{port}/{path}")).is_success
 
     return gate
 
