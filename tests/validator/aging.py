@@ -9,6 +9,7 @@ from redis.asyncio import Redis
 
 AGE = """
 local P, by = KEYS[1], tonumber(ARGV[1])
+if by == 0 then return 0 end
 for _, name in ipairs({'queue:waiting', 'queue:leased', 'queue:parked', 'members', 'well'}) do
   for _, id in ipairs(redis.call('ZRANGE', P .. name, 0, -1)) do redis.call('ZINCRBY', P .. name, -by, id) end
 end

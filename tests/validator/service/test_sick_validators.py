@@ -238,7 +238,7 @@ async def test_one_that_can_not_finalise_leaves_it_to_the_other(
     poor, well = pool.validator(), pool.validator("second")
     key = await pool.submit()
     await rounds(pool, well, count=1)
-    await pool.world.warp(timedelta(hours=2))
+    await pool.world.warp(timedelta(hours=2, seconds=2))
 
     async def down(*_: object) -> None:
         raise ChainUnavailable("no route from here")
