@@ -16,7 +16,7 @@ from cli.quantities import format_size
 from cli.shardcast_allowlist import allowlist
 from cli.shardcast_progress import Bars, served_bytes, until_told
 from cli.shardcast_registration import registered
-from cli.shardcast_signer import source_of
+from cli.shardcast_signer import following, source_of
 from protocol.clients.relay import RelayClient
 from protocol.clock import SystemClock
 from protocol.errors import InvalidInput
@@ -151,7 +151,7 @@ def relay(
                 store,
                 upstreams=upstream,
                 run=run_name,
-                signer=source.signer,
+                signer=source.signers,
                 keep=keep,
                 host=host,
                 port=port,
@@ -160,8 +160,9 @@ def relay(
                 allow_plain_http=allow_plain_http,
             )
             async with passing_on:
-                say(f"passing on what {source.signer} publishes at {passing_on.url}")
+                say(f"passing on what {source.signers.publisher} publishes at {passing_on.url}")
                 async with AsyncExitStack() as stack:
+                    await stack.enter_async_context(following(source, passing_on.trust))
                     if own is not None and orchestrator is not None:
                         client = await stack.enter_async_context(
                             RelayClient(orchestrator, key=own, allow_plain_http=allow_plain_http)
@@ -203,7 +204,7 @@ def fetch(
             Client(
                 relays,
                 run=run_name,
-                signer=source.signer,
+                signer=source.signers,
                 announcements=source.announcements,
                 allow_plain_http=allow_plain_http,
             ) as client,
@@ -213,8 +214,9 @@ def fetch(
                     wanted = (await client.latest()).version if number is None else number
                     _show(await client.fetch(wanted, to, on_progress=bars.fetching), as_json=as_json)
                     return
-                async for fetched in client.follow(to, keep=keep, on_progress=bars.fetching):
-                    _show(fetched, as_json=as_json)
+                async with following(source, client.trust):
+                    async for fetched in client.follow(to, keep=keep, on_progress=bars.fetching):
+                        _show(fetched, as_json=as_json)
 
     run(command())
 
@@ -235,7 +237,7 @@ def list_(
     async def command() -> None:
         async with (
             source_of(context.obj, signer=signer, pool=pool, run_name=run_name) as source,
-            Client(relays, run=run_name, signer=source.signer, allow_plain_http=allow_plain_http) as client,
+            Client(relays, run=run_name, signer=source.signers, allow_plain_http=allow_plain_http) as client,
         ):
             offers = await client.offers()
         rows = [

@@ -2,26 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
 
 from cli.configuration import Configuration
 from cli.connection import chosen_pool, open_ledger
 from cli.keys import resolve_address
 from ledger.client import Ledger
-from ledger.client.pools import Role
-from protocol.errors import InvalidInput
-from protocol.identifiers import Address, Digest, run_id
+from ledger.client.pools import Role, Seat
+from protocol.clock import Clock, SystemClock
+from protocol.errors import InvalidInput, MusterError
+from protocol.identifiers import ZERO_ADDRESS, Digest, run_id
 from shardcast.freshness import Announced, Announcements
+from shardcast.signers import Signers
+
+ROTATION_SEEN_WITHIN = timedelta(seconds=15)
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
     """Who publishes, and who knows what is newest."""
 
-    signer: Address
+    signers: Signers
     announcements: Announcements | None
+    now: Callable[[], Awaitable[Signers]] | None = None
+    """Asks again, since the role may have been rotated; None if an address was given."""
+
+    async def watch(self, trust: Callable[[Signers], None], *, clock: Clock) -> None:
+        """Tells of each rotation; never ends by itself."""
+        signers, now = self.signers, self.now
+        while now is not None:
+            await clock.sleep(ROTATION_SEEN_WITHIN)
+            try:
+                found = await now()
+            except MusterError as error:
+                _log.warning("publisher-not-asked", why=error.detail)
+                continue
+            if found != signers:
+                _log.info("publisher-rotated", publisher=found.publisher, former=found.former)
+                trust(found)
+                signers = found
+
+
+@asynccontextmanager
+async def following(source: Source, trust: Callable[[Signers], None]) -> AsyncIterator[None]:
+    """Has rotations told of meanwhile."""
+    watching = asyncio.create_task(source.watch(trust, clock=SystemClock()))
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
 
 
 class LedgerAnnouncements:
@@ -54,7 +92,7 @@ async def source_of(
         InvalidInput: There is neither an address nor a ledger that is configured.
     """
     if signer is not None:
-        yield Source(resolve_address(configuration, signer), None)
+        yield Source(Signers(publisher=resolve_address(configuration, signer)), None)
         return
     if configuration.chain.deployment is None:
         raise InvalidInput(
@@ -63,5 +101,15 @@ async def source_of(
         )
     pool_id = chosen_pool(configuration, pool)
     async with open_ledger(configuration) as ledger:
-        publisher = (await ledger.pools.seat(pool_id, Role.PUBLISHER)).holder
-        yield Source(publisher, LedgerAnnouncements(ledger, pool_id=pool_id, run=run_id(run_name)))
+
+        async def now() -> Signers:
+            return signers_at(await ledger.pools.seat(pool_id, Role.PUBLISHER))
+
+        announcements = LedgerAnnouncements(ledger, pool_id=pool_id, run=run_id(run_name))
+        yield Source(await now(), announcements, now)
+
+
+def signers_at(seat: Seat) -> Signers:
+    """Who signs versions, as the role's seat on the ledger says; the key before counts for as long as it says."""
+    former = None if seat.previous == ZERO_ADDRESS else seat.previous
+    return Signers(publisher=seat.holder, former=former, former_until=seat.previous_until if former else None)

@@ -16,7 +16,7 @@ import structlog
 
 from protocol.clock import Clock
 from protocol.errors import Conflict, Unavailable
-from protocol.identifiers import Address, Digest
+from protocol.identifiers import Digest
 from shardcast.delta.errors import BaseNeeded
 from shardcast.delta.rebuilding import rebuild
 from shardcast.delta.selection import stands_alone, wanted_alone, wanted_with_base
@@ -58,8 +58,7 @@ class Assembly:
     Args:
         key: Which version, in which attempt.
         to: The folder that versions stand in, by their number.
-        run: The run it must be of.
-        signer: The publisher.
+        manifest: Of the version, of which nothing is known yet.
         peers: Who may be asked.
         upstream: How.
         metrics: Where it is counted.
@@ -74,8 +73,7 @@ class Assembly:
         key: VersionKey,
         to: Path,
         *,
-        run: Digest,
-        signer: Address,
+        manifest: Manifest,
         peers: Peers,
         upstream: Upstream,
         metrics: FetchingMetrics,
@@ -87,7 +85,7 @@ class Assembly:
         self.key = key
         self.target = to / str(key.version)
         self.partial = to / f".partial-{key.version}"
-        self.manifest = Manifest(run=run, key=key, signer=signer)
+        self.manifest = manifest
         self.received = 0
         """Bytes that had to be fetched."""
         self._peers = peers
@@ -131,7 +129,8 @@ class Assembly:
         log = self.target / MANIFEST_NAME
         if not self.target.is_dir():
             return False
-        manifest = Manifest(run=self.manifest.run, key=self.key, signer=self.manifest.signer)
+        unread = self.manifest
+        manifest = Manifest(run=unread.run, key=self.key, signer=unread.signer, besides=unread.besides)
         holding = Holding(manifest, log=log, locate=lambda file: self.target / file.path)
         if log.exists():
             spans = holding.resume()

@@ -40,6 +40,7 @@ from shardcast.freshness import Announced, Announcements
 from shardcast.manifest import VersionKey
 from shardcast.metrics import FetchingMetrics
 from shardcast.peers import Peers
+from shardcast.signers import Signers, signers_of
 from shardcast.transfer import Pace
 from shardcast.upstream import Patience, Upstream, check_peers
 
@@ -85,7 +86,8 @@ class Client:
     Args:
         relays: URLs of relays, or of the origin.
         run: The run's name, or its id.
-        signer: The publisher's address: nothing that somebody else signed is believed.
+        signer: The publisher's address: nothing that somebody else signed is believed. Or `Signers`, with the key
+            before it and until when that one counts.
         announcements: What the ledger says is newest; without it, the newest that any relay can prove.
         patience: How long relays may take.
         pace: How much is asked for at a time.
@@ -105,7 +107,7 @@ class Client:
         relays: Sequence[str],
         *,
         run: str,
-        signer: Address,
+        signer: Address | Signers,
         announcements: Announcements | None = None,
         patience: Patience | None = None,
         pace: Pace | None = None,
@@ -116,7 +118,6 @@ class Client:
         draws: random.Random | None = None,
     ) -> None:
         self.run = run_id(run)
-        self.signer = signer
         self.peers = Peers(check_peers(relays, allow_plain_http=allow_plain_http), draws=draws)
         self.metrics = FetchingMetrics(CollectorRegistry() if registry is None else registry)
         self._announcements = announcements
@@ -125,14 +126,14 @@ class Client:
         self._upstream = Upstream(patience=patience, tls=tls)
         self._directory = Directory(
             run=self.run,
-            signer=signer,
+            signers=signers_of(signer),
             peers=self.peers,
             upstream=self._upstream,
             metrics=self.metrics,
             clock=self._clock,
         )
         self._chains = Chains(
-            Bases(run=self.run, signer=signer, directory=self._directory),
+            Bases(self._directory),
             directory=self._directory,
             patience=self._upstream.patience.progress,
             clock=self._clock,
@@ -148,6 +149,10 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._stack.aclose()
+
+    def trust(self, signers: Signers) -> None:
+        """Says whose versions count from now on: the role was rotated."""
+        self._directory.signers = signers
 
     async def latest(self) -> VersionKey:
         """The newest version: the one that the ledger names, else the newest that a relay can prove.
@@ -285,8 +290,7 @@ class Client:
         assembly = Assembly(
             key,
             to,
-            run=self.run,
-            signer=self.signer,
+            manifest=self._directory.manifest(key),
             peers=self.peers,
             upstream=self._upstream,
             metrics=self.metrics,

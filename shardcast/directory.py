@@ -6,7 +6,7 @@ A listing is a peer's word. A version counts as real once its first extension, s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
@@ -15,7 +15,7 @@ from typing import Self
 import structlog
 
 from protocol.clock import Clock
-from protocol.identifiers import Address, Digest
+from protocol.identifiers import Digest
 from shardcast.connection import Failed
 from shardcast.errors import BadManifest
 from shardcast.extensions import Base
@@ -23,6 +23,7 @@ from shardcast.manifest import Manifest, VersionKey
 from shardcast.metrics import FetchingMetrics
 from shardcast.peers import Fault, Peers
 from shardcast.shelf import ListedVersion, Listing
+from shardcast.signers import Signers
 from shardcast.upstream import Upstream
 
 STRAGGLERS = timedelta(seconds=1)
@@ -48,7 +49,7 @@ class Directory:
 
     Args:
         run: Listings of another run are not looked at.
-        signer: The publisher.
+        signers: Whose versions count.
         peers: Who is followed.
         upstream: How they are spoken to.
         metrics: Where faults are counted.
@@ -59,7 +60,7 @@ class Directory:
         self,
         *,
         run: Digest,
-        signer: Address,
+        signers: Signers,
         peers: Peers,
         upstream: Upstream,
         metrics: FetchingMetrics,
@@ -68,7 +69,8 @@ class Directory:
         self.revision = 0
         """Grows with each listing that comes or goes, and with each version that is found to be real."""
         self._run = run
-        self._signer = signer
+        self.signers = signers
+        """May be replaced, when the role was rotated."""
         self._peers = peers
         self._upstream = upstream
         self._metrics = metrics
@@ -132,7 +134,7 @@ class Directory:
     def listed(self) -> list[VersionKey]:
         """What any peer says that it has, newest first; only the newest attempt at each version."""
         newest: dict[int, VersionKey] = {}
-        for url, listing in self._listings.items():
+        for url, listing in self._that_count():
             for key in (each.key for each in listing.versions):
                 if (url, key) not in self._lies:
                     newest[key.version] = max(key, newest.get(key.version, key))
@@ -140,7 +142,7 @@ class Directory:
 
     def said_of(self, key: VersionKey) -> list[ListedVersion]:
         """What each peer that has a version says of it."""
-        return [each for listing in self._listings.values() for each in listing.versions if each.key == key]
+        return [each for _, listing in self._that_count() for each in listing.versions if each.key == key]
 
     async def newest(self, *, version: int | None = None, but: Iterable[VersionKey] = ()) -> VersionKey | None:
         """The newest version that is real; None if there is none.
@@ -170,6 +172,11 @@ class Directory:
         """What the deltas of a version that is real are applied to, if it has any."""
         return self._bases.get(key)
 
+    def manifest(self, key: VersionKey) -> Manifest:
+        """A manifest of which nothing is known yet, to be signed by whoever counts now."""
+        besides = self.signers.besides(self._clock.now())
+        return Manifest(run=self._run, key=key, signer=self.signers.publisher, besides=besides)
+
     async def sealed(self, key: VersionKey) -> Manifest | None:
         """The whole manifest of a version; None if nobody has it, or it is not sealed yet."""
         for url in self._holders(key):
@@ -183,7 +190,7 @@ class Directory:
         return None
 
     async def _read_sealed(self, url: str, key: VersionKey) -> Manifest:
-        manifest = Manifest(run=self._run, key=key, signer=self._signer)
+        manifest = self.manifest(key)
         async for line in self._upstream.manifest_lines(url, key, start=0):
             if line == b"\n":
                 break
@@ -193,9 +200,7 @@ class Directory:
         raise Failed(Fault.GONE, f"{url} does not have version {key} sealed")
 
     def _holders(self, key: VersionKey) -> list[str]:
-        return [
-            url for url, listing in self._listings.items() if key in _keys(listing) and (url, key) not in self._lies
-        ]
+        return [url for url, listing in self._that_count() if key in _keys(listing) and (url, key) not in self._lies]
 
     def _note_lie(self, url: str, key: VersionKey, error: BadManifest) -> None:
         _log.warning("bad-manifest", peer=url, version=str(key), why=error.detail)
@@ -206,7 +211,7 @@ class Directory:
         """One check for each peer that says it has one of these and did not show it yet; begun if need be."""
         unproven = set(keys)
         found = []
-        for url, listing in self._listings.items():
+        for url, listing in self._that_count():
             claimed = {key for key in _keys(listing) & unproven if (url, key) not in self._lies}
             if claimed and url not in self._doubted:
                 if url not in self._checks:
@@ -238,14 +243,13 @@ class Directory:
             del self._checks[url]
 
     def _unproven(self, url: str) -> VersionKey | None:
-        listing = self._listings.get(url)
-        keys = set() if listing is None else _keys(listing)
+        keys = {key for each, listing in self._that_count() if each == url for key in _keys(listing)}
         return max((key for key in keys - self._real if (url, key) not in self._lies), default=None)
 
     async def _prove(self, url: str, key: VersionKey) -> None:
         """Returns when a peer has shown the first extension of a version. An empty line is none: it lists too early."""
         async for line in self._upstream.manifest_lines(url, key, start=0):
-            manifest = Manifest(run=self._run, key=key, signer=self._signer)
+            manifest = self.manifest(key)
             manifest.read(line)
             self._bases[key] = manifest.base
             self._real.add(key)
@@ -291,7 +295,8 @@ class Directory:
             await self._clock.sleep(min(timedelta(milliseconds=100) * 2 ** min(failures, 6), timedelta(seconds=5)))
 
     def _take(self, url: str, listing: Listing) -> None:
-        if (listing.run, listing.publisher) != (self._run, self._signer):
+        signers = self.signers.at(self._clock.now())
+        if listing.run != self._run or (listing.publisher not in signers and not listing.only(signers).versions):
             raise Failed(Fault.REFUSED, f"{url} serves run {listing.run} of {listing.publisher}, not ours")
         if self._listings.get(url) == listing:
             return
@@ -300,6 +305,11 @@ class Directory:
         self._lies = {lie for lie in self._lies if lie[0] != url or lie[1] in keys}
         self._asked.add(url)
         self._say_changed()
+
+    def _that_count(self) -> Iterator[tuple[str, Listing]]:
+        """What each peer has, without what somebody signed who does not count (any more)."""
+        signers = self.signers.at(self._clock.now())
+        return ((url, listing.only(signers)) for url, listing in self._listings.items())
 
     def _say_changed(self) -> None:
         self.revision += 1

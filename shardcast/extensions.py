@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, ValidationError, model_validator
@@ -163,12 +164,12 @@ def sign_extension(extension: Extension, key: Key) -> bytes:
     return canonical_json(line) + b"\n"
 
 
-def read_extension(line: bytes, *, signer: Address) -> tuple[Extension, Digest]:
-    """Reads a line that the publisher signed; returns the extension and its hash.
+def read_extension(line: bytes, *, signers: Sequence[Address]) -> tuple[Extension, Digest, Address]:
+    """Reads a line that a publisher signed; returns the extension, its hash, and who signed it.
 
     Args:
         line: With or without its line feed.
-        signer: The publisher.
+        signers: Whose signature counts; the publisher first.
 
     Raises:
         BadManifest: The line is too long, is not canonical, has another form, or was signed by somebody else.
@@ -190,9 +191,10 @@ def read_extension(line: bytes, *, signer: Address) -> tuple[Extension, Digest]:
         )
     except InvalidInput as error:
         raise BadManifest(f"an extension's signature is broken: {error.detail}") from None
-    if found != signer:
+    if found not in signers:
         raise BadManifest(
-            f"an extension of version {signed.extension.version} was signed by {found}, not by the publisher {signer}",
+            f"an extension of version {signed.extension.version} was signed by {found}, "
+            f"not by the publisher {signers[0]}",
             code="wrong-signer",
         )
-    return signed.extension, hashed
+    return signed.extension, hashed, found

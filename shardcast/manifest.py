@@ -6,7 +6,7 @@ Pure: takes extensions, keeps 32 bytes per block, does no I/O. The same class st
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -104,13 +104,16 @@ class Manifest:
     Args:
         run: The run it must be of.
         key: The version and the attempt it must be of.
-        signer: The publisher, who must have signed every extension.
+        signer: The publisher.
+        besides: Who may have signed in the publisher's place. Whoever signed the first extension signs all.
     """
 
-    def __init__(self, *, run: Digest, key: VersionKey, signer: Address) -> None:
+    def __init__(self, *, run: Digest, key: VersionKey, signer: Address, besides: Sequence[Address] = ()) -> None:
         self.run = run
         self.key = key
         self.signer = signer
+        """Who signed it; before the first extension the publisher."""
+        self.besides = tuple(besides)
         self.head: Digest = ZERO_DIGEST
         """Hash of the newest extension."""
         self.length = 0
@@ -134,8 +137,11 @@ class Manifest:
         Raises:
             BadManifest: It is not the publisher's next word on this version. Nothing has changed then.
         """
-        extension, hashed = read_extension(line, signer=self.signer)
-        return self.extend(extension, hashed)
+        signers = (self.signer,) if self.length else (self.signer, *self.besides)
+        extension, hashed, signer = read_extension(line, signers=signers)
+        spans = self.extend(extension, hashed)
+        self.signer = signer
+        return spans
 
     def extend(self, extension: Extension, hashed: Digest) -> list[BlockSpan]:
         """Takes an extension whose signature was checked; returns the blocks that it announces, in their order.

@@ -28,7 +28,7 @@ from prometheus_client import CollectorRegistry
 from protocol.checkpoints import check_path
 from protocol.clock import Clock, SystemClock
 from protocol.errors import Conflict, InvalidInput
-from protocol.identifiers import Digest, run_id
+from protocol.identifiers import Address, Digest, address, run_id
 from protocol.keys import Key
 from shardcast.authoring import Author
 from shardcast.delta.publishing import publish_deltas
@@ -325,7 +325,11 @@ class Origin:
             return 0
 
     async def _take_up(self) -> None:
-        """Puts back on the shelf what was complete before a restart; each block is given once it was read again."""
+        """Puts back on the shelf what was complete before a restart; each block is given once it was read again.
+
+        What a former key of this origin signed stays as it is: whether it counts still is for readers to say.
+        """
+        former = self._former_keys()
         for log in sorted(self._state.glob("*.manifest")):
             version, attempt, _ = log.name.split(".")
             key = VersionKey(int(version), int(attempt))
@@ -333,7 +337,7 @@ class Origin:
                 folder = self.content_folder(key)
             except OSError:
                 continue
-            manifest = Manifest(run=self.run, key=key, signer=self._key.address)
+            manifest = Manifest(run=self.run, key=key, signer=self._key.address, besides=former)
             holding = Holding(manifest, log=log, locate=self._locate(key, folder))
             spans = holding.resume()
             newer = self.shelf.get(key.version)
@@ -342,6 +346,14 @@ class Origin:
                 self._checking.append(asyncio.create_task(self._check_again(holding, spans)))
         for old in self.shelf.surplus(self._keep):
             self.withdraw(old)
+
+    def _former_keys(self) -> list[Address]:
+        """Who this origin published as before, and writes down who it publishes as now."""
+        path = self._state / "publishers"
+        known = [address(line) for line in path.read_text().splitlines()] if path.exists() else []
+        if self._key.address not in known:
+            _write_whole(path, "\n".join([*known, self._key.address]) + "\n")
+        return [each for each in known if each != self._key.address]
 
     async def _check_again(self, holding: Holding, spans: list[BlockSpan]) -> None:
         for span in spans:

@@ -32,12 +32,13 @@ from shardcast.directory import Directory
 from shardcast.errors import DiskFull
 from shardcast.guard import ServingLimits
 from shardcast.holding import MANIFEST_NAME, Holding
-from shardcast.manifest import BlockSpan, Manifest, VersionKey
+from shardcast.manifest import BlockSpan, VersionKey
 from shardcast.metrics import FetchingMetrics
 from shardcast.origin import KEPT_VERSIONS
 from shardcast.peers import Peers
 from shardcast.server import Server
 from shardcast.shelf import Shelf
+from shardcast.signers import Signers, signers_of
 from shardcast.transfer import Pace, Transfer
 from shardcast.upstream import Patience, Upstream, check_peers
 
@@ -56,7 +57,7 @@ class Relay:
         store: Where versions are kept; the relay's own.
         upstreams: URLs of the origin or of other relays; more than one lets it leave one that lies.
         run: The run's name, or its id.
-        signer: The publisher's address.
+        signer: The publisher's address; or `Signers`, with the key before it and until when that one counts.
         keep: Versions that are held, besides the bases that they need.
         host: Address to listen on.
         port: 0 for any free one.
@@ -80,7 +81,7 @@ class Relay:
         *,
         upstreams: Sequence[str],
         run: str,
-        signer: Address,
+        signer: Address | Signers,
         keep: int = KEPT_VERSIONS,
         host: str = "127.0.0.1",
         port: int = 0,
@@ -99,9 +100,9 @@ class Relay:
         clock = SystemClock() if clock is None else clock
         registry = CollectorRegistry() if registry is None else registry
         self.run_id = run_id(run)
-        self.signer = signer
+        signers = signers_of(signer)
         self.peers = Peers(check_peers(upstreams, allow_plain_http=allow_plain_http), draws=draws)
-        self.shelf = Shelf(run=self.run_id, publisher=signer, clock=clock)
+        self.shelf = Shelf(run=self.run_id, publisher=signers.publisher, clock=clock)
         self.server = Server(
             self.shelf,
             host=host,
@@ -120,7 +121,7 @@ class Relay:
         self._upstream = Upstream(patience=patience, tls=upstream_tls)
         self._directory = Directory(
             run=self.run_id,
-            signer=signer,
+            signers=signers,
             peers=self.peers,
             upstream=self._upstream,
             metrics=self.metrics,
@@ -139,6 +140,18 @@ class Relay:
     def url(self) -> str:
         """Where clients and other relays find it."""
         return self.server.url
+
+    @property
+    def signers(self) -> Signers:
+        """Whose versions are passed on."""
+        return self._directory.signers
+
+    def trust(self, signers: Signers) -> None:
+        """Says whose versions count from now on: the role was rotated. What is held already stays until it is old."""
+        self._directory.signers = signers
+        self.shelf.publisher = signers.publisher
+        self.shelf.changed()
+        self._turn.set()
 
     async def __aenter__(self) -> Self:
         self._store.mkdir(parents=True, exist_ok=True)
@@ -210,7 +223,7 @@ class Relay:
     def _holding(self, key: VersionKey) -> Holding:
         folder = self._store / str(key)
         return Holding(
-            Manifest(run=self.run_id, key=key, signer=self.signer),
+            self._directory.manifest(key),
             log=folder / MANIFEST_NAME,
             locate=lambda file: folder / ("deltas" if file.kind == "delta" else "files") / file.path,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import datetime
 
 from pydantic import Field
@@ -30,6 +30,8 @@ class ListedVersion(WireModel):
     """Bytes that are announced so far."""
     digest: WireDigest | None = None
     base: int | None = Field(None, ge=0, le=MOST_VERSION)
+    signer: WireAddress | None = None
+    """Who signed it, if not the listing's publisher: the key before it."""
 
     @property
     def key(self) -> VersionKey:
@@ -44,13 +46,18 @@ class Listing(WireModel):
     publisher: WireAddress
     versions: tuple[ListedVersion, ...] = Field((), max_length=MOST_LISTED)
 
+    def only(self, signers: Collection[Address]) -> Listing:
+        """What of it is signed by one of these, as it says."""
+        kept = tuple(each for each in self.versions if (each.signer or self.publisher) in signers)
+        return self if kept == self.versions else self.model_copy(update={"versions": kept})
+
 
 class Shelf:
     """Holdings by version, at most one attempt of each.
 
     Args:
         run: The run that all are of.
-        publisher: Who signs them.
+        publisher: Who signs them now; older ones may carry the name of the key before.
         clock: The system's by default.
     """
 
@@ -127,6 +134,7 @@ class Shelf:
                 size=manifest.size,
                 digest=manifest.digest,
                 base=None if manifest.base is None else manifest.base.version,
+                signer=None if manifest.signer == self.publisher else manifest.signer,
             )
             for manifest in (holding.manifest for holding in self)
             if manifest.length

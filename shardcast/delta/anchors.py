@@ -28,7 +28,8 @@ def next_form(shelf: Shelf, version: int, *, anchor_every: int) -> Form:
             without deltas.
     """
     before = next((each for each in shelf if each.manifest.sealed and each.manifest.key.version < version), None)
-    if before is None or anchor_every == 1:
+    # Nobody who believes only the new key could read a base that the key before it signed.
+    if before is None or anchor_every == 1 or before.manifest.signer != shelf.publisher:
         return Form(base=None, full=True)
     links, at = 1, before
     while not stands_alone(at.manifest):

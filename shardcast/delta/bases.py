@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from protocol.identifiers import Address, Digest
 from shardcast.delta.selection import bytes_with_base
 from shardcast.directory import Directory
 from shardcast.errors import BadManifest
@@ -33,14 +32,10 @@ class Bases:
     """Looks for versions on this disk that others are built on.
 
     Args:
-        run: The run.
-        signer: The publisher.
-        directory: Knows what relays have.
+        directory: Knows what relays have, and whose versions count.
     """
 
-    def __init__(self, *, run: Digest, signer: Address, directory: Directory) -> None:
-        self._run = run
-        self._signer = signer
+    def __init__(self, directory: Directory) -> None:
         self._directory = directory
 
     async def chain(self, key: VersionKey, to: Path) -> Chain | None:
@@ -73,7 +68,7 @@ class Bases:
     def _lying_here(self, to: Path, base: Base) -> Manifest | None:
         """The manifest of a complete folder that claims to be this version. Its files show their faults when used."""
         key = VersionKey(base.version, base.attempt)
-        manifest = Manifest(run=self._run, key=key, signer=self._signer)
+        manifest = self._directory.manifest(key)
         try:
             with (to / str(base.version) / MANIFEST_NAME).open("rb") as file:
                 for line in file:

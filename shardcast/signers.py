@@ -1,0 +1,37 @@
+"""Whose signature makes a version: the publisher's, and until a stated time that of the key before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from protocol.identifiers import Address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signers:
+    """As the pool's seat on the ledger names them.
+
+    Args:
+        publisher: Signs now.
+        former: Signed before the role was rotated; None if nobody did, or nothing of it is to be believed.
+        former_until: When its signatures stop to count; None if they have.
+    """
+
+    publisher: Address
+    former: Address | None = None
+    former_until: datetime | None = None
+
+    def besides(self, now: datetime) -> tuple[Address, ...]:
+        """Who counts beside the publisher."""
+        counts = self.former is not None and self.former_until is not None and now < self.former_until
+        return (self.former,) if counts and self.former is not None else ()
+
+    def at(self, now: datetime) -> tuple[Address, ...]:
+        """Everybody who counts, the publisher first."""
+        return (self.publisher, *self.besides(now))
+
+
+def signers_of(signer: Address | Signers) -> Signers:
+    """One address is a publisher that was never rotated."""
+    return signer if isinstance(signer, Signers) else Signers(publisher=signer)

@@ -1,0 +1,51 @@
+"""Relays and followers hear of it when the publisher's key is rotated on the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+from cli.shardcast_signer import ROTATION_SEEN_WITHIN, Source, signers_at
+from ledger.client.pools import Seat
+from protocol.clock import TurnedClock
+from protocol.errors import Unavailable
+from protocol.identifiers import ZERO_ADDRESS, Address
+from protocol.keys import Key
+from shardcast.signers import Signers
+
+FIRST, SECOND = (Key.generate().address for _ in range(2))
+UNTIL = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_the_seat_on_the_ledger_says_who_counts_and_until_when() -> None:
+    never = datetime.fromtimestamp(0, UTC)
+    assert signers_at(Seat(FIRST, ZERO_ADDRESS, never)) == Signers(publisher=FIRST)
+    rotated = signers_at(Seat(SECOND, FIRST, UNTIL))
+    assert rotated == Signers(publisher=SECOND, former=FIRST, former_until=UNTIL)
+    assert rotated.at(UNTIL - timedelta(seconds=1)) == (SECOND, FIRST)
+    assert rotated.at(UNTIL) == (SECOND,)
+
+
+async def test_a_rotation_is_told_once_and_a_chain_that_is_down_ends_nothing() -> None:
+    clock, told = TurnedClock(), list[Signers]()
+    before, after = Signers(publisher=FIRST), Signers(publisher=SECOND, former=FIRST, former_until=UNTIL)
+    answers: list[Signers | None] = [before, None, after, after]
+
+    async def now() -> Signers:
+        answer = answers.pop(0)
+        if answer is None:
+            raise Unavailable("the chain is down")
+        return answer
+
+    watching = asyncio.create_task(Source(before, None, now).watch(told.append, clock=clock))
+    for expected in ([], [], [after], [after]):
+        await clock.turn(ROTATION_SEEN_WITHIN)
+        assert told == expected
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    assert answers == []
+
+
+async def test_an_address_that_was_given_is_believed_and_nobody_is_asked() -> None:
+    given: Address = FIRST
+    await Source(Signers(publisher=given), None).watch(lambda _: None, clock=TurnedClock())

@@ -1,0 +1,157 @@
+"""After the publisher's key was rotated, what the key before signed is served and taken until a stated time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protocol.errors import MusterError
+from protocol.keys import Key
+from shardcast.client import Client
+from shardcast.delta.anchors import next_form
+from shardcast.errors import BadManifest
+from shardcast.manifest import Manifest, VersionKey
+from shardcast.origin import Origin
+from shardcast.relay import Relay
+from shardcast.signers import Signers
+from tests.shardcast.conftest import QUICK, RUN_NAME, content, eventually, read_folder, write_folder
+from tests.shardcast.manifests import PUBLISHER, RUN, STRANGER, author, lines_of
+
+Clients = Callable[..., Client]
+SUCCESSOR = Key(b"\x33" * 32)
+NOW = datetime.now(UTC)
+BOTH = Signers(publisher=SUCCESSOR.address, former=PUBLISHER.address, former_until=NOW + timedelta(hours=1))
+OVER = Signers(publisher=SUCCESSOR.address, former=PUBLISHER.address, former_until=NOW - timedelta(seconds=1))
+LINES = lines_of({"a": b"weights"})
+
+
+def relay_of(store: Path, *upstreams: str, **other: Any) -> Relay:
+    settings: dict[str, Any] = {"run": RUN_NAME, "signer": PUBLISHER.address, "patience": QUICK}
+    return Relay(store, upstreams=upstreams, **(settings | other))
+
+
+def has(relay: Relay, *versions: int) -> Callable[[], bool]:
+    """Whether a relay holds these, complete."""
+
+    def look() -> bool:
+        held = [relay.shelf.get(version) for version in versions]
+        return all(each is not None and each.manifest.sealed and not each.missing() for each in held)
+
+    return look
+
+
+async def publish(folder: Path, key: Key, *versions: int) -> None:
+    """What an origin publishes under a key, before it is stopped."""
+    async with Origin(folder, run=RUN_NAME, key=key) as origin:
+        for version in versions:
+            source = folder / str(version)
+            await origin.publish_folder(version, write_folder(source, content(version, size=3000)))
+
+
+def test_who_counts_when() -> None:
+    until = NOW + timedelta(hours=1)
+    second = timedelta(seconds=1)
+    assert BOTH.at(until - second) == (SUCCESSOR.address, PUBLISHER.address)
+    assert BOTH.at(until) == BOTH.at(until + second) == (SUCCESSOR.address,)
+    assert Signers(publisher=SUCCESSOR.address, former=PUBLISHER.address).at(NOW) == (SUCCESSOR.address,)
+
+
+def test_who_begins_a_manifest_ends_it() -> None:
+    key = VersionKey(1, 1)
+    manifest = Manifest(run=RUN, key=key, signer=SUCCESSOR.address, besides=[PUBLISHER.address])
+    manifest.read(LINES[0])
+    assert manifest.signer == PUBLISHER.address
+    others = lines_of({"a": b"weights"}, writer=author(publisher=SUCCESSOR))
+    with pytest.raises(BadManifest, match="was signed by"):
+        manifest.read(others[1])
+    for line in LINES[1:]:
+        manifest.read(line)
+    assert manifest.sealed
+    strange = Manifest(run=RUN, key=key, signer=SUCCESSOR.address, besides=[PUBLISHER.address])
+    with pytest.raises(BadManifest, match="not by the publisher"):
+        strange.read(lines_of({"a": b"x"}, writer=author(publisher=STRANGER))[0])
+    assert (strange.signer, strange.length) == (SUCCESSOR.address, 0)
+
+
+async def test_workers_of_both_versions_are_served_while_both_keys_count(
+    stack: AsyncExitStack, client_of: Clients, tmp_path: Path
+) -> None:
+    """A worker believes the one key that its version was announced by."""
+    await publish(tmp_path / "origin", PUBLISHER, 1, 2)
+    await publish(tmp_path / "origin", SUCCESSOR, 3)
+    origin = await stack.enter_async_context(Origin(tmp_path / "origin", run=RUN_NAME, key=SUCCESSOR))
+    relay = await stack.enter_async_context(relay_of(tmp_path / "relay", origin.url, signer=BOTH))
+    below = await stack.enter_async_context(relay_of(tmp_path / "below", relay.url, signer=BOTH))
+    await eventually(has(below, 1, 2, 3))
+    listed = below.shelf.listing()
+    assert listed.publisher == SUCCESSOR.address
+    assert {each.version: each.signer for each in listed.versions} == {
+        1: PUBLISHER.address,
+        2: PUBLISHER.address,
+        3: None,
+    }
+    for key, version in ((PUBLISHER, 2), (SUCCESSOR, 3)):
+        async with client_of(below.url, signer=key.address) as client:
+            fetched = await client.fetch(version, tmp_path / f"of-{version}")
+            assert read_folder(fetched.path) == content(version, size=3000)
+    async with client_of(below.url, signer=BOTH) as client:
+        assert [offer.version for offer in await client.offers()] == [3, 2, 1]
+
+
+async def test_after_its_time_nobody_takes_what_the_former_key_signed(
+    stack: AsyncExitStack, client_of: Clients, tmp_path: Path
+) -> None:
+    await publish(tmp_path / "origin", PUBLISHER, 1, 2)
+    await publish(tmp_path / "origin", SUCCESSOR, 3)
+    origin = await stack.enter_async_context(Origin(tmp_path / "origin", run=RUN_NAME, key=SUCCESSOR))
+    relay = await stack.enter_async_context(relay_of(tmp_path / "relay", origin.url, signer=OVER))
+    await eventually(has(relay, 3))
+    assert [each.version for each in relay.shelf.listing().versions] == [3]
+    async with client_of(origin.url, signer=OVER) as client:
+        with pytest.raises(MusterError, match="no relay has version 2"):
+            await client.fetch(2, tmp_path / "to")
+    async with client_of(relay.url) as client:
+        with pytest.raises(MusterError, match="another run"):
+            await client.fetch(2, tmp_path / "to")
+
+
+async def test_a_relay_that_runs_hears_of_the_rotation_and_keeps_what_it_has(
+    stack: AsyncExitStack, client_of: Clients, tmp_path: Path
+) -> None:
+    await publish(tmp_path / "origin", PUBLISHER, 1)
+    async with Origin(tmp_path / "origin", run=RUN_NAME, key=PUBLISHER) as origin:
+        port = origin.server.port
+        relay = await stack.enter_async_context(relay_of(tmp_path / "relay", origin.url))
+        await eventually(has(relay, 1))
+    await publish(tmp_path / "origin", SUCCESSOR, 2)
+    await stack.enter_async_context(Origin(tmp_path / "origin", run=RUN_NAME, key=SUCCESSOR, port=port))
+    relay.trust(BOTH)
+    await eventually(has(relay, 1, 2))
+    for key, version in ((PUBLISHER, 1), (SUCCESSOR, 2)):
+        async with client_of(relay.url, signer=key.address) as client:
+            await client.fetch(version, tmp_path / f"of-{version}")
+
+
+async def test_a_relay_that_starts_again_after_the_time_lets_go_of_what_the_former_key_signed(tmp_path: Path) -> None:
+    await publish(tmp_path / "origin", PUBLISHER, 1)
+    async with AsyncExitStack() as before:
+        origin = await before.enter_async_context(Origin(tmp_path / "origin", run=RUN_NAME, key=PUBLISHER))
+        relay = await before.enter_async_context(relay_of(tmp_path / "relay", origin.url))
+        await eventually(has(relay, 1))
+    for signers, kept in ((BOTH, [1]), (OVER, [])):
+        async with relay_of(tmp_path / "relay", "http://127.0.0.1:9", signer=signers) as relay:
+            assert [each.version for each in relay.shelf.listing().versions] == kept
+
+
+async def test_the_first_version_of_a_new_key_needs_none_of_the_former_one(tmp_path: Path) -> None:
+    await publish(tmp_path / "origin", PUBLISHER, 1)
+    async with Origin(tmp_path / "origin", run=RUN_NAME, key=PUBLISHER) as origin:
+        assert next_form(origin.shelf, 2, anchor_every=5).base == 1
+    async with Origin(tmp_path / "origin", run=RUN_NAME, key=SUCCESSOR) as origin:
+        form = next_form(origin.shelf, 2, anchor_every=5)
+        assert (form.base, form.full) == (None, True)
