@@ -37,7 +37,7 @@ def devnet(
     *,
     directory: Annotated[Path, typer.Option(help="Where its state, keys and logs go.")] = Path(".devnet"),
     chain: Annotated[ChainKind, typer.Option(help="Which chain: pip's own, or anvil.")] = ChainKind.EMBEDDED,
-    block_time: Annotated[float, typer.Option(min=0.05, max=60, help="Seconds between blocks.")] = 0.5,
+    block_time: Annotated[float, typer.Option(min=0.05, max=60, help="Seconds between blocks, at the most.")] = 0.5,
     workers: Annotated[int, typer.Option(min=0, max=50, help="Honest workers to run.")] = 3,
     cheat: Annotated[
         str, typer.Option(help="What one more worker does that it should not; `none` for no such worker.")

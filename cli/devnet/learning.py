@@ -51,7 +51,7 @@ def _trainer_table(directory: DevnetDirectory, places: ServicePlaces, run: RunOp
         "groups_per_step": run.groups,
         "asynchrony": run.asynchrony,
         "linger_s": 0.0,
-        "poll_s": 0.1,
+        "poll_s": 0.2,
         "patience_s": 60.0,
         "evaluate_every": run.evaluate_every,
         "evaluation_prompts": run.evaluation_prompts,
