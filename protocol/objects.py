@@ -139,7 +139,7 @@ class ObjectTransfer:
                         digest.update(piece)
                         await asyncio.to_thread(file.write, piece)
                 file.flush()
-                os.fsync(file.fileno())
+                await asyncio.to_thread(os.fsync, file.fileno())  # disks can be slow
             if digest.digest() != bytes.fromhex(sha256[2:]):
                 raise BytesRefused(f"the store gave bytes with the SHA-256 0x{digest.hexdigest()}, not {sha256}")
             partial.replace(target)
