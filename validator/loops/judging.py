@@ -156,7 +156,8 @@ class Judging:
             return item
 
     async def _one(self, item: Item) -> None:
-        if item.spent and item.resolution is None:
+        said = item.staged is not None and item.staged.validator == self._me and item.kind is not Kind.SECOND_LOOK
+        if item.spent and item.resolution is None and not said:
             raise _given_up(item)
         looked_at = self._clock.monotonic()
         work, now = await asyncio.gather(self._look_up(item), self._chain.now())
@@ -167,7 +168,7 @@ class Judging:
         elif standing.next is Next.LEAVE:
             self._held.remove(item)
             await self._queue.failed(item, NOT_OURS_STEP, code="not-ours", why=standing.why)
-        elif item.staged is not None and item.staged.validator == self._me and item.kind is not Kind.SECOND_LOOK:
+        elif item.staged is not None and said:
             await self._verdicts.hand(item, item.staged, looked_at=looked_at)
         elif item.resolution is not None:
             await self._conclude(item, by_hand(item.resolution), drawn=None, looked_at=looked_at)

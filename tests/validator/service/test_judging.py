@@ -306,6 +306,18 @@ async def test_work_that_ends_whoever_takes_it_is_left_to_a_person(pool: PoolWit
     assert validator.examiner.asked == []
 
 
+async def test_a_verdict_that_was_written_down_is_sent_however_often_its_holder_died(pool: PoolWithValidators) -> None:
+    validator = pool.validator(attempts=1)
+    key = await pool.submit()
+    await validator.read()
+    await validator.parts.judging.round()
+    assert validator.parts.verdicts.next(most=9), "and there it dies"
+    await pool.turn(LEASE)
+    assert await validator.judge() == 1
+    assert (await pool.work(key)).outcome is Outcome.ACCEPTED
+    assert len(validator.examiner.asked) == 1
+
+
 async def test_a_store_that_gives_other_bytes_is_never_the_nodes_guilt(pool: PoolWithValidators) -> None:
     validator = pool.validator(attempts=3)
     key = await pool.submit(b"honest")
