@@ -13,24 +13,37 @@ from rollouts.engines.interface import Completion, Engine
 from rollouts.plan import PlannedGroup, SlotPlan
 from rollouts.samples import RolloutFile, Sample, SlotHeader
 
-_TAG = b"muster-calibration-v1"
+_TAG = b"muster-calibration-v2"
 
 
-def seed_of(number: int) -> bytes:
-    """The seed of a file: another than any slot has, and the same in every measurement."""
-    return hashlib.sha256(_TAG + number.to_bytes(8, "big")).digest()
+def seed_of(way: str, number: int) -> bytes:
+    """The seed of a file: another than any slot has, and the same whenever the same is measured.
+
+    Args:
+        way: The version, and how it is generated with. Each has seeds of its own: near-ties of the same draws, seen
+            again in another batch, would say little about the next honest file.
+        number: Of the file.
+    """
+    return hashlib.sha256(_TAG + number.to_bytes(8, "big") + way.encode()).digest()
 
 
 def honest_files(
-    version: CheckedVersion, engine: Engine, *, files: int, groups: int
+    version: CheckedVersion, engine: Engine, *, way: str, files: int, groups: int
 ) -> Iterator[tuple[bytes, RolloutFile]]:
     """Generates files with an engine that holds the version; each with its seed. Rewards are left out.
+
+    Args:
+        version: That is measured.
+        engine: Holds it.
+        way: How the engine works, in words: files of another way are others.
+        files: How many.
+        groups: Of each.
 
     Raises:
         MusterError: The engine failed, or the version can't be sampled.
     """
     for number in range(files):
-        plan = version.planner.plan(seed_of(number), groups=groups)
+        plan = version.planner.plan(seed_of(f"{version.digest}, {way}", number), groups=groups)
         drawn = engine.generate(plan.requests(), version.recipe.sampling.parameters)
         yield plan.seed, file_of(version, engine, plan, {one.sample: one for one in drawn})
 

@@ -102,7 +102,7 @@ def _of_way(
     engine = open_engine(way.engine, dtype=way.dtype, device=wanted.device, max_batch=way.batch)
     try:
         engine.load(version.folder, version=version.digest)
-        files = honest_files(version, engine, files=wanted.files, groups=wanted.groups)
+        files = honest_files(version, engine, way=str(way), files=wanted.files, groups=wanted.groups)
         for number, (seed, file) in enumerate(files, start=1):
             for pair in pairs:
                 evidence = gather(

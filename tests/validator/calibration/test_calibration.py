@@ -17,6 +17,7 @@ from rollouts.engines.interface import Dtype, EngineName
 from rollouts.toploc import Outcome, judge
 from tests.rollouts.made import as_version
 from tests.rollouts.tiny import tiny_folder
+from validator.calibration.honest import seed_of
 from validator.calibration.limits import Pair, merged
 from validator.calibration.measuring import Measured, Measurement, measure
 
@@ -75,6 +76,14 @@ def test_an_entry_that_is_widened_lets_through_what_either_did(measured: list[Me
         one.widened(3).logprobs,
     )
     assert merged(merged(None, [one.widened(3)]), [one], widen=True).entries[0].file == wide.file
+
+
+def test_every_way_to_generate_has_draws_of_its_own_and_the_same_again() -> None:
+    """Else files of another batch would be the same near-ties once more, and the sample smaller than it says."""
+    ways = ["torch in bfloat16, batch 64", "torch in bfloat16, batch 1", "vllm in bfloat16, batch 64"]
+    seeds = [seed_of(way, number) for way in ways for number in range(8)]
+    assert len(set(seeds)) == len(seeds)
+    assert seeds == [seed_of(way, number) for way in ways for number in range(8)]
 
 
 def test_nothing_to_measure_is_said(model: Path) -> None:
