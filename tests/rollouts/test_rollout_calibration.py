@@ -74,6 +74,15 @@ def test_the_shipped_limits_can_be_read_and_know_bfloat16() -> None:
     shipped = RolloutCalibration.shipped()
     assert {one.prover.dtype for one in shipped.entries} == set(Dtype)
     assert all(one.files > 1 and one.headroom > 1 for one in shipped.entries)
+    both = [(one.prover.engine, one.verifier.dtype) for one in shipped.entries if one.prover.dtype is Dtype.BFLOAT16]
+    assert sorted(both) == sorted((engine, dtype) for engine in EngineName for dtype in Dtype)
+
+
+def test_limits_in_bfloat16_stand_around_enough_honest_files() -> None:
+    """Of 128 files of which half had the same draws, one honest file in 429 was beyond twice the largest."""
+    half = [one for one in RolloutCalibration.shipped().entries if one.prover.dtype is Dtype.BFLOAT16]
+    assert all(one.files >= 400 and one.headroom == 2 for one in half)
+    assert all(one.sampling.largest > 0.2 for one in half)
 
 
 def test_what_is_no_calibration_is_refused() -> None:
