@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.learning_loop import LearningLoop
-from cli.devnet.learning import LEARNING
+from cli.devnet.presets import LEARNING
 from rollouts.engines.interface import Dtype, EngineName
 from trainer.learning.settings import LearningSettings
 from trainer.presets import devnet_base
