@@ -21,7 +21,7 @@ from ledger.cursor_stores import RedisCursorStore
 from ledger.deployment import Deployment
 from ledger.errors import CursorTooOld, TransactionReverted
 from ledger.event_source import Web3Events
-from ledger.events import EventDecoder, topic_of
+from ledger.events import CheckpointAnnounced, EventDecoder, topic_of
 from ledger.inflight import SendPolicy
 from ledger.receipts import Log
 from orchestrator.dispute_desk import holds_until
@@ -39,7 +39,7 @@ from orchestrator.runs.chain import (
 from orchestrator.runs.slots import SlotState
 from protocol.clock import Clock
 from protocol.errors import NotFound
-from protocol.identifiers import Address, Digest
+from protocol.identifiers import ZERO_ADDRESS, Address, Digest
 from protocol.keys import Key
 from protocol.leases import Lease
 from protocol.redis import RedisKeys, store_errors
@@ -128,9 +128,20 @@ class LedgerRun:
             return None
         return Announced(version=found.version, attempt=found.attempt, digest=found.digest, block=found.block)
 
-    async def publisher(self) -> Address:
-        """Who announces versions."""
-        return (await (await self._connected()).pools.seat(self._pool_id, Role.PUBLISHER)).holder
+    async def publisher_of(self, announced: Announced) -> Address:
+        """Whose signature a version carries: who announced it, while the publisher's former key counts as well."""
+        ledger = await self._connected()
+        seat = await ledger.pools.seat(self._pool_id, Role.PUBLISHER)
+        if seat.previous == ZERO_ADDRESS or seat.previous_until <= await ledger.now():
+            return seat.holder
+        named = (announced.version, announced.attempt, announced.digest)
+        for event in await ledger.history(
+            CheckpointAnnounced, pool_id=self._pool_id, second=self._run, since=announced.block
+        ):
+            if (event.version, event.attempt, event.digest) == named:
+                sender = await ledger.sender_of(event.log.transaction)
+                return sender if sender == seat.previous else seat.holder
+        return seat.holder
 
     async def is_publisher(self, who: Address) -> bool:
         """Whether `who` may announce versions."""

@@ -163,7 +163,7 @@ class RunOwner:
             "attempt": str(announced.attempt),
             "digest": announced.digest,
             "block": str(announced.block),
-            "publisher": await self._desk.ledger.publisher(),
+            "publisher": await self._desk.ledger.publisher_of(announced),
             "units": str(units),
             "relays": json.dumps(list(relays) or list(self._desk.terms.relays)),
             "arithmetic": json.dumps(list(arithmetic)),

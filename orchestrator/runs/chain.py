@@ -140,8 +140,8 @@ class RunLedger(Protocol):
         """A version in its newest attempt, or the newest version; None if it was never announced."""
         ...
 
-    async def publisher(self) -> Address:
-        """Who announces versions."""
+    async def publisher_of(self, announced: Announced) -> Address:
+        """Whose signature a version carries: who announced it, while the publisher's former key counts as well."""
         ...
 
     async def is_publisher(self, who: Address) -> bool:

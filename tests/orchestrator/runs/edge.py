@@ -156,7 +156,7 @@ class MemoryRunLedger:
         self._answer()
         return self.versions.get(max(self.versions, default=0) if version is None else version)
 
-    async def publisher(self) -> Address:
+    async def publisher_of(self, announced: Announced) -> Address:
         self._answer()
         return PUBLISHER.address
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ledger.amounts import UNIT
+from ledger.client.pools import Role
 from ledger.client.work import Submission, WorkStatus
 from orchestrator.app import build_orchestrator
 from orchestrator.ledger_pool import LedgerPool
@@ -173,6 +174,23 @@ async def test_from_joining_without_gas_to_accepted_work_and_back_from_the_ledge
         # When it was read is when it is read again; and no event says which joining counted.
         forgotten = {"submitted_at_ms", "beacon_block"}
         assert [_without(item, forgotten) for item in again] == [_without(item, forgotten) for item in listed]
+
+
+async def test_a_version_names_the_key_that_announced_it_while_both_of_the_publishers_count(
+    world: World, redis_url: str, tmp_path: Path
+) -> None:
+    async with orchestrating(world, redis_url, tmp_path) as run:
+        await run.sync.round()
+        await publish(run, world, 0)
+        owner, former = await world.as_("owner"), world.keys["publisher"].address
+        until = await owner.now() + timedelta(hours=1)
+        await owner.pools.set_role(POOL, Role.PUBLISHER, world.keys["validator"].address, previous_until=until)
+        chain = run.chain
+        announced = await chain.announced(0)
+        assert announced is not None
+        assert await chain.publisher_of(announced) == former
+        await world.warp(timedelta(hours=2))
+        assert await chain.publisher_of(announced) == world.keys["validator"].address
 
 
 async def test_a_node_without_gas_defends_itself(world: World, redis_url: str, tmp_path: Path) -> None:
