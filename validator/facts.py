@@ -173,7 +173,7 @@ class FactFinder:
 
         The newest first, but for the one that the orchestrator names.
         """
-        announced, joined = await self._announcements(work), await self._joinings(work)
+        announced, joined = await asyncio.gather(self._announcements(work), self._joinings(work))
         if not announced or not joined:
             missing = "its version was not announced" if not announced else "its node never joined"
             raise UnknownCheckpoint(f"work {work.key} is on the ledger, and {missing} before block {work.block}")
