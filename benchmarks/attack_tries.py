@@ -232,11 +232,11 @@ def trick_of(name: str) -> Trick:
     return QUICKER.get(name, CHEATS[name].trick)()
 
 
-def examiner(calibration: Path | None) -> Procedure:
+def examiner(calibration: Path | None, *, sandboxes: Sandboxes | None = None) -> Procedure:
     """What judges, as a validator on this machine would."""
     told = ExaminerSettings(home=Path())
     return Procedure(
-        reader=LimitedReader(Sandboxes(), most=told.most),
+        reader=LimitedReader(sandboxes or Sandboxes(), most=told.most),
         shelf=Shelf(torch.device("cpu"), budget=told.policy_memory),
         calibration=RolloutCalibration.shipped() if calibration is None else RolloutCalibration.read(calibration),
         most=told.most,

@@ -1,11 +1,14 @@
 """How fast a validator looks, against how fast the same machine generates; a part of `benchmarks.validator`.
 
 Both do all of their work: the generator draws, proves, scores and writes; the validator reads in its sandbox, makes
-every check and draws a conclusion. They are measured in turns in one process with one thread, and medians compared.
+every check and draws a conclusion. They are measured in turns in one process with one thread, and medians compared: of
+CPU seconds, the sandbox's among them, so that a machine that does other things as well changes little. `MUSTER_SHAPES`
+(first words of `benchmarks.models.SHAPES`) and `MUSTER_BENCHMARK_ROUNDS` choose what is measured.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import tempfile
@@ -19,12 +22,13 @@ from rich.table import Table
 
 from benchmarks.attack_tries import examiner, node
 from benchmarks.letters_model import save_tokenizer
-from benchmarks.models import random_model
+from benchmarks.models import SHAPES, random_model
 from cli.devnet.cheats.cheat import Trick
 from cli.devnet.cheats.workshop import HandedIn, Workshop
 from rollouts.engines.interface import Dtype
 from rollouts.engines.torch.engine import TorchEngine
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice, write_recipe
+from rollouts.sandbox import Job, Kind, Outcome, Sandboxes
 from validator.examination.interface import Conclusion, RowDraw
 from validator.examination.orders import Order
 from validator.examination.procedure import Procedure
@@ -36,32 +40,57 @@ WANTED_GENERATORS = 20.0
 _SEED = b"\5" * 32
 
 
+class _CountedSandboxes(Sandboxes):
+    """Adds up what jobs take."""
+
+    cpu = 0.0
+
+    def run(self, kind: Kind, job: Job) -> Outcome:
+        """Runs a job, and counts it."""
+        outcome = super().run(kind, job)
+        self.cpu += outcome.cpu.total_seconds()
+        return outcome
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Median seconds for one file.
+    """Median CPU seconds for one file.
 
     Args:
         tokens: Of the file.
         generated: To make it.
         looked: To examine it.
-        stages: Of the examinations, by name.
+        sandboxed: Of `looked`, in the sandbox that decodes.
+        stages: Wall seconds of the examinations, by name.
     """
 
     tokens: float
     generated: float
     looked: float
+    sandboxed: float
     stages: dict[str, float]
 
 
 def show_rates(console: Console, *, quick: bool) -> None:
     """Measures and prints."""
     torch.set_num_threads(1)
-    shapes = ("tiny, 2 M",) if quick else ("tiny, 2 M", "small, 20 M")
-    tokens, rounds = (32, 1) if quick else (256, 3)
-    table = Table(title=f"{tokens} output tokens, torch float32, one thread; medians of {rounds} rounds in turns")
-    columns = ("model", "answers", "rows looked at", "generator, tokens/s", "validator, tokens/s", "ratio", "wanted")
-    for column in (*columns, "where the validator's time goes"):
-        table.add_column(column, justify="left" if column in {"model", "where the validator's time goes"} else "right")
+    chosen = tuple(os.environ.get("MUSTER_SHAPES", "tiny" if quick else "tiny,small").split(","))
+    shapes = [shape for shape in SHAPES if shape.startswith(chosen)]
+    tokens, rounds = (32, 1) if quick else (256, int(os.environ.get("MUSTER_BENCHMARK_ROUNDS", "3")))
+    table = Table(
+        title=f"{tokens} output tokens, torch float32, one thread, CPU time; medians of {rounds} rounds in turns"
+    )
+    columns = (
+        "model",
+        "answers",
+        "rows looked at",
+        "generator, tokens/CPU s",
+        "validator, tokens/CPU s",
+        "ratio",
+        "wanted",
+    )
+    for column in (*columns, "wall time of the examination"):
+        table.add_column(column, justify="left" if column in {"model", "wall time of the examination"} else "right")
     for shape in shapes:
         for answers, share in ((1, 1.0), (16, 1.0), (64, FLOOR)):
             print(f"{shape}: {answers} answers of {tokens} tokens", file=sys.stderr)
@@ -76,7 +105,10 @@ def show_rates(console: Console, *, quick: bool) -> None:
                 f"{pace.tokens / pace.looked:,.0f}",
                 f"{ratio:.1f}x",
                 f"≥ {wanted:g}x",
-                ", ".join(f"{name} {seconds * 1000:.0f} ms" for name, seconds in pace.stages.items() if seconds > 5e-4),
+                f"decoding {pace.sandboxed * 1000:.0f} ms of CPU; "
+                + ", ".join(
+                    f"{name} {seconds * 1000:.0f} ms" for name, seconds in pace.stages.items() if seconds > 5e-4
+                ),
             )
     console.print(table)
     console.print(f"the rows with {FLOOR:.0%} say how many generators of its own size one validator keeps up with")
@@ -88,20 +120,22 @@ def measure(shape: str, answers: int, *, share: float, tokens: int, rounds: int)
         home = Path(name)
         folder = version_of(home / "version", shape, group=min(answers, 16), tokens=tokens)
         engine = TorchEngine(dtype=Dtype.FLOAT32, max_batch=answers)
-        procedure = examiner(None)
+        sandboxes = _CountedSandboxes()
+        procedure = examiner(None, sandboxes=sandboxes)
         with Workshop(engine, folder, history=(), home=home, node=node()) as workshop:
             groups = max(1, answers // 16)
             _warm(workshop, procedure, groups)
-            made, looked, counted = list[float](), list[float](), list[int]()
+            made, looked, decoded, counted = list[float](), list[float](), list[float](), list[int]()
             stages: dict[str, list[float]] = {}
             for number in range(rounds):
-                began = time.perf_counter()
+                began = time.process_time()
                 work = workshop.hand_in(Trick(), workshop.grant(number, groups=groups))
-                made.append(time.perf_counter() - began)
+                made.append(time.process_time() - began)
                 assert work is not None
-                began = time.perf_counter()
+                began, sandboxes.cpu = time.process_time(), 0.0
                 found = examined(procedure, work, folder, share=share)
-                looked.append(time.perf_counter() - began)
+                looked.append(time.process_time() - began + sandboxes.cpu)
+                decoded.append(sandboxes.cpu)
                 counted.append(work.units)
                 for stage, seconds in (found.timings.seconds if found.timings else {}).items():
                     stages.setdefault(stage, []).append(seconds)
@@ -109,6 +143,7 @@ def measure(shape: str, answers: int, *, share: float, tokens: int, rounds: int)
         tokens=statistics.median(counted),
         generated=statistics.median(made),
         looked=statistics.median(looked),
+        sandboxed=statistics.median(decoded),
         stages={stage: statistics.median(of_one) for stage, of_one in stages.items()},
     )
 
