@@ -8,6 +8,8 @@ from cli.devnet.goals import Goal
 from cli.devnet.options import NEVER_SLASHED
 from cli.devnet.report.model import NodeAccount, Report
 
+_CAME_LATE = "it handed in nothing, so that nothing was shown (more --steps give it time)"
+
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
@@ -60,7 +62,7 @@ def _cheaters_caught(report: Report) -> list[Criterion]:
         if node.cheat in NEVER_SLASHED:
             criteria.append(_stopped(node))
             continue
-        caught = [f"{node.forged} of {node.files} files called forged"]
+        caught = [f"{node.forged} of {node.files} files called forged" if node.files else _CAME_LATE]
         caught.append("stake slashed" if node.slashed else "no stake slashed")
         caught.append(f"evicted ({node.evicted})" if node.evicted else "still a member")
         met = node.slashed > 0 and bool(node.evicted)

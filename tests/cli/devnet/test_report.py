@@ -37,6 +37,11 @@ def changed(report: Report, name: str, **values: object) -> Report:
         pytest.param(changed(a_report(), "worker-2", forged=1), "worker-2 (1)", id="an honest file called forged"),
         pytest.param(changed(a_report(), "cheater", slashed=0), "no stake slashed", id="the cheat kept its stake"),
         pytest.param(changed(a_report(), "cheater", evicted=""), "still a member", id="the cheat stayed"),
+        pytest.param(
+            changed(a_report(), "cheater", accepted=0, forged=0, slashed=0, evicted=""),
+            "it handed in nothing, so that nothing was shown",
+            id="the cheat came too late",
+        ),
         pytest.param(replace(a_report(), nodes=()), "none of 0 files", id="nobody worked"),
     ],
 )
