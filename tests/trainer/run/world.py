@@ -53,7 +53,7 @@ from trainer.run.journal import Journal, Recorded
 from trainer.run.model_student import ModelStudent
 from trainer.run.settings import TrainerSettings
 from trainer.run.state import RunState
-from trainer.run.student import learn_batch
+from trainer.run.student import Snapshot, learn_batch
 
 EACH = 4
 
@@ -183,7 +183,15 @@ class TrainedPool:
         return Journal(self.folder / "state").read()
 
     def learned_at_once(self, recorded: Recorded, **changes: Any) -> dict[int, Digest]:
-        """What the journal's batches give without any interruption, from the files in the pool's own store."""
+        """The versions that the journal's batches give without any interruption."""
+        return self.uninterrupted(recorded, **changes)[0]
+
+    def uninterrupted(self, recorded: Recorded, **changes: Any) -> tuple[dict[int, Digest], Snapshot]:
+        """What the journal's batches give without any interruption, from the files in the pool's own store.
+
+        Returns:
+            The versions' digests, and the state in the end.
+        """
         settings, judge = self.settings(**changes), self.world.keys["validator"].address
         base = open_base(settings.start)
         student = ModelStudent(base, learning_settings(settings), device=torch.device("cpu"), dtype=Dtype.FLOAT32)
@@ -214,7 +222,7 @@ class TrainedPool:
             eligible = state.pools.eligible(base.candidates, settings.pools, version=step + 1, seed=settings.seed)
             student.write(folder, eligible=eligible)
             found[step + 1] = version_digest(folder_files(folder))
-        return found
+        return found, student.snapshot()
 
     async def turn(self) -> None:
         """One round of everything that a pool does by itself: a slot is worked on where one is wanted."""
