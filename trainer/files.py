@@ -74,6 +74,17 @@ def whole_folder(folder: Path) -> Iterator[Path]:
             shutil.rmtree(partial, ignore_errors=True)
 
 
+def put_in_place(made: Path, folder: Path) -> None:
+    """Gives a folder that is whole its name.
+
+    Raises:
+        NotWritten: The disk refuses.
+    """
+    with _told(folder):
+        made.replace(folder)
+        _sync(folder.parent)
+
+
 @contextmanager
 def _told(path: Path) -> Iterator[None]:
     """Says which file a disk refused, and why."""

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from pydantic import JsonValue
 from safetensors import SafetensorError
+from torch.nn import Parameter
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
@@ -23,6 +24,7 @@ from rollouts.tokenizer import FolderTokenizer
 from trainer.characters import END, PAD, write_character_tokenizer
 from trainer.errors import BadSettings
 from trainer.files import whole_folder
+from trainer.training_state import stored_weights
 
 # transformers annotates its functions in parts only, and some of that is wrong.
 _CONFIGS: Any = AutoConfig
@@ -106,23 +108,56 @@ def write_version(
     recipe: Recipe | None,
     eligible: Sequence[int] = (),
 ) -> None:
+    """Writes what can be published of a model that is whole in this process; not changed.
+
+    Args, Raises: As for `write_weights`; `dtype` is what weights are stored in.
+    """
+    kind = TORCH_TYPES[dtype]
+    form, weights = without_weights(model, dtype=dtype), stored_weights(model, dtype=kind)
+    write_weights(folder, form, weights, start=start, recipe=recipe, eligible=eligible)
+
+
+def without_weights(model: PreTrainedModel, *, dtype: Dtype) -> PreTrainedModel:
+    """A copy that has no weights and takes no memory: it knows what else a version of the model is made of.
+
+    Args:
+        model: Not sharded yet.
+        dtype: What its versions store weights in.
+    """
+    kind = TORCH_TYPES[dtype]
+    memo: dict[int, Any] = {
+        id(weight): Parameter(torch.empty(weight.shape, dtype=kind, device="meta"), requires_grad=False)
+        for weight in model.parameters()
+    }
+    form: PreTrainedModel = copy.deepcopy(model, memo)
+    return form
+
+
+def write_weights(
+    folder: Path,
+    form: PreTrainedModel,
+    weights: dict[str, torch.Tensor],
+    *,
+    start: Path,
+    recipe: Recipe | None,
+    eligible: Sequence[int] = (),
+) -> None:
     """Writes what can be published: weights, config, the start's tokenizer, and how rollouts are made with it.
 
     Args:
         folder: It is there whole afterwards, or not at all.
-        model: Not changed.
+        form: From `without_weights`.
+        weights: From `stored_weights`, of the same type; emptied while they are written.
         start: The folder that the model came from.
-        dtype: What its weights are stored in.
         recipe: None for a version that no rollouts are made with yet.
         eligible: The recipe's table of prompts, if it names one.
 
     Raises:
         NotWritten: The disk is full, or refuses.
     """
-    stored: Any = copy.deepcopy(model)
-    stored.to(TORCH_TYPES[dtype])
+    writer: Any = form  # transformers annotates its methods in parts only
     with whole_folder(folder) as partial, _quiet():
-        stored.save_pretrained(partial)
+        writer.save_pretrained(partial, state_dict=weights)
         for name in _COMPANIONS:
             if (start / name).is_file():
                 shutil.copyfile(start / name, partial / name)

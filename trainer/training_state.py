@@ -19,18 +19,33 @@ _STEP = "step"
 _GENERATOR = "rng"
 
 
-def training_tensors(model: Module, optimisers: Iterable[Optimizer]) -> dict[str, torch.Tensor]:
+def training_tensors(model: Module, optimisers: Iterable[Optimizer], *, keep: bool = True) -> dict[str, torch.Tensor]:
     """Gathers the state; nothing of it is shared with what goes on training.
 
-    With sharded weights every process must call this, and each gets all of it.
+    With sharded weights every process must call this. They are gathered one after the other, so that a process which
+    does not keep them (and gets nothing) never holds more than one.
     """
     kept = {_GENERATOR: torch.get_rng_state()}
     averages = {parameter: state for optimiser in optimisers for parameter, state in optimiser.state.items()}
     for name, weight in model.named_parameters():
-        kept[f"{_WEIGHT}.{name}"] = whole(weight)
+        kept[f"{_WEIGHT}.{name}"] = whole(weight, keep=keep)
         for kind, value in averages.get(weight, {}).items():
-            kept[f"{kind}.{name}"] = whole(value)
-    return kept
+            kept[f"{kind}.{name}"] = whole(value, keep=keep)
+    return kept if keep else {}
+
+
+def stored_weights(model: Module, *, dtype: torch.dtype, keep: bool = True) -> dict[str, torch.Tensor]:
+    """Gathers what a version stores: weights and lasting buffers, each once, on the CPU, fractions as `dtype`.
+
+    As for `training_tensors`, every process must call this, and one that does not keep them gets nothing.
+    """
+    kept: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:  # tied weights are stored under their first name
+            seen.add(id(tensor))
+            kept[name] = whole(tensor, dtype=dtype if tensor.is_floating_point() else None, keep=keep)
+    return kept if keep else {}
 
 
 def restore_training(kept: Mapping[str, torch.Tensor], model: Module, optimisers: Iterable[Optimizer]) -> None:
@@ -60,10 +75,12 @@ def restore_training(kept: Mapping[str, torch.Tensor], model: Module, optimisers
     torch.set_rng_state(kept[_GENERATOR])
 
 
-def whole(value: torch.Tensor) -> torch.Tensor:
-    """A tensor's copy on the CPU, gathered if it is sharded."""
+def whole(value: torch.Tensor, *, dtype: torch.dtype | None = None, keep: bool = True) -> torch.Tensor:
+    """A tensor's copy on the CPU, gathered if it is sharded; nothing in it for a process that does not keep it."""
     full: Any = value.full_tensor() if isinstance(value, DTensor) else value
-    copy: torch.Tensor = full.detach().to("cpu", copy=True).contiguous()
+    if not keep:
+        return torch.empty(0)
+    copy: torch.Tensor = full.detach().to("cpu", dtype=dtype or value.dtype, copy=True).contiguous()
     return copy
 
 

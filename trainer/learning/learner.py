@@ -38,9 +38,9 @@ from trainer.learning.objective import objective_of
 from trainer.learning.optimisers import make_optimisers, set_learning_rate
 from trainer.learning.passes import answer_logits, checkpoint_activations, layers_of
 from trainer.learning.settings import LearningSettings
-from trainer.learning.sharding import check_same_batch, own_share, shard
+from trainer.learning.sharding import agreed, check_same_batch, own_share, shard
 from trainer.schedules import learning_rate
-from trainer.training_state import restore_training, training_tensors, whole
+from trainer.training_state import restore_training, stored_weights, training_tensors
 
 _ALMOST_NOTHING = 1e-6
 """As torch.nn.utils.clip_grad_norm_ has it: a gradient of nothing is divided by this."""
@@ -185,6 +185,8 @@ class Learner:
         count = self._counts.of(COUNTED[self._settings.algorithm.aggregation])
         loss = -self._sums.objective / count
         length = self._gradient_length(count)
+        if self._mesh is not None:  # or one process might skip a step that another one takes
+            loss, length = agreed((loss, length), self._mesh)
         bad = not (math.isfinite(loss) and math.isfinite(length) and length <= settings.largest_gradient)
         if not bad:
             set_learning_rate(self._optimisers, rate)
@@ -210,14 +212,22 @@ class Learner:
             seconds=self._seconds,
         )
 
-    def weights(self) -> dict[str, torch.Tensor]:
-        """Copies of all weights on the CPU, in float32; sharded ones are gathered, so every process must call this."""
-        return {name: whole(weight) for name, weight in self._model.named_parameters()}
+    def weights(self, *, dtype: torch.dtype = torch.float32, keep: bool = True) -> dict[str, torch.Tensor]:
+        """Copies of all weights on the CPU. Sharded ones are gathered, so every process must call this.
 
-    def state(self) -> LearnerState:
-        """Copies all that the next step depends on; every process must call this. Not between `begin` and `finish`."""
+        Args:
+            dtype: Of the copies.
+            keep: False for a process that needs none: it gets nothing, and holds one at a time.
+        """
+        return stored_weights(self._model, dtype=dtype, keep=keep)
+
+    def state(self, *, keep: bool = True) -> LearnerState:
+        """Copies all that the next step depends on. Not between `begin` and `finish`.
+
+        Every process must call this; one that does not keep the copies gets no tensor.
+        """
         return LearnerState(
-            tensors=training_tensors(self._model, self._optimisers),
+            tensors=training_tensors(self._model, self._optimisers, keep=keep),
             counts={"bad": self._bad, "bad_in_a_row": self._bad_in_a_row},
         )
 

@@ -47,6 +47,14 @@ def own_share(rows: Sequence[Rows], mesh: DeviceMesh | None) -> Iterator[tuple[R
         yield (rows[turn], True) if turn < len(rows) else (rows[first], False)
 
 
+def agreed(values: Sequence[float], mesh: DeviceMesh) -> list[float]:
+    """The first process's values, on all of them: what is decided by them is decided alike."""
+    told = torch.tensor(values, dtype=torch.float64, device=mesh.device_type)
+    processes: Any = mesh.get_group()
+    distributed.broadcast(told, group_src=0, group=processes)
+    return told.tolist()
+
+
 def check_same_batch(groups: Sequence[TrainingGroup], mesh: DeviceMesh) -> None:
     """Makes sure that all processes were given the same groups.
 

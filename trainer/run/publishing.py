@@ -21,6 +21,7 @@ from protocol.errors import Conflict
 from protocol.identifiers import Digest
 from protocol.wire.runs import CheckpointRef, NewCheckpoint, RunView
 from trainer.errors import AnotherTrainer
+from trainer.files import put_in_place
 from trainer.run.journal import Journal, Written
 from trainer.run.lease import RunLease
 from trainer.run.patience import Patience
@@ -97,23 +98,31 @@ class Publisher:
     async def write(self, version: int, write: Writer) -> Digest:
         """Has a version's folder written, and records its digest; does nothing twice, but mends a folder that is gone.
 
+        The record comes before the folder has its name. So a folder without a record is not this run's, and one that
+        was recorded need not be made again, which arithmetic on other devices would not do to the bit.
+
         Raises:
             Conflict: A folder is there that is none of ours, or what is written is not what was recorded.
             NotWritten: The disk is full, or refuses.
         """
-        recorded = self._written.get(version)
-        if recorded is not None and self.folder(version).exists():
+        recorded, folder = self._written.get(version), self.folder(version)
+        if recorded is not None and folder.exists():
             return recorded
-        digest = await asyncio.to_thread(self._written_as, version, write)
+        made, digest = await asyncio.to_thread(self._made, version, recorded, write)
         if recorded is not None:
             if digest != recorded:
                 raise Conflict(
-                    f"{self.folder(version)} was gone and is made anew as {digest}; it was announced as {recorded}",
+                    f"{folder} was gone and is made anew as {digest}; it was announced as {recorded}",
                     hint="put the folder back from a copy or from a relay: `muster shardcast fetch`",
                 )
-            return recorded
-        await asyncio.to_thread(self._journal.append, Written(version=version, digest=digest))
-        self._written[version] = digest
+        else:
+            await asyncio.to_thread(self._check_free, folder, digest)
+            await asyncio.to_thread(self._journal.append, Written(version=version, digest=digest))
+            self._written[version] = digest
+        if folder.exists():
+            await asyncio.to_thread(shutil.rmtree, made, ignore_errors=True)
+        else:
+            await asyncio.to_thread(put_in_place, made, folder)
         return digest
 
     async def announce(self, version: int) -> None:
@@ -204,26 +213,27 @@ class Publisher:
         for version in sorted(each for each in self._written if 0 < each <= newest)[: -self._keep]:
             shutil.rmtree(self.folder(version), ignore_errors=True)
 
-    def _written_as(self, version: int, write: Writer) -> Digest:
-        folder = self.folder(version)
-        if not folder.exists():
-            write(folder)
-            return version_digest(folder_files(folder))
-        # It was written and not recorded, or it is somebody else's: what we would write says which.
-        again = folder.with_name(f".{version}.again")
-        shutil.rmtree(again, ignore_errors=True)
-        try:
-            write(again)
-            digest = version_digest(folder_files(again))
-        finally:
-            shutil.rmtree(again, ignore_errors=True)
-        if version_digest(folder_files(folder)) != digest:
+    def _made(self, version: int, recorded: Digest | None, write: Writer) -> tuple[Path, Digest]:
+        """A version that is whole under a name that nobody publishes; the one that is recorded, if it lies there."""
+        made = self.folder(version).with_name(f".{version}.made")
+        if made.exists():
+            if (digest := version_digest(folder_files(made))) == recorded:
+                return made, digest
+            shutil.rmtree(made, ignore_errors=True)
+        write(made)
+        return made, version_digest(folder_files(made))
+
+    def _check_free(self, folder: Path, digest: Digest) -> None:
+        """Makes sure that a folder which no record names, if there is one, is what this run makes.
+
+        Raises:
+            Conflict: It is somebody else's.
+        """
+        if folder.exists() and version_digest(folder_files(folder)) != digest:
             raise Conflict(
-                f"{folder} is there, and is not version {version} of this run",
-                hint="give this run a folder of versions of its own; one that a crash on an accelerator left, and "
-                "that the ledger does not name, may be removed: it is made anew",
+                f"{folder} is there, and is not version {folder.name} of this run",
+                hint="give this run a folder of versions of its own",
             )
-        return digest
 
     async def _check_ours(self, version: int, digest: Digest | None) -> None:
         found = await self._ledger.checkpoints.get(self._pool_id, self._run, version)

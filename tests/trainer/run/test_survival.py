@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import trainer.run.publishing
 import trainer.run.versions
 from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import Conflict
@@ -25,12 +26,13 @@ STAGES: list[tuple[Any, str, Callable[..., bool], bool]] = [
     (Journal, "append", lambda _, entry: isinstance(entry, Batch) and entry.step == 0, True),
     (ModelStudent, "learn", lambda *_, step: step == 1, True),
     (Journal, "append", lambda _, entry: isinstance(entry, Written) and entry.version == 3, False),
-    (Publisher, "announce", lambda _, version: version == 4, False),
-    (Publisher, "tell", lambda _, version: version == 5, False),
-    (trainer.run.versions, "save_state", lambda *_, state, **__: state.step >= 6, False),
+    (trainer.run.publishing, "put_in_place", lambda _, folder: folder.name == "4", False),
+    (Publisher, "announce", lambda _, version: version == 5, False),
+    (Publisher, "tell", lambda _, version: version == 6, False),
+    (trainer.run.versions, "save_state", lambda *_, state, **__: state.step >= 7, False),
 ]
 """Where it dies, once a step: journalled and not learned, learned and not written, written and not recorded, recorded
-and not announced, announced and not told, told and its state not written."""
+and without its name, in place and not announced, announced and not told, told and its state not written."""
 
 
 async def test_killed_at_every_stage_it_goes_on_with_the_same_batches_to_the_same_weights(
@@ -42,22 +44,22 @@ async def test_killed_at_every_stage_it_goes_on_with_the_same_batches_to_the_sam
             with monkeypatch.context() as patch:
                 patch.setattr(where, name, dies(getattr(where, name), when, after=after))
                 with pytest.raises(Killed):
-                    await pool.train(steps=7)
+                    await pool.train(steps=8)
             before = journal.read().batches
             assert len(before) > known, "each death came in a step of its own"
             known = len(before)
-        state = await pool.train(steps=7)
-    assert state.step == 7
+        state = await pool.train(steps=8)
+    assert state.step == 8
     recorded = journal.read()
     assert {step: recorded.batches[step] for step in before} == before
-    assert pool.learned_at_once(recorded) == {version: recorded.written[version] for version in range(1, 8)}
+    assert pool.learned_at_once(recorded) == {version: recorded.written[version] for version in range(1, 9)}
     ledger = await pool.world.as_("owner")
-    for version in range(8):
+    for version in range(9):
         announced = await ledger.checkpoints.get(POOL, run_id(RUN), version)
         assert announced is not None
         folder = pool.folder / "policies" / str(version)
         assert announced.digest == recorded.written[version] == version_digest(folder_files(folder))
-    assert (await pool.run.pool.owner("GET", "/v1/run"))["checkpoint"]["version"] == 7
+    assert (await pool.run.pool.owner("GET", "/v1/run"))["checkpoint"]["version"] == 8
     assert not any((pool.folder / "state" / "rollouts").iterdir()), "what the state holds is not kept twice"
 
 
