@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -34,11 +35,14 @@ def run(
     """Train the run of a pool until its steps are done, Ctrl-C or SIGTERM.
 
     Stopped or killed at any moment, the same command goes on where it was. `muster settings trainer` lists all that
-    can be set.
+    can be set. Under torchrun all its processes learn together: docs/training-runs.md.
     """
     from protocol.logs import configure_logs  # noqa: PLC0415 - torch comes with what follows, which `--help` can spare
-    from trainer.run.app import run_trainer, until_told  # noqa: PLC0415
+    from trainer.mesh.follower import follow_trainer  # noqa: PLC0415
+    from trainer.mesh.place import own_place  # noqa: PLC0415
+    from trainer.run.app import run_trainer  # noqa: PLC0415
     from trainer.run.settings import TrainerSettings  # noqa: PLC0415
+    from trainer.run.stopping import until_told  # noqa: PLC0415
 
     configure_logs(level=log_level)
     flags = {
@@ -52,11 +56,15 @@ def run(
         "device": device,
     }
     settings = TrainerSettings.load(file=config, flags=flags)
+    place = own_place(os.environ)
+    if place is not None and not place.leads:
+        follow_trainer(settings, place)
+        return
 
     async def command() -> int:
         stop = asyncio.Event()
         with until_told(stop):
-            return (await run_trainer(settings, stop=stop)).step
+            return (await run_trainer(settings, stop=stop, place=place)).step
 
     learned = asyncio.run(command())
     if as_json:

@@ -9,7 +9,8 @@ MusterError
 ├── Conflict           (protocol) the target is taken, or half-finished work is of other settings
 │   └── AnotherTrainer somebody else trains this run
 └── Unavailable        (protocol)
-    └── NotWritten     the disk is full, or refuses; what was written before stands
+    ├── NotWritten     the disk is full, or refuses; what was written before stands
+    └── MeshBroken     one of several processes that learn together is gone
 """
 
 from __future__ import annotations
@@ -55,3 +56,10 @@ class NotWritten(Unavailable):
 
     code = "not-written"
     default_hint = "make room on that disk; the same command then goes on from the last checkpoint"
+
+
+class MeshBroken(Unavailable):
+    """A process that learns together with this one is gone, or did otherwise than this one."""
+
+    code = "mesh-broken"
+    default_hint = "the log of the process that ended first says why; the same command then goes on by the journal"

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import httpx
-import structlog
-import torch
-from pydantic import ValidationError
 
 from ledger.client import Ledger
 from ledger.deployment import Deployment
 from ledger.inflight import SendPolicy
 from protocol.clients.orchestrator import OrchestratorClient
 from protocol.clock import Clock, SystemClock
-from protocol.errors import Conflict, InvalidInput
+from protocol.errors import Conflict
 from protocol.identifiers import run_id
 from protocol.keys import Key
 from protocol.keystores import find_key
@@ -26,7 +21,7 @@ from protocol.objects import ObjectTransfer
 from rollouts.decoding import Decoder
 from rollouts.sandbox import Sandboxes, SandboxSettings
 from trainer.errors import BadSettings
-from trainer.learning.settings import LearningSettings
+from trainer.mesh.place import Place, device_of
 from trainer.run.base import Base, copy_base, open_base
 from trainer.run.changes import learned_under
 from trainer.run.desk import DemandDesk
@@ -37,7 +32,7 @@ from trainer.run.journal import Journal
 from trainer.run.lease import RunLease
 from trainer.run.lock import hold_state
 from trainer.run.loop import TrainingRun
-from trainer.run.model_student import ModelStudent
+from trainer.run.opening import learning_settings, opened_student
 from trainer.run.parts import RunParts
 from trainer.run.patience import Patience
 from trainer.run.progress import Progress
@@ -47,8 +42,6 @@ from trainer.run.settings import TrainerSettings
 from trainer.run.state import RunState
 from trainer.run.student import Student
 from trainer.run.verdicts import LedgerVerdicts
-
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +65,7 @@ async def run_trainer(
     stop: asyncio.Event,
     key: Key | None = None,
     outside: Outside | None = None,
+    place: Place | None = None,
 ) -> RunState:
     """Trains until the steps are done or `stop` is set; returns where the run is then.
 
@@ -80,22 +74,20 @@ async def run_trainer(
         stop: Ends it after what can't be left undone.
         key: The publisher's; by default from its keystore or the environment.
         outside: Clock and connections.
+        place: This process's among those that torchrun started; the others follow it (`trainer.mesh.follower`).
 
     Raises:
+        MeshBroken: One of them is gone.
         MusterError: From any of the parts; everything that was learned is on the disk.
     """
     outside = outside or Outside(clock=SystemClock())
     key = key or find_key("publisher", keystore=settings.keystore, password_file=settings.password_file)
     learning = learning_settings(settings)
-    if settings.knobs.stream and learning.algorithm.needs_whole_batch:
-        raise BadSettings(
-            f"{learning.algorithm.name} compares all answers of a batch, and groups are learned as they come",
-            hint="turn stream off, or choose an algorithm that compares the answers of a group",
-        )
     base = open_base(settings.start)
     deployment = Deployment.load(settings.deployment)
     with hold_state(settings.state):
         async with AsyncExitStack() as stack:
+            student = await stack.enter_async_context(opened_student(base, learning, settings, place=place, stop=stop))
             ledger = await stack.enter_async_context(
                 Ledger.connect(
                     settings.chain_url.get_secret_value(),
@@ -121,74 +113,10 @@ async def run_trainer(
                 transport=outside.transport,
             )
             stack.push_async_callback(transfer.aclose)
-            student = await asyncio.to_thread(_student, base, learning, settings)
-            links = _Links(ledger=ledger, client=client, transfer=transfer, clock=outside.clock)
+            links = _Links(ledger=ledger, client=client, transfer=transfer, clock=outside.clock, place=place)
             run = TrainingRun(*await _prepare(settings, base, student, links, stack), stop=stop)
             await run.run()
             return run.state
-
-
-@contextmanager
-def until_told(stop: asyncio.Event) -> Iterator[None]:
-    """Sets the event at the first Ctrl-C or SIGTERM; a second one ends the process as usual."""
-    loop = asyncio.get_running_loop()
-    signals = (signal.SIGINT, signal.SIGTERM)
-
-    def told() -> None:
-        _log.info("stopping", hint="once more ends it at once; nothing that was learned is lost")
-        stop.set()
-        for each in signals:
-            loop.remove_signal_handler(each)
-
-    for each in signals:
-        loop.add_signal_handler(each, told)
-    try:
-        yield
-    finally:
-        for each in signals:
-            loop.remove_signal_handler(each)
-
-
-def learning_settings(settings: TrainerSettings) -> LearningSettings:
-    """The table `learning`.
-
-    Raises:
-        BadSettings: It says what can't be.
-    """
-    try:
-        return LearningSettings.model_validate(settings.learning)
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise BadSettings(
-            f"trainer.learning.{place}: {first['msg'].removeprefix('Value error, ')}",
-            hint="docs/learning.md lists the settings of learning",
-        ) from error
-
-
-def device_of(name: str | None) -> torch.device:
-    """The device of a name; by default an accelerator if there is one.
-
-    Raises:
-        InvalidInput: There is none of that name.
-    """
-    if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise InvalidInput(f"{name[:40]!r} is no device", hint="give cpu, cuda or cuda:NUMBER") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InvalidInput(f"this machine has no device {device}", hint="leave device out, or give cpu")
-    return device
-
-
-def _student(base: Base, learning: LearningSettings, settings: TrainerSettings) -> Student:
-    device = device_of(settings.device)
-    torch.manual_seed(settings.seed)  # else a run that is killed before its first state draws others than it would have
-    if device.type == "cpu":
-        torch.set_num_threads(1)  # more are slower on models that fit a CPU, and not the same to the bit
-    return ModelStudent(base, learning, device=device, dtype=settings.dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +127,7 @@ class _Links:
     client: OrchestratorClient
     transfer: ObjectTransfer
     clock: Clock
+    place: Place | None
 
 
 async def _prepare(
@@ -228,7 +157,12 @@ async def _prepare(
         rules=rules,
         decoder=decoder,
         about=about,
-        under=learned_under(settings, learning_settings(settings), device=device_of(settings.device).type),
+        under=learned_under(
+            settings,
+            learning_settings(settings),
+            device=device_of(settings.device, links.place).type,
+            processes=links.place.processes if links.place else 1,
+        ),
     )
     state = await asyncio.to_thread(resume, resumption, student=student)
     publisher = Publisher(

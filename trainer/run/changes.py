@@ -21,13 +21,16 @@ _log = structlog.get_logger(__name__)
 _LEARNING = "learning."
 
 
-def learned_under(settings: TrainerSettings, learning: LearningSettings, *, device: str) -> dict[str, Value]:
+def learned_under(
+    settings: TrainerSettings, learning: LearningSettings, *, device: str, processes: int = 1
+) -> dict[str, Value]:
     """All settings that decide what is learned and published, by name as in the settings file."""
     knobs = settings.knobs
     told: dict[str, Any] = {
         "learning": learning.model_dump(mode="json"),
         "pools": settings.pools.model_dump(mode="json"),
         "device": device,
+        "processes": processes,
         "dtype": settings.dtype.value,
         "groups_per_step": settings.groups_per_step,
         "most_groups_per_step": settings.most_groups,

@@ -108,7 +108,7 @@ class EvaluationProcess:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=_LONGEST_ANSWER,
-            env={**os.environ, "PYTHONPATH": root if not inherited else f"{root}{os.pathsep}{inherited}"},
+            env={**_own_environment(), "PYTHONPATH": root if not inherited else f"{root}{os.pathsep}{inherited}"},
             start_new_session=True,  # Ctrl-C is for the trainer, which ends this one
         )
 
@@ -121,3 +121,9 @@ class EvaluationProcess:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         await process.wait()
+
+
+def _own_environment() -> dict[str, str]:
+    """This process's variables, without what torchrun sets: the process that evaluates is none of its."""
+    of_torchrun = ("TORCHELASTIC_", "GROUP_", "LOCAL_", "MASTER_", "RANK", "ROLE_", "WORLD_SIZE")
+    return {name: value for name, value in os.environ.items() if not name.startswith(of_torchrun)}

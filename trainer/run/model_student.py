@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.distributed.device_mesh import DeviceMesh
 
 from protocol.errors import Conflict
 from rollouts.engines.interface import Dtype
@@ -18,7 +19,7 @@ from trainer.learning.groups import TrainingGroup
 from trainer.learning.learner import Learner, LearnerState
 from trainer.learning.measures import LearnedStep
 from trainer.learning.settings import LearningSettings
-from trainer.models import open_model, write_version
+from trainer.models import TORCH_TYPES, open_model, without_weights, write_weights
 from trainer.run.base import Base
 from trainer.run.student import Lesson, Snapshot
 
@@ -31,13 +32,22 @@ class ModelStudent:
         learning: How.
         device: Where.
         dtype: What published weights are stored in.
+        mesh: The processes that share the weights; None for this one alone. All of them call the same methods.
 
     Raises:
         BadVersionFolder: The base can't be trained.
         BadSettings: Its longest rollouts fit no row.
     """
 
-    def __init__(self, base: Base, learning: LearningSettings, *, device: torch.device, dtype: Dtype) -> None:
+    def __init__(
+        self,
+        base: Base,
+        learning: LearningSettings,
+        *,
+        device: torch.device,
+        dtype: Dtype,
+        mesh: DeviceMesh | None = None,
+    ) -> None:
         recipe = base.recipe
         longest = recipe.max_prompt_tokens + recipe.sampling.max_new_tokens
         if longest > learning.row_tokens and base.facts.context > learning.row_tokens:
@@ -48,9 +58,13 @@ class ModelStudent:
         self._base = base
         self._dtype = dtype
         self._optimiser = learning.optimiser.kind.value
-        self._model, _ = open_model(base.folder, device=device)
+        # Sharding moves a layer at a time to its device, so that no device ever holds all of them.
+        model, _ = open_model(base.folder, device=device if mesh is None else torch.device("cpu"))
+        self._form = without_weights(model, dtype=dtype)
         reference = open_model(base.folder, device=device)[0] if learning.algorithm.kl else None
-        self._learner = Learner(self._model, learning, temperature=recipe.sampling.temperature, reference=reference)
+        self._learner = Learner(
+            model, learning, temperature=recipe.sampling.temperature, reference=reference, mesh=mesh
+        )
 
     def learn(self, groups: Sequence[TrainingGroup], *, step: int) -> Lesson:
         """One optimiser step.
@@ -76,9 +90,9 @@ class ModelStudent:
         """
         return _lesson(self._learner.finish())
 
-    def snapshot(self) -> Snapshot:
-        """The state, copied."""
-        state = self._learner.state()
+    def snapshot(self, *, keep: bool = True) -> Snapshot:
+        """The state, copied; without its tensors for a process of a mesh that need not keep them."""
+        state = self._learner.state(keep=keep)
         return Snapshot(dict(state.tensors), {"counts": dict(state.counts), "optimiser": self._optimiser})
 
     def restore(self, state: Snapshot) -> None:
@@ -106,14 +120,26 @@ class ModelStudent:
         Raises:
             NotWritten: The disk is full, or refuses.
         """
+        self.store(folder, self.weights(), eligible=eligible)
+
+    def weights(self, *, keep: bool = True) -> dict[str, torch.Tensor]:
+        """Copies of the weights as they are stored; nothing for a process of a mesh that need not keep them."""
+        return self._learner.weights(dtype=TORCH_TYPES[self._dtype], keep=keep)
+
+    def store(self, folder: Path, weights: dict[str, torch.Tensor], *, eligible: NDArray[np.uint64] | None) -> None:
+        """Writes weights as a version; they are emptied meanwhile. This process does so alone.
+
+        Raises:
+            NotWritten: The disk is full, or refuses.
+        """
         recipe = self._base.recipe
         if eligible is not None:
             recipe = recipe.model_copy(update={"prompts": PromptTable(count=len(eligible))})
-        write_version(
+        write_weights(
             folder,
-            self._model,
+            self._form,
+            weights,
             start=self._base.folder,
-            dtype=self._dtype,
             recipe=recipe,
             eligible=() if eligible is None else eligible.tolist(),
         )

@@ -50,6 +50,9 @@ class TrainerSettings(Settings):
     dtype: Dtype = Field(Dtype.BFLOAT16, description="What published weights are stored in")
     keep_versions: int = Field(16, ge=2, description="Folders of versions that are kept")
     device: str | None = Field(None, description="cpu, cuda, cuda:1; default: an accelerator if there is one")
+    mesh_timeout_s: float = Field(
+        600.0, ge=1, le=86400, description="Under torchrun: how long a process that says nothing is waited for"
+    )
 
     steps: int = Field(100, ge=1, description="Steps in all; a resumed run does what is missing")
     seed: int = Field(1, ge=0, lt=2**63, description="Of the order of groups and of the tables of prompts")
@@ -104,6 +107,11 @@ class TrainerSettings(Settings):
             max_staleness=named.max_staleness if self.max_staleness is None else self.max_staleness,
             stream=named.stream if self.stream is None else self.stream,
         )
+
+    @property
+    def mesh_timeout(self) -> timedelta:
+        """How long a process of a mesh is waited for."""
+        return timedelta(seconds=self.mesh_timeout_s)
 
     @property
     def most_groups(self) -> int:

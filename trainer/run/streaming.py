@@ -48,7 +48,7 @@ class StreamedStep:
         if not new:
             return
         if not self._parts:
-            self._student.begin(step=self._step)
+            await asyncio.to_thread(self._student.begin, step=self._step)
         self._parts.append(len(new))
         await asyncio.to_thread(self._student.add, new)
 

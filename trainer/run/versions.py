@@ -151,7 +151,7 @@ class Versions:
             return
         if self._saving is not None:
             await self._saving
-        snapshot = self._parts.student.snapshot()
+        snapshot = await asyncio.to_thread(self._parts.student.snapshot)
 
         def save() -> None:
             save_state(folder, state=state, snapshot=snapshot, about=self._parts.about)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import distributed
+from torch.distributed.device_mesh import DeviceMesh
 
 from protocol.errors import InvalidInput
 from tests.trainer.learning.made_groups import fresh, made_groups, with_own_logprobs
@@ -46,6 +50,23 @@ def results(folder: Path, run: str, learner: Learner, *, first: int = 0) -> dict
     return {"run": run, "steps": [dataclasses.asdict(step) | {"seconds": 0} for step in done]}
 
 
+def one_without_a_number(folder: Path, mesh: DeviceMesh) -> dict[str, Any]:
+    """Steps of which a gradient is no number: on all processes, then on the last one only."""
+    learner = Learner(fresh(folder), settings_of("adamw"), mesh=mesh)
+    groups = batches(folder)[0]
+    first = groups[0].samples[0]
+    spoilt = dataclasses.replace(first, logprobs=first.logprobs * np.float32("nan"))
+    bad = dataclasses.replace(groups[0], samples=(spoilt, *groups[0].samples[1:]))
+    everywhere = learner.learn([bad, *groups[1:]], step=0).bad
+    if mesh.get_rank() == 1:
+        own = learner._gradient_length
+        otherwise: Callable[[int], float] = lambda count: own(count) * math.inf  # noqa: E731
+        setattr(learner, "_gradient_length", otherwise)  # noqa: B010 - mypy knows it for a method
+    here = learner.learn(groups, step=1).bad
+    moved = {name: weight.sum().item() for name, weight in learner.weights().items()}
+    return {"everywhere": everywhere, "here": here, "skipped": learner.skipped, "moved": moved}
+
+
 def main() -> None:
     """Does all runs, and goes on from the state that one process left."""
     torch.set_num_threads(1)
@@ -68,6 +89,7 @@ def main() -> None:
         learner.learn(made_groups(1, seed=mesh.get_rank()), step=0)
     except InvalidInput as error:
         found.append({"run": "different", "error": str(error)})
+    found.append({"run": "no-number", **one_without_a_number(folder, mesh)})
     (out / f"{mesh.get_rank()}.json").write_text(json.dumps(found))
     distributed.destroy_process_group()
 

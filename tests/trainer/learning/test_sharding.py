@@ -85,3 +85,9 @@ def test_the_state_of_one_process_goes_on_in_two_and_back_in_one(llama: Path, sh
 
 def test_processes_with_different_groups_are_told_so(sharded: Path) -> None:
     assert all("different groups" in of_rank(sharded, rank)["different"]["error"] for rank in range(2))
+
+
+def test_a_step_without_a_number_is_skipped_by_all_or_by_none(sharded: Path) -> None:
+    first, second = (of_rank(sharded, rank)["no-number"] for rank in range(2))
+    assert first == second, "what process 0 finds decides"
+    assert (first["everywhere"], first["here"], first["skipped"]) == (True, False, 1)

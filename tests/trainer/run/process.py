@@ -1,4 +1,4 @@
-"""`python -m tests.trainer.run.process FILE SECONDS`: a trainer in a process of its own, to be killed.
+"""`python -m tests.trainer.run.process FILE SECONDS`: a trainer in a process of its own, or several under torchrun.
 
 FILE holds its settings as JSON; its clock is ahead by so many seconds, as the chain's is.
 """
@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from protocol.clock import SystemClock
+from protocol.errors import MusterError
 from tests.ledger.client.conftest import QUICK
+from trainer.mesh.follower import follow_trainer
+from trainer.mesh.place import own_place
 from trainer.run.app import Outside, run_trainer
 from trainer.run.settings import TrainerSettings
+from trainer.run.stopping import until_told
 
 
 class _Ahead(SystemClock):
@@ -23,10 +28,26 @@ class _Ahead(SystemClock):
         return super().now() + timedelta(seconds=float(sys.argv[2]))
 
 
-async def _train() -> None:
+async def _train(settings: TrainerSettings) -> None:
+    stop = asyncio.Event()
+    with until_told(stop):
+        await run_trainer(
+            settings, stop=stop, outside=Outside(clock=_Ahead(), policy=QUICK), place=own_place(os.environ)
+        )
+
+
+def main() -> None:
+    """Trains, or follows; what ends it is said in a line."""
     values: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
-    await run_trainer(TrainerSettings(**values), stop=asyncio.Event(), outside=Outside(clock=_Ahead(), policy=QUICK))
+    settings, place = TrainerSettings(**values), own_place(os.environ)
+    try:
+        if place is None or place.leads:
+            asyncio.run(_train(settings))
+        else:
+            follow_trainer(settings, place)
+    except MusterError as error:
+        sys.exit(f"{error.code}: {error.detail}")
 
 
 if __name__ == "__main__":
-    asyncio.run(_train())
+    main()

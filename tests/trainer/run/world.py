@@ -45,12 +45,13 @@ from tests.ledger.client.conftest import POOL, QUICK, URL, World
 from tests.ledger.client.verdicts import verdict_on
 from tests.orchestrator.runs.edge import RUN, RunUnderTest
 from tests.rollouts.tiny import END, VOCABULARY, tiny_folder
-from trainer.run.app import Outside, learning_settings, run_trainer
+from trainer.run.app import Outside, run_trainer
 from trainer.run.base import open_base
 from trainer.run.batches import after_batch, groups_at
 from trainer.run.files import FileRules, read_accepted
 from trainer.run.journal import Journal, Recorded
 from trainer.run.model_student import ModelStudent
+from trainer.run.opening import learning_settings
 from trainer.run.settings import TrainerSettings
 from trainer.run.state import RunState
 from trainer.run.student import Snapshot, learn_batch

@@ -1,0 +1,56 @@
+"""`python -m tests.trainer.mesh.scene BASE SECONDS`: one process of a mesh in which process 0 waits to be told to end.
+
+Whoever starts it sets what torchrun sets, so that nobody ends it but the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from protocol.errors import MusterError
+from trainer.mesh.follower import follow_trainer
+from trainer.mesh.place import Place, own_place
+from trainer.run.base import open_base
+from trainer.run.opening import learning_settings, opened_student
+from trainer.run.settings import TrainerSettings
+from trainer.run.stopping import until_told
+
+
+async def _lead(settings: TrainerSettings, place: Place) -> None:
+    stop, learning = asyncio.Event(), learning_settings(settings)
+    with until_told(stop):
+        async with opened_student(open_base(settings.start), learning, settings, place=place, stop=stop):
+            sys.stderr.write("ready\n")
+            sys.stderr.flush()
+            await stop.wait()
+
+
+def main() -> None:
+    """Leads or follows; what ends it is said in a line."""
+    settings = TrainerSettings(
+        run="main",
+        pool_id=1,
+        orchestrator="http://127.0.0.1:1",
+        deployment=Path("none"),
+        policies=Path("none"),
+        start=Path(sys.argv[1]),
+        device="cpu",
+        mesh_timeout_s=float(sys.argv[2]),
+        learning={"row_tokens": 64},
+    )
+    place = own_place(os.environ)
+    assert place is not None
+    try:
+        if place.leads:
+            asyncio.run(_lead(settings, place))
+        else:
+            follow_trainer(settings, place)
+    except MusterError as error:
+        sys.exit(f"{error.code}: {error.detail}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Which process this is, and which device it has: in words where that can't be."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from protocol.errors import InvalidInput
+from trainer.errors import BadSettings
+from trainer.mesh.place import Place, device_of, own_place
+
+SET = {"WORLD_SIZE": "4", "RANK": "3", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_PORT": "29500"}
+SECOND = Place(processes=4, rank=3, local_processes=2, local_rank=1)
+
+
+@pytest.mark.parametrize("environment", [{}, {"WORLD_SIZE": "1"}, {"RANK": "0", "WORLD_SIZE": " 1 "}])
+def test_a_process_that_is_alone_has_no_place(environment: dict[str, str]) -> None:
+    assert own_place(environment) is None
+
+
+def test_torchrun_gives_each_process_its_place() -> None:
+    assert own_place(SET) == SECOND
+    assert not SECOND.leads
+    first = own_place(SET | {"RANK": "0", "LOCAL_RANK": "0"})
+    assert first is not None
+    assert first.leads
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE is 2, and RANK is not set"),
+        ({name: value for name, value in SET.items() if name != "MASTER_PORT"}, "MASTER_PORT is not set"),
+        (SET | {"WORLD_SIZE": "many"}, "WORLD_SIZE is 'many', which is no number"),
+        (SET | {"RANK": "4"}, "there can't be a process 4 of 4"),
+        (SET | {"LOCAL_RANK": "2"}, "number 2 of 2 on this machine"),
+        (SET | {"LOCAL_WORLD_SIZE": "5"}, "1 of 5 on this machine"),
+        (SET | {"WORLD_SIZE": "0"}, "there can't be a process 3 of 0"),
+    ],
+    ids=["alone", "no-port", "words", "rank", "local-rank", "more-here-than-anywhere", "none"],
+)
+def test_half_an_environment_is_refused_in_words(environment: dict[str, str], words: str) -> None:
+    with pytest.raises(BadSettings, match=words):
+        own_place(environment)
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "words"),
+    [
+        ("cuda", 0, "this machine has no device cuda"),
+        ("cuda:0", 2, "2 processes on this machine can't all have cuda:0"),
+        ("cuda", 1, "this machine has 1 accelerators, and torchrun started 2 processes on it"),
+        (None, 1, "this machine has 1 accelerators"),
+        ("mps", 0, "several processes can't learn on mps"),
+        ("tpu-ish", 0, "is no device"),
+    ],
+    ids=["none-here", "one-for-all", "too-few", "too-few-by-default", "other", "nonsense"],
+)
+def test_a_device_that_is_not_there_is_refused_in_words(
+    monkeypatch: pytest.MonkeyPatch, name: str | None, devices: int, words: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: devices > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
+    with pytest.raises(InvalidInput, match=words):
+        device_of(name, SECOND)
+
+
+def test_each_process_of_a_machine_has_an_accelerator_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert device_of(None, SECOND) == torch.device("cuda", 1)
+    assert device_of("cuda:1") == torch.device("cuda", 1), "alone it may have any"
+    assert device_of("cpu", SECOND) == torch.device("cpu")

@@ -1,0 +1,55 @@
+"""Two processes under the real torchrun train a run as one does, die as processes do, and go on as one or as two."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from tests.ledger.client.conftest import World
+from tests.trainer.mesh.launched import farthest, launched
+from tests.trainer.run.served import served_pool
+from trainer.run.journal import Batch
+
+TOLERANCE = 2e-3
+"""Gradients are added up in another order."""
+
+
+async def test_two_processes_train_as_one_does_and_each_death_costs_no_batch(
+    world: World, redis_url: str, tmp_path: Path
+) -> None:
+    before: dict[int, Batch] = {}
+    async with served_pool(world, redis_url, tmp_path) as served, served.pool.working():
+        pool = served.pool
+        for dying in (1, 0):
+            async with launched(served, steps=500) as mesh:
+                mesh.kill(dying)
+                assert await mesh.ended() != 0
+                if dying == 1:
+                    assert "mesh-broken: another process of the mesh ended" in mesh.said
+            assert len(pool.recorded().batches) > len(before), "each time it went on by itself"
+            before = pool.recorded().batches
+        alone = max(before) + 2
+        state = await pool.train(orchestrator=served.url, steps=alone)
+        assert state.step == alone
+        async with launched(served, steps=alone + 2) as mesh:
+            assert await mesh.ended() == 0, mesh.said[-4000:]
+    recorded = pool.recorded()
+    assert max(recorded.batches) == alone + 1
+    assert {step: recorded.batches[step] for step in before} == before
+    steps = [line["step"] for line in pool.progress("step")]
+    assert len(steps) == len(set(steps)), "only process 0 tells"
+    assert farthest(served, recorded) < TOLERANCE
+
+
+async def test_sigterm_ends_all_of_them_after_what_is_being_learned(
+    world: World, redis_url: str, tmp_path: Path
+) -> None:
+    async with served_pool(world, redis_url, tmp_path) as served, served.pool.working():
+        async with launched(served, steps=500, asynchrony="periodic") as mesh:
+            mesh.agent.send_signal(signal.SIGTERM)
+            await mesh.ended()
+            assert "mesh-broken" not in mesh.said
+        [stopped] = served.pool.progress("stopped")
+        recorded = served.pool.recorded()
+        assert stopped["version"] == max(recorded.written) == max(recorded.batches) + 1
+    assert farthest(served, recorded) < TOLERANCE

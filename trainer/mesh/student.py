@@ -1,0 +1,75 @@
+"""The run's student where several processes learn: what the run asks of it, all of them do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.learning.groups import TrainingGroup
+from trainer.mesh.commands import Command, Word, groups_command, state_command
+from trainer.mesh.leader import Leader
+from trainer.run.model_student import ModelStudent
+from trainer.run.student import Lesson, Snapshot
+
+
+class MeshStudent:
+    """A student in shares. What it raises is what `ModelStudent` does, and `MeshBroken`.
+
+    Args:
+        own: This process's share.
+        leader: To the others.
+    """
+
+    def __init__(self, own: ModelStudent, leader: Leader) -> None:
+        self._own = own
+        self._leader = leader
+
+    def learn(self, groups: Sequence[TrainingGroup], *, step: int) -> Lesson:
+        """One optimiser step.
+
+        Raises:
+            TrainingDiverged: Loss or gradient was no number too often in a row.
+        """
+        self.begin(step=step)
+        self.add(groups)
+        return self.finish()
+
+    def begin(self, *, step: int) -> None:
+        """Begins a step whose groups come one after the other."""
+        self._leader.together(Command(word=Word.BEGIN, facts={"step": step}), lambda: self._own.begin(step=step))
+
+    def add(self, groups: Sequence[TrainingGroup]) -> None:
+        """Adds the gradients of some groups."""
+        self._leader.together(groups_command(groups), lambda: self._own.add(groups))
+
+    def finish(self) -> Lesson:
+        """The optimiser step.
+
+        Raises:
+            TrainingDiverged: Loss or gradient was no number too often in a row.
+        """
+        return self._leader.together(Command(word=Word.FINISH), self._own.finish)
+
+    def snapshot(self) -> Snapshot:
+        """The state, gathered here."""
+        return self._leader.together(Command(word=Word.STATE), self._own.snapshot)
+
+    def restore(self, state: Snapshot) -> None:
+        """Goes back to a state, whatever number of processes left it: each gets its share from here.
+
+        Raises:
+            Conflict: It is of another model, or of another kind of optimiser.
+        """
+        self._leader.together(state_command(state), lambda: self._own.restore(state))
+
+    def write(self, folder: Path, *, eligible: NDArray[np.uint64] | None) -> None:
+        """Gathers the weights here and writes them as a version; the others do not wait for the disk.
+
+        Raises:
+            NotWritten: The disk is full, or refuses.
+        """
+        weights = self._leader.together(Command(word=Word.WEIGHTS), self._own.weights)
+        self._own.store(folder, weights, eligible=eligible)

@@ -1,0 +1,33 @@
+"""Ctrl-C and SIGTERM: the first one asks, the second one ends."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import structlog
+
+_log = structlog.get_logger(__name__)
+
+
+@contextmanager
+def until_told(stop: asyncio.Event) -> Iterator[None]:
+    """Sets the event at the first Ctrl-C or SIGTERM; a second one ends the process as usual."""
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGINT, signal.SIGTERM)
+
+    def told() -> None:
+        _log.info("stopping", hint="once more ends it at once; nothing that was learned is lost")
+        stop.set()
+        for each in signals:
+            loop.remove_signal_handler(each)
+
+    for each in signals:
+        loop.add_signal_handler(each, told)
+    try:
+        yield
+    finally:
+        for each in signals:
+            loop.remove_signal_handler(each)
