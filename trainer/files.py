@@ -16,8 +16,12 @@ _READABLE = 0o644
 """A version is there to be published; safetensors makes files that only their owner can read."""
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, *pieces: bytes | memoryview) -> None:
     """Writes a file: afterwards it is on the disk, and after a failure the one that was there before still is.
+
+    Args:
+        path: Of the file.
+        pieces: What stands in it, one after the other.
 
     Raises:
         NotWritten: The disk is full, or refuses.
@@ -26,7 +30,8 @@ def write_whole(path: Path, data: bytes) -> None:
     with _told(path):
         try:
             with partial.open("wb") as file:
-                file.write(data)
+                for piece in pieces:
+                    file.write(piece)
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(path)

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 
 from protocol.errors import Conflict
 from trainer.files import write_whole
 from trainer.run.pools import Pools
 from trainer.run.student import Snapshot
+from trainer.tensor_file import tensor_file
 
 STATE_FILE = "state.safetensors"
 _FORMAT = 1
@@ -56,8 +56,7 @@ def save_state(folder: Path, *, state: RunState, snapshot: Snapshot, about: Mapp
         "empty_steps": state.empty_steps,
         "student": snapshot.facts,
     }
-    tensors = {name: tensor.contiguous() for name, tensor in snapshot.tensors.items()}
-    write_whole(folder / STATE_FILE, save(tensors, metadata={"muster": json.dumps(said)}))
+    write_whole(folder / STATE_FILE, *tensor_file(snapshot.tensors, metadata={"muster": json.dumps(said)}))
 
 
 def load_state(folder: Path, *, about: Mapping[str, str]) -> tuple[RunState, Snapshot] | None:

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from transformers import PreTrainedModel
 
 from protocol.errors import Conflict
 from trainer.files import write_whole
+from trainer.tensor_file import tensor_file
 from trainer.training_state import restore_training, training_tensors
 
 STATE_FILE = "state.safetensors"
@@ -65,7 +65,7 @@ def save_state(
     """
     tensors = training_tensors(model, [optimiser])
     said = {"format": _FORMAT, "about": dict(about), **_as_json(place)}
-    write_whole(folder / STATE_FILE, save(tensors, metadata={"muster": json.dumps(said)}))
+    write_whole(folder / STATE_FILE, *tensor_file(tensors, metadata={"muster": json.dumps(said)}))
 
 
 def load_state(

@@ -1,0 +1,52 @@
+"""A safetensors file piece by piece, so that writing it takes no second copy of what is in it.
+
+The library's own writer joins everything into one string of bytes first. The format:
+https://huggingface.co/docs/safetensors/index#format
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+import torch
+
+_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+_ALIGNMENT = 8
+"""The header's length is a multiple of it; wider numbers come first, so that each begins at a multiple of its size."""
+
+
+def tensor_file(tensors: Mapping[str, torch.Tensor], *, metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+    """The pieces of a file: first what is in it, then each tensor's bytes where they are.
+
+    Args:
+        tensors: On the CPU. They must not change until all pieces are taken.
+        metadata: Text by name.
+
+    Raises:
+        KeyError: A tensor is of a type that the format lacks.
+    """
+    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    header: dict[str, object] = {"__metadata__": dict(metadata)}
+    end = 0
+    for name in order:
+        tensor = tensors[name]
+        begin, end = end, end + tensor.nbytes
+        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    said = json.dumps(header, separators=(",", ":")).encode()
+    said += b" " * (-len(said) % _ALIGNMENT)
+    yield len(said).to_bytes(8, "little")
+    yield said
+    for name in order:
+        yield tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().data
