@@ -8,7 +8,7 @@ signed: the processes need a network of their own.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -98,8 +98,9 @@ class Channel:
         return Standing(failed=int(said[0]), ending=bool(said[1]))
 
     def leave(self) -> None:
-        """Leaves the mesh, when all do."""
-        _DISTRIBUTED.destroy_process_group()
+        """Leaves the mesh; a process that ends without doing so waits for the others."""
+        with suppress(RuntimeError):  # connections that the others closed
+            _DISTRIBUTED.destroy_process_group()
 
     def _broadcast(self, numbers: torch.Tensor) -> None:
         _DISTRIBUTED.broadcast(numbers, group_src=0, group=self._group)

@@ -79,6 +79,12 @@ class Follower:
             MeshBroken: A process is gone.
             MusterError: This process can't do what the others did.
         """
+        try:
+            self._follow()
+        finally:
+            self._channel.leave()
+
+    def _follow(self) -> None:
         while (command := self._channel.receive()).word is not Word.END:
             error: MusterError | None = None
             try:
@@ -92,7 +98,6 @@ class Follower:
             if error is not None and standing.failed < self._channel.place.processes:
                 raise error
         self._channel.stand(failed=False, ending=True)
-        self._channel.leave()
 
     def _do(self, command: Command) -> None:
         match command.word:

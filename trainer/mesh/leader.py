@@ -80,14 +80,13 @@ class Leader:
         self._closing.set()
         self._staying.join()
         with self._one_at_a_time:
-            if self._broken is not None:
-                return
-            try:
-                self._channel.send(Command(word=Word.END))
-                self._channel.stand(failed=False, ending=True)
-                self._channel.leave()
-            except MeshBroken as error:
-                self._broken = error
+            if self._broken is None:
+                try:
+                    self._channel.send(Command(word=Word.END))
+                    self._channel.stand(failed=False, ending=True)
+                except MeshBroken as error:
+                    self._broken = error
+            self._channel.leave()
 
     def _do(self, command: Command, work: Callable[[], T]) -> T:
         if self._channel.device.type == "cuda":

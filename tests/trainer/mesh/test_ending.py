@@ -17,8 +17,8 @@ from rollouts.recipe import write_recipe
 from tests.rollouts.tiny import tiny_folder
 from tests.trainer.run.world import RECIPE, base_folder
 
-TIMEOUT_S, SHORT_TIMEOUT_S = 60.0, 5.0
-LONGEST_S = 55.0
+TIMEOUT_S, SHORT_TIMEOUT_S = 600.0, 5.0
+LONGEST_S = 150.0
 """Less than the time limit of the mesh: connections that closed end it before."""
 
 Mesh = tuple[subprocess.Popen[str], subprocess.Popen[str]]
