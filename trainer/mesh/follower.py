@@ -41,8 +41,8 @@ def follow_trainer(settings: TrainerSettings, place: Place) -> None:
     if device.type == "cpu":
         torch.set_num_threads(1)
     base, ending = open_base(settings.start), Ending()
+    channel = Channel(place, device, timeout=settings.mesh_timeout)  # while others are waited for, a signal ends it
     with ending.by_signal():
-        channel = Channel(place, device, timeout=settings.mesh_timeout)
         Follower(channel, base, ending).follow()
 
 
