@@ -152,7 +152,7 @@ class Client:
 
     def trust(self, signers: Signers) -> None:
         """Says whose versions count from now on: the role was rotated."""
-        self._directory.signers = signers
+        self._directory.trust(signers)
 
     async def latest(self) -> VersionKey:
         """The newest version: the one that the ledger names, else the newest that a relay can prove.

@@ -15,7 +15,7 @@ from typing import Self
 import structlog
 
 from protocol.clock import Clock
-from protocol.identifiers import Digest
+from protocol.identifiers import Address, Digest
 from shardcast.connection import Failed
 from shardcast.errors import BadManifest
 from shardcast.extensions import Base
@@ -70,7 +70,6 @@ class Directory:
         """Grows with each listing that comes or goes, and with each version that is found to be real."""
         self._run = run
         self.signers = signers
-        """May be replaced, when the role was rotated."""
         self._peers = peers
         self._upstream = upstream
         self._metrics = metrics
@@ -130,6 +129,18 @@ class Directory:
         seen = self.revision if seen is None else seen
         while self.revision == seen:
             await self._change.wait()
+
+    def trust(self, signers: Signers) -> None:
+        """Says whose versions count from now on. What was real or a lie by others' signatures is looked at again."""
+        self.signers = signers
+        self._real.clear()
+        self._bases.clear()
+        self._lies.clear()
+        self._say_changed()
+
+    def counting(self) -> tuple[Address, ...]:
+        """Whose signatures count now."""
+        return self.signers.at(self._clock.now())
 
     def listed(self) -> list[VersionKey]:
         """What any peer says that it has, newest first; only the newest attempt at each version."""
@@ -295,7 +306,7 @@ class Directory:
             await self._clock.sleep(min(timedelta(milliseconds=100) * 2 ** min(failures, 6), timedelta(seconds=5)))
 
     def _take(self, url: str, listing: Listing) -> None:
-        signers = self.signers.at(self._clock.now())
+        signers = self.counting()
         if listing.run != self._run or (listing.publisher not in signers and not listing.only(signers).versions):
             raise Failed(Fault.REFUSED, f"{url} serves run {listing.run} of {listing.publisher}, not ours")
         if self._listings.get(url) == listing:
@@ -308,7 +319,7 @@ class Directory:
 
     def _that_count(self) -> Iterator[tuple[str, Listing]]:
         """What each peer has, without what somebody signed who does not count (any more)."""
-        signers = self.signers.at(self._clock.now())
+        signers = self.counting()
         return ((url, listing.only(signers)) for url, listing in self._listings.items())
 
     def _say_changed(self) -> None:

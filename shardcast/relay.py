@@ -147,8 +147,8 @@ class Relay:
         return self._directory.signers
 
     def trust(self, signers: Signers) -> None:
-        """Says whose versions count from now on: the role was rotated. What is held already stays until it is old."""
-        self._directory.signers = signers
+        """Says whose versions count from now on: the role was rotated. What is held stays until its place is needed."""
+        self._directory.trust(signers)
         self.shelf.publisher = signers.publisher
         self.shelf.changed()
         self._turn.set()
@@ -185,7 +185,7 @@ class Relay:
         while True:
             seen = self._directory.revision
             await self._adopt()
-            for old in self.shelf.surplus(self._keep):
+            for old in self.shelf.surplus(self._keep, signers=self._directory.counting()):
                 await self._let_go(old)
             self._start_work()
             await self._next_turn(seen)
@@ -195,13 +195,17 @@ class Relay:
         passed = {key for key in self._directory.listed() if self._has(key)}
         while (key := await self._directory.newest(but=passed)) is not None:
             passed.add(key)
-            newer = sum(holding.manifest.key.version > key.version for holding in self.shelf)
+            newer = sum(self._counts(holding) and holding.manifest.key.version > key.version for holding in self.shelf)
             if (newer < self._keep or self._is_base(key)) and self._later.get(key, 0.0) <= self._clock.monotonic():
                 await self._begin(key)
 
     def _has(self, key: VersionKey) -> bool:
         held = self.shelf.get(key.version)
-        return held is not None and held.manifest.key >= key
+        return held is not None and self._counts(held) and held.manifest.key >= key
+
+    def _counts(self, holding: Holding) -> bool:
+        """Whether it takes a place from others: what a stolen key signed may have any number."""
+        return holding.manifest.signer in self._directory.counting()
 
     def _is_base(self, key: VersionKey) -> bool:
         needing = (holding.manifest for holding in self.shelf if not stands_alone(holding.manifest))
@@ -248,7 +252,7 @@ class Relay:
         now = self._clock.monotonic()
         waiting = [
             holding
-            for holding in self.shelf
+            for holding in self.shelf.ranked(self._directory.counting())
             if holding not in self._complete and self._later.get(holding.manifest.key, 0.0) <= now
         ]
         for place, holding in enumerate(waiting):

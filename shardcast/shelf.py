@@ -113,9 +113,13 @@ class Shelf:
         holding.leave()
         self.changed()
 
-    def surplus(self, keep: int) -> list[Holding]:
-        """What may go: all but the newest `keep` versions and the bases that these need."""
-        newest = list(self)
+    def ranked(self, signers: Collection[Address] | None = None) -> list[Holding]:
+        """Newest first; what none of these signed comes after all that they did, whatever its number."""
+        return sorted(self, key=lambda holding: signers is None or holding.manifest.signer in signers, reverse=True)
+
+    def surplus(self, keep: int, *, signers: Collection[Address] | None = None) -> list[Holding]:
+        """What may go: all but the first `keep` versions by rank and the bases that these need."""
+        newest = self.ranked(signers)
         kept = newest[:keep]
         needed = {holding.manifest.key.version for holding in kept}
         for holding in newest:  # newest first, so a base's base is found too

@@ -155,3 +155,30 @@ async def test_the_first_version_of_a_new_key_needs_none_of_the_former_one(tmp_p
     async with Origin(tmp_path / "origin", run=RUN_NAME, key=SUCCESSOR) as origin:
         form = next_form(origin.shelf, 2, anchor_every=5)
         assert (form.base, form.full) == (None, True)
+
+
+@pytest.mark.parametrize(
+    "thief", [pytest.param((98, 99), id="numbers-ahead-of-all-others"), pytest.param((2, 3), id="the-next-numbers")]
+)
+async def test_versions_of_a_key_that_counts_no_more_keep_no_place_from_those_of_its_successor(
+    stack: AsyncExitStack, tmp_path: Path, thief: tuple[int, int]
+) -> None:
+    """A key is rotated because somebody else may have it, who may have signed versions of any number."""
+    await publish(tmp_path / "stolen", PUBLISHER, *thief)
+    async with Origin(tmp_path / "stolen", run=RUN_NAME, key=PUBLISHER) as stolen:
+        port = stolen.server.port
+        relay = await stack.enter_async_context(relay_of(tmp_path / "relay", stolen.url, keep=2))
+        await eventually(has(relay, *thief))
+    await publish(tmp_path / "origin", SUCCESSOR, 2)
+    origin = await stack.enter_async_context(Origin(tmp_path / "origin", run=RUN_NAME, key=SUCCESSOR, port=port))
+    relay.trust(Signers(publisher=SUCCESSOR.address))
+    await eventually(lambda: _signed_by(relay, 2) == SUCCESSOR.address)
+    await origin.publish_folder(3, write_folder(tmp_path / "3", content(3, size=3000)))
+    await eventually(lambda: _signed_by(relay, 3) == SUCCESSOR.address)
+    await eventually(has(relay, 2, 3))
+    assert {each.manifest.signer for each in relay.shelf} == {SUCCESSOR.address}
+
+
+def _signed_by(relay: Relay, version: int) -> str | None:
+    held = relay.shelf.get(version)
+    return None if held is None else held.manifest.signer
