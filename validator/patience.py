@@ -36,6 +36,8 @@ class GivesUp(StrEnum):
     """It does try again."""
     LACKS = "lacks"
     """It can't, and another may."""
+    BARRED = "barred"
+    """The ledger does not let it judge this, and may let another. Nothing is parked for that alone."""
     ENDS = "ends"
     """It has tried as often as it will."""
 

@@ -25,7 +25,7 @@ from validator.measures import Measures
 from validator.patience import GivesUp, Step
 from validator.store.queue import WorkQueue
 
-NOT_OURS_STEP = Step(pause=timedelta(seconds=3), for_all=False, counted=False, gives_up=GivesUp.NOT)
+NOT_OURS_STEP = Step(pause=timedelta(seconds=3), for_all=False, counted=False, gives_up=GivesUp.BARRED)
 """What this validator does about work that it may not judge: another on this Redis may, at once."""
 
 FRESH = timedelta(seconds=2)

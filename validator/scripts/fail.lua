@@ -1,8 +1,8 @@
 -- Puts work back that its holder could not judge: for others at once, for the holder after a pause. Parks it when nobody
--- is left here who has not given it up, or two members have failed at it for half of the tries each.
+-- is left here who has not given it up and may judge it, or two members have failed at it for half of the tries each.
 -- Answers 'again', 'parked', or 'lost' if the lease was.
 -- ARGV: id, token, member, pause (ms), whose ('everybodys': nobody may take it before the pause is over), counted (0|1),
---       gives up (''|'lacks'|'ends'), tries, silence (ms), code, why, hint
+--       gives up (''|'lacks'|'barred'|'ends'), tries, silence (ms), code, why, hint
 local P, id, me, pause = KEYS[1], ARGV[1], ARGV[3], tonumber(ARGV[4])
 local item = P .. 'item:' .. id
 local held = redis.call('HMGET', item, 'token', 'state')
@@ -16,17 +16,23 @@ if ARGV[6] == '1' then
   if ARGV[7] ~= 'lacks' then redis.call('HINCRBY', item, 'fails:' .. me, 1) end
 end
 if ARGV[7] == 'ends' then redis.call('HSET', item, 'fails:' .. me, most) end
-local fails, gave = told_of(item)
-if ARGV[7] ~= '' or (fails[me] or 0) >= most then
+local barred, fails, out, given = ARGV[7] == 'barred', told_of(item)
+if barred then
+  redis.call('HSET', item, 'barred:' .. me, 1)
+  out[me] = true
+elseif ARGV[7] ~= '' or (fails[me] or 0) >= most then
   redis.call('HSET', item, 'gave:' .. me, 1)
-  gave[me] = true
+  out[me], given = true, true
 end
-redis.call('HSET', item, 'code', ARGV[10], 'why', ARGV[11], 'hint', ARGV[12], 'again', 1)
-local failed, others = 0, others_left(P, me, gave, ARGV[9])
+redis.call('HSET', item, 'again', 1)
+if not (barred and given) then  -- else a person reads what it was given up for
+  redis.call('HSET', item, 'code', ARGV[10], 'why', ARGV[11], 'hint', ARGV[12])
+end
+local failed, others = 0, others_left(P, me, out, ARGV[9])
 for _, count in pairs(fails) do
   if 2 * count >= most then failed = failed + 1 end
 end
-if failed > 1 or (gave[me] and not others) then
+if failed > 1 or (given and out[me] and not others) then
   redis.call('HSET', item, 'state', 'parked')
   redis.call('HDEL', item, 'staged', 'resolution')
   redis.call('ZADD', P .. 'queue:parked', now, id)

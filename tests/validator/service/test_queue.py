@@ -19,6 +19,7 @@ from protocol.verdicts import Outcome, ReasonCode
 from tests.validator.aging import AGE, age
 from tests.validator.service.made import POOL, new, sha, work
 from validator.items import Item, Kind, Resolution, Staged, item_id, read_item_id
+from validator.loops.verdicts import NOT_OURS_STEP
 from validator.patience import GivesUp, Patience, Step
 from validator.scripts import script
 from validator.store.keys import keys_of
@@ -208,6 +209,36 @@ async def test_who_lacks_what_it_takes_is_no_witness_against_the_work(queue: Wor
         mine = queue_of(redis, member)
         assert await mine.failed(await taken(mine), lacks, code="no-calibration", why="y") is Put.AGAIN
     assert (await taken(queue_of(redis, third))).spent is False
+
+
+@pytest.mark.parametrize("barred_first", [True, False])
+async def test_who_may_not_judge_it_is_nobody_to_leave_work_to(
+    queue: WorkQueue, redis: Redis, barred_first: bool
+) -> None:
+    """Such as a dispute of a verdict that the other validator on this Redis gave."""
+    other, lacks = queue_of(redis, OTHER), replace(AGAIN, gives_up=GivesUp.LACKS)
+    await here(redis, ONE, OTHER)
+    await queue.put([new(1)])
+    if not barred_first:
+        assert await queue.failed(await taken(queue), lacks, code="no-calibration", why="y") is Put.AGAIN
+    put = await other.failed(await taken(other), NOT_OURS_STEP, code="not-ours", why="we judged it ourselves")
+    if barred_first:
+        assert put is Put.AGAIN
+        put = await queue.failed(await taken(queue), lacks, code="no-calibration", why="y")
+    assert put is Put.PARKED
+    assert [each.code for each in await queue.parked()] == ["no-calibration"]
+
+
+async def test_what_one_may_not_judge_is_no_persons_business_while_nobody_else_has_tried_it(
+    queue: WorkQueue, redis: Redis
+) -> None:
+    await here(redis, ONE)
+    await queue.put([new(1)])
+    for _ in range(20):
+        item = await taken(queue)
+        assert item.spent is False
+        assert await queue.failed(item, NOT_OURS_STEP, code="not-ours", why="it is our own") is Put.AGAIN
+        await passes(redis, NOT_OURS_STEP.pause)
 
 
 @pytest.mark.parametrize("state", [State.UNWELL, State.STARTING])
