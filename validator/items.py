@@ -115,7 +115,8 @@ class Item:
         seen_ms: When it was put into the queue, by Redis' time.
         attempts: How often anybody failed at it.
         tries: How often this validator had it before.
-        spent: Whether this validator has given it up, or two have failed at it so often that it is up to a person.
+        spent: Whether this validator has given it up, or two have failed at it so often, or so many holders in a row
+            died over it, that it is up to a person.
         trouble: What it was given up for: code, why, and hint.
         lost: How many holders in a row died over it, or lost it, without a word.
         token: Of the lease; what an earlier holder writes is refused.

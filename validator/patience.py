@@ -58,7 +58,7 @@ class Step:
 GIVEN_UP_FOR = timedelta(minutes=10)
 """How soon who gave work up looks whether those to whom it was left are still there; if not, a person has to."""
 
-STILL_GIVEN_UP = Step(pause=GIVEN_UP_FOR, for_all=False, counted=False, gives_up=GivesUp.NOT)
+STILL_GIVEN_UP = Step(pause=GIVEN_UP_FOR, for_all=False, counted=False, gives_up=GivesUp.LACKS)
 """What a validator does about work that it gave up before."""
 
 

@@ -156,8 +156,7 @@ class Judging:
             return item
 
     async def _one(self, item: Item) -> None:
-        said = item.staged is not None and item.staged.validator == self._me and item.kind is not Kind.SECOND_LOOK
-        if item.spent and item.resolution is None and not said:
+        if self._leaves_it(item):
             raise _given_up(item)
         looked_at = self._clock.monotonic()
         work, now = await asyncio.gather(self._look_up(item), self._chain.now())
@@ -168,13 +167,21 @@ class Judging:
         elif standing.next is Next.LEAVE:
             self._held.remove(item)
             await self._queue.failed(item, NOT_OURS_STEP, code="not-ours", why=standing.why)
-        elif item.staged is not None and said:
+        elif item.staged is not None and self._said(item):
             await self._verdicts.hand(item, item.staged, looked_at=looked_at)
         elif item.resolution is not None:
             await self._conclude(item, by_hand(item.resolution), drawn=None, looked_at=looked_at)
         else:
             conclusion, drawn = await self._examine(item)
             await self._conclude(item, conclusion, drawn=drawn, looked_at=looked_at)
+
+    def _said(self, item: Item) -> bool:
+        """Whether we found its verdict already, and wrote it down."""
+        return item.staged is not None and item.staged.validator == self._me and item.kind is not Kind.SECOND_LOOK
+
+    def _leaves_it(self, item: Item) -> bool:
+        """Whether it is for others or a person to find a verdict."""
+        return item.spent and item.resolution is None and not self._said(item)
 
     async def _look_up(self, item: Item) -> Work | None:
         return await (await self._chain.ledger()).work.get(item.work.key)
@@ -238,7 +245,8 @@ class Judging:
 
     async def _trouble(self, item: Item, error: MusterError) -> None:
         fault = whose(error.code, retryable=error.retryable)
-        if not item.spent and fault is not Whose.EVERYBODYS and not await self._health.doubt():
+        leaves_it = self._leaves_it(item)
+        if not leaves_it and fault is not Whose.EVERYBODYS and not await self._health.doubt():
             self._measures.trouble(error.code, parked=False)
             _log.debug("given-back", item=item.id, code=error.code, why=error.detail)
             await self._settled(item, self._queue.give_back(item))
@@ -252,11 +260,11 @@ class Judging:
         elif put is Put.AGAIN:
             in_s = round(step.pause.total_seconds(), 1)
             _log.info("again", item=item.id, code=error.code, why=error.detail, in_s=in_s)
-        if not item.spent and fault in {Whose.OUTSIDE, Whose.UNSURE}:
+        if not leaves_it and fault in {Whose.OUTSIDE, Whose.UNSURE}:
             await self._health.failed(item.id, error, outside=fault is Whose.OUTSIDE)
 
     def _step(self, item: Item, error: MusterError) -> Step:
-        if item.spent:
+        if self._leaves_it(item):
             return STILL_GIVEN_UP
         return after_trouble(
             error.code,

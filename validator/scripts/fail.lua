@@ -1,11 +1,12 @@
 -- Puts work back that its holder could not judge: for others at once, for the holder after a pause. Parks it when nobody
--- is left here who has not given it up and may judge it, or two members have failed at it for half of the tries each.
+-- is left here who has not given it up and may judge it, or two members have failed at it for half of the tries each, or
+-- as many holders in a row as one has tries have died over it.
 -- Answers 'again', 'parked', or 'lost' if the lease was.
 -- ARGV: id, token, member, pause (ms), whose ('everybodys': nobody may take it before the pause is over), counted (0|1),
 --       gives up (''|'lacks'|'barred'|'ends'), tries, silence (ms), code, why, hint
 local P, id, me, pause = KEYS[1], ARGV[1], ARGV[3], tonumber(ARGV[4])
 local item = P .. 'item:' .. id
-local held = redis.call('HMGET', item, 'token', 'state')
+local held = redis.call('HMGET', item, 'token', 'state', 'lost')
 if held[1] ~= ARGV[2] or held[2] ~= 'leased' then return 'lost' end
 local now, most = clock(), tonumber(ARGV[8])
 redis.call('ZREM', P .. 'queue:leased', id)
@@ -32,7 +33,8 @@ local failed, others = 0, others_left(P, me, out, ARGV[9])
 for _, count in pairs(fails) do
   if 2 * count >= most then failed = failed + 1 end
 end
-if failed > 1 or (given and out[me] and not others) then
+local says_so = ARGV[6] == '1' or ARGV[7] ~= ''  -- an outage parks nothing, whatever was before
+if says_so and (failed > 1 or tonumber(held[3] or 0) >= most or (given and out[me] and not others)) then
   redis.call('HSET', item, 'state', 'parked')
   redis.call('HDEL', item, 'staged', 'resolution')
   redis.call('ZADD', P .. 'queue:parked', now, id)

@@ -124,11 +124,11 @@ class WorkQueue:
         if not found:
             return None
         now, fields = int(found[1]), _fields(found[2:])
-        item = load_item(fields)
+        item, most = load_item(fields), self._patience.attempts
         return replace(
             item,
             tries=int(fields.get(f"tries:{self._member}", "0")),
-            spent=f"gave:{self._member}" in fields or failed_by(fields, tries=self._patience.attempts) > 1,
+            spent=f"gave:{self._member}" in fields or failed_by(fields, tries=most) > 1 or item.lost >= most,
             waited=timedelta(milliseconds=max(0, now - item.seen_ms)),
             taken_at=self._clock.monotonic(),
         )

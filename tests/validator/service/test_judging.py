@@ -318,6 +318,29 @@ async def test_a_verdict_that_was_written_down_is_sent_however_often_its_holder_
     assert len(validator.examiner.asked) == 1
 
 
+async def test_a_verdict_that_was_written_down_outlives_a_chain_that_is_down_when_its_holder_comes_back(
+    pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validator = pool.validator(attempts=1)
+    key = await pool.submit()
+    await validator.read()
+    await validator.parts.judging.round()
+    assert validator.parts.verdicts.next(most=9), "and there it dies"
+    await pool.turn(LEASE)
+
+    async def down(*_: object) -> None:
+        raise ChainUnavailable("the chain is down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "newest", down)
+        await validator.parts.judging.round()
+        await pool.turn(timedelta(minutes=1))
+    assert await queued(validator) == (1, 0)
+    assert await validator.judge() == 1
+    assert (await pool.work(key)).outcome is Outcome.ACCEPTED
+    assert len(validator.examiner.asked) == 1
+
+
 async def test_a_store_that_gives_other_bytes_is_never_the_nodes_guilt(pool: PoolWithValidators) -> None:
     validator = pool.validator(attempts=3)
     key = await pool.submit(b"honest")

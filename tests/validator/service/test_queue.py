@@ -20,7 +20,7 @@ from tests.validator.aging import AGE, age
 from tests.validator.service.made import POOL, new, sha, work
 from validator.items import Item, Kind, Resolution, Staged, item_id, read_item_id
 from validator.loops.verdicts import NOT_OURS_STEP
-from validator.patience import GivesUp, Patience, Step
+from validator.patience import STILL_GIVEN_UP, GivesUp, Patience, Step
 from validator.scripts import script
 from validator.store.keys import keys_of
 from validator.store.members import Condition, MemberId, Members, State
@@ -256,8 +256,7 @@ async def test_one_that_stands_aside_is_waited_for_by_nobody_and_one_that_starts
         await here(redis, ONE)
         again = await taken(queue)
         assert (again.spent, again.trouble[0]) == (True, "x")
-        still = replace(AGAIN, counted=False)
-        assert await queue.failed(again, still, code="x", why="y") is Put.PARKED
+        assert await queue.failed(again, STILL_GIVEN_UP, code="x", why="y") is Put.PARKED
 
 
 async def test_what_is_so_for_everybody_waits_for_everybody_and_counts_for_nothing(
@@ -298,6 +297,24 @@ async def test_the_work_of_a_dead_holder_goes_to_others_first_and_ends_with_a_pe
         assert await dying.take() is None, "another one first"
     item = await taken(queue)
     assert (item.spent, item.attempts) == (True, 4)
+
+
+async def test_work_that_kills_its_holders_costs_no_more_lives_the_more_validators_there_are(redis: Redis) -> None:
+    """Five here, or one that has another name after each of its deaths."""
+    members = [MemberId(str(number) * 12) for number in range(1, 6)]
+    await queue_of(redis, ONE).put([new(1)])
+    for number, member in enumerate(members[:4]):
+        await here(redis, *members)
+        item = await taken(queue_of(redis, member))
+        assert (item.lost, item.spent) == (number, False)
+        await passes(redis, LEASE + timedelta(seconds=1))
+    await here(redis, *members)
+    last = queue_of(redis, members[4])
+    item = await taken(last)
+    assert (item.lost, item.spent) == (4, True)
+    assert await last.failed(item, STILL_GIVEN_UP, code="lost-again-and-again", why="y") is Put.PARKED
+    assert await last.unpark(item.id)
+    assert (await taken(last)).spent is False, "a person wants it tried again"
 
 
 async def test_a_long_row_of_what_one_may_not_try_hides_nothing_behind_it(queue: WorkQueue, redis: Redis) -> None:
