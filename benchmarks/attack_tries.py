@@ -21,6 +21,8 @@ from pathlib import Path
 import torch
 
 from cli.devnet.cheats.cheat import Trick
+from cli.devnet.cheats.draws import OtherParameters
+from cli.devnet.cheats.edits import Relabelled, as_of_vllm
 from cli.devnet.cheats.encodings import Bomb, ManyRows
 from cli.devnet.cheats.registry import CHEATS
 from cli.devnet.cheats.weights import Earlier, OtherWeights, Tensors, quantised, write_changed
@@ -78,6 +80,19 @@ CLOSE: dict[str, tuple[Callable[[], Trick], Dtype]] = {
     "one step at 2e-4 behind, in bfloat16": (lambda: Earlier(1), Dtype.BFLOAT16),
     "one step at 1e-6 behind, in bfloat16": (lambda: Earlier(3), Dtype.BFLOAT16),
     "one step at 1e-6 behind, in float32": (lambda: Earlier(3), Dtype.FLOAT32),
+    "temperature 0.8, in bfloat16": (OtherParameters, Dtype.BFLOAT16),
+    "int8, in bfloat16, said to be vLLM's": (
+        lambda: Relabelled(as_of_vllm, of=OtherWeights("int8", quantised(8))),
+        Dtype.BFLOAT16,
+    ),
+    "two steps at 2e-4 behind, in bfloat16, said to be vLLM's": (
+        lambda: Relabelled(as_of_vllm, of=Earlier(2)),
+        Dtype.BFLOAT16,
+    ),
+    "temperature 0.8, in bfloat16, said to be vLLM's": (
+        lambda: Relabelled(as_of_vllm, of=OtherParameters()),
+        Dtype.BFLOAT16,
+    ),
 }
 """What is hard to tell apart, or can't be; see `benchmarks.validator`."""
 

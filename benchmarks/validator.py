@@ -5,7 +5,8 @@
 2. Tokens per second of a validator that looks at every row against those of the generator, on this machine; and how
    many generators of its own size one validator keeps up with at the audit floor, with recorded submissions.
 
-`--only attacks` and `--only rates` do one of both. vLLM's honest files are made where `.tools/vllm` is.
+`--only attacks` and `--only rates` do one of both, `--only close` only what can't be told apart. vLLM's honest files
+are made where `.tools/vllm` is.
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ WHY = {
     "one step at 2e-4 behind, in bfloat16": "seen where limits are narrower than a step; gains every second broadcast",
     "one step at 1e-6 behind, in bfloat16": "most weights round to the same numbers; gains broadcasts, harms nobody",
     "one step at 1e-6 behind, in float32": "proofs hold bfloat16 of states that hardly moved; gains broadcasts",
+    "temperature 0.8, in bfloat16": "few tokens differ, some by less than honest ones may; better rewards",
+    "int8, in bfloat16, said to be vLLM's": "within vLLM's limits, and nobody sees the engine; gains half the memory",
+    "two steps at 2e-4 behind, in bfloat16, said to be vLLM's": "within vLLM's limits; gains two of three broadcasts",
+    "temperature 0.8, in bfloat16, said to be vLLM's": "few tokens differ, by less than vLLM's limits; better rewards",
 }
 
 
@@ -50,7 +55,7 @@ def main() -> None:
     told = _arguments()
     console = Console(width=150)
     began = time.monotonic()
-    if told.only in {None, "attacks"}:
+    if told.only != "rates":
         _attacks(told, console)
     if told.only in {None, "rates"}:
         show_rates(console, quick=told.quick)
@@ -63,7 +68,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--honest", type=int, default=3000, help="honest files, over all engines and shapes")
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--calibration", type=Path, default=None, help="limits; default: those that were shipped")
-    parser.add_argument("--only", choices=["attacks", "rates"], default=None)
+    parser.add_argument("--only", choices=["attacks", "close", "rates"], default=None)
     parser.add_argument("--quick", action="store_true", help="a few of everything, to see that it works")
     told = parser.parse_args()
     if told.quick:
@@ -74,11 +79,8 @@ def _arguments() -> argparse.Namespace:
 def _attacks(told: argparse.Namespace, console: Console) -> None:
     with tempfile.TemporaryDirectory() as home:
         batches = [
-            *_chunks(
-                Batch(name=name, tries=told.tries, first=1_000_000 + 10_000 * place)
-                for place, name in enumerate(JUDGED)
-            ),
-            *_honest(told, Path(home)),
+            *(() if told.only == "close" else _cheating(told)),
+            *(() if told.only == "close" else _honest(told, Path(home))),
             *_chunks(
                 Batch(
                     name=name, tries=math.ceil(told.tries / 4), first=2_000_000 + 10_000 * place, dtype=dtype, groups=4
@@ -95,9 +97,16 @@ def _attacks(told: argparse.Namespace, console: Console) -> None:
 
         tallies = run_all(batches, processes=told.processes, calibration=told.calibration, progress=progress)
         print(file=sys.stderr)
-    _show_cheats(console, {name: tallies[Batch(name=name, tries=1, first=0).key] for name in JUDGED})
-    _show_honest(console, {shape: tally for (name, shape), tally in tallies.items() if not name})
+    if told.only != "close":
+        _show_cheats(console, {name: tallies[Batch(name=name, tries=1, first=0).key] for name in JUDGED})
+        _show_honest(console, {shape: tally for (name, shape), tally in tallies.items() if not name})
     _show_close(console, {name: tally for (name, _), tally in tallies.items() if name in CLOSE})
+
+
+def _cheating(told: argparse.Namespace) -> Iterable[Batch]:
+    return _chunks(
+        Batch(name=name, tries=told.tries, first=1_000_000 + 10_000 * place) for place, name in enumerate(JUDGED)
+    )
 
 
 def _honest(told: argparse.Namespace, home: Path) -> list[Batch]:

@@ -12,7 +12,10 @@ from cli.devnet.cheats.cheat import End
 from cli.devnet.cheats.deliveries import SwappedUpload
 from cli.devnet.cheats.registry import CHEATS
 from cli.devnet.cheats.slots import FUTURE, STALE, OtherStep
+from cli.devnet.command import AsynchronyChoice
+from cli.devnet.options import RunOptions
 from ledger.client.work import Submission, WorkStatus
+from orchestrator.runs.steps import Window
 from protocol.wire.leases import SignedWork
 from tests.attacks.stage import Stage, on_stage
 from tests.ledger.client.conftest import POOL, TERMS, World, founded, world
@@ -103,7 +106,14 @@ async def test_a_step_that_is_over_or_has_not_come_has_no_slots(by: int, words: 
 
 
 def test_while_no_step_is_over_the_stale_node_asks_for_none_that_is_open() -> None:
-    assert [OtherStep(STALE).wish(step) for step in (0, 3, 4, 9)] == [1000, 1003, 0, 5]
+    assert [OtherStep(STALE).wish(step) for step in (0, 8, 9, 12)] == [1000, 1008, 0, 3]
+
+
+@pytest.mark.parametrize("asynchrony", list(AsynchronyChoice))
+def test_what_the_stale_node_asks_for_is_over_in_every_asynchrony_of_a_devnet(asynchrony: AsynchronyChoice) -> None:
+    newest = 20
+    window = Window.of(floor=0, version=newest, async_level=RunOptions(asynchrony=asynchrony.value).async_level)
+    assert OtherStep(STALE).wish(window.last) < window.first
 
 
 async def test_who_keeps_one_slot_in_four_has_to_rest(make_run: MakeRun) -> None:

@@ -11,7 +11,7 @@ from cli.devnet.cheats.bench import Bench
 from cli.devnet.cheats.cheat import Trick
 from protocol.identifiers import run_id
 from protocol.wire.runs import SlotGrant
-from rollouts.engines.interface import Dtype, FinishReason
+from rollouts.engines.interface import Dtype, EngineName, FinishReason
 from rollouts.samples import RolloutFile, Sample, SlotHeader
 
 _PADDING = 8
@@ -64,24 +64,31 @@ class WrongRun(Trick):
 
 
 class Relabelled(Trick):
-    """Does all of the work, and says that it was made with something that nobody else has.
+    """Says that a file was made with something else than it was.
 
     Args:
         change: What the header becomes.
+        of: Makes the file; by default an honest one.
     """
 
-    def __init__(self, change: Callable[[SlotHeader], SlotHeader]) -> None:
+    def __init__(self, change: Callable[[SlotHeader], SlotHeader], *, of: Trick | None = None) -> None:
         self._change = change
+        self._of = of or Trick()
 
-    def make(self, bench: Bench, grant: SlotGrant) -> RolloutFile:
-        """The honest file under another header."""
-        file = bench.file(grant)
-        return RolloutFile(self._change(file.header), file.samples)
+    def make(self, bench: Bench, grant: SlotGrant) -> RolloutFile | None:
+        """The same file under another header."""
+        file = self._of.make(bench, grant)
+        return None if file is None else RolloutFile(self._change(file.header), file.samples)
 
 
 def other_arithmetic(header: SlotHeader) -> SlotHeader:
     """The type that has wider limits."""
     return replace(header, dtype=Dtype.BFLOAT16)
+
+
+def as_of_vllm(header: SlotHeader) -> SlotHeader:
+    """The engine that has the widest limits of all, in the same type."""
+    return replace(header, engine=EngineName.VLLM)
 
 
 def own_build(header: SlotHeader) -> SlotHeader:

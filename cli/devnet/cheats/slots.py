@@ -40,5 +40,5 @@ class PickySlots(Trick):
         return file if mean >= usual else None
 
 
-STALE, FUTURE = -4, _FAR
-"""Farther back than a node that is two steps ahead may still work, and farther ahead than any."""
+STALE, FUTURE = -9, _FAR
+"""Farther back than a node that is eight steps ahead (`off-policy`) may still work, and farther ahead than any."""

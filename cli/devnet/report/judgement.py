@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cli.devnet.goals import Goal
-from cli.devnet.options import NEVER_SLASHED
+from cli.devnet.options import NEVER_SLASHED, ONLY_JUDGED
 from cli.devnet.report.model import NodeAccount, Report
 
 _CAME_LATE = "it handed in nothing, so that nothing was shown (more --steps give it time)"
@@ -72,6 +72,8 @@ def _cheaters_caught(report: Report) -> list[Criterion]:
 
 def _stopped(node: NodeAccount) -> Criterion:
     """What never becomes work is never paid; there is no stake to lose for it."""
-    found = f"{node.accepted} of {node.files} files accepted; {'paid' if node.earned else 'nothing paid'}"
     name = f"{node.name}, who cheats ({node.cheat}), was not paid"
+    if node.cheat in ONLY_JUDGED and not node.files:
+        return Criterion(name, met=False, found=_CAME_LATE)
+    found = f"{node.accepted} of {node.files} files accepted; {'paid' if node.earned else 'nothing paid'}"
     return Criterion(name, met=not node.accepted and not node.earned, found=found)

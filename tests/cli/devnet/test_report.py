@@ -11,7 +11,7 @@ import pytest
 from cli.devnet.cheats.cheat import End
 from cli.devnet.cheats.registry import CHEATS
 from cli.devnet.goals import Goal
-from cli.devnet.options import NEVER_SLASHED, NOT_SHOWN
+from cli.devnet.options import NEVER_SLASHED, NOT_SHOWN, ONLY_JUDGED
 from cli.devnet.report.judgement import judge
 from cli.devnet.report.model import NodeAccount, Report
 from cli.devnet.report.page import as_page
@@ -131,6 +131,16 @@ def test_a_cheat_that_a_door_stops_has_to_go_unpaid_and_loses_no_stake() -> None
     for node, met in ((refused, True), (replace(refused, accepted=1, earned=5), False)):
         *_, last = judge(replace(a_report(), nodes=(*honest, node)), goal=GOAL)
         assert last.met is met
+
+
+@pytest.mark.parametrize("cheat", sorted(ONLY_JUDGED))
+def test_a_cheat_that_only_a_verdict_stops_must_have_handed_something_in(cheat: str) -> None:
+    late = NodeAccount(name="cheater", address="0x" + "ab" * 20, cheat=cheat)
+    honest = tuple(node for node in a_report().nodes if not node.cheat)
+    for node, met in ((late, False), (replace(late, rejected=1), True)):
+        *_, last = judge(replace(a_report(), nodes=(*honest, node)), goal=GOAL)
+        assert last.met is met
+        assert ("nothing was shown" in last.found) is not met
 
 
 def test_the_page_needs_nothing_from_anywhere_and_nodes_can_put_no_markup_into_it() -> None:
