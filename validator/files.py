@@ -143,7 +143,7 @@ class WorkFiles:
             StoreBroken: The store gives other bytes under a name that is their hash.
             Unavailable: The orchestrator or the store is down.
         """
-        target = self._directory / f"{item.id}.parquet"
+        target = self._directory / f"{item.id}.{item.token}.parquet"  # a holder before us may still be at it, here too
         try:
             await self._fetch(item.work, listed, target)
             yield target

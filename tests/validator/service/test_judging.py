@@ -341,6 +341,22 @@ async def test_a_verdict_that_was_written_down_outlives_a_chain_that_is_down_whe
     assert len(validator.examiner.asked) == 1
 
 
+async def test_a_file_stays_for_its_holder_when_an_earlier_one_in_this_process_is_done_with_it(
+    pool: PoolWithValidators,
+) -> None:
+    """A process that stood still for longer than a lease goes on with what it had, and takes it anew beside that."""
+    validator = pool.validator()
+    await pool.submit()
+    await validator.read()
+    item, files = await validator.parts.queue.take(), validator.parts.files
+    assert item is not None
+    listed = await files.listed(item.work)
+    async with files.fetched(item, listed) as ours:
+        async with files.fetched(replace(item, token="earlier"), listed):
+            pass
+        assert ours.exists()
+
+
 async def test_a_store_that_gives_other_bytes_is_never_the_nodes_guilt(pool: PoolWithValidators) -> None:
     validator = pool.validator(attempts=3)
     key = await pool.submit(b"honest")
