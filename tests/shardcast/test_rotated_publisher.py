@@ -19,6 +19,7 @@ from shardcast.manifest import Manifest, VersionKey
 from shardcast.origin import Origin
 from shardcast.relay import Relay
 from shardcast.signers import Signers
+from shardcast.watching import Watcher
 from tests.shardcast.conftest import QUICK, RUN_NAME, content, eventually, read_folder, write_folder
 from tests.shardcast.manifests import PUBLISHER, RUN, STRANGER, author, lines_of
 
@@ -146,6 +147,26 @@ async def test_a_relay_that_starts_again_after_the_time_lets_go_of_what_the_form
     for signers, kept in ((BOTH, [1]), (OVER, [])):
         async with relay_of(tmp_path / "relay", "http://127.0.0.1:9", signer=signers) as relay:
             assert [each.version for each in relay.shelf.listing().versions] == kept
+
+
+async def test_a_folder_that_is_moved_away_and_back_is_signed_anew(tmp_path: Path) -> None:
+    """What an operator does about a version that the former key signed and the new one announced."""
+    write_folder(tmp_path / "7", content(7, size=3000))
+    async with Origin(tmp_path, run=RUN_NAME, key=PUBLISHER) as origin:
+        await Watcher(origin).look()
+        before = origin.newest
+    async with Origin(tmp_path, run=RUN_NAME, key=SUCCESSOR) as origin:
+        watcher = Watcher(origin)
+        await watcher.look()
+        assert [each.manifest.signer for each in origin.shelf] == [PUBLISHER.address]
+        for one, other in (("7", ".7"), (".7", "7")):
+            (tmp_path / one).rename(tmp_path / other)
+            await watcher.look()
+        assert [each.manifest.signer for each in origin.shelf] == [SUCCESSOR.address]
+        after = origin.newest
+    assert before is not None
+    assert after is not None
+    assert (after.version, after.attempt, after.digest) == (7, before.attempt + 1, before.digest)
 
 
 async def test_the_first_version_of_a_new_key_needs_none_of_the_former_one(tmp_path: Path) -> None:
