@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -52,6 +53,8 @@ def calibrate(
 
     try:
         torch.set_num_threads(threads)
+        if out is not None:
+            _check_place(out)
         before = RolloutCalibration.read(out) if out is not None and out.exists() else None
         in_a_file = groups * read_recipe(model).group_size
         wanted = Measurement(
@@ -67,7 +70,9 @@ def calibrate(
         measured = measure(wanted, progress=note)
         calibration = merged(before, [one.limits for one in measured], widen=widen)
         if out is not None:
-            out.write_bytes(calibration.to_json())
+            partial = out.with_name(f".{out.name}.partial")
+            partial.write_bytes(calibration.to_json())
+            partial.replace(out)  # what was measured before is never lost halfway
     except MusterError as error:
         missing_engine = isinstance(error, NotFound) and EngineName.VLLM.value in engines
         show_error(NotFound(error.detail, hint=ANOTHER_INTERPRETER) if missing_engine else error)
@@ -102,6 +107,18 @@ def _show(measured: list[Measured], *, as_json: bool) -> None:
             )
         )
     show_table(columns, rows, as_json=False, empty="")
+
+
+def _check_place(out: Path) -> None:
+    """Makes sure, before hours of measuring, that there is somewhere to write it.
+
+    Raises:
+        InvalidInput: There is not.
+    """
+    if not os.access(out.parent, os.W_OK | os.X_OK):
+        raise InvalidInput(
+            f"nothing can be written into {out.parent}", hint="make that folder, or give --out another place"
+        )
 
 
 def _one_of(name: str, kind: type[EngineName] | type[Dtype]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 
 import torch
@@ -32,9 +33,18 @@ def open_engine(name: EngineName, *, dtype: Dtype, device: str | None = None, ma
         where = None if device is None else torch.device(device)
     except RuntimeError as error:
         raise InvalidInput(f"{device!r} is no device", hint="give cpu, cuda or cuda:NUMBER") from error
+    return engine_class(name)(dtype=dtype, device=where, max_batch=max_batch)
+
+
+def engine_class(name: EngineName) -> Callable[..., Engine]:
+    """Returns what makes the engine: that it is installed can be known long before it is opened.
+
+    Raises:
+        NotFound: What the engine needs is not installed here.
+    """
     module, kind = _CLASSES[name]
     try:
-        made: Engine = getattr(import_module(module), kind)(dtype=dtype, device=where, max_batch=max_batch)
+        made: Callable[..., Engine] = getattr(import_module(module), kind)
     except ModuleNotFoundError as error:
         raise NotFound(
             f"the {name.value} engine can't be loaded: there is no module {error.name}",

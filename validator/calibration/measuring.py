@@ -13,7 +13,7 @@ from protocol.errors import InvalidInput
 from rollouts.calibration import Limits, model_names
 from rollouts.checks import CheckedVersion, gather, open_version
 from rollouts.engines.interface import Dtype, EngineName
-from rollouts.engines.opening import open_engine
+from rollouts.engines.opening import engine_class, open_engine
 from rollouts.policy import Policy, load_policy
 from validator.calibration.figures import Figures
 from validator.calibration.honest import honest_files
@@ -77,6 +77,8 @@ def measure(wanted: Measurement, *, progress: Progress) -> list[Measured]:
     """
     if not wanted.engines or not wanted.dtypes or not wanted.batches or wanted.files < 1:
         raise InvalidInput("nothing is to be measured", hint="give an engine, a type, a batch size and files")
+    for engine in wanted.engines:
+        engine_class(engine)  # one that is missing is missed before another was measured for hours
     version = open_version(wanted.model)
     name = model_names(version.model, digest=version.digest)[1]
     figures: defaultdict[Pair, Figures] = defaultdict(Figures)

@@ -103,3 +103,19 @@ def test_the_command_writes_the_file_and_says_where_another_interpreter_is_neede
     refused = CliRunner().invoke(app, [*asked, "--engines", "vllm"])
     assert refused.exit_code == 1
     assert "environment of its own" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [(["--engines", "torch,vllm"], "environment of its own"), (["--out", "no/such/folder/c.json"], "no/such/folder")],
+    ids=["an engine that is not here", "no place to write to"],
+)
+def test_what_would_spoil_a_calibration_at_its_end_is_said_before_anything_is_measured(
+    told: list[str], words: str, model: Path
+) -> None:
+    mount(["validator"])
+    asked = ["validator", "calibrate", "--model", str(model), "--dtypes", "float32", "--samples", "1", "--groups", "1"]
+    refused = CliRunner().invoke(app, [*asked, "--batches", "1", *told])
+    assert refused.exit_code == 1
+    assert words in refused.stderr
+    assert "1 of 1 files" not in refused.stderr
