@@ -150,10 +150,10 @@ def was_at(pool: TrainedPool, life: Life) -> tuple[str, int]:
         return "starting", again
     if not again:
         return f"gathering step {last + 1}", again
-    folder = pool.folder / "policies" / str(last + 1)
     if last + 1 in recorded.written:
         return f"saving the state of step {last}", again
-    if folder.exists() or folder.with_name(f".{last + 1}.part").exists():
+    made = f".{last + 1}.made"
+    if any((pool.folder / "policies" / name).exists() for name in (made, f".{made}.part")):
         return f"writing version {last + 1}", again
     return f"learning step {last}", again
 

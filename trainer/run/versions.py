@@ -108,11 +108,14 @@ class Versions:
         return True
 
     async def aclose(self) -> None:
-        """Leaves what is under way; what was begun is done again by the next start."""
-        for task in (self._publishing, self._saving):
-            if task is not None and not task.done():
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+        """Leaves an announcement that is under way, which the next start makes again; the state is written to its end.
+
+        A thread can't be called back, and the next start writes to the same place as soon as the directory is free.
+        """
+        if self._publishing is not None:
+            self._publishing.cancel()
+        left = [task for task in (self._publishing, self._saving) if task is not None]
+        await asyncio.gather(*left, return_exceptions=True)
 
     def _is_published(self, version: int) -> bool:
         return self._settings.knobs.publishes(version) or version >= self._settings.steps

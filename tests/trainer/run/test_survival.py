@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ from tests.trainer.run.world import TrainedPool
 from trainer.run.journal import Batch, Journal, Recorded, Written
 from trainer.run.model_student import ModelStudent
 from trainer.run.publishing import Publisher
+from trainer.run.state import RunState, save_state
+from trainer.run.versions import Versions
 
 STAGES: list[tuple[Any, str, Callable[..., bool], bool]] = [
     (Journal, "append", lambda _, entry: isinstance(entry, Batch) and entry.step == 0, True),
@@ -61,6 +65,31 @@ async def test_killed_at_every_stage_it_goes_on_with_the_same_batches_to_the_sam
         assert announced.digest == recorded.written[version] == version_digest(folder_files(folder))
     assert (await pool.run.pool.owner("GET", "/v1/run"))["checkpoint"]["version"] == 8
     assert not any((pool.folder / "state" / "rollouts").iterdir()), "what the state holds is not kept twice"
+
+
+async def test_a_run_that_fails_has_its_state_on_the_disk_before_another_one_may_begin(
+    pool: TrainedPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ending, saved = threading.Event(), list[int]()
+    aclose = Versions.aclose
+
+    async def closing(versions: Versions) -> None:
+        ending.set()
+        await aclose(versions)
+
+    def slowly(folder: Path, *, state: RunState, **rest: Any) -> None:
+        ending.wait(60)
+        time.sleep(0.5)
+        save_state(folder, state=state, **rest)
+        saved.append(state.step)
+
+    monkeypatch.setattr(Versions, "aclose", closing)
+    monkeypatch.setattr(trainer.run.versions, "save_state", slowly)
+    monkeypatch.setattr(Publisher, "announce", dies(Publisher.announce, lambda _, version: version == 1, after=False))
+    async with pool.working():
+        with pytest.raises(Killed):
+            await pool.train()
+    assert saved == [1], "another trainer would write to the same place"
 
 
 async def test_a_journal_whose_files_are_gone_or_changed_is_not_learned_from(
