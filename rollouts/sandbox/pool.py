@@ -39,6 +39,7 @@ class Sandboxes:
         self._settings = settings if settings is not None else SandboxSettings.load()
         self._isolation = self._settings.isolation
         self._owner = os.getpid()
+        self._closed = False
         self._lock = threading.Lock()
         self._idle: dict[Kind, list[Sandbox]] = defaultdict(list)
         self._places: dict[Kind, threading.BoundedSemaphore] = {
@@ -98,12 +99,16 @@ class Sandboxes:
                 sandbox.close()
                 raise
             with self._lock:
-                self._idle[kind].append(sandbox)
+                if not (closed := self._closed):
+                    self._idle[kind].append(sandbox)
+            if closed:
+                sandbox.close()
 
     def close(self) -> None:
-        """Ends every sandbox that stands idle."""
+        """Ends every sandbox: those that stand idle now, and one that is at work when its job is done."""
         atexit.unregister(self.close)
         with self._lock:
+            self._closed = True
             idle = [sandbox for kind in self._idle.values() for sandbox in kind]
             self._idle.clear()
         if os.getpid() == self._owner:  # a forked copy of this process does not own them

@@ -50,7 +50,7 @@ class Versions:
             AnotherTrainer: The ledger names what this trainer did not make.
         """
         publisher, step = self._parts.publisher, self._where().step
-        if self._is_published(step):
+        if self._is_published(step) or publisher.digest(step) is not None:  # recorded under other settings, say
             await publisher.write(step, self._writer(step))
         self.newest = publisher.newest
         await publisher.check_ledger(self.newest)

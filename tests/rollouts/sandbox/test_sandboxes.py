@@ -135,14 +135,31 @@ def test_system_calls_have_the_kernels_own_numbers(header: str, machine: str) ->
 
 
 def test_no_process_is_left_when_sandboxes_are_closed() -> None:
-    before = {each.pid for each in psutil.Process().children(recursive=True)}
+    before = children()
     found = Sandboxes(SandboxSettings())
     found.run(Kind.SOLUTION, HELLO)
     found.close()
+    gone(before)
+
+
+def test_a_sandbox_that_is_at_work_when_all_are_closed_ends_after_its_job() -> None:
+    before = children()
+    found = Sandboxes(SandboxSettings())
+    with found.borrow(Kind.SOLUTION) as sandbox:
+        found.close()
+        assert sandbox.run(HELLO).succeeded
+    gone(before)
+
+
+def children() -> set[int]:
+    return {each.pid for each in psutil.Process().children(recursive=True)}
+
+
+def gone(before: set[int]) -> None:
     until = time.monotonic() + 20
-    while {each.pid for each in psutil.Process().children(recursive=True)} - before and time.monotonic() < until:
+    while children() - before and time.monotonic() < until:
         time.sleep(0.01)
-    assert {each.pid for each in psutil.Process().children(recursive=True)} <= before
+    assert children() <= before
 
 
 def test_a_machine_without_room_for_a_process_has_no_sandbox_now_and_loses_nothing(

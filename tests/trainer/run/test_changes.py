@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import Conflict
 from tests.trainer.run.killed import Killed, dies
 from tests.trainer.run.world import TrainedPool
@@ -84,6 +85,17 @@ async def test_a_limit_of_files_that_was_lowered_is_for_files_to_come(
     recorded = pool.recorded()
     assert recorded.batches[0].groups
     assert pool.learned_at_once(recorded)[1] == recorded.written[1]
+
+
+async def test_a_version_that_was_recorded_gets_its_name_also_where_settings_would_not_publish_it_any_more(
+    pool: TrainedPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pool.working():
+        await killed(pool, monkeypatch, Written, version=1)
+        version = pool.folder / "policies" / "1"
+        assert not version.exists()
+        await pool.train(steps=2, reload_every=2)
+    assert version_digest(folder_files(version)) == pool.recorded().written[1], "it is announced, and workers fetch it"
 
 
 def test_what_only_one_release_knows_is_no_change() -> None:
