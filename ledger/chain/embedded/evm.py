@@ -42,6 +42,8 @@ _NOBODY = b"\x00" * 20
 _LEAST_GAS = 21_000
 _CALL_KEEPS_SHARE = 64  # EIP-150: a call may pass on all but a 64th of its gas
 _CALL_STIPEND = 2300
+_FLOOR_PER_TOKEN = 10  # EIP-7623: a zero byte is one token
+_TOKENS_PER_BYTE = 4  # and another byte four
 _ERROR_STRING = bytes.fromhex("08c379a0")
 _PANIC = bytes.fromhex("4e487b71")
 
@@ -158,7 +160,7 @@ class Evm:
         enough, kept = used + _CALL_STIPEND, _CALL_KEEPS_SHARE
         for _ in range(depth):
             enough = -(-enough * kept // (kept - 1))
-        return min(call.gas, enough)
+        return min(call.gas, max(enough, floor_gas(call.data)))
 
     def _run(self, call: Call, *, header: PragueBlockHeader, state_root: bytes) -> ComputationAPI:
         state = self._scratch(header, state_root)
@@ -283,6 +285,11 @@ def _reason(data: bytes) -> str:
     except DecodingError:
         pass
     return ""
+
+
+def floor_gas(data: bytes) -> int:
+    """What a transaction with this data pays at least, whatever it runs (EIP-7623)."""
+    return _LEAST_GAS + _FLOOR_PER_TOKEN * (data.count(0) + _TOKENS_PER_BYTE * (len(data) - data.count(0)))
 
 
 def _depth(computation: ComputationAPI) -> int:

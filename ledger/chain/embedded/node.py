@@ -18,7 +18,7 @@ from eth_utils.exceptions import ValidationError
 from rlp.exceptions import RLPException
 
 from ledger.chain.embedded.errors import INVALID_PARAMS, RpcError
-from ledger.chain.embedded.evm import BLOCK_GAS_LIMIT, BlockBuilder, Call, Evm, Refused
+from ledger.chain.embedded.evm import BLOCK_GAS_LIMIT, BlockBuilder, Call, Evm, Refused, floor_gas
 from ledger.chain.embedded.pool import TransactionPool
 from ledger.chain.embedded.records import BlockRecord, PendingTransaction
 from ledger.chain.embedded.store import ChainStore
@@ -175,6 +175,8 @@ class Node:
             raise RpcError(f"exceeds block gas limit: {transaction.gas} > {BLOCK_GAS_LIMIT}")
         if transaction.gas < transaction.intrinsic_gas:
             raise RpcError(f"intrinsic gas too low: gas {transaction.gas}, minimum needed {transaction.intrinsic_gas}")
+        if transaction.gas < (floor := floor_gas(transaction.data)):  # py-evm would charge it beyond the limit
+            raise RpcError(f"insufficient gas for floor data gas cost: gas {transaction.gas}, minimum needed {floor}")
         if transaction.max_priority_fee_per_gas > transaction.max_fee_per_gas:
             raise RpcError("max priority fee per gas higher than max fee per gas")
         pending = PendingTransaction(transaction=transaction, raw=raw, sender=sender, arrival=next(self._arrivals))

@@ -136,6 +136,16 @@ async def test_a_transaction_that_can_never_be_mined_is_refused_in_the_usual_wor
         await wire.transact(alice, to=bob.address, **fields)
 
 
+async def test_estimates_cover_the_least_that_data_costs(chain: LiveChain, wire: Wire) -> None:
+    alice, bob = chain.accounts[:2]
+    data = b"\xff" * 2_000 + b"\0" * 1_000
+    least = 21_000 + 10 * (4 * 2_000 + 1_000)  # EIP-7623: more than what they cost as calldata of old
+    call = {"from": alice.address, "to": bob.address, "data": "0x" + data.hex()}
+    assert int(await wire("eth_estimateGas", call), 16) == least
+    receipt = await wire.mined(await wire.submit(alice, to=bob.address, data=data, gas=least))
+    assert int(receipt["gasUsed"], 16) == least
+
+
 async def test_the_same_nonce_twice_is_refused_as_too_low(chain: LiveChain, wire: Wire) -> None:
     alice, bob = chain.accounts[:2]
     nonce = int(await wire("eth_getTransactionCount", alice.address, "pending"), 16)

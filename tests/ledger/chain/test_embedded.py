@@ -50,6 +50,13 @@ async def test_state_receipts_and_events_survive_a_kill(tmp_path: Path) -> None:
         assert int(await wire("eth_call", call, "latest"), 16) == 43
 
 
+async def test_no_transaction_is_charged_more_gas_than_it_allows(embedded: LiveChain) -> None:
+    alice, bob = embedded.accounts[:2]
+    async with Wire(embedded.url) as wire:
+        with pytest.raises(Refusal, match="minimum needed 61000"):  # though only 37,000 are used
+            await wire.transact(alice, to=bob.address, data=b"\xff" * 1_000, gas=60_999)
+
+
 async def test_the_chains_clock_keeps_its_lead_over_a_restart(tmp_path: Path) -> None:
     file = tmp_path / "chain.sqlite"
     async with start_chain(state=file) as chain, ChainControls(chain.url) as controls:
