@@ -288,3 +288,14 @@ async def test_what_tasks_may_read_is_there_even_below_tmp(process_runtime: Proc
     await runtime.close()
     assert container.exit_code == 0, text_of(lines)
     assert "all of them" in text_of(lines)
+
+
+async def test_a_task_can_ask_which_processors_there_are_and_sees_nothing_else_of_sys(
+    process_runtime: ProcessRuntime,
+) -> None:
+    look = "import os; print(open('/sys/devices/system/cpu/online').read(), sorted(os.listdir('/sys')))"
+    spec = spec_for(process_runtime._node, "ignored:1", ["python3", "-c", look])
+    container, lines = await run_to_end(process_runtime, spec)
+    assert container.exit_code == 0, text_of(lines)
+    online = Path("/sys/devices/system/cpu/online").read_text().strip()
+    assert f"{online}\n ['devices']" in text_of(lines)

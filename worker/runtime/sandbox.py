@@ -21,6 +21,8 @@ ENTER = "/muster/enter.py"
 _SYSTEM = ("/usr", "/etc/alternatives", "/etc/ld.so.cache", "/etc/ssl", "/etc/localtime")
 _LINKS = ("/bin", "/lib", "/lib32", "/lib64", "/sbin")
 _NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/services", "/etc/ca-certificates")
+_TOPOLOGY = ("/sys/devices/system/cpu", "/sys/devices/system/node")
+"""Which processors there are: engines that bind their threads ask for it (`lscpu`), and it is no secret."""
 _TMP_BYTES = 1 << 30
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 
@@ -111,6 +113,8 @@ def arguments(spec: ContainerSpec, host: Host, *, enter: Path, links: dict[str, 
         command.append("--unshare-net")
     command += _system_files(links, with_network=spec.network is not NetworkMode.NONE)
     command += ["--proc", "/proc", "--dev", "/dev"]
+    for path in _TOPOLOGY:
+        command += [*_parents(Path(path)), "--ro-bind-try", path, path]
     shared = str(spec.resources.shared_memory_bytes)
     command += ["--size", shared, "--perms", "1777", "--tmpfs", "/dev/shm"]  # noqa: S108 - the sandbox's own
     command += ["--size", str(_TMP_BYTES), "--perms", "1777", "--tmpfs", "/tmp"]  # noqa: S108 - the sandbox's own

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence, Sized
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
+from subprocess import SubprocessError
 
 import torch
 from safetensors import SafetensorError
@@ -274,4 +275,6 @@ def _failed_start(error: Exception, facts: ModelFacts) -> MusterError:
     words = " ".join(str(error).split())[:400]
     if is_of_memory(error) or "kv cache" in words.lower() or "memory utilization" in words.lower():
         return OutOfMemory(f"vLLM has not enough memory for {facts.folder}: {words}")
+    if isinstance(error, SubprocessError | ImportError):
+        return EngineFailed(f"vLLM does not start on this machine: {type(error).__name__}: {words}")
     return BadVersionFolder(f"vLLM can't use {facts.folder}: {type(error).__name__}: {words}")
