@@ -247,7 +247,7 @@ class RunDesk:
         return self._judge(await self.store.leases_of(node, limit=newest))
 
     def _judge(self, rows: list[SlotRow]) -> Delivered:
-        past = [PastLease(row.slot.state, row.ended_ms) for row in rows]
+        past = [PastLease(row.slot.state, row.ended_ms, row.reason) for row in rows]
         return judge_deliveries(past, terms=self.terms.deliveries, now_ms=self._now_ms())
 
     async def checkpoint(self, state: RunState) -> CheckpointRef | None:

@@ -7,9 +7,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from orchestrator.runs.slots import SlotState
+from protocol.verdicts import ReasonCode
 
 COUNTS_FOR = frozenset({SlotState.SUBMITTED, SlotState.PROVISIONAL, SlotState.DISPUTED, SlotState.FINAL})
 COUNTS_AGAINST = frozenset({SlotState.UNDELIVERED, SlotState.RELEASED})
+
+OWN_CHOICE = frozenset({ReasonCode.BOUNDS_ARITHMETIC, ReasonCode.BOUNDS_ENVIRONMENT})
+"""Verdicts on work that its node could know to be worth nothing before it began: the recipe names what is taken. Not
+forged, but as good as not delivered; otherwise slots could be burnt at the pool's cost and with nothing at stake."""
 
 IN_TIME = timedelta(seconds=30)
 """Before its lease's end: work that comes to the relayer later than this may well come too late for the next block. Who
@@ -39,10 +44,16 @@ class DeliveryTerms:
 
 @dataclass(frozen=True, slots=True)
 class PastLease:
-    """What became of a lease, and when in Unix milliseconds."""
+    """What became of a lease, when in Unix milliseconds, and the reason of its verdict if it has one."""
 
     state: SlotState
     ended_ms: int
+    reason: int = 0
+
+    @property
+    def counts_against(self) -> bool:
+        """Whether its node has not delivered, or nothing of use."""
+        return self.state in COUNTS_AGAINST or (self.state in COUNTS_FOR and self.reason in OWN_CHOICE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +90,7 @@ def judge_deliveries(leases: Sequence[PastLease], *, terms: DeliveryTerms, now_m
         now_ms: Unix milliseconds.
     """
     over = [lease for lease in leases if lease.state in COUNTS_FOR or lease.state in COUNTS_AGAINST][: terms.newest]
-    failed = [lease for lease in over if lease.state in COUNTS_AGAINST]
+    failed = [lease for lease in over if lease.counts_against]
     delivered = len(over) - len(failed)
     if not failed or len(over) < terms.least or delivered >= terms.threshold * len(over):
         return Delivered(delivered, len(failed), None)

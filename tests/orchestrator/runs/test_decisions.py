@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from orchestrator.runs.deliveries import DeliveryTerms, PastLease, judge_deliveries, tried_in_time
 from orchestrator.runs.slots import LEASED, Counted, Happening, Slot, SlotState, after, as_on_ledger
 from orchestrator.runs.steps import Asked, Choice, StepCount, Window, ask, choose_step
-from protocol.verdicts import Outcome
+from protocol.verdicts import Outcome, ReasonCode
 
 S, H, C = SlotState, Happening, Counted
 
@@ -247,6 +247,22 @@ def test_who_delivers_less_than_the_pools_share_rests(
     assert judged.resting_until_ms == (15_000 if rests else None)
     rested = judge_deliveries(leases, terms=TERMS, now_ms=15_000)
     assert (rested.resting_until_ms, rested.on_trial) == (None, rests)
+
+
+@pytest.mark.parametrize(
+    ("reason", "counts"),
+    [
+        (ReasonCode.BOUNDS_ARITHMETIC, True),
+        (ReasonCode.BOUNDS_ENVIRONMENT, True),
+        (ReasonCode.PASSED, False),
+        (ReasonCode.TERMINATION_EARLY, False),
+    ],
+)
+def test_work_that_its_node_could_know_to_be_of_no_use_counts_as_not_delivered(
+    reason: ReasonCode, *, counts: bool
+) -> None:
+    judged = judge_deliveries([PastLease(S.FINAL, 5_000, reason)] * 2, terms=TERMS, now_ms=6_000)
+    assert (judged.undelivered, judged.resting_until_ms) == ((2, 15_000) if counts else (0, None))
 
 
 @pytest.mark.parametrize(
