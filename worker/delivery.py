@@ -166,8 +166,7 @@ class PoolDelivery:
         if work is None or await self._on_ledger(work):
             return {}
         await self._check_time(work)
-        late = self._is_late(item, work)
-        because = await self._refused(work) or (late and "it takes too long")
+        because = "it takes too long" if self._is_late(item, work) else await self._refused(work)
         if not because:
             raise NotYet("the relayer has it, the ledger not yet")
         try:
@@ -236,9 +235,11 @@ class PoolDelivery:
 
     def _is_late(self, item: QueueItem, work: SignedWork) -> bool:
         """Whether to wait for the relayer no longer."""
-        since_ms = int(item.data.get(_HANDED_OVER) or item.data[_STORED])
-        left_then = timedelta(milliseconds=work.lease.expiry * 1000 - since_ms)
-        return unix_ms(self._now()) - since_ms > min(self._relay_patience, left_then / 2) / timedelta(milliseconds=1)
+        now_ms, ends_ms, stored_ms = unix_ms(self._now()), work.lease.expiry * 1000, int(item.data[_STORED])
+        since_ms = int(item.data.get(_HANDED_OVER) or stored_ms)
+        patience_ms = min(self._relay_patience / timedelta(milliseconds=1), (ends_ms - since_ms) / 2)
+        # Handed over anew, it has new time, but never the second half of what was left at first: it may forget again.
+        return now_ms - since_ms > patience_ms or now_ms - stored_ms > (ends_ms - stored_ms) / 2
 
     def _work(self, item: QueueItem) -> SignedWork | None:
         return sign_work(item, key=self._key, pool_id=self._pool_id, domain=self._chain.work_domain)

@@ -339,6 +339,20 @@ async def test_a_relayer_has_half_of_what_is_left_of_a_short_lease(scene: Scene)
     assert await scene.delivered()
 
 
+async def test_a_relayer_that_forgets_again_and_again_does_not_keep_work_until_its_lease_has_ended(
+    scene: Scene,
+) -> None:
+    scene.relay.mood = "forgets"
+    await scene.hand_over(await scene.leased(expiry=int(scene.clock.now().timestamp()) + 60))
+    await scene.work()
+    for later in (20, 15):
+        assert scene.item().stage is Stage.PUT, "in the first half of what is left it is handed over anew"
+        await scene.clock.turn(timedelta(seconds=later))
+        scene.store.put_off(scene.item(), stage=Stage.PUT, until_ms=0, error="")
+        await scene.work()
+    assert await scene.delivered()
+
+
 async def test_without_relayer_and_gas_it_says_what_is_missing_and_goes_on_trying(scene: Scene) -> None:
     await scene.world.controls.set_balance(scene.key.address, 0)
     scene.relay.mood, scene.relay.reason = "refuses", "because"
