@@ -15,8 +15,8 @@ from rollouts.errors import BadRolloutFile, NotDecoded
 from rollouts.samples import RolloutFile
 from rollouts.sandbox import Sandboxes
 from rollouts.schema import ReadLimits
+from rollouts.trial import TRIAL_LIMITS, trial_file
 from validator.examination.interface import NotJudged
-from validator.examination.trial import TRIAL_LIMITS, trial_file
 
 
 class LimitedReader:

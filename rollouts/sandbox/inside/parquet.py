@@ -6,18 +6,13 @@ reach nobody, and use so much memory and time and no more.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 
-import numpy as np
-
-from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST
-from rollouts.engines.interface import Dtype, EngineName, FinishReason
 from rollouts.errors import BadRolloutFile
 from rollouts.flat import pack
-from rollouts.samples import RolloutFile, Sample, SlotHeader
-from rollouts.schema import ReadLimits, read_rollout_bytes, table_of, write_table
+from rollouts.schema import ReadLimits, read_rollout_bytes
+from rollouts.trial import trial_file
 
 from .program import OUT_OF_MEMORY
 
@@ -62,34 +57,7 @@ def _write(answer: bytes) -> None:
 
 def _warm_up() -> None:
     """Reads two files, a good one and a bad one: whatever the library imports or starts as it goes is there then."""
-    sample = Sample(
-        group=0,
-        sample=0,
-        prompt_index=0,
-        prompt_tokens=np.zeros(1, np.int32),
-        output_tokens=np.zeros(1, np.int32),
-        logprobs=np.zeros(1, np.float32),
-        finish=FinishReason.EOS,
-        task_reward=0.0,
-        length_penalty=0.0,
-        reward=0.0,
-        target_length=None,
-        proofs=b"",
-    )
-    header = SlotHeader(
-        run=ZERO_DIGEST,
-        step=0,
-        index=0,
-        node=ZERO_ADDRESS,
-        checkpoint=ZERO_DIGEST,
-        environment="",
-        environment_version="",
-        engine=EngineName.TORCH,
-        dtype=Dtype.FLOAT32,
-    )
-    sink = io.BytesIO()
-    write_table(table_of(RolloutFile(header, (sample,))), sink)
-    for content in (sink.getvalue(), b"no such file"):
+    for content in (trial_file(), b"no such file"):
         _answer(content, ReadLimits())
 
 

@@ -1,4 +1,4 @@
-"""A file of rollouts that nobody made, by which an examiner finds out whether it can read any."""
+"""A file of rollouts that nobody made: readers warm up on it, and find out whether they can read any."""
 
 from __future__ import annotations
 
