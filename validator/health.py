@@ -79,7 +79,7 @@ class Health:
 
     @property
     def since(self) -> timedelta:
-        """For how long it has been so."""
+        """For how long it has been well, or unwell for whatever reasons."""
         return timedelta(seconds=self._clock.monotonic() - self._since)
 
     def may_take(self, *, in_hand: int) -> bool:
@@ -183,8 +183,9 @@ class Health:
             self._condition = found
             return
         same = (before.state, before.code) == (found.state, found.code)
-        if not same:
+        if before.state is not found.state:
             self._since = self._clock.monotonic()
+        if not same:
             _log.warning("unwell", code=found.code, why=found.why, hint=found.hint)
         rest: timedelta = min(most, FIRST_REST * 2 ** min(self._rests, 20))
         self._rests += 1

@@ -213,8 +213,8 @@ class RolloutTask:
             raise self._unusable[checkpoint.digest]
         if self._generator is not None and self._generator.version == checkpoint.digest:
             return self._generator
+        check_taken(checkpoint.arithmetic, self._engine)  # before anything is fetched; a word that may be corrected
         try:
-            check_taken(checkpoint.arithmetic, self._engine)  # before anything is fetched
             policy = await self._policies.hold(run, checkpoint)
         except InvalidInput as error:
             raise self._give_up_on(checkpoint.digest, error) from error

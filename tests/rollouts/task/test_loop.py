@@ -128,8 +128,21 @@ async def test_a_later_version_that_takes_the_engine_is_worked_on(around: Surrou
     around.publish(0, arithmetic=("vllm/float32",))
     task = await around.task()
     running = asyncio.create_task(task.run())
-    await until(lambda: bool(task._unusable))
+    await until(lambda: task._put_offs > 0)
     around.publish(1, arithmetic=("vllm/float32", "torch/float32"))
+    await until(lambda: task.totals.slots == 1)
+    task.stop()
+    await asyncio.wait_for(running, PATIENCE_S)
+
+
+async def test_what_the_orchestrator_says_of_a_version_may_be_corrected(around: Surroundings) -> None:
+    around.publish(0, arithmetic=("torch/float32",), said=("vllm/float32",))
+    task = await around.task()
+    running = asyncio.create_task(task.run())
+    await until(lambda: task._put_offs > 0)
+    told = around.orchestrator.checkpoint
+    assert told is not None
+    around.orchestrator.checkpoint = told.model_copy(update={"arithmetic": ("torch/float32",)})
     await until(lambda: task.totals.slots == 1)
     task.stop()
     await asyncio.wait_for(running, PATIENCE_S)

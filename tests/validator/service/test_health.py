@@ -133,3 +133,12 @@ async def test_one_that_reaches_no_store_rests_though_nobody_else_is_there(patie
             await patient.health.failed(ItemId(f"later {tried}"), TROUBLE, outside=True)
     assert 600 / LONGEST_REST.total_seconds() < tried < 600 / LONGEST_REST.total_seconds() + 6
     assert "could not be judged here" in patient.health.condition.why
+
+
+async def test_it_is_unwell_since_the_first_of_several_reasons(patient: Patient) -> None:
+    await patient.health.round()
+    for seconds in range(60):
+        patient.broken = Unavailable("no", code=f"reason-{seconds % 2}")
+        await patient.health.doubt()
+        await patient.pass_time(LONGEST_REST)
+    assert patient.health.since > timedelta(minutes=10)
