@@ -122,6 +122,8 @@ class TrainedPool:
     """Changes a file's bytes before they are hashed and submitted."""
     worker: asyncio.Task[None] | None = None
     turned: float = field(default_factory=time.monotonic)
+    between_turns: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by whoever needs that no slot is half-way through the pool."""
     lose: Callable[[int, int], bool] = field(default=lambda step, index: False)
     """Whether an accepted file is gone from the store."""
 
@@ -241,10 +243,11 @@ class TrainedPool:
                 await self.work(SlotGrant.model_validate_json(leased.content))
 
     async def lose_redis(self) -> None:
-        """Everything in Redis is gone; the node comes back with its next heartbeat."""
-        await self.run.pool.parts.redis.flushall()
-        self.run.chain.forget_position()
-        await self.run.pool.beat(self.node, pool_id=POOL)
+        """Everything in Redis is gone between two turns; the node comes back with its next heartbeat."""
+        async with self.between_turns:
+            await self.run.pool.parts.redis.flushall()
+            self.run.chain.forget_position()
+            await self.run.pool.beat(self.node, pool_id=POOL)
 
     async def work(self, grant: SlotGrant) -> Digest:
         """Makes a slot's file, hands it in, has it carried and accepted."""
@@ -299,7 +302,8 @@ class TrainedPool:
 
         async def turns() -> None:
             while not ending.is_set():
-                await self.turn()
+                async with self.between_turns:
+                    await self.turn()
                 await asyncio.sleep(0.01)
 
         self.worker = asyncio.create_task(turns())
