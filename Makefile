@@ -22,10 +22,8 @@ devnet: setup  ## run a whole network on this machine until it has learned (CHEA
 	@deploy/setup/system.sh redis sandbox
 	@exec $(PY) -m cli devnet $(if $(CHEAT),--cheat $(CHEAT)) $(ARGS)
 
-# Two processes share what can be shared; tests marked `alone` come after it, one at a time. 5: none of that kind.
 test: tools  ## run every test that this machine can run
-	@$(PY) -m pytest -n 2 --dist loadfile -m "not alone" $(ARGS) || [ $$? -eq 5 ]
-	@$(PY) -m pytest -m alone $(ARGS) || [ $$? -eq 5 ]
+	@tests/run.sh $(ARGS)
 
 check: setup  ## style, strict types, import rules
 	@$(PY) -m ruff check $(SOURCES)
