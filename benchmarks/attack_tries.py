@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 
 from cli.devnet.cheats.cheat import Trick
+from cli.devnet.cheats.comparison import Compared
 from cli.devnet.cheats.draws import OtherParameters
 from cli.devnet.cheats.edits import Relabelled, as_of_vllm
 from cli.devnet.cheats.encodings import Bomb, ManyRows
@@ -28,11 +29,12 @@ from cli.devnet.cheats.registry import CHEATS
 from cli.devnet.cheats.weights import Earlier, OtherWeights, Tensors, quantised, write_changed
 from cli.devnet.cheats.workshop import HandedIn, Workshop
 from protocol.identifiers import Address, Digest, address
+from protocol.verdicts import Outcome
 from protocol.wire.runs import SlotGrant
 from rollouts.calibration import RolloutCalibration
 from rollouts.engines.interface import Dtype, EngineName
 from rollouts.engines.opening import open_engine
-from rollouts.recipe import eligible_prompts, read_recipe, write_recipe
+from rollouts.recipe import PAIRS, eligible_prompts, read_recipe, write_recipe
 from rollouts.samples import RolloutFile
 from rollouts.sandbox import Sandboxes
 from trainer.presets import devnet_base
@@ -72,8 +74,8 @@ QUICKER: dict[str, Callable[[], Trick]] = {
     "bomb": lambda: Once(Bomb(1 << 24)),
     "ten-million-rows": lambda: Once(ManyRows()),
 }
-AGAIN = {"replayed", "replayed-reencoded"}
-"""The first file of these is honest, and does not count."""
+SLOTS_FOR_A_TRY = 100
+"""Where a file was the honest one, another slot is tried; so many for each that was asked for."""
 
 CLOSE: dict[str, tuple[Callable[[], Trick], Dtype]] = {
     "int8, in bfloat16": (lambda: OtherWeights("int8", quantised(8)), Dtype.BFLOAT16),
@@ -133,6 +135,10 @@ class Tally:
 
     outcomes: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
+    equal: int = 0
+    """Files of a cheat that were the honest ones of their slots; the above are about others only."""
+    equal_accepted: int = 0
+    """Of these."""
     words: list[str] = field(default_factory=list)
     """Of the first verdicts that are not what an honest node gets."""
 
@@ -151,6 +157,8 @@ class Tally:
         """Adds another one's counts."""
         self.outcomes += other.outcomes
         self.reasons += other.reasons
+        self.equal += other.equal
+        self.equal_accepted += other.equal_accepted
         self.words = (self.words + other.words)[:3]
 
     @property
@@ -194,19 +202,38 @@ class Stand:
 
     def run(self, batch: Batch) -> Tally:
         """Makes and judges so many files, or judges those that were made."""
-        tally, trick = Tally(), trick_of(batch.name)
         if batch.files is not None:
+            tally = Tally()
             for made in read_list(batch.files)[batch.first : batch.first + batch.tries]:
                 tally.add(self.judge(made))
             return tally
         workshop = self.workshop(batch.dtype, batch.max_batch)
-        for number in range(batch.tries + (batch.name in AGAIN)):
-            work = workshop.hand_in(trick, workshop.grant(batch.first + number, groups=batch.groups))
+        return self._honest(batch, workshop) if not batch.name else self._forgeries(batch, workshop)
+
+    def _honest(self, batch: Batch, workshop: Workshop) -> Tally:
+        tally = Tally()
+        for index in range(batch.first, batch.first + batch.tries):
+            work = workshop.hand_in(Trick(), workshop.grant(index, groups=batch.groups))
+            if work is not None:
+                tally.add(self.judge(work))
+        return tally
+
+    def _forgeries(self, batch: Batch, workshop: Workshop) -> Tally:
+        """As many as were asked for, of as many slots as that takes."""
+        tally, trick = Tally(), Compared(trick_of(batch.name))
+        for index in range(batch.first, batch.first + SLOTS_FOR_A_TRY * batch.tries):
+            if tally.tries == batch.tries:
+                break
+            work = workshop.hand_in(trick, workshop.grant(index, groups=batch.groups))
             if work is None:
                 continue
+            forged = trick.forged(work)
             found = self.judge(work)
-            if number or batch.name not in AGAIN:
+            if forged:
                 tally.add(found)
+            else:
+                tally.equal += 1
+                tally.equal_accepted += isinstance(found, Conclusion) and found.outcome is Outcome.ACCEPTED
         return tally
 
 
@@ -230,7 +257,7 @@ def copy_base(folder: Path) -> None:
     shutil.copytree(devnet_base(), folder)
     recipe = read_recipe(folder)
     eligible = list(eligible_prompts(folder, recipe))
-    write_recipe(folder, recipe.model_copy(update={"arithmetic": ()}), eligible=eligible)
+    write_recipe(folder, recipe.model_copy(update={"arithmetic": PAIRS}), eligible=eligible)
 
 
 def node() -> Address:

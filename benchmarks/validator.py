@@ -1,7 +1,9 @@
 """What a validator catches, whom it harms, and what it costs; `python -m benchmarks.validator [--quick]`.
 
-1. Every cheat, `--tries` times: how many are rejected, with the 95 % interval (Wilson). Then `--honest` honest files
-   over engines, types and batch shapes: how many are rejected, and how many slashed. Then what can't be told apart.
+1. Every cheat until it has forged `--tries` files: how many are rejected, with the 95 % interval (Wilson). A file that
+   came out as the honest one of its slot is no forgery (`cli.devnet.cheats.comparison`): it is counted apart, and
+   another slot is tried. Then `--honest` honest files over engines, types and batch shapes: how many are rejected, and
+   how many slashed. Then what can't be told apart.
 2. Tokens per second of a validator that looks at every row against those of the generator, on this machine; and how
    many generators of its own size one validator keeps up with at the audit floor, with recorded submissions.
 
@@ -25,7 +27,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.attack_tries import ACCEPTED, CLOSE, FORGED, NOT_JUDGED, REJECTED, Batch, Tally, run_all
+from benchmarks.attack_tries import (
+    ACCEPTED,
+    CLOSE,
+    FORGED,
+    NOT_JUDGED,
+    REJECTED,
+    SLOTS_FOR_A_TRY,
+    Batch,
+    Tally,
+    run_all,
+)
 from benchmarks.validator_rates import show_rates
 from cli.devnet.cheats.cheat import End
 from cli.devnet.cheats.registry import CHEATS
@@ -83,7 +95,7 @@ def _attacks(told: argparse.Namespace, console: Console) -> None:
             *(() if told.only == "close" else _honest(told, Path(home))),
             *_chunks(
                 Batch(
-                    name=name, tries=math.ceil(told.tries / 4), first=2_000_000 + 10_000 * place, dtype=dtype, groups=4
+                    name=name, tries=math.ceil(told.tries / 4), first=_apart(len(JUDGED) + place), dtype=dtype, groups=4
                 )
                 for place, (name, (_, dtype)) in enumerate(CLOSE.items())
             ),
@@ -103,10 +115,13 @@ def _attacks(told: argparse.Namespace, console: Console) -> None:
     _show_close(console, {name: tally for (name, _), tally in tallies.items() if name in CLOSE})
 
 
+def _apart(place: int) -> int:
+    """The first slot of a cheat: beyond those of honest work and of the cheats before it."""
+    return 1_000_000 * (1 + place)
+
+
 def _cheating(told: argparse.Namespace) -> Iterable[Batch]:
-    return _chunks(
-        Batch(name=name, tries=told.tries, first=1_000_000 + 10_000 * place) for place, name in enumerate(JUDGED)
-    )
+    return _chunks(Batch(name=name, tries=told.tries, first=_apart(place)) for place, name in enumerate(JUDGED))
 
 
 def _honest(told: argparse.Namespace, home: Path) -> list[Batch]:
@@ -140,7 +155,8 @@ def _chunks(batches: Iterable[Batch]) -> Iterable[Batch]:
     """Small enough that all processes are busy until the end."""
     for batch in batches:
         for start in range(0, batch.tries, CHUNK):
-            yield replace(batch, first=batch.first + start, tries=min(CHUNK, batch.tries - start))
+            apart = SLOTS_FOR_A_TRY if batch.name else 1
+            yield replace(batch, first=batch.first + apart * start, tries=min(CHUNK, batch.tries - start))
 
 
 def wilson(hits: int, tries: int, *, z: float = 1.96) -> tuple[float, float]:
@@ -161,7 +177,7 @@ def _interval(hits: int, tries: int) -> str:
 
 def _show_cheats(console: Console, tallies: dict[str, Tally]) -> None:
     table = Table(title="Cheats: one group of 16 answers of the devnet's base, torch float32, every row looked at")
-    for column in ("cheat", "tries", "not paid", "95 %", "slashed", "reasons"):
+    for column in ("cheat", "forgeries", "not paid", "95 %", "slashed", "honest", "reasons"):
         table.add_column(column, justify="left" if column in {"cheat", "reasons"} else "right")
     for name, tally in tallies.items():
         caught = tally.outcomes[REJECTED] + tally.outcomes[FORGED]
@@ -172,11 +188,15 @@ def _show_cheats(console: Console, tallies: dict[str, Tally]) -> None:
             f"{caught / tally.tries:.1%}",
             _interval(caught, tally.tries),
             str(tally.outcomes[FORGED]),
+            f"{tally.equal_accepted} of {tally.equal}" if tally.equal else "",
             reasons,
         )
     console.print(table)
     lowest = min((tally.outcomes[REJECTED] + tally.outcomes[FORGED]) / tally.tries for tally in tallies.values())
-    console.print(f"worst of all: {lowest:.1%} not paid; wanted: 99 % of each")
+    console.print(f"worst of all: {lowest:.1%} of forgeries not paid; wanted: 99 % of each")
+    console.print(
+        "honest: files besides that came out as the honest ones of their slots, to the byte; so many were accepted"
+    )
     doors = [name for name, cheat in CHEATS.items() if cheat.end is not End.SLASHED]
     console.print(f"stopped before a validator (tests/attacks/test_doors.py): {', '.join(doors)}")
 
@@ -205,7 +225,7 @@ def _show_honest(console: Console, tallies: dict[str, Tally]) -> None:
 
 def _show_close(console: Console, tallies: dict[str, Tally]) -> None:
     table = Table(title="What can't be told apart, or only just; files of 64 answers")
-    for column in ("what", "files", "paid", "95 %", "slashed", "not judged", "why, and what it gains"):
+    for column in ("what", "forgeries", "paid", "95 %", "slashed", "not judged", "honest", "why, and what it gains"):
         table.add_column(column, justify="left" if column in {"what", "why, and what it gains"} else "right")
     for name, tally in tallies.items():
         paid = tally.outcomes[ACCEPTED]
@@ -216,6 +236,7 @@ def _show_close(console: Console, tallies: dict[str, Tally]) -> None:
             _interval(paid, tally.tries),
             str(tally.outcomes[FORGED]),
             str(tally.outcomes[NOT_JUDGED]),
+            f"{tally.equal_accepted} of {tally.equal}" if tally.equal else "",
             WHY[name],
         )
     console.print(table)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from cli.devnet.cheats.cheat import Cheat, End, Trick
+from cli.devnet.cheats.comparison import Compared
 from cli.devnet.cheats.encodings import Bomb, ManyRows, NotFinite
 from cli.devnet.cheats.registry import CHEATS
 from cli.devnet.cheats.workshop import Workshop
@@ -21,27 +22,25 @@ JUDGED = {name: cheat for name, cheat in CHEATS.items() if cheat.end is End.SLAS
 UNPAID = {name: cheat for name, cheat in CHEATS.items() if cheat.end is End.UNPAID}
 QUICKER: dict[str, Callable[[], Trick]] = {"bomb": lambda: Bomb(1 << 25), "ten-million-rows": lambda: ManyRows(2)}
 """Seconds of compressing zeros are saved: both are still thousands of times what an honest file can hold."""
-AGAIN = {"replayed", "replayed-reencoded"}
-"""Honest the first time."""
-FILES = {"own-temperature": 4}
-"""At 0.8 of the temperature, one file of 32 short answers in about seventy is token for token the honest one: then
-nothing was cheated, and it is accepted."""
+SLOTS = 8
+"""At 0.8 of the temperature, one file of 32 short answers in about seventy is token for token the honest one, and who
+hands one file in again and again begins with an honest one: then nothing was cheated, and it is accepted."""
 
 _index = itertools.count()
 
 
 @pytest.mark.parametrize("cheat", JUDGED.values(), ids=JUDGED)
 async def test_a_cheat_is_named_forged(cheat: Cheat, workshop: Workshop, judge: Judge) -> None:
-    trick = QUICKER.get(cheat.name, cheat.trick)()
-    if cheat.name in AGAIN:
-        first = await judge(handed_in(workshop, trick, next(_index)))
-        assert isinstance(first, Conclusion)
-        assert first.outcome is Outcome.ACCEPTED
-    found = await judge(handed_in(workshop, trick, next(_index)))
-    for _ in range(1, FILES.get(cheat.name, 1)):
-        if isinstance(found, Conclusion) and found.outcome is Outcome.ACCEPTED:
-            found = await judge(handed_in(workshop, trick, next(_index)))
-    assert isinstance(found, Conclusion), found
+    trick = Compared(QUICKER.get(cheat.name, cheat.trick)())
+    for _ in range(SLOTS):
+        work = handed_in(workshop, trick, next(_index))
+        forged, found = trick.forged(work), await judge(work)
+        assert isinstance(found, Conclusion), found
+        if forged:
+            break
+        assert found.outcome is Outcome.ACCEPTED, found.words
+    assert forged, "nothing was cheated in any slot"
+    assert isinstance(found, Conclusion)
     assert (found.outcome, found.reason in cheat.reasons) == (Outcome.FORGED, True), found.words
     assert found.reason.may_be_forgery
     assert found.words
