@@ -10,8 +10,6 @@ import errno
 import os
 import sys
 import traceback
-from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +19,7 @@ from pydantic import ValidationError
 from cli.configuration import load_configuration
 from cli.documents import first_fault
 from cli.output import JsonOption, note, say, show_error, show_fields
+from cli.parts import Parts, mount
 from protocol import __version__
 from protocol.errors import InvalidInput, MusterError
 from protocol.logs import configure_logs
@@ -49,7 +48,7 @@ discovery = \\["http://127.0.0.1:8090"]
 token_file = "owner-token"
 """
 
-PARTS = {
+PARTS: Parts = {
     "devnet": (
         "cli.devnet.command",
         "Run a whole network on this machine until it has learned; Ctrl-C stops all of it.",
@@ -71,8 +70,6 @@ PARTS = {
     "token": ("cli.token", "Bearer tokens for a pool's REST API."),
     "settings": ("cli.settings", "List every setting of a service."),
 }
-"""Where each command comes from, and its line of the help page. Only those are imported whose names stand on the
-command line: all of them take three seconds."""
 
 app = typer.Typer(
     name="muster",
@@ -81,30 +78,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-def mount(arguments: Sequence[str]) -> None:
-    """Adds the parts that the arguments name, and the names of the others; completion needs them all in full."""
-    completing = "_MUSTER_COMPLETE" in os.environ
-    for name, (module, summary) in PARTS.items():
-        if name in _mounted:
-            continue
-        if not completing and name not in arguments:
-            app.command(name=name, help=summary)(_not_named)
-            continue
-        _mounted.add(name)
-        part = import_module(module)
-        if hasattr(part, "app"):
-            app.add_typer(part.app, name=name)
-        else:
-            app.command(name=name)(getattr(part, name))
-
-
-def _not_named() -> None:
-    """Stands on the help page for a part that the command line does not name."""
-
-
-_mounted: set[str] = set()
 
 
 def _print_version(wanted: bool) -> None:
@@ -157,7 +130,7 @@ def main() -> None:
     if sys.stdout is None:  # started with it closed
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - as long as the process
     try:
-        mount(sys.argv[1:])
+        mount(app, PARTS, sys.argv[1:])
         app()
     except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:  # noqa: BLE001 - the last line of defence: words for everything
         sys.exit(_end_with(error))

@@ -2,53 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from cli import keys, stake, work, worker_dispute, worker_verdicts
-from cli.connection import PoolOption, chosen_pool, open_ledger, run
-from cli.keys import resolve_address
-from cli.output import JsonOption, show_fields
-from ledger.amounts import format_amount
-from ledger.client.work import WorkStatus
-from ledger.events import WorkSubmitted
-from protocol.verdicts import Outcome
-from worker.cli import app
+from cli.parts import Parts
 
-ProviderOption = Annotated[str, typer.Option(help="Address or key name of the provider.")]
+PARTS: Parts = {
+    "run": ("worker.cli_daemon:run", "Run the worker until SIGTERM or SIGINT, which hand over what runs."),
+    "doctor": (
+        "worker.cli_daemon:doctor",
+        "Check everything that joining needs. Exits 0 if all is well, 1 with warnings, 2 if the worker can't join.",
+    ),
+    "status": ("worker.cli:status", "Show what the worker is doing, and why."),
+    "logs": ("worker.cli:logs", "Show the output of the task that runs here."),
+    "drain": ("worker.cli:drain", "Finish what runs and take nothing new; lasts until `--undo`, also over a restart."),
+    "leave": (
+        "worker.cli:leave",
+        "Stop what runs, deliver what waits, leave the pool on the ledger, and end the daemon. Stake is free then.",
+    ),
+    "retry": ("worker.cli:retry", "Try a file again that was parked because it could not be delivered."),
+    "upgrade": ("worker.cli:upgrade", "Say how to install the newest release, and what happens to what runs."),
+    "verdicts": (
+        "cli.worker_verdicts",
+        "Show what validators said of your node's work, why, what it pays or costs, and until when it can be disputed.",
+    ),
+    "dispute": (
+        "cli.worker_dispute",
+        "Dispute a verdict on your work while it can be disputed; another validator decides, and that is final.",
+    ),
+    "rewards": ("cli.worker_rewards", "Show what your nodes have earned: claimable now, and still on its way."),
+    "claim": ("cli.work:claim", "Collect what your nodes have earned."),
+    "keys": ("cli.keys", "Make, import and show keys."),
+    "stake": ("cli.stake", "Add stake, look at it, get it back."),
+}
 
-app.add_typer(keys.app, name="keys")
-app.add_typer(stake.app, name="stake")
-app.command(name="verdicts")(worker_verdicts.verdicts)
-app.command(name="dispute")(worker_dispute.dispute)
-app.command(name="claim")(work.claim)
-
-
-@app.command()
-def rewards(
-    context: typer.Context, provider: ProviderOption = "provider", pool: PoolOption = None, as_json: JsonOption = False
-) -> None:
-    """Show what your nodes have earned: claimable now, and still on its way."""
-
-    async def command() -> None:
-        async with open_ledger(context.obj) as ledger:
-            whose, pool_id = resolve_address(context.obj, provider), chosen_pool(context.obj, pool)
-            accrued = await ledger.work.accrued(pool_id, whose)
-            undecided = provisional = 0
-            for each in await ledger.history(WorkSubmitted, pool_id=pool_id):
-                found = await ledger.work.get(each.key)
-                if found is None or found.provider != whose:
-                    continue
-                if found.status is WorkStatus.SUBMITTED:
-                    undecided += found.reward
-                elif found.status is WorkStatus.PROVISIONAL and found.outcome is Outcome.ACCEPTED:
-                    provisional += found.reward
-        show = str if as_json else (lambda amount: f"{format_amount(amount)} MUST")
-        amounts = {"claimable": accrued, "accepted_not_final": provisional, "not_judged": undecided}
-        show_fields({"provider": whose, **{name: show(amount) for name, amount in amounts.items()}}, as_json=as_json)
-
-    run(command())
-
-
-__all__ = ["app"]
+app = typer.Typer(name="worker", no_args_is_help=True, help="Give this machine to a pool.")

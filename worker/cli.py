@@ -1,12 +1,9 @@
-"""`muster worker`: run the daemon, look at it, stop it in order."""
+"""`muster worker`: look at the daemon that runs here, and stop it in order. Nothing here knows the chain."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 import sys
 import time
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -15,62 +12,18 @@ import typer
 
 from protocol import __version__
 from protocol.errors import MusterError
-from protocol.logs import configure_logs
-from protocol.wire.nodes import RuntimeKind
-from worker.app import run_worker
 from worker.control import Control
-from worker.doctor.examination import examine
-from worker.doctor.finding import exit_code
 from worker.settings import WorkerSettings, default_state
 from worker.state import StateDirectory
 from worker.status import WorkerStatus
 
-app = typer.Typer(name="worker", no_args_is_help=True, help="Give this machine to a pool.")
-
-ConfigOption = Annotated[Path | None, typer.Option(help="TOML file with a table [worker]; or MUSTER_CONFIG.")]
+ConfigOption = Annotated[Path | None, typer.Option(help="TOML file with a table \\[worker]; or MUSTER_CONFIG.")]
 StateOption = Annotated[Path | None, typer.Option(help="The worker's state directory; default from the settings.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 _FOLLOW_SECONDS = 0.5
 
 
-@app.command()
-def run(
-    config: ConfigOption = None,
-    state: StateOption = None,
-    pool: Annotated[int | None, typer.Option(min=1, help="Number of the pool to join.")] = None,
-    runtime: Annotated[RuntimeKind | None, typer.Option(help="What tasks run in.")] = None,
-    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
-) -> None:
-    """Run the worker until SIGTERM or SIGINT, which hand over what runs."""
-    configure_logs(level=log_level)
-    flags = {"state": state, "pool_id": pool, "runtime": runtime}
-    asyncio.run(run_worker(WorkerSettings.load(file=config, flags=flags)))
-
-
-@app.command()
-def doctor(config: ConfigOption = None, state: StateOption = None, as_json: JsonOption = False) -> None:
-    """Check everything that joining needs. Exits 0 if all is well, 1 with warnings, 2 if the worker can't join."""
-    settings, trouble = None, None
-    try:
-        settings = WorkerSettings.load(file=config, flags={"state": state})
-    except MusterError as error:
-        trouble = error
-    configure_logs(level="ERROR")
-    findings = asyncio.run(examine(settings, trouble))
-    if as_json:
-        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
-    else:
-        width = max(len(finding.check) for finding in findings)
-        for finding in findings:
-            mark = {"ok": "ok     ", "warning": "warning", "failure": "FAILURE"}[finding.level]
-            typer.echo(f"{mark}  {finding.check:<{width}}  {finding.found}")
-            if finding.advice:
-                typer.echo(f"{'':9}{'':<{width}}  → {finding.advice}")
-    raise typer.Exit(exit_code(findings))
-
-
-@app.command()
 def status(config: ConfigOption = None, state: StateOption = None, as_json: JsonOption = False) -> None:
     """Show what the worker is doing, and why."""
     found = _control(config, state).status()
@@ -81,7 +34,6 @@ def status(config: ConfigOption = None, state: StateOption = None, as_json: Json
         typer.echo(f"{name:<13}{value}")
 
 
-@app.command()
 def logs(
     config: ConfigOption = None,
     state: StateOption = None,
@@ -102,7 +54,6 @@ def logs(
         page = control.logs(since=page.next_sequence)
 
 
-@app.command()
 def drain(
     config: ConfigOption = None,
     state: StateOption = None,
@@ -113,7 +64,6 @@ def drain(
     typer.echo("takes work again" if undo else "takes nothing new; `muster worker status` shows when it is done")
 
 
-@app.command()
 def leave(config: ConfigOption = None, state: StateOption = None) -> None:
     """Stop what runs, deliver what waits, leave the pool on the ledger, and end the daemon. Stake is free then."""
     control = _control(config, state)
@@ -128,7 +78,6 @@ def leave(config: ConfigOption = None, state: StateOption = None) -> None:
     typer.echo("the worker has ended; `muster node show` says whether the ledger has taken note")
 
 
-@app.command()
 def retry(
     item: Annotated[str, typer.Argument(help="Id of a parked file, from `muster worker status`.")],
     config: ConfigOption = None,
@@ -139,7 +88,6 @@ def retry(
     typer.echo(f"{item} is tried again")
 
 
-@app.command()
 def upgrade() -> None:
     """Say how to install the newest release, and what happens to what runs."""
     typer.echo(

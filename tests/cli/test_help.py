@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib import import_module
 
 import pytest
+import typer
 
+from cli import worker
 from cli.main import PARTS
+from cli.parts import load
 
 HEAVY = ("torch", "web3", "fastapi", "eth_account", "numpy")
 
 
-@pytest.mark.parametrize("name", PARTS)
-def test_the_line_on_the_help_page_is_the_parts_own(name: str) -> None:
-    module, summary = PARTS[name]
-    part = import_module(module)
-    own = part.app.info.help if hasattr(part, "app") else getattr(part, name).__doc__
+LISTED = [(name, *part) for parts in (PARTS, worker.PARTS) for name, part in parts.items()]
+
+
+@pytest.mark.parametrize(("name", "place", "summary"), LISTED)
+def test_the_line_on_the_help_page_is_the_parts_own(name: str, place: str, summary: str) -> None:
+    part = load(place, name)
+    own = part.info.help if isinstance(part, typer.Typer) else part.__doc__
+    assert isinstance(own, str)
     assert own.splitlines()[0] == summary
 
 

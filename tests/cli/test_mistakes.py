@@ -186,7 +186,7 @@ def test_an_interrupt_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_ends_a_command_is_found_under_its_wrapping(
     error: BaseException, code: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cli.main.mount", lambda _: (_ for _ in ()).throw(error))
+    monkeypatch.setattr("cli.main.mount", lambda *_: (_ for _ in ()).throw(error))
     monkeypatch.setattr(os, "dup2", lambda *_: None)  # the descriptor is pytest's
     said = run_muster("version")
     assert said.code == code

@@ -29,7 +29,7 @@ def list_cheats(as_json: JsonOption = False) -> None:
 @app.command()
 def run(
     cheat: Annotated[str, typer.Option(help="Its name; `list` shows all.")],
-    config: Annotated[Path | None, typer.Option(help="TOML file with a table [worker], as for an honest one.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file with \\[worker], as for an honest one.")] = None,
     log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
 ) -> None:
     """Run a worker that cheats, until SIGTERM or SIGINT. Tasks run in the process sandbox."""

@@ -10,7 +10,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from cli.main import app, mount
+from cli.main import PARTS, app
+from cli.parts import mount
 from protocol.errors import InvalidInput
 from rollouts.calibration import FLOAT32_SAMPLING, RolloutCalibration
 from rollouts.engines.interface import Dtype, EngineName
@@ -92,7 +93,7 @@ def test_nothing_to_measure_is_said(model: Path) -> None:
 
 
 def test_the_command_writes_the_file_and_says_where_another_interpreter_is_needed(model: Path, tmp_path: Path) -> None:
-    mount(["validator"])
+    mount(app, PARTS, ["validator"])
     out = tmp_path / "calibration.json"
     asked = ["validator", "calibrate", "--model", str(model), "--dtypes", "float32", "--samples", "4", "--groups", "1"]
     done = CliRunner().invoke(app, [*asked, "--batches", "4", "--out", str(out), "--json"])
@@ -113,7 +114,7 @@ def test_the_command_writes_the_file_and_says_where_another_interpreter_is_neede
 def test_what_would_spoil_a_calibration_at_its_end_is_said_before_anything_is_measured(
     told: list[str], words: str, model: Path
 ) -> None:
-    mount(["validator"])
+    mount(app, PARTS, ["validator"])
     asked = ["validator", "calibrate", "--model", str(model), "--dtypes", "float32", "--samples", "1", "--groups", "1"]
     refused = CliRunner().invoke(app, [*asked, "--batches", "1", *told])
     assert refused.exit_code == 1
