@@ -143,7 +143,7 @@ class ChainConnection(AsyncJSONBaseProvider):
         self._backoff = Backoff(attempts=attempts, first=_FIRST_WAIT, most=_LONGEST_WAIT)
         self._clock = clock or SystemClock()
         self._turns = asyncio.Semaphore(_CONNECTIONS)
-        self._timeout = aiohttp.ClientTimeout(total=timeout.total_seconds())
+        self._timeout = timeout
         self._opened: aiohttp.ClientSession | None = None
 
     async def disconnect(self) -> None:
@@ -157,7 +157,7 @@ class ChainConnection(AsyncJSONBaseProvider):
         if self._opened is None:
             self._opened = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=_CONNECTIONS, keepalive_timeout=_KEEP_IDLE.total_seconds()),
-                timeout=self._timeout,
+                timeout=aiohttp.ClientTimeout(total=None),  # `_ask` keeps the time (docs/decisions/0042)
                 headers={"Content-Type": "application/json"},
                 trust_env=urlsplit(self._url).hostname not in {"127.0.0.1", "localhost", "::1"},
             )
@@ -187,9 +187,8 @@ class ChainConnection(AsyncJSONBaseProvider):
 
     async def _ask(self, method: str, body: bytes) -> RPCResponse:
         try:
-            async with self._turns, self._session().post(self._url, data=body) as response:  # a turn costs no timeout
-                status = response.status
-                content = await self._read(response)
+            async with self._turns, asyncio.timeout(self._timeout.total_seconds()):  # a turn costs no timeout
+                status, content = await self._post(body)
         except TimeoutError as error:
             raise ChainUnavailable(f"{self.shown_url} did not answer {method} in time") from error
         except (aiohttp.ClientError, OSError) as error:
@@ -208,13 +207,15 @@ class ChainConnection(AsyncJSONBaseProvider):
             self._raise(method, answer["error"])
         return cast("RPCResponse", answer)
 
-    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+    async def _post(self, body: bytes) -> tuple[int, bytes]:
+        """The answer's status and all of its bytes."""
         content = bytearray()
-        async for chunk in response.content.iter_any():
-            content += chunk
-            if len(content) > MAX_ANSWER:
-                raise AnswerTooBig(f"{self.shown_url} sent more than {MAX_ANSWER} bytes", retryable=False)
-        return bytes(content)
+        async with self._session().post(self._url, data=body) as response:
+            async for chunk in response.content.iter_any():
+                content += chunk
+                if len(content) > MAX_ANSWER:
+                    raise AnswerTooBig(f"{self.shown_url} sent more than {MAX_ANSWER} bytes", retryable=False)
+        return response.status, bytes(content)
 
     def _no_chain(self, method: str, status: int) -> ChainUnavailable:
         return ChainUnavailable(

@@ -236,7 +236,9 @@ class Directory:
         try:
             while (key := self._unproven(url)) is not None:
                 try:
-                    await asyncio.wait_for(self._prove(url, key), self._upstream.patience.answer.total_seconds())
+                    # `wait_for` of Python 3.11 swallows a cancellation that comes as its work ends.
+                    async with asyncio.timeout(self._upstream.patience.answer.total_seconds()):
+                        await self._prove(url, key)
                 except BadManifest as error:
                     self._note_lie(url, key, error)
                 except (Failed, TimeoutError) as error:

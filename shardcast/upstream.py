@@ -146,20 +146,20 @@ class Upstream:
             yield line
 
     async def _read(self, url: str, path: str, most: int) -> bytes:
-        async with self._get(url, path, total=self.patience.answer) as response:
-            try:
-                body = bytearray()
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self.patience.answer.total_seconds()), self._get(url, path) as response:
                 async for piece in response.content.iter_any():
                     body += piece
                     if len(body) > most:
                         raise Failed(Fault.REFUSED, f"{url} sent more than {most} bytes")
-            except _FAILURES as error:
-                raise _failed(url, error) from error
+        except _FAILURES as error:
+            raise _failed(url, error) from error
         return bytes(body)
 
     async def _lines(self, url: str, path: str, most: int, *, empty: bool = False) -> AsyncIterator[bytes]:
         pacing = _Pacing()
-        async with self._get(url, path, total=None) as response:
+        async with self._get(url, path) as response:
             while True:
                 try:
                     async with asyncio.timeout(self.patience.silence.total_seconds()):  # and not for each byte of it
@@ -176,11 +176,11 @@ class Upstream:
                     yield line
 
     @asynccontextmanager
-    async def _get(self, url: str, path: str, *, total: timedelta | None) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _get(self, url: str, path: str) -> AsyncIterator[aiohttp.ClientResponse]:
         if self._session is None:
             raise RuntimeError("an Upstream is used inside its `async with`")
         timeout = aiohttp.ClientTimeout(
-            total=None if total is None else total.total_seconds(),
+            total=None,  # aiohttp's own can swallow a cancellation that comes with it (docs/decisions/0042)
             sock_connect=self.patience.connect.total_seconds(),
             sock_read=self.patience.silence.total_seconds(),
         )

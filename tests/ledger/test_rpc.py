@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any, cast
 
@@ -21,6 +22,7 @@ from tests.ledger.chain import gadget
 from tests.ledger.chain.wire import Wire, signed
 from tests.ledger.conftest import LiveChain
 from tests.ledger.proxy import bad_line
+from tests.silence import SilentServer, as_it_falls_due
 
 ABI: list[dict[str, Any]] = [
     {
@@ -63,6 +65,16 @@ async def test_a_slow_chain_meets_the_timeout(embedded: LiveChain) -> None:
         with pytest.raises(ChainUnavailable, match="did not answer eth_chainId in time"):
             await connect(line.url, expected_chain_id=31337, timeout=timedelta(milliseconds=100), attempts=2)
         assert line.requests == 2
+
+
+async def test_a_question_that_is_taken_back_as_its_time_runs_out_was_taken_back() -> None:
+    async with SilentServer() as chain:
+        asking = asyncio.create_task(connect(chain.url, expected_chain_id=31337, timeout=timedelta(seconds=0.5)))
+        await chain.asked()
+        await as_it_falls_due(0.5)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
 
 
 async def test_a_read_is_tried_again_when_its_answer_is_lost(embedded: LiveChain) -> None:

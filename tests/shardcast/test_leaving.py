@@ -1,0 +1,38 @@
+"""Whoever leaves a client or a relay is let go, whatever falls due at that moment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from shardcast.client import Client
+from shardcast.upstream import Upstream
+from tests.shardcast.conftest import QUICK
+from tests.silence import SilentServer, as_it_falls_due
+
+ANSWER_S = 0.5
+HASTY = replace(QUICK, answer=timedelta(seconds=ANSWER_S))
+
+
+async def test_a_client_is_left_at_the_moment_at_which_a_relay_took_too_long(client_of: Callable[..., Client]) -> None:
+    async with SilentServer() as relay, asyncio.timeout(60), client_of(relay.url, patience=HASTY):
+        await relay.asked()
+        await as_it_falls_due(ANSWER_S)
+
+
+@pytest.mark.parametrize("ask", [Upstream.probe, Upstream.listing])
+async def test_a_question_that_is_taken_back_as_its_time_runs_out_was_taken_back(
+    ask: Callable[[Upstream, str], Coroutine[Any, Any, object]],
+) -> None:
+    async with SilentServer() as relay, Upstream(patience=HASTY) as upstream:
+        asking = asyncio.create_task(ask(upstream, relay.url))
+        await relay.asked()
+        await as_it_falls_due(ANSWER_S)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
