@@ -13,7 +13,6 @@ import secrets
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -317,15 +316,7 @@ class Converger:
         return task
 
     def _volumes(self, task: RunningTask) -> Volumes:
-        return Volumes(
-            task=self._state.tasks / task.task_id,
-            shared=self._state.shared,
-            bridge=self._state.bridges / task.assignment_id,
-        )
-
-    def data_volume(self, task: RunningTask) -> Path:
-        """Where the task's data volume lies on this machine."""
-        return self._volumes(task).data
+        return Volumes.of(self._state, task_id=task.task_id, assignment_id=task.assignment_id)
 
     def _open_logs(self, assignment_id: str) -> None:
         if self._logs_of == assignment_id and self._logs is not None:

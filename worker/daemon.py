@@ -28,7 +28,6 @@ from protocol.keys import Key
 from protocol.loops import BackgroundLoops
 from protocol.objects import ObjectTransfer
 from protocol.wire.nodes import Registration
-from worker.bridge.app import BridgeParts, create_bridge
 from worker.chain import Chain, why
 from worker.control import create_control
 from worker.converger import Converger
@@ -40,19 +39,17 @@ from worker.launch import InstalledGpu
 from worker.log_pusher import LogPusher
 from worker.logs import LogStore, open_kept
 from worker.membership import Joiner, Membership, load_membership, save_membership
-from worker.memory import RunningTask
 from worker.orchestrator import Orchestrator
 from worker.queue.runner import QueueRunner
 from worker.queue.store import QueueStore
 from worker.registration import Registrar
 from worker.runtime.interface import Runtime
 from worker.settings import WorkerSettings
-from worker.slots import TaskSlots
-from worker.state import StateDirectory, remove_tree
+from worker.state import StateDirectory
 from worker.status import Phase, Situation, WorkerStatus
+from worker.task_bridge import TaskBridge
 from worker.unix_server import UnixServer
 
-MOST_TASK_METRICS = 32
 OVER = frozenset({"delivered", "given_up", "parked"})
 """What the queue counts and does not work on."""
 _LAST_WORDS = timedelta(seconds=5)
@@ -98,6 +95,16 @@ class Daemon:
         self._queue = QueueStore(state.queue, state.spool)
         self._delivery = parts.deliver(key=parts.key, pool_id=settings.pool_id, chain=parts.chain, clock=parts.clock)
         self._runner = QueueRunner(self._queue, self._delivery, clock=parts.clock)
+        self._bridge = TaskBridge(
+            node=parts.key.address,
+            settings=settings,
+            state=state,
+            chain=parts.chain,
+            queue=self._queue,
+            runner=self._runner,
+            orchestrator=lambda: self._pusher.orchestrator,
+            clock=parts.clock,
+        )
         self.converger = Converger(
             runtime=parts.runtime,
             state=state,
@@ -106,7 +113,7 @@ class Daemon:
             gpus=parts.gpus,
             clock=parts.clock,
             task_user=parts.task_user,
-            on_task=self._open_bridge,
+            on_task=self._bridge.open,
         )
         self._registrar = Registrar(
             parts.discovery,
@@ -116,10 +123,6 @@ class Daemon:
             longest_pause=self._longest_pause,
         )
         self._pusher = LogPusher(self._log_of, clock=parts.clock)
-        self._bridge: UnixServer | None = None
-        self._bridged: RunningTask | None = None
-        self._slots: TaskSlots | None = None
-        self._task_metrics: dict[str, float] = {}
         self._heart: Heart | None = None
         self._past_log: tuple[str, LogStore] | None = None
 
@@ -236,7 +239,7 @@ class Daemon:
             await self.converger.hand_over()
         except MusterError as error:
             _log.warning("not-handed-over", detail=error.detail, hint=error.hint)
-        await self._release_slots()
+        await self._bridge.release_slots()
         await self._deliver_rest()
         await self._say_last_words()
         if self._leaving:
@@ -248,13 +251,6 @@ class Daemon:
         with contextlib.suppress(MusterError, TimeoutError):
             async with asyncio.timeout(_LAST_WORDS.total_seconds()):
                 await self._heart.beat()
-
-    async def _release_slots(self) -> None:
-        """Others may have what the task leased and did not do."""
-        if self._slots is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LAST_WORDS.total_seconds()):
-                    await self._slots.release_rest()
 
     async def _deliver_rest(self) -> None:
         """As much of the queue as its grace allows; the rest is kept for the next start."""
@@ -278,8 +274,7 @@ class Daemon:
             parts.state.forget(name)
 
     async def _close(self) -> None:
-        if self._bridge is not None:
-            await self._bridge.stop()
+        await self._bridge.stop()
         if self._pusher.orchestrator is not None:
             await self._pusher.orchestrator.close()
         await self._delivery.disconnect()
@@ -318,69 +313,11 @@ class Daemon:
             ),
         )
 
-    async def _open_bridge(self, task: RunningTask) -> None:
-        """The bridge of the present task; it stands before the task does, and after a restart of the worker."""
-        if task == self._bridged:
-            return
-        if self._bridge is not None:
-            await self._bridge.stop()
-        if self._bridged is not None and self._bridged.assignment_id != task.assignment_id:
-            await self._release_slots()
-        parts = self._parts
-        self._task_metrics.clear()
-        for place in parts.state.bridges.iterdir():
-            if place.name != task.assignment_id:
-                await asyncio.to_thread(remove_tree, place)
-        directory = parts.state.bridges / task.assignment_id
-        directory.mkdir(parents=True, exist_ok=True, mode=0o755)
-        directory.chmod(0o755)  # what keeps others out is the directory above
-        bridge = create_bridge(
-            BridgeParts(
-                task=task,
-                node=parts.key.address,
-                pool_id=parts.settings.pool_id,
-                volume=self.converger.data_volume(task),
-                queue=self._queue,
-                on_metrics=self._take_metrics,
-                on_file=self._file_added(asyncio.get_running_loop()),
-                clock=parts.clock,
-                most_file_bytes=parts.settings.most_file_bytes,
-                most_spooled_bytes=parts.settings.most_spooled_bytes,
-                slots=self._slots_of(task),
-            )
-        )
-        # Anybody may connect who can see the socket, whatever user the image has: only this task's container can.
-        self._bridge = UnixServer(bridge, directory / "bridge.sock", mode=0o666)
-        await self._bridge.start()
-        self._bridged = task
-
-    def _slots_of(self, task: RunningTask) -> TaskSlots:
-        parts = self._parts
-        self._slots = TaskSlots(
-            assignment_id=task.assignment_id,
-            node=parts.key.address,
-            pool_id=parts.settings.pool_id,
-            domain=parts.chain.work_domain,
-            state=parts.state,
-            service=lambda: self._pusher.orchestrator,
-            fault_of=parts.chain.fault_of,
-            clock=parts.clock,
-        )
-        return self._slots
-
-    def _file_added(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
-        return lambda: _ignore(loop.call_soon_threadsafe(self._runner.wake))
-
-    def _take_metrics(self, metrics: Mapping[str, float]) -> None:
-        for name, value in metrics.items():
-            if name in self._task_metrics or len(self._task_metrics) < MOST_TASK_METRICS:
-                self._task_metrics[name] = value
-
     def _gauges(self) -> Mapping[str, float]:
         counts = self._queue.counts()
         waiting = sum(count for stage, count in counts.items() if stage not in OVER)
         queue = {"queue.waiting": float(waiting), "queue.parked": float(counts["parked"])}
-        task = {f"task.{name}": value for name, value in self._task_metrics.items()}
+        task = {f"task.{name}": value for name, value in self._bridge.metrics.items()}
         return {**read_load(self._parts.state.root), **queue, **task}
 
     def _log_of(self, assignment_id: str) -> LogStore | None:
@@ -419,7 +356,7 @@ class Daemon:
             clock_skew_s=situation.clock_skew_s,
             discovery=dict(situation.discovery),
             notices=list(situation.notices),
-            warnings=[*situation.warnings, *([self._slots.trouble] if self._slots and self._slots.trouble else [])],
+            warnings=[*situation.warnings, *self._bridge.warnings],
             draining=situation.draining,
             runtime=parts.runtime.kind,
             runtime_trouble=self.converger.trouble,
@@ -431,7 +368,3 @@ class Daemon:
             given_up=[f"{item.name}: {item.given_up}" for item in self._queue.given_up()],
             parked=[f"{item.id} {item.name}: {item.parked}" for item in self._queue.items() if item.parked],
         )
-
-
-def _ignore(_: object) -> None:
-    return None

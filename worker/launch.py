@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Self
 
 from protocol.identifiers import Address
 from protocol.wire.nodes import Gpu
 from protocol.wire.tasks import VARIABLES, Assignment, GpuNeeds
 from worker.runtime.interface import ContainerSpec, LaunchRefused, Mount, name_prefix
+from worker.state import StateDirectory
 
 BRIDGE_DIRECTORY = "/muster/bridge"
 BRIDGE_SOCKET = f"{BRIDGE_DIRECTORY}/bridge.sock"
@@ -41,6 +43,11 @@ class Volumes:
     """Parent of the task's own volumes."""
     shared: Path
     bridge: Path
+
+    @classmethod
+    def of(cls, state: StateDirectory, *, task_id: str, assignment_id: str) -> Self:
+        """Where they lie: a task's own outlive its assignments, the bridge does not."""
+        return cls(task=state.tasks / task_id, shared=state.shared, bridge=state.bridges / assignment_id)
 
     @property
     def data(self) -> Path:
