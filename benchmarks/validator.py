@@ -7,8 +7,8 @@
 2. Tokens per second of a validator that looks at every row against those of the generator, on this machine; and how
    many generators of its own size one validator keeps up with at the audit floor, with recorded submissions.
 
-`--only attacks` and `--only rates` do one of both, `--only close` only what can't be told apart. vLLM's honest files
-are made where `.tools/vllm` is.
+`--only attacks` and `--only rates` do one of both; `--only cheats`, `honest` and `close` a part of the first. vLLM's
+honest files are made where `.tools/vllm` is.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--honest", type=int, default=3000, help="honest files, over all engines and shapes")
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--calibration", type=Path, default=None, help="limits; default: those that were shipped")
-    parser.add_argument("--only", choices=["attacks", "close", "rates"], default=None)
+    parser.add_argument("--only", choices=["attacks", "cheats", "honest", "close", "rates"], default=None)
     parser.add_argument("--quick", action="store_true", help="a few of everything, to see that it works")
     told = parser.parse_args()
     if told.quick:
@@ -91,14 +91,9 @@ def _arguments() -> argparse.Namespace:
 def _attacks(told: argparse.Namespace, console: Console) -> None:
     with tempfile.TemporaryDirectory() as home:
         batches = [
-            *(() if told.only == "close" else _cheating(told)),
-            *(() if told.only == "close" else _honest(told, Path(home))),
-            *_chunks(
-                Batch(
-                    name=name, tries=math.ceil(told.tries / 4), first=_apart(len(JUDGED) + place), dtype=dtype, groups=4
-                )
-                for place, (name, (_, dtype)) in enumerate(CLOSE.items())
-            ),
+            *(_cheating(told) if _wanted(told, "cheats") else ()),
+            *(_honest(told, Path(home)) if _wanted(told, "honest") else ()),
+            *(_close(told) if _wanted(told, "close") else ()),
         ]
         every, done, began = sum(batch.tries for batch in batches), 0, time.monotonic()
 
@@ -109,10 +104,16 @@ def _attacks(told: argparse.Namespace, console: Console) -> None:
 
         tallies = run_all(batches, processes=told.processes, calibration=told.calibration, progress=progress)
         print(file=sys.stderr)
-    if told.only != "close":
+    if _wanted(told, "cheats"):
         _show_cheats(console, {name: tallies[Batch(name=name, tries=1, first=0).key] for name in JUDGED})
+    if _wanted(told, "honest"):
         _show_honest(console, {shape: tally for (name, shape), tally in tallies.items() if not name})
-    _show_close(console, {name: tally for (name, _), tally in tallies.items() if name in CLOSE})
+    if _wanted(told, "close"):
+        _show_close(console, {name: tally for (name, _), tally in tallies.items() if name in CLOSE})
+
+
+def _wanted(told: argparse.Namespace, part: str) -> bool:
+    return told.only in {None, "attacks", part}
 
 
 def _apart(place: int) -> int:
@@ -122,6 +123,13 @@ def _apart(place: int) -> int:
 
 def _cheating(told: argparse.Namespace) -> Iterable[Batch]:
     return _chunks(Batch(name=name, tries=told.tries, first=_apart(place)) for place, name in enumerate(JUDGED))
+
+
+def _close(told: argparse.Namespace) -> Iterable[Batch]:
+    return _chunks(
+        Batch(name=name, tries=math.ceil(told.tries / 4), first=_apart(len(JUDGED) + place), dtype=dtype, groups=4)
+        for place, (name, (_, dtype)) in enumerate(CLOSE.items())
+    )
 
 
 def _honest(told: argparse.Namespace, home: Path) -> list[Batch]:

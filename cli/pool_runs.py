@@ -153,7 +153,7 @@ def publish(
     units_per_group: Annotated[int, typer.Option(min=1, help="The most work units (tokens) of one group.")],
     relay: Annotated[list[str] | None, typer.Option(help="Where it can be fetched; may be repeated.")] = None,
     arithmetic: Annotated[
-        list[str] | None, typer.Option(help="What its recipe takes, such as torch/float32; may be repeated.")
+        list[str] | None, typer.Option(help="What its recipe takes, so that nodes hear it early; may be repeated.")
     ] = None,
     where: Where = None,
     manager: Manager = None,
@@ -187,7 +187,7 @@ def _run(view: RunView) -> dict[str, object]:
         "version": "none yet" if checkpoint is None else f"{checkpoint.version} ({checkpoint.digest})",
         "fetched from": None if checkpoint is None else checkpoint.relays,
         "tokens per group": view.units_per_group,
-        "paid for": None if checkpoint is None else checkpoint.arithmetic or "all that has limits",
+        "paid for": None if checkpoint is None else checkpoint.arithmetic or "what its recipe names",
         "async level": view.async_level,
         "waiting to be carried": view.queued_submissions,
         "slots": view.paused or "leased",

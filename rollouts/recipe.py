@@ -102,6 +102,10 @@ class PromptTable(_Part):
 PAIRS = tuple(arithmetic_name(engine, dtype) for engine in EngineName for dtype in Dtype)
 """Every engine in every type that there is, as a recipe names them."""
 
+UNNAMED = tuple(arithmetic_name(engine, Dtype.FLOAT32) for engine in EngineName)
+"""What is paid where a recipe names nothing. Limits of other types are wider, and which of them a run can live with is
+its owner's to say (decision 48)."""
+
 
 def _check_arithmetic(names: tuple[str, ...]) -> tuple[str, ...]:
     if unknown := [name for name in names if name not in PAIRS]:
@@ -116,7 +120,7 @@ TakenArithmetic = Annotated[
     Field(max_length=len(PAIRS)),
     AfterValidator(_check_arithmetic),
 ]
-"""Some of `PAIRS`; none for all that validators have limits for."""
+"""Some of `PAIRS`; none for `UNNAMED`."""
 
 
 class Recipe(_Part):
@@ -134,8 +138,8 @@ class Recipe(_Part):
     held_out: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """The share of prompts, by `is_held_out`, that is in no version's table: what evaluations ask."""
     arithmetic: TakenArithmetic = ()
-    """The engines and types that are paid, such as `torch/float32`; empty for all that validators have limits for. It
-    stands in the file only where it is not empty, so that recipes from before it keep their bytes and digests."""
+    """The engines and types that are paid, such as `vllm/bfloat16`; empty for float32 of either engine. It stands in
+    the file only where it is not empty, so that recipes from before it keep their bytes and digests."""
     prompts: Annotated[PromptRange | PromptTable, Field(discriminator="kind")]
 
     @model_serializer(mode="wrap")
@@ -156,13 +160,18 @@ class Recipe(_Part):
         """The length reward's rule, if there is one."""
         return None if self.length is None else LengthReward(self.length.targets, self.length.alpha)
 
+    @property
+    def taken(self) -> tuple[str, ...]:
+        """The engines and types that are paid: those that are named, or `UNNAMED`."""
+        return self.arithmetic or UNNAMED
+
     def takes(self, name: str) -> bool:
-        """Whether what an engine in a type generates is paid, as far as the recipe says.
+        """Whether what an engine in a type generates is paid.
 
         Args:
             name: Such as `torch/float32`.
         """
-        return not self.arithmetic or name in self.arithmetic
+        return name in self.taken
 
     @property
     def units_per_group(self) -> int:

@@ -65,7 +65,7 @@ class RunState:
     """The most work units of a group."""
     relays: tuple[str, ...] = ()
     arithmetic: tuple[str, ...] = ()
-    """The engines and types that the version is paid for, as the trainer says."""
+    """The engines and types that the version is paid for, as the trainer says; empty if it has not said."""
     escrow: int = 0
     """How many work units the free escrow pays."""
     price: int = 0

@@ -39,7 +39,7 @@ RelayUrl = Annotated[str, StringConstraints(min_length=8, max_length=512, patter
 ArithmeticName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,31}/[a-z0-9_-]{1,31}$")]
 """An engine in a type: `torch/float32`."""
 Arithmetic = Annotated[tuple[ArithmeticName, ...], Field(max_length=MOST_ARITHMETIC)]
-"""The engines and types that a version is paid for, as its recipe has them; empty for all that have limits."""
+"""All the engines and types that a version is paid for; empty if nobody has said so, and the recipe has to be read."""
 Figures = Annotated[dict[Name, float], Field(max_length=MOST_FIGURES)]
 """What a node says of a file in a few numbers (`samples`, `reward`, `length`): shown to people, believed by nobody."""
 
@@ -60,7 +60,7 @@ class NewCheckpoint(WireModel):
     """The most work units (generated tokens) that one group of this version may hold."""
     relays: Annotated[tuple[RelayUrl, ...], Field(max_length=MOST_RELAYS)] = ()
     arithmetic: Arithmetic = ()
-    """Of the version's recipe."""
+    """What the version's recipe takes."""
     trainer: ShortText = ""
     """The lease of the trainer that says so; empty for a person's word, which no lease stands against."""
 

@@ -15,10 +15,10 @@ class ArithmeticNotTaken(InvalidInput):
 
 
 def check_taken(taken: Sequence[str], engine: Engine) -> None:
-    """Returns if the pool pays for what this engine generates, as far as `taken` says.
+    """Returns if the pool pays for what this engine generates, as far as it has been said.
 
     Args:
-        taken: As the recipe has them, such as `torch/float32`; empty for all that validators have limits for.
+        taken: Such as `torch/float32`: all of them, as a recipe takes them; empty if nobody has said yet.
         engine: The task's.
 
     Raises:

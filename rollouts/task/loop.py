@@ -234,7 +234,7 @@ class RolloutTask:
         return generator
 
     def _load(self, policy: HeldPolicy) -> SlotGenerator:
-        check_taken(read_recipe(policy.folder).arithmetic, self._engine)
+        check_taken(read_recipe(policy.folder).taken, self._engine)
         self._engine.load(policy.folder, version=policy.digest)
         generator = SlotGenerator(self._engine, policy, scorer=self._scorer, clock=self._clock)
         policy.check_unchanged()

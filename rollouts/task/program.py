@@ -82,7 +82,7 @@ def _told(name: str) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m rollouts", description="Generates rollouts for the pool's run.")
     parser.add_argument("--engine", type=EngineName, default=EngineName.TORCH, choices=list(EngineName))
-    parser.add_argument("--dtype", type=Dtype, default=Dtype.BFLOAT16, choices=list(Dtype))
+    parser.add_argument("--dtype", type=Dtype, default=Dtype.FLOAT32, choices=list(Dtype))
     parser.add_argument("--device", default=None, help="cpu, cuda, cuda:N; default: a GPU if there is one")
     parser.add_argument("--threads", type=int, default=0, help="threads of torch on a CPU; 0 leaves it to torch")
     parser.add_argument("--groups", type=int, default=8, help="groups that are asked for at a time")

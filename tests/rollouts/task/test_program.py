@@ -16,9 +16,11 @@ from tests.rollouts.task.conftest import TASK, Surroundings, until
 _PATIENCE_S = 90
 
 
-async def test_the_process_delivers_a_file_and_ends_with_0_as_soon_as_it_is_told(around: Surroundings) -> None:
+async def test_the_process_delivers_what_a_plain_recipe_takes_and_ends_with_0_as_soon_as_it_is_told(
+    around: Surroundings,
+) -> None:
     around.publish(0)
-    command = (sys.executable, "-m", "rollouts", "--dtype", "float32", "--device", "cpu", "--threads", "1")
+    command = (sys.executable, "-m", "rollouts", "--device", "cpu", "--threads", "1")
     environment = {
         "MUSTER_DATA_DIR": str(around.data),
         "MUSTER_SHARED_DIR": str(around.shared),
