@@ -329,6 +329,13 @@ async def test_what_comes_in_while_a_transaction_waits_for_its_block_is_carried_
     assert run.chain.batches == [1, 1]
 
 
+async def test_rounds_that_wake_at_the_same_news_carry_it_once(run: RunUnderTest) -> None:
+    key, grant = await leased(run)
+    await run.hand_in(key, run.signed(key, grant))
+    assert sorted(await asyncio.gather(*(run.relayer.round() for _ in range(4)))) == [0, 0, 0, 1]
+    assert run.chain.batches == [1]
+
+
 # Joins
 
 
