@@ -13,6 +13,7 @@ are remembered: an event that the reorg left in place may then be taken back and
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -33,6 +34,9 @@ _MEMORY = 128
 
 _UNSTEADY_TRIES = 8
 
+_FEW = 4
+"""Up to so many blocks are read one by one, by their hashes: fewer questions than a range takes, and fewer in a row."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
@@ -50,11 +54,15 @@ class Batch:
         events: In the order to handle them; may be empty.
         position: What `commit` saves.
         head: The newest height when it was read.
+        head_time: When that block was made, Unix time in seconds.
+        since: When the first block with an event was made, if the reading showed it; else None.
     """
 
     events: tuple[Event, ...]
     position: Position
     head: int
+    head_time: int
+    since: int | None = None
 
 
 class EventCursor:
@@ -150,26 +158,48 @@ class EventCursor:
         position = await self._current()
         tip = await self._source.tip()
         if position.read and position.read[-1] == tip.ref:
-            return Batch(events=(), position=position, head=tip.ref.number)
-        return await self._next_block(position, tip) or await self._next_range(position, tip)
+            return Batch(events=(), position=position, head=tip.ref.number, head_time=tip.time)
+        return await self._next_blocks(position, tip) or await self._next_range(position, tip)
 
-    async def _next_block(self, position: Position, tip: Header) -> Batch | None:
-        """The one block on top of the newest that was read, if there is just one, and it stands on that.
+    async def _next_blocks(self, position: Position, tip: Header) -> Batch | None:
+        """The few blocks on top of the newest that was read, if each of them stands on the one before.
 
-        Its parent's hash says so, and its events are asked for by its own: no reorg can come between the questions.
+        Their parents' hashes say so, and events are asked for by a block's own: no reorg comes between the questions.
         """
         target = tip.ref.number - self._confirmations
-        if not position.read or not target == position.next_block == position.read[-1].number + 1:
+        if not position.read or position.next_block != position.read[-1].number + 1:
             return None
-        block = tip if target == tip.ref.number else await self._source.header(target)
-        if block is None or block.parent != position.read[-1].hash:
+        if not position.next_block <= target < position.next_block + min(_FEW, self._max_range):
             return None
+        blocks = await self._linked(position.read[-1], [*range(position.next_block, target + 1)], tip)
+        found = None if blocks is None else await asyncio.gather(*map(self._events_of, blocks))
+        if blocks is None or found is None or None in found:
+            return None
+        logs: list[Log] = []
+        since = None
+        for block, own in zip(blocks, found, strict=True):
+            position = advance(position, upto=block.ref, logs=own or (), memory=self._memory)
+            since = block.time if own and since is None else since
+            logs += own or ()
+        events = tuple(Event(log=log) for log in logs)
+        return Batch(events=events, position=position, head=tip.ref.number, head_time=tip.time, since=since)
+
+    async def _linked(self, below: BlockRef, numbers: list[int], tip: Header) -> list[Header] | None:
+        """The blocks at these heights; None if they are no chain on top of `below`."""
+        asked = [number for number in numbers if number != tip.ref.number]
+        found = await asyncio.gather(*map(self._source.header, asked))
+        blocks: list[Header] = []
+        for block in [*found, *([tip] if len(asked) < len(numbers) else [])]:
+            if block is None or block.parent != below.hash:
+                return None
+            blocks.append(block)
+            below = block.ref
+        return blocks
+
+    async def _events_of(self, block: Header) -> tuple[Log, ...] | None:
+        """A block's events; None if the node does not have it any more."""
         found = () if block.empty else await self._source.logs_of(block.ref.hash)
-        if found is None:
-            return None
-        logs = tuple(found)
-        position = advance(position, upto=block.ref, logs=logs, memory=self._memory)
-        return Batch(events=tuple(Event(log=log) for log in logs), position=position, head=tip.ref.number)
+        return None if found is None else tuple(found)
 
     async def _next_range(self, position: Position, tip: Header) -> Batch | None:
         """As many blocks as may be asked for at once, after what a reorg took back."""
@@ -183,7 +213,7 @@ class EventCursor:
             position = rewound.position
         wanted = next_range(position, target=head - self._confirmations, span=self._span)
         if wanted is None:
-            return Batch(events=events, position=position, head=head)
+            return Batch(events=events, position=position, head=head, head_time=tip.time)
         upto = await self._ref(wanted[1])
         logs = await self._logs(*wanted)
         if logs is None:
@@ -192,7 +222,8 @@ class EventCursor:
         if upto is None or await self._ref(upto.number) != upto or not await self._stands(ancestor):
             return None
         position = advance(position, upto=upto, logs=logs, memory=self._memory)
-        return Batch(events=(*events, *(Event(log=log) for log in logs)), position=position, head=head)
+        events = (*events, *(Event(log=log) for log in logs))
+        return Batch(events=events, position=position, head=head, head_time=tip.time)
 
     async def _logs(self, first: int, last: int) -> tuple[Log, ...] | None:
         """The range's events; None, and a smaller range next time, if the node refuses so many blocks."""

@@ -24,11 +24,13 @@ class Header:
     Args:
         ref: Height and hash.
         parent: The hash of the block below.
+        time: When it was made, Unix time in seconds.
         empty: It holds no transaction, so no event.
     """
 
     ref: BlockRef
     parent: Digest
+    time: int
     empty: bool = False
 
 
@@ -119,6 +121,7 @@ class Web3Events:
         return Header(
             ref=BlockRef(number=int(raw["number"], 16), hash=_digest(raw["hash"])),
             parent=_digest(raw["parentHash"]),
+            time=int(raw["timestamp"], 16),
             empty=not raw["transactions"],
         )
 

@@ -112,7 +112,7 @@ class ModelChain:
     def _header(self, number: int) -> Header:
         block, count = self.blocks[number]
         parent = self.blocks[number - 1][0] if number else _id(0)
-        return Header(ref=BlockRef(number=number, hash=block), parent=parent, empty=not count)
+        return Header(ref=BlockRef(number=number, hash=block), parent=parent, time=1000 + number, empty=not count)
 
     @staticmethod
     def _logs(number: int, blocks: Sequence[tuple[Digest, int]]) -> list[Log]:
@@ -243,6 +243,31 @@ async def test_a_new_block_costs_as_few_questions_as_its_events_need(lag: int) -
     assert consumer.applied == chain.canonical(upto=len(chain.blocks) - 1 - lag)
     # The newest block, and the events of one that has any; a block that is not the newest has to be asked for.
     assert asked == ([1, 2, 1] if lag == 0 else [2, 3, 3])
+
+
+@pytest.mark.parametrize(
+    ("new", "lag", "questions", "since"),
+    [
+        ([0, 2], 0, 3, 1005),  # the newest, the one below it, and the events of the one that has any
+        ([0, 2, 1, 0], 0, 6, 1005),
+        ([2, 0, 1], 1, 6, 1003),  # the newest one does not count yet, but three below it do
+        ([0, 0], 0, 2, None),
+        ([1] * 5, 0, 6, None),  # a range: the newest, its ends before and after, and the events
+    ],
+)
+async def test_a_few_new_blocks_are_read_by_their_hashes_and_say_when_they_were_made(
+    new: list[int], lag: int, questions: int, since: int | None
+) -> None:
+    chain, consumer = ModelChain(), Consumer()
+    chain.grow([1, 1, 1])
+    cursor = EventCursor(chain, name="c", store=MemoryCursorStore(), confirmations=lag)
+    await drain(cursor, consumer, lag=lag)
+    chain.grow(new)
+    chain.questions = 0
+    batch = await cursor.poll()
+    assert (chain.questions, batch.since, batch.head_time) == (questions, since, 1000 + len(chain.blocks) - 1)
+    consumer.handle(batch.events)
+    assert consumer.applied == chain.canonical(upto=len(chain.blocks) - 1 - lag)
 
 
 async def test_a_cursor_that_has_read_everything_writes_nothing() -> None:

@@ -7,7 +7,7 @@ written twice, and what was judged meanwhile leaves the queue by its own event.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import structlog
 
@@ -135,19 +135,20 @@ class Intake:
             event = self._following.decode(each.log)
             if event is not None:
                 told.append(Told(event, reverted=each.reverted))
-        at = await self._lower_bound(ledger, batch)
+        at = await self._since(ledger, batch)
         terms = await self._chain.terms()
         periods = Periods(judge=terms.judge_period, challenge=terms.challenge_period, dispute=terms.dispute_period)
         plan = plan_of(told, pool_id=self._chain.pool_id, at=at, periods=periods)
-        await self._write(ledger, plan, at=at, judge_period=terms.judge_period)
+        now = datetime.fromtimestamp(batch.head_time, UTC)
+        await self._write(ledger, plan, at=at, now=now, judge_period=terms.judge_period)
 
-    async def _write(self, ledger: Ledger, plan: Plan, *, at: int, judge_period: timedelta) -> None:
+    async def _write(self, ledger: Ledger, plan: Plan, *, at: int, now: datetime, judge_period: timedelta) -> None:
         await self._known.heard_of(plan.heard)
         await self._queue.drop(plan.drop)
         await self._deadlines.forget(plan.settled)
         await self._deadlines.put(plan.due)
         deadline = at + int(judge_period.total_seconds())
-        new = await self._in_turn(list(plan.put.values()), deadline_s=deadline, left=judge_period)
+        new = await self._in_turn(list(plan.put.values()), deadline_s=deadline, left=judge_period, now=now)
         for key, node in plan.lost.items():
             history = await ledger.history(WorkSubmitted, pool_id=self._chain.pool_id, second=node)
             new += [
@@ -159,15 +160,17 @@ class Intake:
         if new and await self._queue.put(new):
             self._ring()
 
-    async def _in_turn(self, works: list[SubmittedWork], *, deadline_s: int, left: timedelta) -> list[NewItem]:
+    async def _in_turn(
+        self, works: list[SubmittedWork], *, deadline_s: int, left: timedelta, now: datetime
+    ) -> list[NewItem]:
         """Each at its turn among the validators that are awake."""
         if not works:
             return []
         here: frozenset[Address] = await self._members.here()
         awake: frozenset[Address] = frozenset()
         if self._takeover > timedelta():
-            heard, now = await self._known.last_heard(), await self._chain.now()
-            awake = awake_of(await self._chain.validators(), heard, now=now, within=self._awake_within)
+            heard, validators = await self._known.last_heard(), await self._chain.validators()
+            awake = awake_of(validators, heard, now=now, within=self._awake_within)
         return [
             NewItem(
                 work=work,
@@ -178,8 +181,10 @@ class Intake:
             for work in works
         ]
 
-    async def _lower_bound(self, ledger: Ledger, batch: Batch) -> int:
-        """The time of the first block with an event: one question per batch, and no deadline is taken for later."""
+    async def _since(self, ledger: Ledger, batch: Batch) -> int:
+        """The time of the first block with an event: no deadline is taken for later than it is."""
+        if batch.since is not None:
+            return batch.since
         first = min(each.log.block_number for each in batch.events)
         try:
             return await ledger.block_time(first)
