@@ -84,6 +84,8 @@ class Intent:
     broadcasts: list[Broadcast] = field(default_factory=list)
     """Every version under the current nonce that a node may hold, oldest first."""
     fees: Fees | None = None
+    counted: tuple[int, int] | None = None
+    """Nonces that were used up while the gas was estimated, after how much was placed; good until more is."""
     sent_at: float = 0.0
     """On the clock's monotonic time, in seconds."""
     unanswered: bool = False

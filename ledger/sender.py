@@ -88,6 +88,7 @@ class Sender:
         self._wallet = Wallet(web3, account, chain_id=chain_id, clock=self._clock, policy=self._policy)
         self._lock = asyncio.Lock()
         self._next = 0
+        self._placed = 0
         self._slots: dict[int, Intent] = {}
         self._watcher: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -158,12 +159,19 @@ class Sender:
         return await self._wallet.estimate(call)
 
     async def _deliver(self, intent: Intent) -> Receipt:
-        call = intent.call
-        intent.gas = call.gas if call.gas is not None else await self._wallet.estimate(call)
+        intent.gas, intent.counted = await asyncio.gather(self._gas(intent.call), self._counted())
         placing = asyncio.ensure_future(self._place(intent))
         placing.add_done_callback(_seen)
         await asyncio.shield(placing)  # half a placing would leave a nonce that nobody watches
         return await asyncio.shield(intent.outcome)
+
+    async def _gas(self, call: Call) -> int:
+        return call.gas if call.gas is not None else await self._wallet.estimate(call)
+
+    async def _counted(self) -> tuple[int, int] | None:
+        """How much was placed before, and our used nonces; None while something is on its way: that is counted here."""
+        placed = self._placed
+        return None if self._slots else (placed, await self._wallet.count("pending"))
 
     async def outcome(self, broadcasts: Sequence[Broadcast], *, deadline: timedelta) -> Receipt:
         """What became of a transaction that was written down before a crash.
@@ -202,7 +210,9 @@ class Sender:
         """Gives the intent a nonce and sends it; in order, one at a time, so that a refusal leaves no gap."""
         async with self._lock:
             if not self._slots:
-                self._next = await self._wallet.count("pending")
+                placed, count = intent.counted or (-1, 0)
+                self._next = count if placed == self._placed else await self._wallet.count("pending")
+            self._placed += 1
             fees = await self._wallet.market()
             salt = secrets.randbelow(_SALT_WEI)
             intent.fees = Fees(most=fees.most + salt, tip=min(fees.tip + salt, fees.most + salt))

@@ -18,7 +18,7 @@ from ledger.events import CheckpointAnnounced, MemberJoined
 from protocol.errors import MusterError, NotFound
 from protocol.identifiers import Address, Digest
 from protocol.leases import Lease, Work
-from validator.footing import Footing, Remembered
+from validator.footing import Footing, Mark, Remembered
 from validator.seats import Seats
 from validator.submissions import SubmittedWork, WorkFacts
 
@@ -51,6 +51,10 @@ class UnknownCheckpoint(FactsMissing):
     default_hint = "the lease should not have been signed: ask the pool's owner, then `muster validator resolve`"
 
 
+_Version = tuple[Digest, int]
+"""A run and a version of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Joins:
     count: int
@@ -78,7 +82,8 @@ class FactFinder:
         self._footing = footing
         self._times: Remembered[int, int] = Remembered(footing)
         self._joins: Remembered[Address, _Joins] = Remembered(footing)
-        self._attempts: Remembered[tuple[Digest, int], _Attempts] = Remembered(footing)
+        self._attempts: Remembered[_Version, _Attempts] = Remembered(footing)
+        self._asked: dict[tuple[Mark, _Version], asyncio.Future[Sequence[CheckpointAnnounced]]] = {}
         self._orchestrators = Seats(ledger, pool_id=pool_id, role=Role.ORCHESTRATOR, footing=footing)
         self._publishers = Seats(ledger, pool_id=pool_id, role=Role.PUBLISHER, footing=footing)
 
@@ -184,18 +189,35 @@ class FactFinder:
         return tuple(ordered[:MOST_BEACONS])
 
     async def _announcements(self, work: SubmittedWork) -> list[CheckpointAnnounced]:
-        """Of the work's version, before the work; several if an attempt was announced again with the same digest."""
+        """Of the work's version, before the work; several if an attempt was announced again with the same digest.
+
+        Whoever asks the same meanwhile, on the same footing, gets the same answer.
+        """
         mark, name = self._footing.mark(), (work.run, work.version)
-        newest = await self._ledger.checkpoints.get(self._pool_id, work.run, work.version)
+        asked = self._asked.get((mark, name))
+        if asked is None:
+            asked = self._asked[mark, name] = asyncio.ensure_future(self._ask_announcements(mark, name))
+            asked.add_done_callback(lambda done: self._answered(mark, name, done))
+        events = await asyncio.shield(asked)  # others wait for it too
+        return [each for each in events if each.digest == work.checkpoint and each.log.block_number <= work.block]
+
+    def _answered(self, mark: Mark, name: _Version, done: asyncio.Future[Sequence[CheckpointAnnounced]]) -> None:
+        del self._asked[mark, name]
+        if not done.cancelled():
+            done.exception()  # nobody may be left to fetch it
+
+    async def _ask_announcements(self, mark: Mark, name: _Version) -> Sequence[CheckpointAnnounced]:
+        run, version = name
+        newest = await self._ledger.checkpoints.get(self._pool_id, run, version)
         if newest is None:
-            return []
+            return ()
         known = self._attempts.get(name)
         if known is None or known.newest != newest.attempt:
-            every = await self._ledger.history(CheckpointAnnounced, pool_id=self._pool_id, second=work.run)
-            known = _Attempts(newest.attempt, [each for each in every if each.version == work.version])
+            every = await self._ledger.history(CheckpointAnnounced, pool_id=self._pool_id, second=run)
+            known = _Attempts(newest.attempt, [each for each in every if each.version == version])
             if known.events:
                 self._attempts.put(name, known, block=known.events[-1].log.block_number, mark=mark)
-        return [each for each in known.events if each.digest == work.checkpoint and each.log.block_number <= work.block]
+        return known.events
 
     async def _joinings(self, work: SubmittedWork) -> list[MemberJoined]:
         """A node joins seldom, so one number tells whether its joinings have to be read again."""

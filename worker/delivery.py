@@ -143,9 +143,12 @@ class PoolDelivery:
             raise StepBack(Stage.HASHED, "the store took the file and does not have it")
 
     async def submit(self, item: QueueItem) -> Mapping[str, str]:
-        """Hands work to the relayer; a file that is no work has nothing to submit."""
+        """Hands work to the relayer; a file that is no work has nothing to submit.
+
+        The relayer knows what it had before, so at first nobody asks the ledger.
+        """
         work = self._work(item)
-        if work is None or await self._on_ledger(work):
+        if work is None or (item.attempts and await self._on_ledger(work)):
             return {}
         await self._check_time(work)
         try:

@@ -159,6 +159,14 @@ class Judging:
         if self._leaves_it(item):
             raise _given_up(item)
         looked_at = self._clock.monotonic()
+        listing = asyncio.ensure_future(self._listed(item))  # nearly always it is examined, and both take their time
+        try:
+            await self._judge(item, listing, looked_at)
+        finally:
+            listing.cancel()
+            await asyncio.gather(listing, return_exceptions=True)
+
+    async def _judge(self, item: Item, listing: Awaitable[RolloutItem | None], looked_at: float) -> None:
         work, now = await asyncio.gather(self._look_up(item), self._chain.now())
         standing = standing_of(work, submitted=item.work, kind=item.kind, me=self._me, now=now)
         if standing.next is Next.DROP:
@@ -172,7 +180,7 @@ class Judging:
         elif item.resolution is not None:
             await self._conclude(item, by_hand(item.resolution), drawn=None, looked_at=looked_at)
         else:
-            conclusion, drawn = await self._examine(item)
+            conclusion, drawn = await self._examine(item, await listing)
             await self._conclude(item, conclusion, drawn=drawn, looked_at=looked_at)
 
     def _said(self, item: Item) -> bool:
@@ -186,9 +194,13 @@ class Judging:
     async def _look_up(self, item: Item) -> Work | None:
         return await (await self._chain.ledger()).work.get(item.work.key)
 
-    async def _examine(self, item: Item) -> tuple[Conclusion, Drawn]:
+    async def _listed(self, item: Item) -> RolloutItem | None:
+        if self._said(item) or item.resolution is not None:
+            return None  # nothing is left to examine
         with self._measures.stage("listed"):
-            listed = await self._files.listed(item.work)
+            return await self._files.listed(item.work)
+
+    async def _examine(self, item: Item, listed: RolloutItem | None) -> tuple[Conclusion, Drawn]:
         gathering = asyncio.ensure_future(self._gathered(item, listed))  # while its file is on the way
         try:
             async with AsyncExitStack() as stack:
