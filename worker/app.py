@@ -58,6 +58,7 @@ def process_runtime(settings: WorkerSettings, node: Address, state: StateDirecto
         node,
         directory=state.processes,
         readable=settings.readable,
+        niceness=settings.task_niceness,
         allow_host_network=settings.allow_host_network,
     )
 

@@ -48,6 +48,9 @@ class WorkerSettings(Settings):
     readable: tuple[Path, ...] = Field(
         (), description="Further directories that tasks in the process sandbox may read (packages, data sets)"
     )
+    task_niceness: int = Field(
+        0, ge=0, le=19, description="How far tasks in the process sandbox stand back for everything else here, as `nice`"
+    )
     allow_host_network: bool = Field(
         False, description="Let tasks use this machine's network, if the owner asks for it"
     )

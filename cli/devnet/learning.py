@@ -78,7 +78,7 @@ def validator_spec(directory: DevnetDirectory, places: ServicePlaces, number: in
         "directory": home,
         "workers": 1,
         "lease_s": 5.0,
-        "poll_s": 0.1,
+        "poll_s": 0.04,
         "takeover_s": 5.0,
         "finalise_every_s": 3.0,
         "trial": 64,

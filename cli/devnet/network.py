@@ -35,7 +35,7 @@ from ledger.chain import chain_command, free_port
 from protocol.wire.nodes import RuntimeKind
 
 CHAIN_ID = 31_337
-GATHER = timedelta(milliseconds=50)
+GATHER = timedelta(milliseconds=25)
 """How long a transaction waits for others to share its block: a verdict's way has two of them, one after the other."""
 
 

@@ -155,6 +155,7 @@ def write_worker_settings(directory: DevnetDirectory, places: ServicePlaces, nam
         "state": directory.path / "workers" / name,
         "stop_grace_s": 5.0,
         "wait_at_most_s": 2.0,
+        "task_niceness": 5,  # here they share the machine with everything that handles what they made
         "labels": {"devnet": name},
         "runtime": runtime,
         # Relays listen on this machine's loopback, which a container of its own network does not reach.

@@ -299,3 +299,12 @@ async def test_a_task_can_ask_which_processors_there_are_and_sees_nothing_else_o
     assert container.exit_code == 0, text_of(lines)
     online = Path("/sys/devices/system/cpu/online").read_text().strip()
     assert f"{online}\n ['devices']" in text_of(lines)
+
+
+async def test_tasks_stand_back_as_far_as_the_contributor_says(process_runtime: ProcessRuntime, tmp_path: Path) -> None:
+    runtime = ProcessRuntime(process_runtime._node, directory=tmp_path / "processes", niceness=3)
+    spec = spec_for(runtime._node, "ignored:1", ["python3", "-c", "import os; print('niceness', os.nice(0))"])
+    container, lines = await run_to_end(runtime, spec)
+    await runtime.close()
+    assert container.exit_code == 0, text_of(lines)
+    assert f"niceness {min(19, os.nice(0) + 3)}" in text_of(lines)

@@ -88,7 +88,7 @@ class Keeper:
             stderr=subprocess.PIPE,
             env={},
             umask=0o022,  # the directories that bubblewrap makes on the way to its mounts are for the task's user too
-            preexec_fn=self._join_cgroups,  # noqa: PLW1509 - this program has one thread
+            preexec_fn=self._stand_back,  # noqa: PLW1509 - this program has one thread
         )
         signal.signal(signal.SIGTERM, lambda *_: self._ask())
         # The task starts when it is told its command, which is after it can be found again: had this process been
@@ -138,7 +138,8 @@ class Keeper:
             self._asked = True
             self._stop_at = time.monotonic() + float(self._launch["grace_seconds"])
 
-    def _join_cgroups(self) -> None:
+    def _stand_back(self) -> None:
+        os.nice(self._launch["niceness"])
         for group in self._launch["cgroups"]:
             (Path(group) / "cgroup.procs").write_text(str(os.getpid()))
 

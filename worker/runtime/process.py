@@ -62,6 +62,7 @@ class ProcessRuntime:
         node: Whose they are.
         directory: Where their files go; of this worker alone.
         readable: What tasks may read beside the system and the worker's Python.
+        niceness: Added to the worker's own for tasks.
         allow_host_network: As for Docker.
         user: User and group id that tasks get when the worker is root.
     """
@@ -74,11 +75,13 @@ class ProcessRuntime:
         *,
         directory: Path,
         readable: Sequence[Path] = (),
+        niceness: int = 0,
         allow_host_network: bool = False,
         user: int | None = None,
     ) -> None:
         self._node = node
         self._directory = directory
+        self._niceness = niceness
         self._allow_host_network = allow_host_network
         self._as_root = os.geteuid() == 0
         self._user = (user if user is not None else task_user(node)) if self._as_root else None
@@ -221,6 +224,7 @@ class ProcessRuntime:
                 "command": command,
                 "environment": environment,
             },
+            "niceness": self._niceness,
             "cgroups": [str(group) for group in groups],
             "memory_watch_bytes": None if groups else spec.resources.memory_bytes,
             "grace_seconds": spec.stop_grace.total_seconds(),

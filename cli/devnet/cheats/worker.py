@@ -36,6 +36,7 @@ class CheatingRuntime(ProcessRuntime):
             node,
             directory=state.processes,
             readable=(*settings.readable, ROOT),
+            niceness=settings.task_niceness,
             allow_host_network=settings.allow_host_network,
         )
         self._cheat = cheat

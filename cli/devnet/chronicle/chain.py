@@ -1,7 +1,7 @@
 """The chain as it was seen: every event of the contracts, and when its block appeared.
 
 Blocks carry whole seconds, and the devnet makes two of them in each: what takes less is measured by when this process
-saw the block, a tenth of a second late at the most.
+saw the block, some 40 ms late at the most.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ledger.events import EVENTS, EventDecoder, LedgerEvent
 from protocol.clock import Clock
 from protocol.errors import MusterError
 
-_LOOK = timedelta(milliseconds=100)
+_LOOK = timedelta(milliseconds=40)
 
 
 class ChainWatch:
