@@ -19,6 +19,10 @@ local function age(key, pattern)
   end
 end
 for _, key in ipairs(redis.call('KEYS', '*:item:*')) do age(key, '^after:') age(key, '^seen$') end
+for _, key in ipairs(redis.call('KEYS', '*lease:*')) do
+  local left = redis.call('PTTL', key)
+  if left >= 0 then redis.call('PEXPIRE', key, left - by) end
+end
 for _, key in ipairs(redis.call('KEYS', '*:member:*')) do age(key, '^since$') end
 return 1
 """

@@ -1,0 +1,146 @@
+"""A validator's process that is ended by SIGKILL in any stage, next to another validator of the same pool and Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from ledger.client.work import WorkStatus
+from ledger.events import VerdictGiven
+from orchestrator.app import build_orchestrator
+from orchestrator.ledger_pool import LedgerPool
+from orchestrator.ledger_run import LedgerRun
+from protocol.clock import SystemClock
+from protocol.identifiers import Digest, run_id
+from protocol.redis import connect_redis
+from protocol.verdicts import Outcome
+from tests.ledger.client.conftest import POOL
+from tests.orchestrator.runs.edge import RUN
+from tests.serving import served
+from tests.validator.conftest import PoolWithValidators, ValidatorUnderTest
+from tests.validator.service.victim import FINALISING, READ_ONLY, SAID, STAGES, Order
+
+LEASE = timedelta(seconds=31)
+ROOT = Path(__file__).parents[3]
+
+
+@contextmanager
+def reachable(pool: PoolWithValidators) -> Iterator[str]:
+    """The pool's orchestrator on a real port, for other processes: a second instance on the same Redis and chain."""
+    first, listener = pool.run.pool.parts, socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    redis, world = connect_redis(pool.url), pool.world
+    shared: dict[str, Any] = {"pool_id": POOL, "redis": redis, "confirmations": 0, "clock": SystemClock()}
+    app = build_orchestrator(
+        first.settings.model_copy(update={"public_url": url}),
+        redis=redis,
+        ledger=LedgerPool(world.url, world.deployment, key=first.key, manager=None, **shared),
+        run_ledger=LedgerRun(world.url, world.deployment, run=run_id(RUN), relayer=first.key, **shared),
+        key=first.key,
+        clock=first.clock,
+        with_loops=False,
+    )
+    with served(app, listener=listener) as served_at:
+        yield served_at
+
+
+@dataclass
+class Victims:
+    """Validators with the key `validator`, each of which lives until its stage."""
+
+    pool: PoolWithValidators
+    orchestrator: str
+    process: subprocess.Popen[bytes]
+
+    async def die(self, stage: str) -> int:
+        """Lets one live; returns how its process ended."""
+        deployment = self.pool.directory / "deployment.json"
+        self.pool.world.deployment.save(deployment)
+        order = Order(
+            stage=stage,
+            orchestrator=self.orchestrator,
+            redis=f"{self.pool.url}?db=1",
+            chain=self.pool.world.url,
+            deployment=str(deployment),
+            directory=str(self.pool.directory / "victim"),
+            pool_id=POOL,
+            secret="0x" + self.pool.world.keys["validator"].reveal().hex(),
+            now_s=self.pool.run.pool.clock.now().timestamp(),
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(order.line())
+        self.process.stdin.flush()
+        return int(await asyncio.to_thread(self.process.stdout.readline))
+
+
+@contextmanager
+def victims(pool: PoolWithValidators) -> Iterator[Victims]:
+    """Where processes can be born that are to be killed."""
+    command = [sys.executable, "-m", "tests.validator.service.victim"]
+    with (
+        reachable(pool) as orchestrator,
+        subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
+    ):
+        yield Victims(pool, orchestrator, process)
+
+
+async def given(pool: PoolWithValidators) -> Counter[Digest]:
+    """How many verdicts there are on each piece of work."""
+    return Counter(each.key for each in await (await pool.ledger()).history(VerdictGiven, pool_id=POOL))
+
+
+async def takes_over(pool: PoolWithValidators, heir: ValidatorUnderTest, key: Digest, stage: str) -> None:
+    """The other one comes to the work when the dead one's leases have ended, and not before."""
+    await heir.judge()
+    taken_at_once = [each.facts.work.key for each in heir.examiner.asked]
+    assert taken_at_once == ([key] if stage == READ_ONLY else []), f"{stage}: what it began is the dead one's, for now"
+    await pool.turn(LEASE)
+    await heir.judge()
+    examined = [each.facts.work.key for each in heir.examiner.asked]
+    heir.examiner.asked.clear()
+    work = await pool.work(key)
+    assert (work.status, work.outcome) == (WorkStatus.PROVISIONAL, Outcome.ACCEPTED), stage
+    said_before = stage in SAID
+    assert examined == ([] if said_before else [key]), stage
+    assert work.judge == pool.world.keys["validator" if said_before else "second"].address, stage
+    lengths = await heir.parts.queue.lengths()
+    assert (lengths.waiting, lengths.ready, lengths.in_hand, lengths.parked) == (0, 0, 0, 0), stage
+
+
+async def test_what_a_killed_validator_had_begun_another_takes_over_and_nothing_is_judged_or_paid_twice(
+    pool: PoolWithValidators,
+) -> None:
+    heir, ledger = pool.validator("second"), await pool.ledger()
+    keys: list[Digest] = []
+    await pool.run.demand(0, len(STAGES))
+    with victims(pool) as dying:
+        for stage in [name for name in STAGES if name not in FINALISING]:
+            keys.append(await pool.submit())
+            await heir.parts.intake.aclose()  # so that the other one reads the ledger for both
+            assert await dying.die(stage) == -signal.SIGKILL, stage
+            await takes_over(pool, heir, keys[-1], stage)
+        assert await given(pool) == Counter(keys)
+        provider = (await pool.work(keys[0])).provider
+        before = await ledger.stake.of(provider)
+        await pool.world.warp(timedelta(hours=2, seconds=2))
+        for stage in FINALISING:
+            await pool.turn(LEASE)
+            await heir.parts.finalising.aclose()
+            assert await dying.die(stage) == -signal.SIGKILL, stage
+    await pool.turn(LEASE)
+    await heir.parts.finalising.round()
+    works = [await pool.work(key) for key in keys]
+    assert {work.status for work in works} == {WorkStatus.FINAL}
+    assert await ledger.work.accrued(POOL, provider) == sum(work.reward for work in works), "each is paid for once"
+    assert (await ledger.stake.of(provider)).active == before.active, "and nothing is held against the node"

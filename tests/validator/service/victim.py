@@ -1,0 +1,193 @@
+"""`python -m tests.validator.service.victim`: validators that end themselves by SIGKILL in a stage that a test names.
+
+One order a line comes on standard input; for each a process is forked from this one, which has imported everything, and
+how it ended goes to standard output: minus the signal, or its exit code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from ledger.deployment import Deployment
+from protocol.clients import NodeClient, OrchestratorClient
+from protocol.clock import SystemClock, TurnedClock
+from protocol.keys import Key
+from protocol.objects import ObjectTransfer
+from protocol.redis import connect_redis
+from tests.validator.scripted import ScriptedExaminer
+from validator.app import build_validator
+from validator.chain import Chain
+from validator.loops.background import look_after
+from validator.parts import Parts, Remote
+from validator.settings import ValidatorSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What a victim is told.
+
+    Args:
+        stage: Where it dies; one of `STAGES`.
+        orchestrator: The URL at which a process of its own reaches it.
+        redis: The URL that it shares with the other validator.
+        chain: JSON-RPC endpoint.
+        deployment: File with the contracts' addresses.
+        directory: Its own.
+        pool_id: The pool.
+        secret: Its key, hex.
+        now_s: The orchestrator's time.
+    """
+
+    stage: str
+    orchestrator: str
+    redis: str
+    chain: str
+    deployment: str
+    directory: str
+    pool_id: int
+    secret: str
+    now_s: float
+
+    def line(self) -> bytes:
+        """As it is written to a victim's input."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+
+Place = Callable[[Parts], Awaitable[object]]
+
+
+async def _queue(parts: Parts) -> object:
+    return parts.queue
+
+
+async def _book(parts: Parts) -> object:
+    return (await parts.chain.ledger()).work
+
+
+async def _wallet(parts: Parts) -> object:
+    ledger: Any = await parts.chain.ledger()
+    return ledger._sender._wallet
+
+
+STAGES: dict[str, tuple[Place, str, bool]] = {
+    "before what was read is in the queue": (_queue, "put", False),
+    "before it is written down how far was read": (lambda parts: _itself(parts.intake._following), "commit", False),
+    "when it has taken the work": (_queue, "take", True),
+    "when it has the file": (lambda parts: _itself(parts.files), "_fetch", True),
+    "in the examination": (lambda parts: _itself(parts.examiner), "examine", False),
+    "before the evidence is in the store": (lambda parts: _itself(parts.files), "store", False),
+    "before the verdict is written down": (_queue, "stage", False),
+    "when the verdict is written down": (_queue, "stage", True),
+    "before its transaction leaves": (_wallet, "submit", False),
+    "when its transaction is in a block": (_wallet, "submit", True),
+    "before the work leaves the queue": (_queue, "done", False),
+    "when the work has left the queue": (_queue, "done", True),
+    "before it finalises": (_book, "finalize", False),
+    "when it has finalised": (_book, "finalize", True),
+}
+"""Whose method it dies at, and whether after it."""
+
+READ_ONLY = tuple(STAGES)[1]
+"""Where it has put the work into the queue, and taken none."""
+
+SAID = tuple(STAGES)[9:12]
+"""Where the ledger has its verdict already."""
+
+FINALISING = tuple(STAGES)[12:]
+
+
+async def _itself(place: object) -> object:
+    return place
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def _arm(parts: Parts, stage: str) -> None:
+    place, name, after = STAGES[stage]
+    owner: Any = await place(parts)
+    real = getattr(owner, name)
+
+    async def last(*args: Any, **named: Any) -> Any:
+        found = await real(*args, **named) if after else None
+        if not after or found is not None or name != "take":
+            _die()
+        return found
+
+    setattr(owner, name, last)
+
+
+async def live(order: Order) -> None:
+    """One round of everything, until it dies."""
+    key, clock = Key.from_hex(order.secret), TurnedClock(start=datetime.fromtimestamp(order.now_s, UTC))
+    settings = ValidatorSettings(
+        pool_id=order.pool_id,
+        orchestrator=order.orchestrator,
+        deployment=Path(order.deployment),
+        directory=Path(order.directory),
+        workers=1,
+        reserve_bytes=0,
+        takeover_s=0,
+    )
+    app = build_validator(
+        settings,
+        redis=connect_redis(order.redis, retries=0),
+        chain=Chain(
+            order.chain,
+            Deployment.load(Path(order.deployment)),
+            key=key,
+            pool_id=order.pool_id,
+            confirmations=0,
+            clock=SystemClock(),
+            poll=timedelta(milliseconds=20),
+        ),
+        remote=Remote(
+            reader=OrchestratorClient(order.orchestrator, key=key, clock=clock, allow_plain_http=True),
+            writer=NodeClient(order.orchestrator, key=key, clock=clock, allow_plain_http=True),
+            transfer=ObjectTransfer(order.orchestrator, clock=clock, allow_plain_http=True),
+        ),
+        examiner=ScriptedExaminer(),
+        key=key,
+        clock=clock,
+        with_loops=False,
+    )
+    parts: Parts = app.state.parts
+    parts.files.clear()
+    await _arm(parts, order.stage)
+    await look_after(parts)
+    await parts.intake.round()
+    await parts.judging.round()
+    await parts.lanes[0].round()
+    await parts.finalising.round()
+
+
+def main() -> None:
+    """Obeys until its input ends."""
+    for line in sys.stdin.buffer:
+        child = os.fork()
+        if child == 0:
+            try:
+                os.dup2(2, 1)  # what it logs is no answer
+                asyncio.run(live(Order(**json.loads(line))))
+            except BaseException:  # noqa: BLE001 - the test sees that it was no signal, and reads why
+                traceback.print_exc()
+            finally:
+                os._exit(0)
+        _, status = os.waitpid(child, 0)
+        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
