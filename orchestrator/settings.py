@@ -126,6 +126,9 @@ class OrchestratorSettings(Settings):
     relay_every_s: float = Field(
         1.0, ge=0.05, description="Pause between two batches that are carried to the ledger, unless something comes in"
     )
+    relay_transactions: int = Field(
+        2, ge=1, le=16, description="Transactions with them under way at a time; more are sooner, and cost more gas"
+    )
 
     node_rate_per_s: float = Field(5.0, gt=0, description="Requests per second of one node")
     node_burst: int = Field(50, ge=1, description="Requests of one node at once")

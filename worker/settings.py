@@ -49,7 +49,7 @@ class WorkerSettings(Settings):
         (), description="Further directories that tasks in the process sandbox may read (packages, data sets)"
     )
     task_niceness: int = Field(
-        0, ge=0, le=19, description="How far tasks in the process sandbox stand back for everything else here, as `nice`"
+        0, ge=0, le=19, description="How far tasks in the process sandbox stand back for others here, as `nice`"
     )
     allow_host_network: bool = Field(
         False, description="Let tasks use this machine's network, if the owner asks for it"

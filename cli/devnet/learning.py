@@ -10,7 +10,7 @@ from pathlib import Path
 from cli.devnet.directory import DevnetDirectory
 from cli.devnet.economy import VALIDATORS
 from cli.devnet.options import RunOptions
-from cli.devnet.services import POOL, RUN, WORKER, ServicePlaces, alive, environment
+from cli.devnet.services import LANES, POOL, RUN, WORKER, ServicePlaces, alive, environment
 from cli.devnet.settings_file import write_settings
 from cli.devnet.supervisor import ProcessSpec
 from trainer.presets import devnet_base
@@ -80,6 +80,7 @@ def validator_spec(directory: DevnetDirectory, places: ServicePlaces, number: in
         "lease_s": 5.0,
         "poll_s": 0.04,
         "takeover_s": 5.0,
+        "verdict_transactions": LANES,
         "finalise_every_s": 3.0,
         "trial": 64,
         "first_pause_s": 0.2,

@@ -24,6 +24,8 @@ POOL = 1
 RUN = "devnet"
 RELAYS = 2
 GROUPS_PER_SLOT = 4
+LANES = 4
+"""Transactions with work, and with verdicts, that are under way at a time: nodes hand in together, and gas is free."""
 ROOT = Path(__file__).resolve().parents[2]
 """Where this very code lies."""
 
@@ -125,6 +127,7 @@ def write_configuration(directory: DevnetDirectory, places: ServicePlaces, run: 
             "run_ask_again_s": 0.3,
             "run_kept_steps": 1_000,
             "relay_every_s": 0.5,
+            "relay_transactions": LANES,
             "uploads_per_hour": 100_000,
             "node_rate_per_s": 100.0,
             "node_burst": 1_000,

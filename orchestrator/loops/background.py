@@ -24,8 +24,6 @@ from protocol.clients.discovery import DiscoveryClient
 from protocol.loops import BackgroundLoops
 from protocol.patience import patient
 
-RELAYER_LANES = 2
-"""Rounds of the relayer at a time: while one waits for its block, the next one carries what came in meanwhile."""
 WEBHOOKS_EVERY = timedelta(seconds=1)
 GAUGES_EVERY = timedelta(seconds=5)
 
@@ -82,7 +80,8 @@ def add_loops(
     loops.add("webhooks", postman.round, every=WEBHOOKS_EVERY)
     if run_ledger is not None:
         relayer = Relayer(parts.relay.store, ledger=run_ledger, lease=lease("relayer"), clock=parts.clock)
-        for number in range(1, RELAYER_LANES + 1):
+        # While one waits for its block, the next one carries what came in meanwhile.
+        for number in range(1, settings.relay_transactions + 1):
             name = f"relayer-{number}"
             every = timedelta(seconds=settings.relay_every_s)
             loops.add(name, patient(name, relayer.round), every=every, woken=parts.relay.news)
