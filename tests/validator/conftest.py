@@ -92,6 +92,9 @@ class Host:
     clock: TurnedClock | None = None
     chain_url: str | None = None
     transport: httpx.AsyncBaseTransport | None = None
+    orchestrator: str | None = None
+    """Where it is reached over TCP."""
+    store_patience: timedelta = timedelta(minutes=1)
 
 
 @dataclass
@@ -117,10 +120,12 @@ class PoolWithValidators:
             turned.jump(clock.now() - turned.now())
         place = self.directory / f"validator-{len(self.made)}"
         told: dict[str, Any] = {"workers": 1, "reserve_bytes": 0, "takeover_s": 0, **more}
-        settings = ValidatorSettings(pool_id=POOL, orchestrator=URL, deployment=Path("unused"), directory=place, **told)
+        url = host.orchestrator or URL
+        settings = ValidatorSettings(pool_id=POOL, orchestrator=url, deployment=Path("unused"), directory=place, **told)
         examiner = ScriptedExaminer()
-        transport = host.transport or httpx.ASGITransport(app=self.run.pool.app, raise_app_exceptions=False)
-        shared: Any = {"key": key, "clock": clock, "transport": transport}
+        here = httpx.ASGITransport(app=self.run.pool.app, raise_app_exceptions=False)
+        transport = None if host.orchestrator else host.transport or here
+        shared: Any = {"key": key, "clock": clock, "transport": transport, "allow_plain_http": True}
         app = build_validator(
             settings,
             redis=connect_redis(f"{self.url}?db={redis}", retries=0),
@@ -134,9 +139,11 @@ class PoolWithValidators:
                 poll=POLL,
             ),
             remote=Remote(
-                reader=OrchestratorClient(URL, **shared),
-                writer=NodeClient(URL, **shared),
-                transfer=ObjectTransfer(URL, clock=clock, transport=transport),
+                reader=OrchestratorClient(url, **shared),
+                writer=NodeClient(url, **shared),
+                transfer=ObjectTransfer(
+                    url, clock=clock, transport=transport, allow_plain_http=True, patience=host.store_patience
+                ),
             ),
             examiner=examiner,
             key=key,

@@ -4,54 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from ledger.client.work import WorkStatus
 from ledger.events import VerdictGiven
-from orchestrator.app import build_orchestrator
-from orchestrator.ledger_pool import LedgerPool
-from orchestrator.ledger_run import LedgerRun
-from protocol.clock import SystemClock
-from protocol.identifiers import Digest, run_id
-from protocol.redis import connect_redis
+from protocol.identifiers import Digest
 from protocol.verdicts import Outcome
 from tests.ledger.client.conftest import POOL
-from tests.orchestrator.runs.edge import RUN
-from tests.serving import served
 from tests.validator.conftest import PoolWithValidators, ValidatorUnderTest
+from tests.validator.service.reaching import reachable
 from tests.validator.service.victim import FINALISING, READ_ONLY, SAID, STAGES, Order
 
 LEASE = timedelta(seconds=31)
 ROOT = Path(__file__).parents[3]
-
-
-@contextmanager
-def reachable(pool: PoolWithValidators) -> Iterator[str]:
-    """The pool's orchestrator on a real port, for other processes: a second instance on the same Redis and chain."""
-    first, listener = pool.run.pool.parts, socket.create_server(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    redis, world = connect_redis(pool.url), pool.world
-    shared: dict[str, Any] = {"pool_id": POOL, "redis": redis, "confirmations": 0, "clock": SystemClock()}
-    app = build_orchestrator(
-        first.settings.model_copy(update={"public_url": url}),
-        redis=redis,
-        ledger=LedgerPool(world.url, world.deployment, key=first.key, manager=None, **shared),
-        run_ledger=LedgerRun(world.url, world.deployment, run=run_id(RUN), relayer=first.key, **shared),
-        key=first.key,
-        clock=first.clock,
-        with_loops=False,
-    )
-    with served(app, listener=listener) as served_at:
-        yield served_at
 
 
 @dataclass
@@ -84,15 +56,13 @@ class Victims:
         return int(await asyncio.to_thread(self.process.stdout.readline))
 
 
-@contextmanager
-def victims(pool: PoolWithValidators) -> Iterator[Victims]:
+@asynccontextmanager
+async def victims(pool: PoolWithValidators) -> AsyncIterator[Victims]:
     """Where processes can be born that are to be killed."""
     command = [sys.executable, "-m", "tests.validator.service.victim"]
-    with (
-        reachable(pool) as orchestrator,
-        subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
-    ):
-        yield Victims(pool, orchestrator, process)
+    async with reachable(pool) as (url, _):
+        with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            yield Victims(pool, url, process)
 
 
 async def given(pool: PoolWithValidators) -> Counter[Digest]:
@@ -124,7 +94,7 @@ async def test_what_a_killed_validator_had_begun_another_takes_over_and_nothing_
     heir, ledger = pool.validator("second"), await pool.ledger()
     keys: list[Digest] = []
     await pool.run.demand(0, len(STAGES))
-    with victims(pool) as dying:
+    async with victims(pool) as dying:
         for stage in [name for name in STAGES if name not in FINALISING]:
             keys.append(await pool.submit())
             await heir.parts.intake.aclose()  # so that the other one reads the ledger for both

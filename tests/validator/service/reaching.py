@@ -1,0 +1,45 @@
+"""A pool's orchestrator on a real port, for validators that are, or act as, other processes."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from orchestrator.app import build_orchestrator
+from orchestrator.ledger_pool import LedgerPool
+from orchestrator.ledger_run import LedgerRun
+from protocol.clock import SystemClock
+from protocol.identifiers import run_id
+from protocol.redis import connect_redis
+from tests.ledger.client.conftest import POOL
+from tests.orchestrator.runs.edge import RUN
+from tests.serving import served
+from tests.validator.conftest import PoolWithValidators
+from tests.validator.outages import Wire
+
+
+@asynccontextmanager
+async def reachable(pool: PoolWithValidators) -> AsyncIterator[tuple[str, Wire]]:
+    """A second instance on the same Redis and chain: its URL, and the wire that leads there."""
+    first, listener = pool.run.pool.parts, socket.create_server(("127.0.0.1", 0))
+    wire = Wire(*listener.getsockname())
+    await wire.join()
+    url = f"http://127.0.0.1:{wire.port}"
+    redis, world = connect_redis(pool.url), pool.world
+    shared: dict[str, Any] = {"pool_id": POOL, "redis": redis, "confirmations": 0, "clock": SystemClock()}
+    app = build_orchestrator(
+        first.settings.model_copy(update={"public_url": url}),
+        redis=redis,
+        ledger=LedgerPool(world.url, world.deployment, key=first.key, manager=None, **shared),
+        run_ledger=LedgerRun(world.url, world.deployment, run=run_id(RUN), relayer=first.key, **shared),
+        key=first.key,
+        clock=first.clock,
+        with_loops=False,
+    )
+    try:
+        with served(app, listener=listener):
+            yield url, wire
+    finally:
+        wire.cut()
