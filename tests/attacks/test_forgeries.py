@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from cli.devnet.cheats.cheat import Cheat, End, Trick
 from cli.devnet.cheats.comparison import Compared
-from cli.devnet.cheats.encodings import Bomb, ManyRows, NotFinite
+from cli.devnet.cheats.edits import Relabelled
+from cli.devnet.cheats.encodings import Bomb, NotFinite
+from cli.devnet.cheats.proofs import Forged
 from cli.devnet.cheats.registry import CHEATS
 from cli.devnet.cheats.workshop import Workshop
+from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST
 from protocol.verdicts import Outcome, ReasonCode
+from rollouts.samples import SlotHeader
 from tests.attacks.conftest import Judge, Places, handed_in, open_workshop
 from validator.examination.interface import Conclusion
 
@@ -20,8 +25,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 JUDGED = {name: cheat for name, cheat in CHEATS.items() if cheat.end is End.SLASHED}
 UNPAID = {name: cheat for name, cheat in CHEATS.items() if cheat.end is End.UNPAID}
-QUICKER: dict[str, Callable[[], Trick]] = {"bomb": lambda: Bomb(1 << 25), "ten-million-rows": lambda: ManyRows(2)}
-"""Seconds of compressing zeros are saved: both are still thousands of times what an honest file can hold."""
+QUICKER: dict[str, Callable[[], Trick]] = {"bomb": lambda: Bomb(1 << 25)}
+"""Seconds of compressing zeros are saved: it is still thousands of times what an honest file can hold."""
 SLOTS = 8
 """At 0.8 of the temperature, one file of 32 short answers in about seventy is token for token the honest one, and who
 hands one file in again and again begins with an honest one: then nothing was cheated, and it is accepted."""
@@ -65,6 +70,36 @@ async def test_no_number_that_is_none_stands_anywhere(
     found = await judge(handed_in(workshop, NotFinite(column, value), next(_index), groups=1))
     assert isinstance(found, Conclusion)
     assert (found.outcome, found.reason) == (Outcome.FORGED, ReasonCode.FORMAT_NOT_FINITE)
+
+
+@pytest.mark.parametrize("bits", [b"\x7f\xc0", b"\x7f\x80", b"\xff\x80"], ids=["nan", "inf", "-inf"])
+async def test_a_proof_of_numbers_that_are_none_proves_nothing(bits: bytes, workshop: Workshop, judge: Judge) -> None:
+    """All of its points have this value: a reader that subtracts would compare with nothing."""
+    forged = Forged(lambda _, proof: proof[:2] + bits + bytes(len(proof) - 4))
+    found = await judge(handed_in(workshop, forged, next(_index), groups=1))
+    assert isinstance(found, Conclusion)
+    assert (found.outcome, found.reason) == (Outcome.FORGED, ReasonCode.COMPUTATION_OTHER_MODEL)
+
+
+ELSEWHERE: dict[str, Callable[[SlotHeader], SlotHeader]] = {
+    "a stale step": lambda header: replace(header, step=header.step - 1),
+    "a future step": lambda header: replace(header, step=header.step + 1),
+    "a skipped index": lambda header: replace(header, index=header.index + 1),
+    "another node": lambda header: replace(header, node=ZERO_ADDRESS),
+    "another run": lambda header: replace(header, run=ZERO_DIGEST),
+    "another version": lambda header: replace(header, checkpoint=ZERO_DIGEST),
+}
+
+
+@pytest.mark.parametrize("change", ELSEWHERE.values(), ids=ELSEWHERE)
+async def test_a_file_says_what_it_was_leased_for(
+    change: Callable[[SlotHeader], SlotHeader], workshop: Workshop, judge: Judge
+) -> None:
+    work = workshop.hand_in(Relabelled(change), workshop.grant(next(_index), groups=1, step=5))
+    assert work is not None
+    found = await judge(work)
+    assert isinstance(found, Conclusion)
+    assert (found.outcome, found.reason) == (Outcome.FORGED, ReasonCode.IDENTITY_OTHER_WORK)
 
 
 async def test_a_length_penalty_that_was_left_out_is_scored_again(places: Places, judge: Judge) -> None:
