@@ -37,6 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measures the limits that are shipped.")
     parser.add_argument("--out", type=Path, required=True, help="widened, if it is there")
     parser.add_argument("--engines", default="torch,vllm")
+    parser.add_argument("--dtypes", default=",".join(Dtype), help="of those that the engine is measured in")
     parser.add_argument("--steps", default="0,20,40", help="of learning; the moments that are measured")
     parser.add_argument("--samples", type=int, default=4096, help="for each engine, type, batch size and moment")
     parser.add_argument("--batches", default="64,16,1")
@@ -60,7 +61,7 @@ def moments(home: Path, steps: list[int]) -> Iterator[Path]:
 
 
 def _calibrate(model: Path, engine: EngineName, told: argparse.Namespace) -> None:
-    dtypes = ",".join(one.value for one in DTYPES[engine])
+    dtypes = ",".join(one.value for one in DTYPES[engine] if one in told.dtypes.split(","))
     command = [str(INTERPRETERS[engine]), "-m", "cli", "validator", "calibrate", "--model", str(model), "--widen"]
     command += ["--engines", engine.value, "--dtypes", dtypes, "--batches", told.batches]
     command += ["--samples", str(told.samples), "--out", str(told.out.resolve())]

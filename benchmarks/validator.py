@@ -78,6 +78,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="What a validator catches, whom it harms, and what it costs.")
     parser.add_argument("--tries", type=int, default=100, help="of each cheat")
     parser.add_argument("--honest", type=int, default=3000, help="honest files, over all engines and shapes")
+    parser.add_argument("--dtypes", default=",".join(Dtype), help="of honest files; each type has its part of --honest")
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--calibration", type=Path, default=None, help="limits; default: those that were shipped")
     parser.add_argument("--only", choices=["attacks", "cheats", "honest", "close", "rates"], default=None)
@@ -139,9 +140,12 @@ def _honest(told: argparse.Namespace, home: Path) -> list[Batch]:
     batches = [
         Batch(name="", tries=each, first=10_000 * place, dtype=dtype, max_batch=max_batch)
         for place, (dtype, max_batch) in enumerate(SHAPES)
+        if dtype in told.dtypes.split(",")
     ]
     if VLLM.exists():
         for place, dtype in enumerate(Dtype):
+            if dtype not in told.dtypes.split(","):
+                continue
             print(f"{each} honest files of vllm in {dtype.value} are made", file=sys.stderr)
             to, first = home / f"vllm-{dtype.value}", 500_000 + 10_000 * place
             command = [str(VLLM), "-m", "benchmarks.honest_files", "--dtype", dtype.value, "--files", str(each)]

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from rollouts.engines.interface import Dtype, EngineName
 from rollouts.model import ModelFacts
 from rollouts.sampling.replay import Replay
+from rollouts.scatter import Scatter
 from rollouts.toploc import TOPLOC, Arithmetic, Calibration, CalibrationEntry, Thresholds
 
 _Limit = Annotated[float, Field(ge=0, le=1e9)]
@@ -83,6 +84,9 @@ class Limits(CalibrationEntry):
     logprobs: LogprobLimits
     headroom: Annotated[float, Field(ge=1)]
     """What the largest honest figures were multiplied with."""
+    scatter: Scatter | None = None
+    """Limits of whole files by their size, beside the largest; None where they were not measured, or where both sides
+    agree to the bit."""
 
     @property
     def rows(self) -> float:
@@ -117,13 +121,19 @@ class Limits(CalibrationEntry):
             "file": self.file.widened(factor),
             "sampling": self.sampling.widened(factor),
             "logprobs": LogprobLimits(mean=factor * self.logprobs.mean, largest=factor * self.logprobs.largest),
+            "scatter": None if self.scatter is None else self.scatter.widened(factor),
         }
         return self.model_copy(update=changes)
 
 
 class RolloutCalibration(Calibration):
-    """Limits for all that a pool allows."""
+    """Limits for all that a pool allows.
 
+    Entries of format 1 know no scatter: such a file is read, and judges as it did. Software from before it refuses
+    format 2 instead of ignoring half of its limits.
+    """
+
+    format: Literal[1, 2] = 2
     entries: Annotated[tuple[Limits, ...], Field(max_length=4096)]
 
     @classmethod

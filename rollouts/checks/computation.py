@@ -109,6 +109,14 @@ def _together(case: Case, samples: Mapping[int, Aggregate], whole: Aggregate, li
                 reason=ReasonCode.COMPUTATION_OTHER_MODEL,
                 what=f"{excess.figure} {excess.value:.3g} over all rows; the limit is {excess.threshold:.3g}",
             )
+    if limits.scatter is not None:
+        groups = len({case.file.samples[row].group for row in samples})
+        most = limits.scatter.distance_of(rows=len(samples), groups=groups)
+        if whole.figures.distance_mean > most:
+            yield Finding(
+                reason=ReasonCode.COMPUTATION_OTHER_MODEL,
+                what=f"distance_mean {whole.figures.distance_mean:.3g} over {groups} groups; the limit is {most:.3g}",
+            )
 
 
 def _tokens(case: Case, row: int, number: int) -> str:

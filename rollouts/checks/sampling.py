@@ -40,6 +40,7 @@ def judge(case: Case) -> CheckResult:
         "mismatch_share": whole.mismatch_share,
         "largest": whole.largest,
         "largest_sum": whole.largest_sum,
+        "sum": whole.sum,
         "likelihood_z": _likelihood(case),
     }
     if case.limits is None:
@@ -110,6 +111,11 @@ def _file(whole: Replay, limits: Limits) -> Iterator[Finding]:
         yield Finding(
             reason=ReasonCode.SAMPLING_REPLAY,
             what=f"{whole.mismatches} of {whole.tokens} tokens are not those that the seed draws; the limit is {most}",
+        )
+    if limits.scatter is not None and whole.sum > (sum_limit := limits.scatter.deviations_of(whole.tokens)):
+        yield Finding(
+            reason=ReasonCode.SAMPLING_REPLAY,
+            what=f"deviations of {whole.tokens} tokens sum to {whole.sum:.3g}; the limit is {sum_limit:.3g}",
         )
 
 

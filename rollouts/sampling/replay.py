@@ -72,12 +72,14 @@ class Replay:
         mismatches: At how many another token had to come.
         largest: The largest deviation at one token.
         largest_sum: The largest sum of deviations over one sample.
+        sum: Of all deviations.
     """
 
     tokens: int
     mismatches: int
     largest: float
     largest_sum: float
+    sum: float
 
     @property
     def mismatch_share(self) -> float:
@@ -88,14 +90,15 @@ class Replay:
 def summarise(samples: Iterable[Gaps]) -> Replay:
     """Returns the figures of whole samples, each of which is one `Gaps`."""
     tokens = mismatches = 0
-    largest = largest_sum = 0.0
+    largest = largest_sum = total = 0.0
     for sample in samples:
         deviations = sample.deviations
         tokens += len(deviations)
         mismatches += int(sample.mismatches.sum())
         largest = max(largest, float(deviations.max(initial=0.0)))
-        largest_sum = max(largest_sum, float(deviations.sum(dtype=np.float64)))
-    return Replay(tokens=tokens, mismatches=mismatches, largest=largest, largest_sum=largest_sum)
+        largest_sum = max(largest_sum, own := float(deviations.sum(dtype=np.float64)))
+        total += own
+    return Replay(tokens=tokens, mismatches=mismatches, largest=largest, largest_sum=largest_sum, sum=total)
 
 
 def gaps(

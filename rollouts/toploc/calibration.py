@@ -56,7 +56,7 @@ class CalibrationEntry(_Part):
 class Calibration(_Part):
     """Entries for all that a pool allows. Work of anything else gets no lease."""
 
-    format: Literal[1] = 1
+    format: Literal[1, 2] = 1
     entries: Annotated[tuple[CalibrationEntry, ...], Field(max_length=4096)]
 
     @model_validator(mode="after")

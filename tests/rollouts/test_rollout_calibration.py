@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -42,8 +43,8 @@ def test_a_short_file_may_have_one_mismatch_if_any_may(share: float, tokens: int
 
 def test_limits_are_the_worst_of_honest_files_times_the_headroom() -> None:
     honest = [
-        Replay(tokens=100, mismatches=2, largest=0.5, largest_sum=0.6),
-        Replay(tokens=100, mismatches=1, largest=0.2, largest_sum=0.9),
+        Replay(tokens=100, mismatches=2, largest=0.5, largest_sum=0.6, sum=0.7),
+        Replay(tokens=100, mismatches=1, largest=0.2, largest_sum=0.9, sum=0.9),
     ]
     limits = SamplingLimits.around(honest, headroom=2.0)
     assert (limits.mismatch_share, limits.largest, limits.largest_sum) == (0.04, 1.0, 1.8)
@@ -51,7 +52,7 @@ def test_limits_are_the_worst_of_honest_files_times_the_headroom() -> None:
 
 
 def test_no_measurement_goes_below_what_float32_is_allowed() -> None:
-    clean = Replay(tokens=100, mismatches=0, largest=0.0, largest_sum=0.0)
+    clean = Replay(tokens=100, mismatches=0, largest=0.0, largest_sum=0.0, sum=0.0)
     assert SamplingLimits.around([clean], headroom=2.0) == FLOAT32_SAMPLING
 
 
@@ -83,6 +84,16 @@ def test_limits_in_bfloat16_stand_around_enough_honest_files() -> None:
     half = [one for one in RolloutCalibration.shipped().entries if one.prover.dtype is Dtype.BFLOAT16]
     assert all(one.files >= 400 and one.headroom == 2 for one in half)
     assert all(one.sampling.largest > 0.2 for one in half)
+
+
+def test_a_file_of_before_scatter_is_read_and_judges_as_it_did_and_later_ones_say_that_they_are() -> None:
+    """Software of format 1 refuses a 2 in words: it would let through what only the new limits stop."""
+    entry = float32_limits(("tiny",)).model_dump(mode="json", exclude={"scatter"})
+    before = RolloutCalibration.from_json(json.dumps({"format": 1, "entries": [entry]}).encode())
+    assert (before.format, before.entries[0].scatter) == (1, None)
+    assert RolloutCalibration(entries=before.entries).format == 2
+    with pytest.raises(BadCalibration, match="format"):
+        RolloutCalibration.from_json(json.dumps({"format": 3, "entries": [entry]}).encode())
 
 
 def test_what_is_no_calibration_is_refused() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +14,7 @@ from rollouts.checks import RowEvidence
 from rollouts.checks.computation import forgiven
 from rollouts.samples import RolloutFile
 from rollouts.sampling.replay import Replay, summarise
+from rollouts.scatter import GroupFigures
 from rollouts.toploc import Aggregate, Outcome, aggregate, judge
 
 
@@ -25,12 +27,14 @@ class Figures:
         files: Their proofs, one for each file.
         samples: Their proofs, one for each row.
         errors: Of log-probabilities, one array for each file.
+        groups: Of each file.
     """
 
     replays: list[Replay] = field(default_factory=list)
     files: list[Aggregate] = field(default_factory=list)
     samples: list[Aggregate] = field(default_factory=list)
     errors: list[NDArray[np.float64]] = field(default_factory=list)
+    groups: list[GroupFigures] = field(default_factory=list)
 
     def add(self, file: RolloutFile, evidence: Mapping[int, RowEvidence]) -> None:
         """Takes a file's in."""
@@ -38,6 +42,7 @@ class Figures:
         proofs = [tuple(map(forgiven, one.proofs)) for one in evidence.values()]
         self.files.append(aggregate(result for results in proofs for result in results))
         self.samples += [aggregate(results) for results in proofs]
+        self.groups += groups_of(file, evidence)
         self.errors.append(
             np.concatenate(
                 [np.abs(file.samples[row].logprobs.astype(np.float64) - one.logprobs) for row, one in evidence.items()]
@@ -50,6 +55,7 @@ class Figures:
         self.files += others.files
         self.samples += others.samples
         self.errors += others.errors
+        self.groups += others.groups
 
     @property
     def tokens(self) -> int:
@@ -97,3 +103,20 @@ class Figures:
         )
         by_proofs = sum(judge(one, limits.file).outcome is not Outcome.PASSED for one in self.files)
         return by_replay, by_proofs
+
+
+def groups_of(file: RolloutFile, evidence: Mapping[int, RowEvidence]) -> Iterator[GroupFigures]:
+    """What each group of a file shows whose rows were all computed again."""
+    of_groups: defaultdict[int, list[RowEvidence]] = defaultdict(list)
+    for row, one in evidence.items():
+        of_groups[file.samples[row].group].append(one)
+    for rows in of_groups.values():
+        replay = summarise(one.gaps for one in rows if one.gaps is not None)
+        proofs = aggregate(forgiven(result) for one in rows for result in one.proofs)
+        yield GroupFigures(
+            rows=len(rows),
+            distance=proofs.figures.distance_mean,
+            tokens=replay.tokens,
+            mismatches=replay.mismatches,
+            deviations=replay.sum,
+        )

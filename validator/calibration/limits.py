@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rollouts.calibration import Limits, LogprobLimits, RolloutCalibration, SamplingLimits, float32_limits
 from rollouts.engines.interface import Dtype, EngineName
+from rollouts.scatter import Scatter
 from rollouts.toploc import TOPLOC, Arithmetic, Thresholds
 from validator.calibration.figures import Figures
 
@@ -67,6 +68,7 @@ def limits_around(honest: Figures, *, model: str, pair: Pair, headroom: float = 
             largest=max(floor.logprobs.largest, headroom * honest.largest_error),
         ),
         headroom=headroom,
+        scatter=None if pair.exact else Scatter.around(honest.groups),
     )
 
 
@@ -77,7 +79,7 @@ def merged(before: RolloutCalibration | None, entries: Iterable[Limits], *, wide
         before: The other one.
         entries: These.
         widen: Whether an entry that is in both gets the wider of its limits: for policies that were measured at several
-            moments of a training, or on several machines.
+            moments of a training, or on several machines. What one of them did not measure is not known of both.
     """
     every = {_key(one): one for one in (() if before is None else before.entries)}
     for one in entries:
@@ -95,6 +97,7 @@ def _widest(one: Limits, other: Limits) -> Limits:
         for name in ("sample", "file", "sampling", "logprobs")
     }
     changes |= {"samples": one.samples + other.samples, "files": one.files + other.files}
+    changes["scatter"] = None if one.scatter is None or other.scatter is None else one.scatter.widest(other.scatter)
     return one.model_copy(update=changes | {"headroom": min(one.headroom, other.headroom)})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -13,10 +14,13 @@ from protocol.verdicts import ReasonCode
 from rollouts.calibration import float32_limits
 from rollouts.checks import PREFILL_CHECKS, Case, CheckedVersion, RowEvidence, SlotFacts, State
 from rollouts.checks.computation import CHECK as COMPUTATION
-from rollouts.checks.result import CheckResult
+from rollouts.checks.result import Check, CheckResult
+from rollouts.checks.sampling import CHECK as SAMPLING
 from rollouts.engines.interface import Dtype
 from rollouts.policy import Policy
 from rollouts.samples import RolloutFile
+from rollouts.sampling.replay import Gaps
+from rollouts.scatter import Scatter
 from rollouts.toploc import ProofResult
 from rollouts.verify import run_check, with_evidence
 from tests.rollouts.made import RECIPE, make
@@ -54,10 +58,10 @@ def test_other_weights_are_named_by_the_proofs(
     assert {one.reason for one in result.findings} == {ReasonCode.COMPUTATION_OTHER_MODEL}
 
 
-SAMPLING = {"temperature 0.8": {"temperature": 0.8}, "greedy": {"top_k": 1}, "top-p": {"top_p": 0.8}}
+OTHER_SAMPLING = {"temperature 0.8": {"temperature": 0.8}, "greedy": {"top_k": 1}, "top-p": {"top_p": 0.8}}
 
 
-@pytest.mark.parametrize("changes", SAMPLING.values(), ids=SAMPLING)
+@pytest.mark.parametrize("changes", OTHER_SAMPLING.values(), ids=OTHER_SAMPLING)
 def test_other_sampling_is_named_by_the_replay_though_all_is_computed_honestly(
     changes: dict[str, float], version: CheckedVersion, facts: SlotFacts, policy: Policy
 ) -> None:
@@ -125,3 +129,53 @@ def test_a_tie_that_all_rows_share_is_no_other_model(
     counted = [replace(one, proofs=bytes(258 * -(-len(one.output_tokens) // 32))) for one in honest.samples]
     case = replace(case, file=RolloutFile(honest.header, tuple(counted)))
     assert run_check(COMPUTATION, case).state is State.PASSED
+
+
+SCATTER = Scatter(
+    distance_mean=0.2, distance_shape=2.7, mismatch_rate=0.003, mismatch_size=0.05, groups=800, group_rows=4
+)
+"""Files of these four answers or so: proofs at most 1.2 units off on average, deviations at most 0.9 in all."""
+
+
+def as_measured(honest: RolloutFile, *, distance: float, deviation: float) -> dict[int, RowEvidence]:
+    """Every row off by so much: its proofs throughout, its draws at the first token."""
+    found = {}
+    for row, sample in enumerate(honest.samples):
+        count = len(sample.output_tokens)
+        zeros = np.zeros(count, np.float32)
+        gaps = Gaps(
+            gaps=np.where(np.arange(count) == 0, np.float32(deviation), zeros),
+            outside=zeros,
+            mismatches=np.arange(count) == 0,
+            logprobs=sample.logprobs,
+            excess=zeros,
+            variance=zeros,
+        )
+        proofs = (ProofResult(None, 128, 0, 0, int(128 * distance), 0.0, int(128 * distance)),) * -(-count // 32)
+        found[row] = RowEvidence(proofs=proofs, logprobs=sample.logprobs, gaps=gaps)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("check", "distance", "deviation"), [(COMPUTATION, 2.0, 0.0), (SAMPLING, 0.0, 0.2)], ids=["proofs", "draws"]
+)
+def test_a_file_whose_every_row_is_within_limits_may_be_too_far_off_as_a_whole(
+    check: Check, distance: float, deviation: float, version: CheckedVersion, facts: SlotFacts, honest: RolloutFile
+) -> None:
+    each = float32_limits(("tiny",)).widened(200)
+    case = Case(
+        file=honest,
+        facts=facts,
+        version=version,
+        limits=each,
+        evidence=as_measured(honest, distance=distance, deviation=deviation),
+    )
+    assert run_check(check, case).state is State.PASSED
+    whole = each.model_copy(update={"scatter": SCATTER})
+    failed = run_check(check, replace(case, limits=whole))
+    assert (failed.state, failed.found) == (State.FAILED, 1)
+    assert failed.findings[0].row is None
+    assert "the limit is" in failed.findings[0].what
+    assert run_check(check, replace(case, limits=whole.widened(4))).state is State.PASSED, "within the margin"
+    near = as_measured(honest, distance=distance / 4, deviation=deviation / 4)
+    assert run_check(check, replace(case, limits=whole, evidence=near)).state is State.PASSED

@@ -61,7 +61,7 @@ def without(*path: str | int) -> bytes:
     [
         (b"", "JSON"),
         (b"[]", "the file"),
-        (b'{"format": 2, "entries": []}', "format"),
+        (b'{"format": 3, "entries": []}', "format"),
         (without("entries", 0, "file", "sign_mismatches"), r"entries\.0\.file\.sign_mismatches"),
         (without("entries", 0, "verifier"), r"entries\.0\.verifier"),
         (CALIBRATION.to_json().replace(b"0.25", b"NaN", 1), "finite"),

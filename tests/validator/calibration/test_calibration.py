@@ -15,6 +15,7 @@ from cli.parts import mount
 from protocol.errors import InvalidInput
 from rollouts.calibration import FLOAT32_SAMPLING, RolloutCalibration
 from rollouts.engines.interface import Dtype, EngineName
+from rollouts.scatter import Scatter
 from rollouts.toploc import Outcome, judge
 from tests.rollouts.made import as_version
 from tests.rollouts.tiny import tiny_folder
@@ -77,6 +78,20 @@ def test_an_entry_that_is_widened_lets_through_what_either_did(measured: list[Me
         one.widened(3).logprobs,
     )
     assert merged(merged(None, [one.widened(3)]), [one], widen=True).entries[0].file == wide.file
+
+
+def test_how_files_scatter_is_measured_by_group_and_unknown_of_both_where_one_did_not(measured: list[Measured]) -> None:
+    one = next(one for one in measured if one.limits.prover.dtype is Dtype.BFLOAT16)
+    assert {group.rows for group in one.figures.groups} == {4}
+    assert sum(group.tokens for group in one.figures.groups) == one.figures.tokens
+    scatter = Scatter(distance_mean=1, distance_shape=1, mismatch_rate=0.01, mismatch_size=0.1, groups=8, group_rows=4)
+    with_it = one.limits.model_copy(update={"scatter": scatter})
+    without = one.limits.model_copy(update={"scatter": None})
+    for entries in ((with_it, without), (without, with_it)):
+        [both] = merged(merged(None, [entries[0]]), [entries[1]], widen=True).entries
+        assert both.scatter is None
+    [both] = merged(merged(None, [with_it]), [with_it.widened(2)], widen=True).entries
+    assert both.scatter == scatter.widened(2).model_copy(update={"groups": 16})
 
 
 def test_every_way_to_generate_has_draws_of_its_own_and_the_same_again() -> None:

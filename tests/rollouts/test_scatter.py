@@ -1,0 +1,112 @@
+"""Limits of whole files by their size: an honest file is hardly ever beyond them, and a larger one is held closer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollouts.scatter import FALSE_ALARM, GroupFigures, Scatter
+
+MEASURED = Scatter(
+    distance_mean=0.8, distance_shape=2.7, mismatch_rate=0.003, mismatch_size=0.05, groups=800, group_rows=16
+)
+FILES = 100_000
+"""One of these is beyond a limit now and then."""
+
+
+def honest_groups(count: int, *, seed: int, tokens: int = 100) -> list[GroupFigures]:
+    """Groups that scatter as `MEASURED` says."""
+    draw = np.random.default_rng(seed)
+    distances = draw.gamma(MEASURED.distance_shape, MEASURED.distance_mean / MEASURED.distance_shape, count)
+    numbers = draw.poisson(MEASURED.mismatch_rate * tokens, count)
+    return [
+        GroupFigures(
+            rows=16,
+            distance=float(distance),
+            tokens=tokens,
+            mismatches=int(number),
+            deviations=float(draw.exponential(MEASURED.mismatch_size, number).sum()),
+        )
+        for distance, number in zip(distances, numbers, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("groups", [1, 4, 64])
+def test_honest_averages_of_proofs_are_hardly_ever_beyond_the_limit(groups: int) -> None:
+    shape = groups * MEASURED.distance_shape
+    files = np.random.default_rng(groups).gamma(shape, MEASURED.distance_mean / shape, FILES)
+    limit = MEASURED.distance_of(rows=16 * groups, groups=groups)
+    assert (files > limit).sum() <= 5 * FALSE_ALARM * FILES + 2
+    assert np.quantile(files, 1 - 1e-3) < limit < 1.7 * np.quantile(files, 1 - 1e-3), (
+        "and it is no wider than it has to be"
+    )
+
+
+@pytest.mark.parametrize("tokens", [100, 1_000, 100_000])
+def test_honest_sums_of_deviations_are_hardly_ever_beyond_the_limit(tokens: int) -> None:
+    draw = np.random.default_rng(tokens)
+    numbers = draw.poisson(MEASURED.mismatch_rate * tokens, FILES)
+    sums = draw.gamma(np.maximum(numbers, 1e-9), MEASURED.mismatch_size)  # so many exponential ones together
+    assert (sums > MEASURED.deviations_of(tokens)).sum() <= 5 * FALSE_ALARM * FILES + 2
+
+
+@given(st.integers(1, 1000), st.integers(1, 1000))
+def test_a_larger_file_is_held_to_a_closer_limit_and_never_below_what_honest_files_are_on_average(
+    one: int, other: int
+) -> None:
+    fewer, more = sorted((one, other))
+    wide, narrow = (MEASURED.distance_of(rows=16 * groups, groups=groups) for groups in (fewer, more))
+    assert MEASURED.distance_mean < narrow <= wide
+    a_token = [MEASURED.deviations_of(100 * groups) / groups for groups in (fewer, more)]
+    assert 100 * MEASURED.mismatch_rate * MEASURED.mismatch_size < a_token[1] <= a_token[0]
+
+
+def test_rows_of_one_group_and_few_rows_of_many_say_less_than_whole_groups() -> None:
+    whole = MEASURED.distance_of(rows=64, groups=4)
+    assert MEASURED.distance_of(rows=64, groups=1) == MEASURED.distance_of(rows=16, groups=1) > whole
+    assert MEASURED.distance_of(rows=6, groups=4) > MEASURED.distance_of(rows=16, groups=1)
+    assert MEASURED.distance_of(rows=1, groups=1) < np.inf
+
+
+def test_what_was_measured_comes_back_a_little_wider_and_covers_every_group() -> None:
+    honest = honest_groups(2_000, seed=1)
+    found = Scatter.around(honest)
+    assert found is not None
+    assert (found.groups, found.group_rows) == (2_000, 16)
+    for name in ("distance_mean", "mismatch_rate", "mismatch_size"):
+        assert 1 < getattr(found, name) / getattr(MEASURED, name) < 1.4, name
+    assert found.distance_shape < MEASURED.distance_shape
+    strange = GroupFigures(rows=16, distance=20.0, tokens=100, mismatches=1, deviations=3.0)
+    covering = Scatter.around([*honest, strange])
+    assert covering is not None
+    assert covering.distance_of(rows=16, groups=1) >= strange.distance
+    assert covering.deviations_of(100) >= strange.deviations
+
+
+@pytest.mark.parametrize(
+    "honest",
+    [[], honest_groups(1, seed=2), [GroupFigures(rows=16, distance=0.0, tokens=9, mismatches=0, deviations=0.0)] * 9],
+)
+def test_nothing_is_said_of_too_few_groups_or_of_those_that_agree_to_the_bit(honest: list[GroupFigures]) -> None:
+    assert Scatter.around(honest) is None
+
+
+@given(st.floats(1, 100))
+def test_limits_are_widened_as_a_whole(factor: float) -> None:
+    wide = MEASURED.widened(factor)
+    assert wide.distance_of(rows=64, groups=4) == pytest.approx(factor * MEASURED.distance_of(rows=64, groups=4))
+    assert wide.deviations_of(400) == pytest.approx(factor * MEASURED.deviations_of(400))
+
+
+def test_the_widest_of_two_lets_through_whatever_either_does() -> None:
+    first, second = (Scatter.around(honest_groups(50, seed=seed)) for seed in (3, 4))
+    assert first is not None
+    assert second is not None
+    both = first.widest(second)
+    for one in (first, second):
+        for groups in (1, 4, 100):
+            assert both.distance_of(rows=16 * groups, groups=groups) >= one.distance_of(rows=16 * groups, groups=groups)
+            assert both.deviations_of(100 * groups) >= one.deviations_of(100 * groups)
+    assert both.groups == 100
