@@ -69,7 +69,7 @@ def clock() -> TurnedClock:
 
 
 def _wait_for(path: Path, process: subprocess.Popen[bytes], log: Path) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 90
     while time.monotonic() < until and process.poll() is None:
         try:
             with sync_redis.from_url(f"unix://{path}") as client:

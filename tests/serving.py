@@ -26,12 +26,12 @@ def served(app: FastAPI, *, listener: socket.socket | None = None) -> Iterator[s
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
-        for _ in range(1000):
-            if server.started:
-                break
+        until = time.monotonic() + 90
+        while not server.started:
+            assert time.monotonic() < until, "the service did not start"
             time.sleep(0.02)
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         app.state.stopping.set()
         server.should_exit = True
-        thread.join(20)
+        thread.join(60)

@@ -71,7 +71,7 @@ class Owner:
                 signature = "0x" + words.sign(NODE, grant.lease.domain).hex()
                 work = SignedWork(lease=grant.lease, sha256=sha(1), units=7, signature=signature)
                 upload(self.objects, work)
-                for _ in range(200):
+                for _ in range(2000):
                     receipt = await node.submit_work(work, figures={"samples": 12, "reward": 0.25})
                     if receipt.state is ReceiptState.CARRIED:
                         return str(receipt.key)
@@ -82,7 +82,7 @@ class Owner:
 
     def until(self, *words: str) -> list[Any]:
         """What a listing shows once it shows something."""
-        for _ in range(200):
+        for _ in range(1000):
             if found := self.asks(*words):
                 return list(found)
             asyncio.run(asyncio.sleep(0.05))

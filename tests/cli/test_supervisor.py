@@ -28,7 +28,7 @@ def network_id() -> str:
     return uuid.uuid4().hex
 
 
-async def eventually(condition: Callable[[], bool], within: float = 10.0) -> None:
+async def eventually(condition: Callable[[], bool], within: float = 60.0) -> None:
     for _ in range(int(within / 0.02)):
         if condition():
             return

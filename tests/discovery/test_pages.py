@@ -129,11 +129,9 @@ async def test_a_chain_that_stalls_holds_nobody_up(place: Place) -> None:
     place.ledger.is_stalled = True
     await place.clock.turn(timedelta(seconds=16))
     waiting = asyncio.create_task(known.page(POOL))
-    for _ in range(100):
+    while not waiting.done():
         await place.clock.turn(timedelta(milliseconds=100))
         await asyncio.sleep(0.005)
-        if waiting.done():
-            break
     assert len((await waiting).nodes) == 1
     before = place.ledger.asked
     for _ in range(5):

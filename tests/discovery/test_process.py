@@ -35,7 +35,7 @@ from tests.discovery.on_chain import PoolOnChain, make_pool
 POOL = 1
 NODE = Key.generate()
 SERVICE = Key.generate()
-PATIENCE_S = 30
+PATIENCE_S = 60
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -166,14 +166,14 @@ async def test_an_invite_reaches_its_node_through_another_process_and_a_stop_is_
         await asyncio.sleep(0.2)  # usually the poll hangs by now; if not, it finds the invite at once
         invite = posted(pool)
         await orchestrator.invite(invite)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             assert await waiting == (invite,)
 
         await node.acknowledge(invite)
         waiting = asyncio.create_task(node.invites())
         await asyncio.sleep(0.2)
         service.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             assert await waiting == ()
         assert await asyncio.to_thread(service.wait, 10) == 0
 

@@ -554,10 +554,10 @@ async def test_followers_wait_out_a_chain_that_is_away(embedded: LiveChain) -> N
         await asyncio.sleep(0.1)
         assert not first.done()
         line.down = False
-        batch = await asyncio.wait_for(first, 5)
+        batch = await asyncio.wait_for(first, 60)
         assert [int(event.log.topics[0], 16) for event in batch.events] == [1]
         await cursor.commit(batch)
         second = asyncio.ensure_future(anext(following))
         await wire.transact(embedded.accounts[0], to=contract, data=gadget.emit(2))
-        assert len((await asyncio.wait_for(second, 5)).events) == 1
+        assert len((await asyncio.wait_for(second, 60)).events) == 1
         await web3.provider.disconnect()

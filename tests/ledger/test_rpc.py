@@ -61,9 +61,9 @@ async def test_a_chain_that_is_down_is_said_to_be_after_bounded_attempts() -> No
 
 async def test_a_slow_chain_meets_the_timeout(embedded: LiveChain) -> None:
     async with bad_line(embedded.url) as line:
-        line.delay_s = 1
+        line.delay_s = 3
         with pytest.raises(ChainUnavailable, match="did not answer eth_chainId in time"):
-            await connect(line.url, expected_chain_id=31337, timeout=timedelta(milliseconds=100), attempts=2)
+            await connect(line.url, expected_chain_id=31337, timeout=timedelta(seconds=1), attempts=2)
         assert line.requests == 2
 
 

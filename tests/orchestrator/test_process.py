@@ -42,7 +42,7 @@ from tests.discovery.on_chain import UNIT, PoolOnChain, make_pool
 POOL = 1
 DISCOVERY = Key.generate()
 TOKEN = new_token()
-PATIENCE_S = 30
+PATIENCE_S = 90
 INTERVAL_S = 0.5
 
 REGISTRATION = Registration(
@@ -323,7 +323,7 @@ async def test_from_a_stranger_to_a_running_task_over_every_kind_of_kill_9(netwo
 
         silent_since = time.monotonic()
         await soon(is_dead)
-        assert time.monotonic() - silent_since < 30 * INTERVAL_S
+        assert time.monotonic() - silent_since < 120 * INTERVAL_S
 
         async def left_the_ledger() -> bool:
             async with pool.ledger(pool.owner) as ledger:
@@ -364,7 +364,7 @@ async def test_a_chain_that_is_down_stops_no_heartbeat_and_is_read_on_when_it_is
                 started = time.monotonic()
                 said = await beat(node, said)
                 assert said.state is NodeState.HEALTHY
-                assert time.monotonic() - started < 2
+                assert time.monotonic() - started < 8  # and not the 10 s that the chain is waited for
                 await asyncio.sleep(INTERVAL_S)
             async with httpx.AsyncClient() as http:
                 ready = await http.get(f"http://127.0.0.1:{port}/readyz", timeout=10)

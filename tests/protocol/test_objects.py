@@ -224,13 +224,16 @@ async def test_a_connection_that_breaks_may_be_tried_again(file: Path, error: Ex
 
 
 async def test_a_store_that_never_ends_is_left(file: Path, clock: TurnedClock) -> None:
+    asked = asyncio.Event()
+
     async def never(_: httpx.Request) -> httpx.Response:
+        asked.set()
         await asyncio.Event().wait()
         raise AssertionError
 
     slow = ObjectTransfer("https://pool.example", clock=clock, transport=httpx.MockTransport(never))
     put = asyncio.create_task(slow.put(ticket("https://store.example/x"), file, size=len(CONTENT)))
-    await asyncio.sleep(0.05)
+    await asked.wait()
     await clock.turn(timedelta(minutes=5))
     with pytest.raises(TransferError, match="not done in time"):
         await put

@@ -107,7 +107,7 @@ async def take(client: OrchestratorClient, clock: TurnedClock, count: int) -> li
                 return
 
     task = asyncio.create_task(follow())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not task.done():
             await clock.turn(timedelta(seconds=1))
             await asyncio.sleep(0)

@@ -61,7 +61,7 @@ def read_folder(folder: Path) -> Content:
     return found
 
 
-async def eventually(true: Callable[[], bool], *, within: float = 20.0) -> None:
+async def eventually(true: Callable[[], bool], *, within: float = 90.0) -> None:
     """Returns as soon as something is true; fails if it does not become so."""
     async with asyncio.timeout(within):
         while not true():  # noqa: ASYNC110 - what is waited for is inside of parts that tell nobody

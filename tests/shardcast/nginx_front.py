@@ -22,7 +22,7 @@ from shardcast.allowlist import Doors, Network, allowed_networks, nginx_list
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "nginx"
 NGINX = shutil.which("nginx", path=os.environ["PATH"] + ":/usr/sbin:/sbin")
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 NEEDS_NGINX = [
     pytest.mark.needs_nginx,

@@ -188,6 +188,7 @@ async def test_a_publisher_that_falls_silent_is_waited_for_only_so_long(
     origin.begin(1, folder=tmp_path / "source")
     async with client_of(origin.url, clock=clock) as client:
         asked = asyncio.create_task(client.fetch(1, tmp_path / "to"))
+        await eventually((tmp_path / "to" / ".partial-1").exists)
         while not asked.done():
             await asyncio.sleep(0.01)
             await clock.turn(HALF_A_SECOND)

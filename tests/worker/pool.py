@@ -184,7 +184,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
             process.wait(5)
 
 
-async def until(question: Callable[[], Awaitable[T | bool | None]], *, what: str, within: float = 40) -> T:
+async def until(question: Callable[[], Awaitable[T | bool | None]], *, what: str, within: float = 90) -> T:
     """Asks until the answer is yes; returns it."""
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:

@@ -14,12 +14,16 @@ from protocol.invites import Invite
 from protocol.keys import Key
 from protocol.wire.base import MAX_INT64
 from protocol.wire.invites import SignedInvite
+from tests.rest import at_rest, one_thread
 from tests.worker.test_heart import ScriptedChain
 from worker.membership import Joiner
 from worker.registration import Registrar
 from worker.status import Situation
 
 URL = "https://orchestrator.example"
+
+__all__ = ["one_thread"]  # a fixture
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class LyingService:
@@ -47,7 +51,7 @@ def registrar_of(services: Any, clock: TurnedClock, situation: Situation) -> Reg
 async def turned(clock: TurnedClock, seconds: float) -> None:
     for _ in range(int(seconds * 4)):
         await clock.turn(timedelta(seconds=0.25))
-        await asyncio.sleep(0.001)
+        await at_rest()
 
 
 async def test_forged_invites_do_not_hold_up_the_good_one_behind_them(clock: TurnedClock) -> None:
@@ -82,7 +86,7 @@ async def test_a_service_with_impossible_times_is_registered_with_all_the_same(
     service = LyingService(expires_at_ms=expires, last_seen_ms=seen)
     registrar = registrar_of((service,), clock, Situation())
     keeping = asyncio.create_task(registrar._keep_registered(registrar._services[0]))
-    await asyncio.sleep(0.05)
+    await at_rest()
     await turned(clock, 1)
     assert not keeping.done()
     assert service.registered == 1

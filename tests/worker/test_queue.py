@@ -224,11 +224,11 @@ async def test_a_file_that_takes_long_holds_up_no_other(store: QueueStore, tmp_p
     for key in "abcdef":
         hand_over(store, tmp_path, key)
         runner.wake()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             await delivery.delivered.acquire()
     assert store.get(slow).stage is Stage.REQUESTED
     delivery.gate.set()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         await delivery.delivered.acquire()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

@@ -52,7 +52,7 @@ class Wire:
 
     async def mined(self, sent: str) -> dict[str, Any]:
         """Waits until a transaction is in a block, returns its receipt."""
-        for _ in range(500):  # anvil answers before it has mined
+        for _ in range(5000):  # anvil answers before it has mined
             receipt: dict[str, Any] | None = await self("eth_getTransactionReceipt", sent)
             if receipt is not None:
                 return receipt

@@ -41,7 +41,7 @@ TASK = RunningTask(assignment_id="a" * 32, task_id="b" * 32, task_name="rollouts
 DOMAIN = SigningDomain(1, Key.generate().address)
 POOL = 7
 RUN = "devnet"
-PATIENCE_S = 30
+PATIENCE_S = 90
 BEACON = digest(b"\7" * 32)
 NODE = Key.generate().address
 
