@@ -309,6 +309,6 @@ def test_output_is_followed_as_it_comes(owner: Owner) -> None:
             owner.push(given.assignment.id, "two", first=1)
             assert shown.stdout.readline().endswith("│ two\n")
             shown.send_signal(signal.SIGINT)
-            assert shown.wait(10) == command_line.EXIT_INTERRUPTED
+            assert shown.wait(60) == command_line.EXIT_INTERRUPTED
         finally:
             shown.kill()

@@ -53,7 +53,7 @@ async def test_what_comes_to_an_end_is_started_again_only_if_it_failed(tmp_path:
     policy = RestartPolicy(backoff=timedelta(milliseconds=10))
     async with Supervisor(tmp_path, network_id=network_id) as supervisor:
         process = await supervisor.start(ProcessSpec(name="job", command=command, ends=True, restart=policy))
-        await asyncio.wait_for(process.done.wait(), 20)
+        await asyncio.wait_for(process.done.wait(), 60)
         assert (process.state, process.restarts, process.exit_code) == (ProcessState.DONE, 1, 0)
     assert process.state is ProcessState.DONE
 
@@ -143,7 +143,7 @@ async def test_a_process_that_keeps_ending_fails_for_good_after_its_attempts(tmp
     command = [sys.executable, "-c", "print('out of luck')"]
     async with Supervisor(tmp_path, network_id=network_id) as supervisor:
         process = await supervisor.start(ProcessSpec(name="mayfly", command=command, restart=policy))
-        error = await asyncio.wait_for(supervisor.failure(), 20)
+        error = await asyncio.wait_for(supervisor.failure(), 60)
         assert "out of luck" in error.detail
         assert process.restarts == 2
         assert process.state is ProcessState.FAILED

@@ -114,13 +114,13 @@ def _is_ready(port: int) -> bool:
 def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.kill()
-    process.wait(10)
+    process.wait(60)
 
 
 @contextmanager
 def killed(process: subprocess.Popen[bytes]) -> Iterator[None]:
     process.kill()
-    process.wait(10)
+    process.wait(60)
     yield
 
 
@@ -175,7 +175,7 @@ async def test_an_invite_reaches_its_node_through_another_process_and_a_stop_is_
         service.send_signal(signal.SIGTERM)
         async with asyncio.timeout(PATIENCE_S):
             assert await waiting == ()
-        assert await asyncio.to_thread(service.wait, 10) == 0
+        assert await asyncio.to_thread(service.wait, 60) == 0
 
 
 def posted(pool: PoolOnChain) -> SignedInvite:

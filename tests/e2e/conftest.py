@@ -134,7 +134,7 @@ def devnet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Devnet]:
         stop_devnet(process)
 
 
-def wait_until(condition: Any, within: float = 20.0) -> None:
+def wait_until(condition: Any, within: float = 90.0) -> None:
     """Waits for something that another process does."""
     end = time.monotonic() + within
     while not condition():

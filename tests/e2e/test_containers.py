@@ -63,7 +63,7 @@ def test_neither_ctrl_c_nor_kill_9_leaves_containers(tmp_path: Path, engine: doc
         nodes = {node["address"] for node in network.muster("pool", "nodes", "--json").json()}
         assert containers(engine, nodes)
         end(process)
-        wait_until(lambda nodes=nodes: not containers(engine, nodes), within=40)
+        wait_until(lambda nodes=nodes: not containers(engine, nodes), within=120)
 
 
 def _kill(process: subprocess.Popen[str]) -> None:

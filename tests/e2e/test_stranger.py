@@ -67,22 +67,22 @@ def test_a_strangers_whole_life(network: Devnet, stranger: Stranger) -> None:
     mine = muster("keys", "show", "node", "--json").json()["address"]
 
     # Without stake nobody invites it; the worker waits, and says for what.
-    wait_until(lambda: "waiting" in stranger.worker("status").out, within=30)
+    wait_until(lambda: "waiting" in stranger.worker("status").out, within=120)
     assert node_state(network, mine) in {"unknown", "discovered"}
     muster("stake", "add", "50")
     muster("node", "register", "--capacity", "1")
-    wait_until(lambda: node_state(network, mine) == "healthy", within=60)
+    wait_until(lambda: node_state(network, mine) == "healthy", within=120)
     assert muster("node", "show", "--json").json()["member"] is True
 
     # It runs the pool's task; its output is there for the contributor and for the pool's owner.
-    wait_until(lambda: f"hello from {mine}" in stranger.worker("logs").out, within=60)
-    wait_until(lambda: "count" in muster("pool", "logs", mine).out, within=60)
+    wait_until(lambda: f"hello from {mine}" in stranger.worker("logs").out, within=120)
+    wait_until(lambda: "count" in muster("pool", "logs", mine).out, within=120)
     (task,) = muster("pool", "tasks", "--json").json()
     assert (task["spec"]["name"], task["assignments"]["running"]) == ("hello", 2)
 
     # Draining, it takes nothing new; leaving, it is no member, and the stake comes back.
     assert stranger.worker("drain").code == 0
-    wait_until(lambda: node_state(network, mine) == "draining", within=30)
+    wait_until(lambda: node_state(network, mine) == "draining", within=120)
     assert stranger.worker("leave").code == 0
     assert stranger.process.wait(timeout=60) == 0
     assert muster("node", "show", "--json").json()["member"] is False

@@ -109,7 +109,7 @@ def fuzz(
                 elif name in known and data.draw(st.booleans()):
                     place[name] = data.draw(st.sampled_from(known[name]))
         auth = speakers[data.draw(st.sampled_from(sorted(speakers)))]
-        response = case.call(base_url=url, auth=auth, timeout=10)
+        response = case.call(base_url=url, auth=auth, timeout=60)
         statuses.append(response.status_code)
         case.validate_response(response, checks=CHECKS)
 

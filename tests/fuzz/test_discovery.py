@@ -63,7 +63,7 @@ def put(url: str, key: Any, method: str, path: str, body: Any) -> httpx.Response
 
     request = requests.Request(method, url + path, data=body.model_dump_json(), auth=Signed(key, SERVICE.address))
     with requests.Session() as session:
-        answer = session.send(request.prepare(), timeout=10)
+        answer = session.send(request.prepare(), timeout=60)
     return httpx.Response(answer.status_code, content=answer.content)
 
 

@@ -245,7 +245,7 @@ async def test_a_stop_waits_for_open_requests_and_ends_well(path: str, answer: s
     )
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(30), httpx.AsyncClient(timeout=20) as http:
+        async with asyncio.timeout(90), httpx.AsyncClient(timeout=60) as http:
             port = int(await process.stdout.readline())
             asking = asyncio.create_task(http.get(f"http://127.0.0.1:{port}{path}"))
             assert await process.stdout.readline() == b"begun\n"

@@ -74,10 +74,13 @@ async def test_an_nginx_that_could_not_be_told_is_told_again(tmp_path: Path) -> 
     with pytest.raises(ReloadFailed, match=r"nginx\.pid"):
         await doors.install(networks)
     # Whoever runs the tests under nohup hands down that SIGHUP is ignored.
-    with subprocess.Popen(["env", "--default-signal=HUP", "sleep", "12"]) as sleeper:
+    command = ["env", "--default-signal=HUP", "sh", "-c", "echo; exec sleep 120"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as sleeper:
+        assert sleeper.stdout is not None
+        sleeper.stdout.readline()  # from here on it hears the signal
         (tmp_path / "nginx.pid").write_text(f"{sleeper.pid}\n")
         assert await doors.install(networks)
-        assert sleeper.wait(10) == -1  # SIGHUP
+        assert sleeper.wait(60) == -1  # SIGHUP
     assert not await doors.install(networks)
 
 

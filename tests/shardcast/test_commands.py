@@ -39,7 +39,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     for process in running:
         if process.poll() is None:
             process.kill()
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
 
 
 def url_of(process: subprocess.Popen[str]) -> str:
@@ -71,7 +71,7 @@ def test_from_a_watched_folder_over_a_relay_that_is_killed_to_a_folder_of_ours(s
 
     for process, last in ((again, "1 versions held"), (origin, "newest version 1")):
         process.send_signal(signal.SIGINT)
-        said, error = process.communicate(timeout=20)
+        said, error = process.communicate(timeout=60)
         assert process.returncode == 0
         assert last in said.splitlines()[-1]
         assert "Traceback" not in error

@@ -46,7 +46,7 @@ class Program:
     def kill(self) -> None:
         """`kill -9`, and waits for the end."""
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
 
     def terminate(self, timeout: float = 30) -> int:
         """SIGTERM, and waits for the end; its exit code."""

@@ -299,7 +299,7 @@ async def test_a_container_runs_on_when_its_worker_is_killed_with_9(pool: Pool, 
 async def test_a_second_worker_in_the_same_state_directory_is_refused(pool: Pool) -> None:
     await at_work(pool)
     other = pool._start("intruder", ["worker", "run"], _environment(pool))
-    assert await asyncio.to_thread(other.process.wait, 20) == 1
+    assert await asyncio.to_thread(other.process.wait, 60) == 1
     assert "another worker uses" in other.log.read_text()
 
 
@@ -441,7 +441,7 @@ async def test_leaving_frees_the_stake_and_ends_the_daemon(pool: Pool) -> None:
     await at_work(pool)
     worker = pool.programs["worker-node"]
     await asyncio.to_thread(pool.control().leave)
-    assert await asyncio.to_thread(worker.process.wait, 30) == 0
+    assert await asyncio.to_thread(worker.process.wait, 90) == 0
     async with pool.ledger("provider") as ledger:
         assert await ledger.pools.membership(POOL, pool.keys["node"].address) is None
         assert (await ledger.stake.of(ledger.address)).membership_lock == 0

@@ -58,7 +58,7 @@ def swift(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swift]:
         yield swift
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(60)
 
 
 def _port(home: Path, process: subprocess.Popen[bytes]) -> int:
