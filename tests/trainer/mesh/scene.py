@@ -1,7 +1,4 @@
-"""`python -m tests.trainer.mesh.scene BASE SECONDS`: one process of a mesh in which process 0 waits to be told to end.
-
-Whoever starts it sets what torchrun sets, so that nobody ends it but the others.
-"""
+"""One process of a mesh in which process 0 waits to be told to end; nobody ends it but the others."""
 
 from __future__ import annotations
 
@@ -9,6 +6,8 @@ import asyncio
 import os
 import sys
 from pathlib import Path
+
+import torch
 
 from protocol.errors import MusterError
 from trainer.mesh.follower import follow_trainer
@@ -28,17 +27,29 @@ async def _lead(settings: TrainerSettings, place: Place) -> None:
             await stop.wait()
 
 
-def main() -> None:
-    """Leads or follows; what ends it is said in a line."""
+def run(base: Path, timeout_s: float, variables: dict[str, str], said: Path) -> None:
+    """Leads or follows; what ends it is said in a line.
+
+    Args:
+        base: What the run starts from.
+        timeout_s: Of the mesh.
+        variables: What torchrun sets.
+        said: Where its errors go.
+    """
+    os.environ.update(variables)
+    torch.set_num_threads(1)
+    with said.open("wb", buffering=0) as errors, Path(os.devnull).open("wb") as nowhere:
+        os.dup2(errors.fileno(), 2)
+        os.dup2(nowhere.fileno(), 1)
     settings = TrainerSettings(
         run="main",
         pool_id=1,
         orchestrator="http://127.0.0.1:1",
         deployment=Path("none"),
         policies=Path("none"),
-        start=Path(sys.argv[1]),
+        start=base,
         device="cpu",
-        mesh_timeout_s=float(sys.argv[2]),
+        mesh_timeout_s=timeout_s,
         learning={"row_tokens": 64},
     )
     place = own_place(os.environ)
@@ -50,7 +61,3 @@ def main() -> None:
             follow_trainer(settings, place)
     except MusterError as error:
         sys.exit(f"{error.code}: {error.detail}")
-
-
-if __name__ == "__main__":
-    main()

@@ -2,67 +2,87 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import socket
-import subprocess
-import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
 
 from rollouts.recipe import write_recipe
 from tests.rollouts.tiny import tiny_folder
+from tests.trainer.mesh import scene
 from tests.trainer.run.world import RECIPE, base_folder
 
 TIMEOUT_S, SHORT_TIMEOUT_S = 600.0, 5.0
-LONGEST_S = 150.0
+LONGEST_S = 200.0
 """Less than the time limit of the mesh: connections that closed end it before."""
 
-Mesh = tuple[subprocess.Popen[str], subprocess.Popen[str]]
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["tests.trainer.mesh.scene"])  # what takes seconds to import is imported once
+
+
+@dataclass(frozen=True, slots=True)
+class One:
+    """A process of the mesh, and where its errors go."""
+
+    process: ForkServerProcess
+    errors: Path
+
+    def ready(self) -> None:
+        """Returns when it waits to be told to end."""
+        until = time.monotonic() + LONGEST_S
+        while self.words() != "ready\n":
+            assert time.monotonic() < until, self.words()
+            assert self.process.is_alive(), self.words()
+            time.sleep(0.05)
+
+    def send(self, what: signal.Signals) -> None:
+        """Sends a signal."""
+        assert self.process.pid is not None
+        os.kill(self.process.pid, what)
+
+    def said(self) -> tuple[int | None, str]:
+        """Status and words, once it has ended."""
+        self.process.join(LONGEST_S)
+        return self.process.exitcode, self.words().removeprefix("ready\n")
+
+    def words(self) -> str:
+        """What it has said so far."""
+        return self.errors.read_text() if self.errors.exists() else ""
 
 
 @contextmanager
-def two(first: Path, second: Path, *, timeout_s: float = TIMEOUT_S) -> Iterator[Mesh]:
+def two(folder: Path, first: Path, second: Path, *, timeout_s: float = TIMEOUT_S) -> Iterator[tuple[One, One]]:
     """Process 0 and a follower, each with its base."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.trainer.mesh.scene", str(base), str(timeout_s)],
-            env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank, base in enumerate((first, second))
-    ]
+    started = []
+    for rank, base in enumerate((first, second)):
+        variables = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        errors = folder / f"errors-{rank}"
+        process = PROCESSES.Process(target=scene.run, args=(base, timeout_s, variables, errors), daemon=True)
+        process.start()
+        started.append(One(process, errors))
     try:
         yield started[0], started[1]
     finally:
-        for process in started:
-            process.kill()
-            process.communicate()
-
-
-def said(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Status and last words."""
-    _, errors = process.communicate(timeout=LONGEST_S)
-    return process.returncode, errors
+        for one in started:
+            one.process.kill()
+            one.process.join()
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base_folder(tmp_path_factory.mktemp("mesh") / "base")
-
-
-def ready(process: subprocess.Popen[str]) -> None:
-    assert process.stderr is not None
-    assert process.stderr.readline() == "ready\n"
 
 
 @pytest.mark.parametrize(
@@ -71,38 +91,38 @@ def ready(process: subprocess.Popen[str]) -> None:
     ids=["killed", "silent"],
 )
 def test_a_follower_that_is_gone_or_silent_ends_process_0_while_it_waits(
-    base: Path, how: signal.Signals, timeout_s: float
+    base: Path, tmp_path: Path, how: signal.Signals, timeout_s: float
 ) -> None:
-    with two(base, base, timeout_s=timeout_s) as (first, second):
-        ready(first)
-        second.send_signal(how)
-        status, words = said(first)
+    with two(tmp_path, base, base, timeout_s=timeout_s) as (first, second):
+        first.ready()
+        second.send(how)
+        status, words = first.said()
         assert status == 1
         assert "mesh-broken: another process of the mesh ended or can't be reached" in words
 
 
-def test_a_follower_whose_process_0_is_gone_ends(base: Path) -> None:
-    with two(base, base) as (first, second):
-        ready(first)
-        first.kill()
-        status, words = said(second)
+def test_a_follower_whose_process_0_is_gone_ends(base: Path, tmp_path: Path) -> None:
+    with two(tmp_path, base, base) as (first, second):
+        first.ready()
+        first.send(signal.SIGKILL)
+        status, words = second.said()
         assert status == 1
         assert "while waiting for process 0" in words
 
 
-def test_a_follower_that_is_told_to_end_ends_the_run_for_all(base: Path) -> None:
-    with two(base, base) as (first, second):
-        ready(first)
-        second.send_signal(signal.SIGTERM)
-        assert said(first) == (0, "")
-        assert said(second) == (0, "")
+def test_a_follower_that_is_told_to_end_ends_the_run_for_all(base: Path, tmp_path: Path) -> None:
+    with two(tmp_path, base, base) as (first, second):
+        first.ready()
+        second.send(signal.SIGTERM)
+        assert first.said() == (0, "")
+        assert second.said() == (0, "")
 
 
 def test_another_base_is_refused_and_both_say_so(base: Path, tmp_path: Path) -> None:
     other = tiny_folder(tmp_path / "other", kind="llama", seed=9, hidden_size=32, intermediate_size=64)
     write_recipe(other, RECIPE)
-    with two(base, other) as (first, second):
-        (one, words), (two_, own_words) = said(first), said(second)
+    with two(tmp_path, base, other) as (first, second):
+        (one, words), (two_, own_words) = first.said(), second.said()
         assert (one, two_) == (1, 1)
         assert "1 of 2 processes could not do 'terms'" in words
         assert "conflict: " in own_words
