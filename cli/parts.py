@@ -20,15 +20,18 @@ def mount(app: typer.Typer, parts: Parts, arguments: Sequence[str]) -> None:
     """Adds the parts that the arguments name, and the names of the others; completion needs them all in full."""
     completing = "_MUSTER_COMPLETE" in os.environ
     for name, (place, summary) in parts.items():
-        if (id(app), name) in _mounted:
-            continue
+        mounted = (id(app), name) in _mounted
         if not completing and name not in arguments:
-            app.command(name=name, help=summary)(_not_named)
+            if not mounted:
+                app.command(name=name, help=summary)(_not_named)
             continue
-        _mounted.add((id(app), name))
         part = load(place, name)
         if isinstance(part, typer.Typer):
-            mount(part, parts_of(place), arguments)
+            mount(part, parts_of(place), arguments)  # also of one that was mounted: another command of it may be named
+        if mounted:
+            continue
+        _mounted.add((id(app), name))
+        if isinstance(part, typer.Typer):
             app.add_typer(part, name=name)
         else:
             app.command(name=name)(part)

@@ -27,6 +27,8 @@ class SilentServer:
         self._server.close()
         for writer in self._open:
             writer.transport.abort()
+        while self._open:  # noqa: ASYNC110 - the handlers' own tasks belong to the server
+            await asyncio.sleep(0)
 
     async def asked(self) -> None:
         """Returns when a request has come."""
