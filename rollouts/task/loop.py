@@ -187,9 +187,10 @@ class RolloutTask:
         """Releases the slot when no file comes of it, so that nobody waits for its lease to end."""
         try:
             yield
-        except (GenerationStopped, MusterError, OSError):
-            with suppress(MusterError):
-                await self._bridge.release(SlotName(step=grant.lease.step, index=grant.lease.index))
+        except (GenerationStopped, MusterError, OSError, asyncio.CancelledError):  # cancelled: stopped while it fetches
+            with suppress(MusterError, TimeoutError):
+                async with asyncio.timeout(_LAST_PATIENCE.total_seconds()):
+                    await self._bridge.release(SlotName(step=grant.lease.step, index=grant.lease.index))
             raise
 
     async def _of_the_lease(self, generator: SlotGenerator, grant: SlotGrant) -> SlotGenerator:

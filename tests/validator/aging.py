@@ -23,7 +23,7 @@ for _, key in ipairs(redis.call('KEYS', '*lease:*')) do
   local left = redis.call('PTTL', key)
   if left >= 0 then redis.call('PEXPIRE', key, left - by) end
 end
-for _, key in ipairs(redis.call('KEYS', '*:member:*')) do age(key, '^since$') end
+for _, key in ipairs(redis.call('KEYS', '*:member:*')) do age(key, '^since$') age(key, '^starting$') end
 return 1
 """
 

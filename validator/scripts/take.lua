@@ -48,10 +48,22 @@ local function lease(queue, id)
   return {id, now, unpack(redis.call('HGETALL', item))}
 end
 local fresh = redis.call('ZRANGE', ready, 0, 0, 'WITHSCORES')
-local listed = redis.call('ZRANGE', again, 0, DEEPEST - 1, 'WITHSCORES')
-for i = 1, #listed, 2 do
-  if fresh[2] and tonumber(fresh[2]) < tonumber(listed[i + 1]) then break end
-  if takes(listed[i]) then return lease(again, listed[i]) end
+-- The first that this member may take of a part of what is looked through; and whether there is nothing more to look at.
+local function look(from)
+  local listed = redis.call('ZRANGE', again, from, from + DEEPEST - 1, 'WITHSCORES')
+  for i = 1, #listed, 2 do
+    if fresh[2] and tonumber(fresh[2]) < tonumber(listed[i + 1]) then return nil, true end
+    if takes(listed[i]) then return listed[i], false end
+  end
+  return nil, #listed < 2 * DEEPEST
 end
+local found, ended = look(0)
+if not found and not ended then  -- further down it looks at another part each time, so that nothing there is forgotten
+  local mark = P .. 'look:' .. me
+  local from = tonumber(redis.call('GET', mark) or DEEPEST)
+  found, ended = look(from)
+  redis.call('SET', mark, (found and from) or (ended and DEEPEST) or from + DEEPEST, 'PX', ARGV[6])
+end
+if found then return lease(again, found) end
 if fresh[1] then return lease(ready, fresh[1]) end
 return {}

@@ -23,6 +23,9 @@ MemberId = NewType("MemberId", str)
 MEMBER_FOR = timedelta(minutes=1)
 """How long a process that shares this Redis counts after its last sign."""
 
+START_COUNTS_FOR = timedelta(minutes=2)
+"""How long one that starts counts, however often it starts, until it has been well."""
+
 REMEMBERED = timedelta(hours=1)
 """How long one that is silent is shown to people."""
 
@@ -70,6 +73,7 @@ class Member:
         since_ms: Since when it is so, by Redis' time.
         heard_ms: When it last said so, likewise.
         silent: For how long it has said nothing.
+        counts: Whether work is left to it while it is here.
     """
 
     id: MemberId
@@ -79,6 +83,7 @@ class Member:
     since_ms: int
     heard_ms: int
     silent: timedelta
+    counts: bool
 
     @property
     def is_here(self) -> bool:
@@ -88,7 +93,7 @@ class Member:
     @property
     def may_judge(self) -> bool:
         """Whether work may be left to it."""
-        return self.is_here and self.condition.state is not State.UNWELL
+        return self.is_here and self.counts
 
 
 def place_of(directory: Path) -> str:
@@ -131,6 +136,7 @@ class Members:
         texts = [text[:_LONGEST] for text in (condition.code, condition.why, condition.hint)]
         ages = [int(span.total_seconds() * 1000) for span in (since, REMEMBERED)]
         told = [self.me, self._validator, self._place, condition.state.value, *ages, *texts, condition.tests]
+        told.append(int(START_COUNTS_FOR.total_seconds() * 1000))
         await self._run("present", *told)
 
     async def all(self) -> list[Member]:
@@ -177,4 +183,5 @@ def _member(now: int, row: list[bytes]) -> Member:
         since_ms=int(fields["since"]),
         heard_ms=heard,
         silent=timedelta(milliseconds=max(0, now - heard)),
+        counts=fields.get("counts") != "0",
     )

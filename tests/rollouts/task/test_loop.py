@@ -198,6 +198,34 @@ async def test_a_slot_whose_version_the_run_has_left_behind_is_given_back_and_th
     assert [file.header.checkpoint for file in handed_over(around)] == [around.orchestrator.checkpoint.digest]
 
 
+async def test_it_stops_while_it_fetches_the_version_of_its_slot_and_gives_the_slot_back(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around.publish(0)
+    grant, fetching = around.orchestrator.slot, asyncio.Event()
+
+    async def overtaken(request: SlotRequest) -> SlotGrant:
+        around.publish(1)
+        return await grant(request)
+
+    task = await around.task()
+    hold = task._policies.hold
+
+    async def takes_its_time(run: Digest, checkpoint: CheckpointRef) -> HeldPolicy:
+        if checkpoint.version == 1:
+            fetching.set()
+            await asyncio.Event().wait()
+        return await hold(run, checkpoint)
+
+    monkeypatch.setattr(around.orchestrator, "slot", overtaken)
+    monkeypatch.setattr(task._policies, "hold", takes_its_time)
+    running = asyncio.create_task(task.run())
+    await asyncio.wait_for(fetching.wait(), PATIENCE_S)
+    task.stop()
+    await asyncio.wait_for(running, PATIENCE_S)
+    assert [(slot.step, slot.index) for slot in around.orchestrator.released] == [(3, 0)]
+
+
 async def test_it_stops_within_a_second_and_gives_the_slot_back(around: Surroundings) -> None:
     around.publish(0, new_tokens=240)
     task = await around.task()

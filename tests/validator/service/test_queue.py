@@ -326,6 +326,35 @@ async def test_a_long_row_of_what_one_may_not_try_hides_nothing_behind_it(queue:
     assert await queue.take() is None
 
 
+async def test_what_one_may_try_is_found_however_much_stands_before_it(queue: WorkQueue, redis: Redis) -> None:
+    await here(redis, ONE, OTHER)
+    await queue.put([new(number, deadline_s=number) for number in range(1, 301)])
+    wait, other = replace(AGAIN, pause=timedelta(minutes=9)), queue_of(redis, OTHER)
+    for each, count in ((queue, 250), (other, 300)):
+        for _ in range(count):
+            await each.failed(await taken(each), wait, code="x", why="y")
+    looks = [await queue.take() for _ in range(60)]
+    assert [item.work.index for item in looks if item is not None] == list(range(251, 301))
+    assert looks.index(next(filter(None, looks))) <= 300 // 64
+
+
+async def test_one_that_starts_again_and_again_and_is_never_well_is_waited_for_no_longer(
+    queue: WorkQueue, redis: Redis
+) -> None:
+    other = Members(redis, keys=keys_of(POOL), validator=ZERO_ADDRESS, place="one that looks")
+    for minutes, waited_for in ((0, True), (1, True), (1, False), (1, False)):
+        await passes(redis, timedelta(minutes=minutes))
+        await here(redis, OTHER, state=State.STARTING)
+        assert await other.others_may_judge() is waited_for
+    await queue.put([new(1)])
+    await here(redis, ONE)
+    put = await queue.failed(await taken(queue), replace(AGAIN, gives_up=GivesUp.LACKS), code="x", why="y")
+    assert put is Put.PARKED, "nobody is left to try"
+    await here(redis, OTHER)
+    await here(redis, OTHER, state=State.STARTING)
+    assert await other.others_may_judge(), "what was well a moment ago may be so again"
+
+
 @pytest.mark.parametrize("off", [timedelta(hours=-1), timedelta(hours=1)], ids=["behind", "ahead"])
 async def test_a_host_whose_clock_is_off_steals_no_lease_and_loses_none(redis: Redis, off: timedelta) -> None:
     clock = TurnedClock()
