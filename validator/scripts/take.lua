@@ -5,7 +5,7 @@
 local P, me, now = KEYS[1], ARGV[3], clock()
 local waiting, ready, leased = P .. 'queue:waiting', P .. 'queue:ready', P .. 'queue:leased'
 local again = P .. 'queue:again'  -- ready too, but somebody had it before, and may have to wait: looked through
-local DEEPEST = 64
+local DEEPEST = 32  -- at the front, and further down
 local function make_ready(id)
   local found = redis.call('HMGET', P .. 'item:' .. id, 'deadline', 'again')
   if not found[1] then return end

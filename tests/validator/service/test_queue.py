@@ -335,7 +335,7 @@ async def test_what_one_may_try_is_found_however_much_stands_before_it(queue: Wo
             await each.failed(await taken(each), wait, code="x", why="y")
     looks = [await queue.take() for _ in range(60)]
     assert [item.work.index for item in looks if item is not None] == list(range(251, 301))
-    assert looks.index(next(filter(None, looks))) <= 300 // 64
+    assert looks.index(next(filter(None, looks))) <= 300 // 32
 
 
 async def test_one_that_starts_again_and_again_and_is_never_well_is_waited_for_no_longer(
