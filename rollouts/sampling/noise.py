@@ -15,7 +15,10 @@ logarithm must be wrong where its value lies next to the middle of two singles.
 from __future__ import annotations
 
 import hashlib
+import math
+import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -24,7 +27,7 @@ from numpy.typing import NDArray
 
 from protocol.errors import InvalidInput
 from rollouts.sampling.philox import philox_numpy, philox_torch
-from rollouts.sampling.philox_rows import PAIRS, fill_words, scratch
+from rollouts.sampling.philox_rows import PAIRS, Pairs, fill_pairs, fill_words, scratch
 
 Keys = NDArray[np.uint64]
 """What `row_keys` returns."""
@@ -39,7 +42,9 @@ ULP_FLOOR = 2.0**-20
 """Near g = 0 units in the last place shrink without end, so the bound is relative to at least this (1e-6)."""
 
 _COUNTERS_CPU = 1 << 15
-"""Counters in a block: its arrays, 1.75 MiB together, are near a core's second cache; with fewer, calls cost more."""
+"""Counters in a block: its arrays, 1 MiB together, are in a core's second cache; with fewer, calls cost more."""
+_LATER_FIRST = int(sys.byteorder == "little")
+"""Of two words in 64 bits, whether the one in the lower half stands first in memory."""
 _COUNTERS_DEVICE = 1 << 21
 """Counters in a block on an accelerator: about 200 MB of temporary values at the most."""
 
@@ -70,6 +75,39 @@ def row_keys(streams: Sequence[tuple[int, int, int, int]], positions: Sequence[i
     return keys
 
 
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Words of some rows and some tokens, in the order in which they are computed.
+
+    Args:
+        row: Which rows.
+        token: Which tokens; the last few may be past the vocabulary's end.
+        words: uint32 [N], every bit turned over. Valid until the next block.
+    """
+
+    row: slice
+    token: slice
+    words: NDArray[np.uint32]
+
+    def tokens_at(self, places: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Which row and token each place in `words` is of."""
+        wide = (self.token.stop - self.token.start) // 2
+        upper, within = np.divmod(places, wide * (self.row.stop - self.row.start))
+        row, at = np.divmod(within, wide)
+        token = (at >> 1 << 2) + 2 * upper + ((at & 1) ^ _LATER_FIRST)
+        return row + self.row.start, token + self.token.start
+
+    def places_of(self, rows: NDArray[np.intp], tokens: NDArray[np.intp]) -> NDArray[np.intp]:
+        """The places of those that are in this block; `rows` never falls."""
+        here = slice(*np.searchsorted(rows, (self.row.start, self.row.stop)))
+        row, token = rows[here] - self.row.start, tokens[here] - self.token.start
+        wide = (self.token.stop - self.token.start) // 2
+        upper, at = token >> 1 & 1, (token >> 2 << 1) + ((token & 1) ^ _LATER_FIRST)
+        places = (upper * (self.row.stop - self.row.start) + row) * wide + at
+        within: NDArray[np.intp] = places[(token >= 0) & (token < 2 * wide)]
+        return within
+
+
 class WordBlocks:
     """Computes words in blocks that stay in a core's second-level cache, in the same memory each time.
 
@@ -81,22 +119,27 @@ class WordBlocks:
     def __init__(self, rows: int, vocabulary: int) -> None:
         self._vocabulary, self._quads = vocabulary, -(-vocabulary // 4)
         self._high, self._wide = _block_shape(rows, self._quads, _COUNTERS_CPU)
-        self._room = scratch(self._high, self._wide)
-        self._pairs = np.empty((self._high, self._wide, 2), PAIRS)
+        self._room = scratch(self._high, self._wide).reshape(-1)
 
-    def of(self, keys: Keys, *, inverted: bool = False) -> Iterator[tuple[slice, slice, NDArray[np.uint32]]]:
-        """Yields all words of some rows: which rows, which tokens, and uint32 [r, t], which is valid until the next.
+    def pairs(self, keys: Keys) -> Iterator[Block]:
+        """Yields all words of some rows, turned over: what is asked of them is which are small."""
+        for row, column in _blocks(len(keys), self._quads, (self._high, self._wide)):
+            pairs = fill_pairs(keys[row], column.start, self._room_of(row, column), inverted=True)
+            yield Block(row, slice(4 * column.start, 4 * column.stop), pairs.view(np.uint32).reshape(-1))
 
-        Args:
-            keys: Of the rows.
-            inverted: Whether every bit of the words is turned over.
-        """
+    def of(self, keys: Keys) -> Iterator[tuple[slice, slice, NDArray[np.uint32]]]:
+        """Yields all words of some rows: which rows, which tokens, and uint32 [r, t], which is valid until the next."""
+        out = np.empty((self._high, self._wide, 2), PAIRS)
         for row, column in _blocks(len(keys), self._quads, (self._high, self._wide)):
             height, width = row.stop - row.start, column.stop - column.start
-            pairs = self._pairs[:height, :width]
-            fill_words(keys[row], column.start, pairs, self._room[:, :height, :width], inverted=inverted)
+            pairs = out[:height, :width]
+            fill_words(keys[row], column.start, pairs, self._room_of(row, column))
             token = slice(4 * column.start, min(4 * column.stop, self._vocabulary))
             yield row, token, pairs.view(np.uint32).reshape(height, -1)[:, : token.stop - token.start]
+
+    def _room_of(self, row: slice, column: slice) -> Pairs:
+        shape = 2, 2, row.stop - row.start, column.stop - column.start
+        return self._room[: math.prod(shape)].reshape(shape)
 
 
 def words(keys: Keys, vocabulary: int) -> NDArray[np.uint32]:

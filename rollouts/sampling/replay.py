@@ -23,7 +23,7 @@ from rollouts.sampling.likelihood import surprise
 from rollouts.sampling.mask import mask_of
 from rollouts.sampling.noise import Keys, WordBlocks, noise, noise_at, row_keys, stream
 from rollouts.sampling.parameters import SamplingParameters
-from rollouts.sampling.rivals import rivals_of, thresholds
+from rollouts.sampling.rivals import LEAST_VOCABULARY, are_few, edges, in_front, rivals_of
 from rollouts.sampling.softmax import Softmax, weigh
 
 _VALUES_AT_ONCE = 1 << 17
@@ -141,7 +141,7 @@ def gaps_of_rows(logits_rv: torch.Tensor, tokens: Sequence[int], keys: Keys, par
     if rows and not 0 <= min(tokens) <= max(tokens) < vocabulary:
         raise InvalidInput(f"a token outside the vocabulary of {vocabulary} can't have been drawn")
     tokens_r = torch.tensor(tokens, dtype=torch.int64)
-    plainly = parameters.masks or logits_rv.device.type != "cpu"
+    plainly = parameters.masks or vocabulary < LEAST_VOCABULARY or logits_rv.device.type != "cpu"
     joined = (_against_all if plainly else _against_rivals)(logits_rv, tokens_r, keys, parameters).numpy()
     return Gaps(
         gaps=joined[0],
@@ -159,26 +159,40 @@ def _against_rivals(
     """The arrays of `Gaps`, in their order: float32 [6, R]. As `_against_all`, to the bit, with most noise left out."""
     rows, vocabulary = logits_rv.shape
     own_r = scale(logits_rv.gather(1, tokens_r[:, None])[:, 0], parameters)
-    own_score_r = own_r + torch.from_numpy(noise_at(keys, tokens_r.numpy()))
-    softmax, few_r = Softmax.room(rows, device=logits_rv.device), np.empty(rows, np.bool_)
-    gap_r, mismatch_r = torch.zeros(rows), np.zeros(rows, np.bool_)
-    step = max(1, _VALUES_AT_ONCE // vocabulary)
-    room_2rv, blocks = torch.empty((2, min(rows, step), vocabulary)), WordBlocks(min(rows, step), vocabulary)
-    for here in (slice(at, min(at + step, rows)) for at in range(0, rows, step)):
-        scaled_rv = scale(logits_rv[here], parameters)
-        room = room_2rv[:, : len(scaled_rv)]
-        weights_rv, score_r = weigh(scaled_rv, softmax[here], room), own_score_r[here].numpy()
-        most_r = thresholds(softmax[here], score_r)
-        few_r[here] = most_r >= 0
-        rivals = rivals_of(weights_rv.numpy(), most_r, keys[here], blocks=blocks, room_rv=room[1].numpy())
-        lead_n = scaled_rv.numpy()[rivals.rows, rivals.tokens] + rivals.noise - score_r[rivals.rows]
-        wins_n = (lead_n > 0) | ((lead_n == 0) & (rivals.tokens < tokens_r[here].numpy()[rivals.rows]))
-        np.maximum.at(gap_r[here].numpy(), rivals.rows, lead_n)
-        mismatch_r[here][rivals.rows[wins_n]] = True
-    found = torch.stack(_figures(gap_r, torch.zeros(rows), torch.from_numpy(mismatch_r), own_r, softmax))
-    if len(many := np.flatnonzero(~few_r)):
+    score_r = (own_r + torch.from_numpy(noise_at(keys, tokens_r.numpy()))).numpy()
+    softmax, front, crowded = _weighed(logits_rv, score_r, parameters)
+    blocks = WordBlocks(min(rows, max(1, _VALUES_AT_ONCE // vocabulary)), vocabulary)
+    rivals = rivals_of(keys, front, vocabulary, blocks=blocks)
+    lead_n = scale(logits_rv[rivals.rows, rivals.tokens], parameters).numpy() + rivals.noise - score_r[rivals.rows]
+    wins_n = (lead_n > 0) | ((lead_n == 0) & (rivals.tokens < tokens_r.numpy()[rivals.rows]))
+    gap_r, mismatch_r = np.zeros(rows, np.float32), torch.zeros(rows, dtype=torch.bool)
+    np.maximum.at(gap_r, rivals.rows[wins_n], lead_n[wins_n])
+    mismatch_r[rivals.rows[wins_n]] = True
+    found = torch.stack(_figures(torch.from_numpy(gap_r), torch.zeros(rows), mismatch_r, own_r, softmax))
+    plainly_r = ~are_few(softmax, score_r)
+    plainly_r[crowded] = True
+    if len(many := np.flatnonzero(plainly_r)):
         found[:, many] = _against_all(logits_rv[many], tokens_r[many], keys[many], parameters)
     return found
+
+
+def _weighed(
+    logits_rv: torch.Tensor, score_r: NDArray[np.float32], parameters: SamplingParameters
+) -> tuple[Softmax, tuple[NDArray[np.intp], NDArray[np.intp]], NDArray[np.intp]]:
+    """The sums of all rows; and, while a row is at hand, its tokens in front, or that these are too many."""
+    rows, vocabulary = logits_rv.shape
+    softmax, edge_r = Softmax.room(rows, device=logits_rv.device), edges(score_r, vocabulary)
+    step = max(1, _VALUES_AT_ONCE // vocabulary)
+    room_2rv = torch.empty((2, min(rows, step), vocabulary))
+    found: list[tuple[NDArray[np.intp], ...]] = [(np.empty(0, np.intp),) * 3]
+    for start in range(0, rows, step):
+        here = slice(start, min(start + step, rows))
+        scaled_rv, sums = scale(logits_rv[here], parameters), softmax[here]
+        weigh(scaled_rv, sums, room_2rv[:, : len(scaled_rv)])
+        its_rows, tokens, crowded = in_front(scaled_rv.numpy(), sums.peak_b.numpy(), edge_r[here])
+        found.append((its_rows + start, tokens, crowded + start))
+    front_rows, front_tokens, crowded = (np.concatenate(each) for each in zip(*found, strict=True))
+    return softmax, (front_rows, front_tokens), crowded
 
 
 def _against_all(

@@ -15,7 +15,7 @@ from rollouts.sampling.noise import WordBlocks, gumbel_numpy, noise, noise_at, r
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.philox import philox_numpy
 from rollouts.sampling.replay import Gaps, gaps_of_rows
-from rollouts.sampling.rivals import MOST_RIVALS, rivals_of, thresholds
+from rollouts.sampling.rivals import MOST_IN_FRONT, MOST_RIVALS, are_few, bar, edges, in_front, rivals_of
 from rollouts.sampling.softmax import Softmax, weigh
 
 SEED = b"\x21" * 32
@@ -44,7 +44,7 @@ def agrees(logits_rv: torch.Tensor, tokens: list[int], keys: Keys, parameters: S
 
 
 @pytest.mark.parametrize("samples", [1, 7], ids=["one-stream", "seven-streams"])
-@pytest.mark.parametrize("vocabulary", [1, 2, 5, 300, 8192, 33_001])
+@pytest.mark.parametrize("vocabulary", [1, 2, 5, 256, 301, 8192, 33_001])
 @pytest.mark.parametrize("spread", [0.0, 0.3, 3.0, 40.0, 1e4])
 def test_whatever_was_recorded_has_the_gap_that_all_noise_gives_it(
     samples: int, vocabulary: int, spread: float
@@ -111,44 +111,62 @@ def test_no_word_however_extreme_wins_without_being_looked_at(peak: float) -> No
     words = np.concatenate([EXTREME, generator.integers(0, 1 << 32, count - len(EXTREME), dtype=np.uint64)])
     below = -np.abs(generator.normal(size=count) * generator.choice([1e-6, 1.0, 12.0], count))
     below[generator.integers(count)] = 0.0
-    logits = torch.from_numpy((peak + below).astype(np.float32))[None]
-    scores = logits[0].numpy() + gumbel_numpy(words.astype(np.float64))
-    softmax = Softmax.room(1, device=logits.device)
-    weights = weigh(logits, softmax, torch.empty(2, 1, count))[0].numpy()
-    inverted = (~words.astype(np.uint32)).astype(np.float32)
-    looked_at = 0
-    for score in scores:
-        most = thresholds(softmax, np.array([score], np.float32))[0]
-        if most >= 0:
-            looked_at += 1
-            assert (inverted <= weights * most)[scores >= score].all()
-    assert looked_at > 3
+    logits = (peak + below).astype(np.float32)
+    scores = logits + gumbel_numpy(words.astype(np.float64))
+    inverted = ~words.astype(np.uint32)
+    for vocabulary in (256, 8192, 200_000):
+        for score, edge in zip(scores, edges(scores, vocabulary), strict=True):
+            assert ((inverted < bar(vocabulary)) | (logits > edge))[scores >= score].all()
 
 
-def test_of_draws_there_are_about_two_rivals_a_row() -> None:
-    rows, vocabulary = 400, 5000
+def test_of_draws_there_are_some_dozens_of_rivals_a_row_and_all_who_could_have_won() -> None:
+    rows, vocabulary = 400, 5001
     logits_rv = torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(9)) * 2
     keys = keys_of(rows)
-    scores_rv = logits_rv + noise(keys, vocabulary)
-    softmax, room = Softmax.room(rows, device=logits_rv.device), torch.empty(2, rows, vocabulary)
-    weights = weigh(logits_rv, softmax, room)
-    most = thresholds(softmax, scores_rv.amax(1).numpy())
-    assert (most > 0).all()
-    found = rivals_of(weights.numpy(), most, keys, blocks=WordBlocks(rows, vocabulary), room_rv=room[1].numpy())
-    assert rows <= len(found.rows) <= 3 * rows
-    assert np.array_equal(found.noise, noise(keys, vocabulary).numpy()[found.rows, found.tokens])
+    noise_rv = noise(keys, vocabulary)
+    score_r = (logits_rv + noise_rv).amax(1)
+    softmax = Softmax.room(rows, device=logits_rv.device)
+    weigh(logits_rv, softmax, torch.empty(2, rows, vocabulary))
+    assert are_few(softmax, score_r.numpy()).all()
+    edge_r = edges(score_r.numpy(), vocabulary)
+    *front, crowded = in_front(logits_rv.numpy(), softmax.peak_b.numpy(), edge_r)
+    assert not len(crowded)
+    found = rivals_of(keys, (front[0], front[1]), vocabulary, blocks=WordBlocks(rows, vocabulary))
+    assert rows <= len(found.rows) <= 100 * rows
+    assert np.array_equal(found.noise, noise_rv.numpy()[found.rows, found.tokens])
+    winning = torch.nonzero(logits_rv + noise_rv >= score_r[:, None] - 1e-4)
+    assert {*map(tuple, winning.tolist())} <= {*zip(found.rows.tolist(), found.tokens.tolist(), strict=True)}
 
 
-def test_where_rivals_would_be_many_there_is_no_threshold() -> None:
+@pytest.mark.parametrize("few", [True, False], ids=["some-rows", "all-rows"])
+def test_tokens_in_front_are_those_above_the_edge_but_of_crowded_rows(few: bool) -> None:
+    logits_rv = torch.randn(9, 400, generator=torch.Generator().manual_seed(4)).numpy()
+    edge_r = np.array([2.0, 9.0, 9.0, 9.0, -1.0, 9.0, 9.0, 9.0, 1.9] if few else [2.0] * 4 + [-1.0] * 5, np.float32)
+    above = logits_rv > edge_r[:, None]
+    too_many = above.sum(1) > MOST_IN_FRONT * 400
+    rows, tokens, crowded = in_front(logits_rv, logits_rv.max(1), edge_r)
+    assert crowded.tolist() == np.flatnonzero(too_many).tolist() != []
+    assert np.array_equal([rows, tokens], np.nonzero(above & ~too_many[:, None]))
+
+
+def test_rivals_are_the_same_however_words_are_cut_into_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, vocabulary = 6, 1003
+    keys = keys_of(rows, samples=2)
+    front = np.array([0, 0, 3, 5]), np.array([0, 1002, 515, 7])
+    seen = []
+    for counters in (64, 251, 700, 1 << 15):
+        monkeypatch.setattr("rollouts.sampling.noise._COUNTERS_CPU", counters)
+        found = rivals_of(keys, front, vocabulary, blocks=WordBlocks(rows, vocabulary))
+        seen.append(sorted(zip(found.rows.tolist(), found.tokens.tolist(), found.words.tolist(), strict=True)))
+    assert seen[0] == seen[1] == seen[2] == seen[3]
+    assert {*zip(*(one.tolist() for one in front), strict=True)} <= {(row, token) for row, token, _ in seen[0]}
+
+
+def test_where_rivals_would_be_many_they_are_not_sought() -> None:
     softmax = Softmax.room(3, device=torch.device("cpu"))
-    logits_rv = torch.zeros(3, 1000)
-    weigh(logits_rv, softmax, torch.empty(2, 3, 1000))
+    weigh(torch.zeros(3, 1000), softmax, torch.empty(2, 3, 1000))
     edge = float(np.log(1000 / MOST_RIVALS))
-    assert (thresholds(softmax, np.array([edge - 0.1, edge + 0.1, -np.inf], np.float32)) > 0).tolist() == [
-        False,
-        True,
-        False,
-    ]
+    assert are_few(softmax, np.array([edge - 0.1, edge + 0.1, -np.inf], np.float32)).tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("samples", [1, 5], ids=["one-stream", "five-streams"])
@@ -159,11 +177,14 @@ def test_words_of_rows_are_those_of_the_definition(samples: int, vocabulary: int
     left, right, two, three, position = (keys[:, at, None] for at in range(5))
     lanes = np.broadcast_arrays(*philox_numpy((first, position, two, three), (left, right)))
     expected = np.stack(lanes, axis=-1).reshape(20, -1)[:, :vocabulary].astype(np.uint32)
-    for inverted in (False, True):
-        found = np.zeros((20, vocabulary), np.uint32)
-        for row, token, block in WordBlocks(20, vocabulary).of(keys, inverted=inverted):
-            found[row, token] = block
-        assert np.array_equal(~found if inverted else found, expected)
+    found, turned = (np.zeros((20, -(-vocabulary // 4) * 4), np.uint32) for _ in range(2))
+    blocks = WordBlocks(20, vocabulary)
+    for row, token, words in blocks.of(keys):
+        found[row, token] = words
+    for block in blocks.pairs(keys):
+        turned[block.tokens_at(np.arange(len(block.words)))] = block.words
+    assert np.array_equal(found[:, :vocabulary], expected)
+    assert np.array_equal(~turned[:, :vocabulary], expected)
 
 
 def test_noise_at_one_token_is_the_noise_of_it() -> None:
@@ -173,6 +194,7 @@ def test_noise_at_one_token_is_the_noise_of_it() -> None:
 
 
 def test_of_no_rows_nothing_is_computed() -> None:
-    seen = gaps_of_rows(torch.empty(0, 50), [], keys_of(0), SamplingParameters(max_new_tokens=1))
-    assert seen.gaps.shape == seen.mismatches.shape == (0,)
+    for vocabulary in (50, 500):
+        seen = gaps_of_rows(torch.empty(0, vocabulary), [], keys_of(0), SamplingParameters(max_new_tokens=1))
+        assert seen.gaps.shape == seen.mismatches.shape == (0,)
     assert noise(keys_of(0), 50).shape == (0, 50)
