@@ -34,18 +34,40 @@ _TORCH_TYPES = {Dtype.FLOAT32: torch.float32, Dtype.BFLOAT16: torch.bfloat16}
 _STORED_TYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
+class _Door:
+    """Before the output layer: lets through the states that are wanted, and keeps them until it is closed."""
+
+    def __init__(self) -> None:
+        self.keep: torch.Tensor | None = None
+        self._states: torch.Tensor | None = None
+
+    def __call__(self, _: object, given: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        states = given[0]
+        self._states = states if self.keep is None else states.flatten(0, 1)[None, self.keep]
+        return (self._states,)
+
+    def taken(self) -> torch.Tensor:
+        """What was let through last."""
+        if self._states is None:
+            raise BadVersionFolder("the model has an output layer that it does not use", hint="use a causal model")
+        return self._states
+
+    def close(self) -> None:
+        """Lets go of it."""
+        self.keep = self._states = None
+
+
 class Policy:
     """One version of one model, on one device. Made by `load_policy`."""
 
     def __init__(self, model: PreTrainedModel, facts: ModelFacts) -> None:
         self.facts = facts
         self._model = cast("Any", model)  # transformers annotates its methods in parts only
-        self._states: list[torch.Tensor] = []
+        self._door = _Door()
         head = self._model.get_output_embeddings()
         if head is None:
             raise BadVersionFolder(f"{facts.folder} holds no model with an output layer", hint="use a causal model")
-        states = self._states
-        head.register_forward_pre_hook(lambda _, given: states.append(given[0]))
+        head.register_forward_pre_hook(self._door)
 
     @property
     def device(self) -> torch.device:
@@ -78,13 +100,16 @@ class Policy:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the final hidden states [b, t, h] and the logits [b, t, v] of tokens, in the policy's own type.
 
+        With `keep` they are [1, k, h] and [1, k, v], and the output layer is given no others.
+
         Args:
             tokens: int64 [b, t].
-            keep: The places in `t` whose states and logits are wanted; None for all.
+            keep: int64 [k], the places whose states and logits are wanted, counted through all rows; None for all.
             positions: int64 [b, t], of each token in its sequence; None where each row begins at 0.
             mask: bool [b, 1, t, s], which of the cache's `s` places each token sees; None for all before it.
             cache: What to put keys and values into, and to see those of earlier tokens in.
         """
+        self._door.keep = keep
         try:
             out = self._model(
                 input_ids=tokens,
@@ -92,11 +117,10 @@ class Policy:
                 position_ids=positions,
                 past_key_values=cache,
                 use_cache=cache is not None,
-                logits_to_keep=0 if keep is None else keep,
             )
-            return self._states[-1], out.logits
+            return self._door.taken(), out.logits
         finally:
-            self._states.clear()
+            self._door.close()
 
     def update(self, facts: ModelFacts) -> bool:
         """Copies another version's weights over these; False, and nothing changed, if they do not fit one to one."""

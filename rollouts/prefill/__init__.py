@@ -1,6 +1,7 @@
 """What a policy computes for answers that are already there: every state and logit, at a fraction of generation's cost.
 
-Sequences are laid one after another without padding, the prompt of a group once, and a mask keeps them apart.
+Long answers are rows of a batch; short ones are laid one after another without padding, the prompt of a group once, and
+a mask keeps them apart.
 
 packing   what is laid into which pass (pure)
 passes    the passes themselves

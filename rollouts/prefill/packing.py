@@ -1,4 +1,8 @@
-"""Which answers share a pass: groups side by side while they are short, one group at a time when they are long.
+"""Which answers share a pass, and how they stand in it (decision 43).
+
+in rows        an answer whose prompt is short beside it: each in a row of its own, behind the prompt, as in any batch
+side by side   groups of short answers to a longer prompt: all in one row, the prompt once, with a mask between them
+one at a time  a group that fits in no pass: its prompt into a cache, then its answers on top of that
 
 The prompt without its last token is what the answers of a group share. Its last token belongs to each answer, as its
 first input: an answer of T tokens is T inputs and T rows of states, the same as when it was generated.
@@ -14,6 +18,10 @@ from numpy.typing import NDArray
 
 from protocol.errors import InvalidInput
 
+LEAST_BEHIND_PROMPT = 3
+"""An answer in a row of its own is at least so many times as long as the prompt that is computed for it alone."""
+MOST_PADDING = 4
+"""Of a row at most this part is padding; else the answer waits for rows of its own length."""
 MOST_REPEATED = 8
 """A prompt may be repeated in several passes if it is at most this part of one; longer ones are computed once."""
 
@@ -61,29 +69,66 @@ class Packing:
     """All answers, each once.
 
     Args:
+        rows: Places of answers that are computed together, each in a row of its own, the longest first.
         passes: Pieces that are computed side by side; none has more tokens than the capacity.
         long: Groups that are computed one after another, the prefix first.
     """
 
+    rows: tuple[tuple[int, ...], ...]
     passes: tuple[tuple[Piece, ...], ...]
     long: tuple[Piece, ...]
 
 
-def pack(answers: Sequence[Answer], *, capacity: int) -> Packing:
-    """Lays answers into passes of at most `capacity` tokens.
+def pack(answers: Sequence[Answer], *, capacity: int, row_capacity: int | None = None) -> Packing:
+    """Lays answers into passes of at most `capacity` tokens, or `row_capacity` (None for the same) where they are rows.
 
     Answers with equal prompts form a group, in the order in which their prompts first come.
     """
+    row_capacity = row_capacity or capacity
+    in_rows = [place for place, answer in enumerate(answers) if _is_row(answer, row_capacity)]
+    rest = sorted({*range(len(answers))} - {*in_rows})
+    passes, long = _shared(answers, rest, capacity)
+    return Packing(tuple(_rows(answers, in_rows, row_capacity)), passes, long)
+
+
+def _is_row(answer: Answer, capacity: int) -> bool:
+    return row_length(answer) <= capacity and LEAST_BEHIND_PROMPT * (len(answer.prompt) - 1) <= len(answer.output)
+
+
+def row_length(answer: Answer) -> int:
+    """Inputs of an answer and of the prompt before it."""
+    return len(answer.prompt) - 1 + len(answer.output)
+
+
+def _rows(answers: Sequence[Answer], places: Sequence[int], capacity: int) -> list[tuple[int, ...]]:
+    """Those of about the same length together: the longest says what a row takes."""
+    passes: list[tuple[int, ...]] = []
+    laying: list[int] = []
+    longest = 0
+    for place in sorted(places, key=lambda one: -row_length(answers[one])):
+        length = row_length(answers[place])
+        if laying and (longest * (len(laying) + 1) > capacity or MOST_PADDING * (longest - length) > longest):
+            passes.append(tuple(laying))
+            laying = []
+        longest = longest if laying else length
+        laying.append(place)
+    return [*passes, tuple(laying)] if laying else passes
+
+
+def _shared(
+    answers: Sequence[Answer], places: Sequence[int], capacity: int
+) -> tuple[tuple[tuple[Piece, ...], ...], tuple[Piece, ...]]:
+    """Passes of groups side by side, and groups that are too long for that."""
     passes: list[tuple[Piece, ...]] = []
     long: list[Piece] = []
     laying: list[Piece] = []
     room = capacity
-    for prefix, places in _groups(answers):
-        if not _is_short(prefix, [len(answers[place].output) for place in places], capacity):
-            long.append(Piece(prefix, tuple(places)))
+    for prefix, group in _groups(answers, places):
+        if not _is_short(prefix, [len(answers[place].output) for place in group], capacity):
+            long.append(Piece(prefix, tuple(group)))
             continue
         taken: list[int] = []
-        for place in places:
+        for place in group:
             need = len(answers[place].output)
             if need + (0 if taken else len(prefix)) > room:
                 laying += [Piece(prefix, tuple(taken))] if taken else []
@@ -94,7 +139,7 @@ def pack(answers: Sequence[Answer], *, capacity: int) -> Packing:
         laying.append(Piece(prefix, tuple(taken)))
     if laying:
         passes.append(tuple(laying))
-    return Packing(tuple(passes), tuple(long))
+    return tuple(passes), tuple(long)
 
 
 def stretches(lengths: Sequence[int], *, capacity: int) -> list[list[tuple[int, int, int]]]:
@@ -119,11 +164,11 @@ def stretches(lengths: Sequence[int], *, capacity: int) -> list[list[tuple[int, 
     return passes
 
 
-def _groups(answers: Sequence[Answer]) -> list[tuple[NDArray[np.int32], list[int]]]:
+def _groups(answers: Sequence[Answer], places: Sequence[int]) -> list[tuple[NDArray[np.int32], list[int]]]:
     found: dict[bytes, list[int]] = {}
-    for place, answer in enumerate(answers):
-        found.setdefault(np.asarray(answer.prompt, np.int32).tobytes(), []).append(place)
-    return [(answers[places[0]].prompt[:-1], places) for places in found.values()]
+    for place in places:
+        found.setdefault(np.asarray(answers[place].prompt, np.int32).tobytes(), []).append(place)
+    return [(answers[group[0]].prompt[:-1], group) for group in found.values()]
 
 
 def _is_short(prefix: NDArray[np.int32], lengths: Sequence[int], capacity: int) -> bool:

@@ -19,12 +19,15 @@ from transformers.cache_utils import DynamicCache
 
 from protocol.errors import InvalidInput
 from rollouts.policy import Policy
-from rollouts.prefill.packing import Answer, Piece, pack, stretches
+from rollouts.prefill.packing import Answer, Piece, pack, row_length, stretches
 
 _TOKENS_AT_ONCE = {"cpu": 512}
 _TOKENS_AT_ONCE_ELSEWHERE = 4096
 """A pass's mask is square, and so is what attention spends on tokens that don't see each other; fewer tokens than this
 leave the matrix products too thin."""
+_TOKENS_IN_ROWS = {"cpu": 768}
+"""Rows do not see each other and have no mask between them, so a pass of them can be larger; on a CPU not by much, or
+what a layer leaves for the next does not stay in the cache."""
 _LOGIT_BYTES = {"cpu": 128 << 20}
 _LOGIT_BYTES_ELSEWHERE = 2 << 30
 _PROMPT = -1
@@ -79,10 +82,13 @@ def prefill(policy: Policy, answers: Sequence[Answer], *, tokens_at_once: int | 
     """
     _check(policy, answers)
     device = policy.device.type
-    logit_bytes = _LOGIT_BYTES.get(device, _LOGIT_BYTES_ELSEWHERE)
-    capacity = tokens_at_once or usual_tokens(policy.device)
-    capacity = max(1, min(capacity, logit_bytes // (4 * policy.facts.vocabulary)))
-    packing = pack(answers, capacity=capacity)
+    most = max(1, _LOGIT_BYTES.get(device, _LOGIT_BYTES_ELSEWHERE) // (4 * policy.facts.vocabulary))
+    usual = usual_tokens(policy.device)
+    in_rows = tokens_at_once or _TOKENS_IN_ROWS.get(device, usual)
+    capacity = min(tokens_at_once or usual, most)
+    packing = pack(answers, capacity=capacity, row_capacity=min(in_rows, most))
+    for places in packing.rows:
+        yield _in_rows(policy, answers, places)
     for pieces in packing.passes:
         yield _side_by_side(policy, answers, pieces)
     for piece in packing.long:
@@ -120,6 +126,21 @@ class _Layout:
         lengths = [run[0] for run in self._runs]
         groups, answers = (np.repeat([run[at] for run in self._runs], lengths) for at in (2, 3))
         return tuple(torch.from_numpy(one).to(device) for one in (tokens, positions, groups, answers))
+
+
+def _in_rows(policy: Policy, answers: Sequence[Answer], places: Sequence[int]) -> Rows:
+    """Padded at the end, where nothing sees it, and computed without it from the output layer on."""
+    longest = row_length(answers[places[0]])
+    tokens, wanted = np.zeros((len(places), longest), np.int64), np.zeros((len(places), longest), np.bool_)
+    for row, answer in enumerate(answers[place] for place in places):
+        before, whole = len(answer.prompt) - 1, row_length(answer)
+        tokens[row, :whole] = np.concatenate([answer.prompt[:-1], answer.inputs])
+        wanted[row, before:whole] = True
+    device = policy.device
+    keep = torch.from_numpy(np.flatnonzero(wanted)).to(device)
+    states, logits = policy.states_and_logits(torch.from_numpy(tokens).to(device), keep=keep)
+    spans = tuple(Span(place, 0, len(answers[place].output)) for place in places)
+    return Rows(spans, states[0], logits[0])
 
 
 def _side_by_side(policy: Policy, answers: Sequence[Answer], pieces: Sequence[Piece]) -> Rows:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import InvalidInput
-from rollouts.prefill.packing import Answer, pack, stretches
+from rollouts.prefill.packing import LEAST_BEHIND_PROMPT, MOST_PADDING, Answer, pack, row_length, stretches
 
 LENGTHS = st.integers(1, 40)
 
@@ -20,14 +20,26 @@ def answer(prompt: int, length: int, *, kind: int = 0) -> Answer:
 
 
 @settings(deadline=None)
-@given(groups=st.lists(st.tuples(LENGTHS, st.lists(LENGTHS, min_size=1, max_size=6)), max_size=6), capacity=LENGTHS)
+@given(
+    groups=st.lists(st.tuples(LENGTHS, st.lists(LENGTHS, min_size=1, max_size=6)), max_size=6),
+    capacity=LENGTHS,
+    row_capacity=st.one_of(st.none(), st.integers(1, 200)),
+)
 def test_every_answer_stands_once_and_no_pass_exceeds_its_capacity(
-    groups: list[tuple[int, list[int]]], capacity: int
+    groups: list[tuple[int, list[int]]], capacity: int, row_capacity: int | None
 ) -> None:
     answers = [answer(prompt, one, kind=kind) for kind, (prompt, lengths) in enumerate(groups) for one in lengths]
-    packing = pack(answers, capacity=capacity)
+    packing = pack(answers, capacity=capacity, row_capacity=row_capacity)
     pieces = [piece for one in packing.passes for piece in one] + list(packing.long)
-    assert sorted(place for piece in pieces for place in piece.answers) == list(range(len(answers)))
+    in_rows = [place for row in packing.rows for place in row]
+    shared = [place for piece in pieces for place in piece.answers]
+    assert sorted(in_rows + shared) == list(range(len(answers)))
+    for row in packing.rows:
+        lengths = [row_length(answers[place]) for place in row]
+        assert lengths[0] * len(row) <= (row_capacity or capacity)
+        assert MOST_PADDING * (lengths[0] - min(lengths)) <= lengths[0] == max(lengths)
+    for place in in_rows:
+        assert LEAST_BEHIND_PROMPT * (len(answers[place].prompt) - 1) <= len(answers[place].output)
     for one in packing.passes:
         assert one
         tokens = sum(len(piece.prefix) + sum(len(answers[at].output) for at in piece.answers) for piece in one)
@@ -53,6 +65,7 @@ def test_a_long_groups_answers_are_cut_without_gaps(lengths: list[int], capacity
 
 def test_groups_stand_side_by_side_and_share_their_prompt_wherever_they_stand() -> None:
     answers = [answer(5, 3, kind=1), answer(5, 3, kind=2), answer(5, 4, kind=1)]
+    assert not pack(answers, capacity=100).rows
     [[first, second]] = pack(answers, capacity=100).passes
     assert (first.answers, second.answers) == ((0, 2), (1,))
 
@@ -60,8 +73,16 @@ def test_groups_stand_side_by_side_and_share_their_prompt_wherever_they_stand() 
 def test_a_long_prompt_is_computed_once_and_a_short_one_may_be_repeated() -> None:
     long = [answer(50, 30) for _ in range(4)]
     assert [piece.answers for piece in pack(long, capacity=100).long] == [(0, 1, 2, 3)]
-    short = [answer(5, 30) for _ in range(4)]
-    assert [[piece.answers for piece in one] for one in pack(short, capacity=100).passes] == [[(0, 1, 2)], [(3,)]]
+    short = [answer(12, 30) for _ in range(4)]
+    assert [[piece.answers for piece in one] for one in pack(short, capacity=104).passes] == [[(0, 1, 2)], [(3,)]]
+
+
+def test_answers_that_are_much_longer_than_their_prompts_stand_in_rows_of_about_their_length() -> None:
+    answers = [answer(4, length, kind=length) for length in (30, 90, 31, 92, 60)]
+    packing = pack(answers, capacity=60, row_capacity=200)
+    assert packing.rows == ((3, 1), (4,), (2, 0))
+    assert not packing.passes
+    assert not packing.long
 
 
 @pytest.mark.parametrize(("prompt", "length"), [(0, 1), (1, 0)])

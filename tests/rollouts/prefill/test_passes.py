@@ -77,6 +77,15 @@ def test_states_and_logits_are_those_of_a_pass_of_its_own(
             torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-4)
 
 
+def test_rows_of_unequal_lengths_see_neither_each_other_nor_their_padding(policy: Policy) -> None:
+    answers = answers_of([(3, [20, 18]), (1, [19]), (5, [16])], 5)
+    passes = [rows.spans for rows in prefill(policy, answers)]
+    assert [len(spans) for spans in passes] == [4]
+    for answer, found in zip(answers, packed(policy, answers, None), strict=True):
+        for ours, plain in zip(found, plainly(policy, answer), strict=True):
+            torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-4)
+
+
 def test_an_answer_does_not_see_its_neighbours(policy: Policy) -> None:
     """Whole neighbours are exchanged; states that leaked would move by about as much as they are large."""
     one, *others = answers_of([(9, [20, 20]), (9, [20, 20])], 1)
