@@ -10,7 +10,7 @@ from datetime import timedelta
 import torch
 
 from rollouts.toploc.codec import Codec
-from rollouts.toploc.gathering import Cut, Growing, Step, gather
+from rollouts.toploc.gathering import Cut, Growing, Rest, Run, gather
 
 
 class BackgroundBuild:
@@ -26,11 +26,11 @@ class BackgroundBuild:
         self._codec = codec
         self._surplus = surplus
         self._most = most_waiting_bytes
-        self._steps: list[Step] = []
+        self._runs: list[Run] = []
         self._finished: list[Growing] = []
         self._ready: torch.Event | None = None
         self._bytes = 0
-        self._rest: Step | None = None
+        self._rest: Rest | None = None
         self._closed = False
         self._seconds = 0.0
         self._changed = threading.Condition()
@@ -47,16 +47,21 @@ class BackgroundBuild:
         """Processor time that the thread has used."""
         return timedelta(seconds=self._seconds)
 
-    def put(self, steps: Sequence[Step], finished: Sequence[Growing]) -> None:
-        """Hands over steps, whose rows nobody will write to again, and sequences that end with them or earlier."""
-        size = sum(step.rows.nbytes for step in steps)
+    def put(self, runs: Sequence[Run], finished: Sequence[Growing], *, size: int) -> None:
+        """Hands over runs and sequences that end with them or earlier.
+
+        Args:
+            runs: Nobody adds to them, nor writes to their rows, again.
+            finished: Each once.
+            size: The bytes of the rows.
+        """
         with self._changed:
             self._changed.wait_for(lambda: not self._bytes or self._bytes + size <= self._most)
-            self._steps.extend(steps)
+            self._runs.extend(runs)
             self._finished.extend(finished)
             self._bytes += size
-            if steps and steps[-1].rows.device.type != "cpu":
-                self._ready = torch.Event(steps[-1].rows.device.type)
+            if runs and runs[-1].steps[-1].device.type != "cpu":
+                self._ready = torch.Event(runs[-1].steps[-1].device.type)
                 self._ready.record()
             self._changed.notify_all()
 
@@ -75,31 +80,31 @@ class BackgroundBuild:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._steps or self._finished or self._closed)
-                steps, self._steps = self._steps, []
+                self._changed.wait_for(lambda: self._runs or self._finished or self._closed)
+                runs, self._runs = self._runs, []
                 finished, self._finished = self._finished, []
-                ready = self._ready
-            if not steps and not finished:
+                ready, size = self._ready, self._bytes
+            if not runs and not finished:
                 return
             began = time.thread_time()
             for one in finished:
                 one.ending = True
-            self._work(steps, ready)
+            self._work(runs, ready)
             self._seconds += time.thread_time() - began
             with self._changed:
                 for one in finished:
                     one.complete = True
-                self._bytes -= sum(step.rows.nbytes for step in steps)
+                self._bytes -= size
                 self._changed.notify_all()
 
-    def _work(self, steps: list[Step], ready: torch.Event | None) -> None:
+    def _work(self, runs: list[Run], ready: torch.Event | None) -> None:
         try:
             if ready is not None:
                 ready.synchronize()
-            cut = gather(self._rest, steps, interval=self._codec.interval, surplus=self._surplus)
+            cut = gather(self._rest, runs, interval=self._codec.interval, surplus=self._surplus)
         except Exception as failure:  # noqa: BLE001 - raised to whoever asks for the proofs of one of these
             cut = Cut([], [], None)
-            for one in (one for step in [self._rest, *steps] if step for one in step.live):
+            for one in (one for part in [self._rest, *runs] if part for one in part.live):
                 one.failure = failure
         self._rest = cut.rest
         if not cut.stretches:

@@ -1,7 +1,8 @@
 """Proofs while an engine generates: it hands over the rows of each step, and a thread of ours does the rest.
 
-What a step costs the engine is at most a copy of its rows, on their own device. The thread fetches an interval's worth
-of steps at once and computes in numpy and torch, which leave Python's lock to the engine.
+What a step costs the engine is at most a copy of its rows, on their own device, and no work for each sequence while the
+batch stays as it is. The thread fetches the rows of many proofs at once and computes in numpy and torch, which leave
+Python's lock to the engine.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ import torch
 from protocol.errors import Conflict, InvalidInput
 from rollouts.toploc.background import BackgroundBuild
 from rollouts.toploc.codec import Codec, check_states
-from rollouts.toploc.gathering import Growing, Step
+from rollouts.toploc.gathering import Growing, Run
 from rollouts.toploc.proofs import TOPLOC
 
-_ENOUGH = 32
-"""Finished sequences that are worth a start: one proof alone costs as much time as eight together."""
+_ENOUGH = 64
+"""Proofs that are worth a start: one alone costs as much time as ten of these."""
 
 
 class PendingProofs:
@@ -72,11 +73,15 @@ class ProofBuilder:
         self._surplus = surplus
         self._most = most_waiting_bytes // 2  # half waits here, half at the thread
         self._growing: dict[Hashable, Growing] = {}
-        self._begun = 0
         self._like: tuple[int, torch.device] | None = None
-        self._steps: list[Step] = []
+        self._shape: torch.Size | None = None
+        self._dtype: torch.dtype | None = None
+        self._together: tuple[Hashable, ...] | None = None
+        self._present: set[Hashable] = set()
+        self._step = self._run_began = self._run_ends = 0
+        self._runs: list[Run] = []
         self._finished: list[Growing] = []
-        self._bytes = 0
+        self._rows = self._bytes = 0
         self._background = BackgroundBuild(codec, surplus=surplus, most_waiting_bytes=self._most)
 
     @property
@@ -88,33 +93,23 @@ class ProofBuilder:
         """Takes one step's final hidden states.
 
         Args:
-            sequences: Whose rows these are, each once, in any order; one not seen before begins.
+            sequences: Whose rows these are, each once, in any order; one not seen before begins. The same tuple as the
+                last time is not looked at again.
             rows: (len(sequences), hidden), row i of `sequences[i]`; bfloat16, float16 or float32, on any device.
-            copy: False if nobody writes to the rows again, nor to what they are a view of. That is kept for up to an
-                interval's steps.
+            copy: False if nobody writes to the rows again, nor to what they are a view of. That is kept until there are
+                rows for some proofs, or `most_waiting_bytes` of them.
 
         Raises:
             InvalidInput: They are no such rows, or not of the width and device of the rows before.
             Conflict: The builder is closed.
         """
-        check_states(rows)
-        if len(rows) != len(sequences) or len(set(sequences)) != len(sequences):
-            raise InvalidInput(
-                f"{len(rows)} rows for {len(sequences)} sequences, {len(set(sequences))} of them different",
-                hint="give one row for each sequence of the step",
-            )
-        like = (rows.shape[1], rows.device)
-        if like != (self._like or like):
-            raise InvalidInput(f"rows of width and on device {like} after {self._like}", hint="one builder, one model")
-        self._check_open()
-        self._like = like
-        live = [self._growing.get(name) or self._begin(name) for name in sequences]
-        for one in live:
-            one.rows += 1
-        rows = rows.detach()
-        self._steps.append(Step(live, rows.to(torch.bfloat16, copy=True) if copy else rows))
-        self._bytes += rows.nbytes
-        if len(self._steps) >= self._interval or self._bytes >= self._most:
+        if sequences is not self._together or rows.shape != self._shape or rows.dtype is not self._dtype:
+            self._begin_run(sequences, rows)
+        if copy or rows.requires_grad:
+            rows = rows.detach().to(torch.bfloat16, copy=copy)
+        self._runs[-1].steps.append(rows)
+        self._step += 1
+        if self._step >= self._run_ends:
             self._hand_over()
 
     def finish(self, sequence: Hashable, *, rows: int) -> PendingProofs:
@@ -128,7 +123,9 @@ class ProofBuilder:
             InvalidInput: It never got so many rows, or more than `surplus` beyond them.
             Conflict: The builder is closed.
         """
-        one = self._growing.get(sequence) or Growing(self._begun)
+        one = self._growing.get(sequence) or Growing()
+        if sequence in self._present:
+            self._leave(sequence)
         if rows < 0 or not 0 <= one.rows - rows <= self._surplus:
             raise InvalidInput(
                 f"sequence {sequence!r} has {rows} tokens and {one.rows} rows of states",
@@ -144,6 +141,8 @@ class ProofBuilder:
 
     def discard(self, sequence: Hashable) -> None:
         """Forgets a sequence; nothing happens if it is unknown."""
+        if sequence in self._present:
+            self._leave(sequence)
         if one := self._growing.pop(sequence, None):
             one.dropped = True
 
@@ -166,17 +165,58 @@ class ProofBuilder:
         if self._background.closed:
             raise Conflict("the proof builder is closed", hint="open another one")
 
+    def _begin_run(self, sequences: Sequence[Hashable], rows: torch.Tensor) -> None:
+        """All that a step needs which is not like the one before it; then steps like it are one comparison each."""
+        check_states(rows)
+        (count, hidden), device = rows.shape, rows.device
+        if (hidden, device) != (self._like or (hidden, device)):
+            raise InvalidInput(
+                f"rows of width {hidden} on {device} after {self._like}", hint="one builder is for one model"
+            )
+        names = set(sequences)
+        if not count == len(sequences) == len(names):
+            raise InvalidInput(
+                f"{count} rows for {len(sequences)} sequences, {len(names)} of them different",
+                hint="give one row for each sequence of the step",
+            )
+        self._check_open()
+        self._end_run()
+        for name in self._present - names:
+            self._leave(name)
+        for name in names - self._present:
+            self._join(name)
+        self._like, self._shape, self._dtype = (hidden, device), rows.shape, rows.dtype
+        self._together = sequences if isinstance(sequences, tuple) else None  # a list may hold others the next time
+        self._runs.append(Run(tuple([self._growing[name] for name in sequences]), []))
+        wanted, room = _ENOUGH * self._interval - self._rows, (self._most - self._bytes) // (hidden * rows.itemsize)
+        self._run_ends = self._step + -(-min(wanted, room) // max(1, count))
+
+    def _end_run(self) -> None:
+        steps = self._step - self._run_began
+        if steps:
+            self._rows += steps * len(self._runs[-1].live)
+            self._bytes += steps * self._runs[-1].steps[0].nbytes
+        self._run_began, self._together = self._step, None
+
+    def _join(self, name: Hashable) -> None:
+        one = self._growing.setdefault(name, Growing())
+        one.since = self._step
+        self._present.add(name)
+
+    def _leave(self, name: Hashable) -> None:
+        one = self._growing[name]
+        one.rows += self._step - one.since
+        self._present.remove(name)
+        self._together = None
+
     def _hand_over(self) -> None:
-        if self._steps or self._finished:
-            self._background.put(self._steps, self._finished)
-        self._steps, self._finished, self._bytes = [], [], 0
+        self._end_run()
+        runs = [run for run in self._runs if run.steps]
+        if runs or self._finished:
+            self._background.put(runs, self._finished, size=self._bytes)
+        self._runs, self._finished, self._rows, self._bytes = [], [], 0, 0
 
     def _wait(self, one: Growing) -> None:
         if not one.complete:
             self._hand_over()
             self._background.wait(one)
-
-    def _begin(self, sequence: Hashable) -> Growing:
-        self._begun += 1
-        self._growing[sequence] = Growing(self._begun)
-        return self._growing[sequence]

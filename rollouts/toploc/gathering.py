@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+Rows = NDArray[np.int16]
+"""Bit patterns of bfloat16, (rows, hidden); numpy moves whole rows several times faster than torch does."""
 
 
 @dataclass(slots=True, eq=False)
@@ -15,8 +18,8 @@ class Growing:
     """A sequence that grows. The engine's thread writes the first half, the thread that builds the second.
 
     Args:
-        number: Its own, never used again.
-        rows: How many it got.
+        rows: How many it got, but for those since it joined the steps that go on.
+        since: The step at which it joined them.
         tokens: How many of these count; None until it is finished.
         dropped: Whether nobody wants its proofs any more.
         ending: Whether all its rows are among those that are being gathered, or were.
@@ -26,8 +29,8 @@ class Growing:
         complete: Whether it is finished and nothing is left to build.
     """
 
-    number: int
     rows: int = 0
+    since: int = 0
     tokens: int | None = None
     dropped: bool = False
 
@@ -39,11 +42,20 @@ class Growing:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One row for each of some sequences: (len(live), hidden)."""
+class Run:
+    """Consecutive steps of the same sequences: each step's rows are (len(live), hidden), row i of `live[i]`."""
 
-    live: Sequence[Growing]
-    rows: torch.Tensor
+    live: tuple[Growing, ...]
+    steps: list[torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Rows that belong to no whole interval yet: `counts[i]` of them for `live[i]`, one sequence after the other."""
+
+    live: list[Growing]
+    counts: list[int]
+    rows: Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,59 +65,100 @@ class Cut:
     Args:
         stretches: Chunks, as a codec takes them.
         owners: Whose each chunk is. A sequence's chunks stand in their order.
-        rest: Rows that belong to no whole interval yet, each with its sequence.
+        rest: What is kept for the next time.
     """
 
     stretches: list[torch.Tensor]
     owners: list[Growing]
-    rest: Step | None
+    rest: Rest | None
 
 
-def gather(rest: Step | None, steps: Sequence[Step], *, interval: int, surplus: int) -> Cut:
-    """Cuts the rest of earlier rows, and the rows of some steps, into intervals.
+@dataclass(slots=True)
+class _Places:
+    """Where rows stand that belong together: piece after piece, each of one sequence."""
+
+    pieces: list[NDArray[np.intp]] = field(default_factory=list)
+    live: list[Growing] = field(default_factory=list)
+
+    def add(self, one: Growing, piece: NDArray[np.intp]) -> None:
+        self.pieces.append(piece)
+        self.live.append(one)
+
+    @property
+    def counts(self) -> list[int]:
+        return [len(piece) for piece in self.pieces]
+
+    def of(self, rows: Rows) -> Rows:
+        return rows.take(np.concatenate(self.pieces), axis=0)
+
+
+def gather(rest: Rest | None, runs: Sequence[Run], *, interval: int, surplus: int) -> Cut:
+    """Cuts the rest of earlier rows, and the rows of some runs, into intervals.
 
     A sequence that goes on keeps its last `surplus` rows and what makes no whole interval. One that ends leaves
     nothing, and its rows past `tokens` are forgotten.
     """
-    parts = [part for part in (rest, _joined(steps)) if part]
-    if not parts:
+    if rest is None and not runs:
         return Cut([], [], None)
-    live, rows = [one for part in parts for one in part.live], torch.cat([part.rows for part in parts])
-    numbers = np.array([one.number for one in live])
-    order = np.argsort(numbers, kind="stable")
-    starts = np.flatnonzero(np.diff(numbers[order], prepend=-1))
-    whole: list[int] = []
-    owners: list[Growing] = []
-    ends: list[tuple[Growing, NDArray[np.intp]]] = []
-    kept: list[NDArray[np.intp]] = []
-    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
-        one = live[order[start]]
+    whole, ends, kept = _Places(), _Places(), _Places()
+    for one, places in _sorted(rest, runs):
         if one.dropped:
             continue
-        count = (one.tokens or 0) - one.taken if one.ending else max(0, end - start - surplus)
-        cuts = range(start, start + count // interval * interval, interval)
-        whole.extend(cuts)
-        owners.extend([one] * len(cuts))
-        left = start + len(cuts) * interval
-        one.taken += len(cuts) * interval
+        count = (one.tokens or 0) - one.taken if one.ending else max(0, len(places) - surplus)
+        cut = count // interval * interval
+        one.taken += cut
+        if cut:
+            whole.add(one, places[:cut])
         if not one.ending:
-            kept.append(order[left:end])
-        elif count % interval:
-            ends.append((one, order[left : start + count]))
-    stretches = [rows[torch.from_numpy(places)].reshape(1, -1) for _, places in ends]
-    if whole:
-        places = order[np.array(whole)[:, None] + np.arange(interval)]
-        stretches.insert(0, rows[torch.from_numpy(places)].reshape(len(whole), -1))
-    owners.extend(one for one, _ in ends)
-    if not kept:
-        return Cut(stretches, owners, None)
-    places = np.concatenate(kept)
-    return Cut(stretches, owners, Step([live[place] for place in places], rows[torch.from_numpy(places)]))
+            kept.add(one, places[cut:])
+        elif count > cut:
+            ends.add(one, places[cut:count])
+    rows = _rows(rest, runs)
+    owners = [one for one, count in zip(whole.live, whole.counts, strict=True) for _ in range(count // interval)]
+    stretches = _stretches(whole, ends, rows, interval)
+    return Cut(stretches, owners + ends.live, Rest(kept.live, kept.counts, kept.of(rows)) if kept.live else None)
 
 
-def _joined(steps: Sequence[Step]) -> Step | None:
-    """All rows together, fetched at once. What types they had is no matter: bfloat16 is in all of them."""
+def _sorted(rest: Rest | None, runs: Sequence[Run]) -> Iterable[tuple[Growing, NDArray[np.intp]]]:
+    """Each sequence once, and the places of its rows among all rows, in order."""
+    numbers: dict[Growing, int] = {one: number for number, one in enumerate(rest.live)} if rest else {}
+    parts = [np.repeat(np.arange(len(rest.live)), rest.counts)] if rest else []
+    for run in runs:
+        of_step = [numbers.setdefault(one, len(numbers)) for one in run.live]
+        parts.append(np.tile(np.array(of_step, np.intp), len(run.steps)))
+    owners = np.concatenate(parts)
+    if len(numbers) <= 1 << 16:
+        owners = owners.astype(np.uint16)  # which numpy sorts in one pass over them
+    counts = np.bincount(owners, minlength=len(numbers))
+    return zip(numbers, np.split(np.argsort(owners, kind="stable"), np.cumsum(counts)[:-1]), strict=True)
+
+
+def _rows(rest: Rest | None, runs: Sequence[Run]) -> Rows:
+    """All rows. What types they had is no matter: bfloat16 is in all of them."""
+    steps = [step for run in runs for step in run.steps]
     if not steps:
-        return None
-    rows = torch.cat([step.rows for step in steps]).to("cpu", torch.bfloat16)
-    return Step([one for step in steps for one in step.live], rows)
+        return rest.rows if rest else np.empty((0, 0), np.int16)
+    before = len(rest.rows) if rest else 0
+    rows = torch.empty(before + sum(map(len, steps)), steps[0].shape[1], dtype=torch.bfloat16)
+    if steps[0].device.type == "cpu":
+        torch.cat(steps, out=rows[before:])
+    else:
+        rows[before:].copy_(torch.cat(steps))
+    every: Rows = rows.view(torch.int16).numpy()
+    if rest:
+        every[:before] = rest.rows
+    return every
+
+
+def _stretches(whole: _Places, ends: _Places, rows: Rows, interval: int) -> list[torch.Tensor]:
+    stretches = []
+    if whole.live:
+        stretches.append(_states(whole.of(rows)).view(-1, interval * rows.shape[1]))
+    if ends.live:
+        flat, sizes = _states(ends.of(rows)).view(1, -1), [count * rows.shape[1] for count in ends.counts]
+        stretches.extend(flat.split(sizes, dim=1))
+    return stretches
+
+
+def _states(rows: Rows) -> torch.Tensor:
+    return torch.from_numpy(rows).view(torch.bfloat16)

@@ -39,32 +39,22 @@ def points_of(stretches: Sequence[torch.Tensor], top_k: int) -> Iterator[Points]
     """The points of every chunk of the (b, N) stretches: `top_k` of each, or all its values if it has fewer."""
     counts, sizes = np.array([stretch.shape for stretch in stretches], np.intp).reshape(-1, 2).T
     starts = np.cumsum(counts) - counts
-    alike: dict[tuple[int, int], list[tuple[int, torch.Tensor]]] = {}
-    for number, stretch in enumerate(stretches):
-        if counts[number]:
-            padded = _padded(stretch, top_k)
-            alike.setdefault((min(top_k, stretch.shape[1]), padded.shape[1]), []).append((number, padded))
+    alike: dict[tuple[int, int], list[int]] = {}
+    for number, (count, size) in enumerate(zip(counts.tolist(), sizes.tolist(), strict=True)):
+        if count:
+            alike.setdefault((min(top_k, size), _room(count, size, top_k)), []).append(number)
     by_count: dict[int, list[Points]] = {}
-    for (k, _), numbered in alike.items():
-        numbers = [number for number, _ in numbered]
+    for (k, room), numbers in alike.items():
         places = np.concatenate([np.arange(starts[number], starts[number] + counts[number]) for number in numbers])
-        chunk_sizes = np.repeat(sizes[numbers], counts[numbers])
-        by_count.setdefault(k, []).append(Points(places, chunk_sizes, *select([each for _, each in numbered], k)))
+        selected = select([stretches[number] for number in numbers], k, room=room)
+        by_count.setdefault(k, []).append(Points(places, np.repeat(sizes[numbers], counts[numbers]), *selected))
     for parts in by_count.values():
         yield from _batches(parts)
 
 
-def _padded(stretch: torch.Tensor, top_k: int) -> torch.Tensor:
-    """A chunk that stands alone, filled up with zeros to one of a few sizes, so that unlike ones are selected together.
-
-    Zeros at the end are never selected before `top_k` values that are there: nothing is smaller, and ties go to the
-    lowest index.
-    """
-    count, size = stretch.shape
-    if count > 1 or size < top_k:
-        return stretch
-    room = max(_SMALLEST_ROOM, 1 << (size - 1).bit_length())
-    return torch.nn.functional.pad(stretch.detach(), (0, room - size))
+def _room(count: int, size: int, top_k: int) -> int:
+    """Chunks that stand alone are filled up to one of a few sizes, so that unlike ones are selected together."""
+    return size if count > 1 or size < top_k else max(_SMALLEST_ROOM, 1 << (size - 1).bit_length())
 
 
 def _batches(parts: Sequence[Points]) -> Iterator[Points]:

@@ -2,7 +2,7 @@
 
 Magnitudes compare as the lower 15 bits of the patterns, as integers. A chunk is folded into short lanes, the lanes'
 maxima into groups; the k-th largest of the groups' maxima is a floor that at least k values reach, and few more do. So
-a chunk is read once and written once, and only the lanes that reach the floor are looked at again.
+a chunk is read once and written once, and only what reaches the floor is looked at again.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 Bits = NDArray[np.uint16]
 Indices = NDArray[np.int64]
+Patterns = NDArray[np.int16]
+"""Bit patterns of bfloat16, as signed integers; or their magnitudes, and -1 where there is none."""
 
 _MAGNITUDE = 0x7FFF
 _INFINITY = 0x7F80
@@ -25,70 +27,108 @@ _BATCH = 1 << 18
 """Values that are selected from at a time: half a mebibyte of them, which stays in a core's second cache."""
 
 
-def select(stretches: Sequence[torch.Tensor], k: int) -> tuple[Indices, Bits]:
+def select(stretches: Sequence[torch.Tensor], k: int, *, room: int | None = None) -> tuple[Indices, Bits]:
     """The points of every chunk.
 
     Args:
-        stretches: Chunks that lie together in memory, as (b, N) floating point values; N is the same throughout.
-            float32 and float16 are rounded to bfloat16 first, to nearest, ties to even.
+        stretches: Chunks that lie together in memory, as (b, N) floating point values. float32 and float16 are rounded
+            to bfloat16 first, to nearest, ties to even.
         k: Points per chunk, at most N.
+        room: The largest N, if it is not the same throughout. Smaller chunks are filled up with zeros at their end,
+            which are never selected: nothing is smaller, and ties go to the lowest index.
 
     Returns:
         (B, k) indices into the chunks, by falling magnitude and then rising index, and (B, k) bit patterns of bfloat16,
         for all chunks in their order. NaNs are above infinity, and all of them are given as 0x7FC0.
     """
-    size = stretches[0].shape[1]
+    size = room or stretches[0].shape[1]
     lanes = _GROUPS_PER_POINT * _LANES_PER_GROUP * k
     depth = -(-size // lanes)
-    step = max(1, _BATCH // (depth * lanes))
-    folded = np.full((min(step, sum(stretch.shape[0] for stretch in stretches)), depth, lanes), -1, np.int16)
-    found = [_select(batch.view(torch.int16).numpy(), k, folded[: len(batch)]) for batch in _batches(stretches, step)]
+    most = min(max(1, _BATCH // (depth * lanes)), sum(stretch.shape[0] for stretch in stretches))
+    folded = np.full((most, depth, lanes), -1, np.int16)
+    found = [_select(bits, k, folded[: len(bits)]) for bits in _batches(stretches, most, size)]
     return np.concatenate([indices for indices, _ in found]), np.concatenate([bits for _, bits in found])
 
 
-def _batches(stretches: Sequence[torch.Tensor], step: int) -> Iterator[torch.Tensor]:
-    """At most `step` chunks at a time, in bfloat16. Stretches of less than half of that are copied together."""
-    waiting: list[torch.Tensor] = []
-    room = step
+def _batches(stretches: Sequence[torch.Tensor], most: int, size: int) -> Iterator[Patterns]:
+    """At most `most` chunks at a time, as (B, size) patterns that are valid until the next ones."""
+    patterns = torch.empty(most, size, dtype=torch.bfloat16)
+    filled = 0
     for stretch in stretches:
-        for start in range(0, stretch.shape[0], step):
-            part = stretch[start : start + step].detach()
-            if waiting and (part.shape[0] > room or 2 * room <= step):
-                yield _together(waiting)
-                waiting, room = [], step
-            waiting.append(part.to("cpu", torch.bfloat16))
-            room -= part.shape[0]
-    if waiting:
-        yield _together(waiting)
+        for part in stretch.detach().split(most):
+            if filled and filled + len(part) > most:
+                yield _as_integers(patterns[:filled])
+                filled = 0
+            if 2 * len(part) > most and part.shape[1] == size and _is_as_wanted(part):
+                if filled:
+                    yield _as_integers(patterns[:filled])
+                    filled = 0
+                yield _as_integers(part)
+                continue
+            patterns[filled : filled + len(part), : part.shape[1]].copy_(part)
+            patterns[filled : filled + len(part), part.shape[1] :].zero_()
+            filled += len(part)
+    if filled:
+        yield _as_integers(patterns[:filled])
 
 
-def _together(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    return parts[0].contiguous() if len(parts) == 1 else torch.cat(list(parts))
+def _is_as_wanted(part: torch.Tensor) -> bool:
+    return part.dtype is torch.bfloat16 and part.device.type == "cpu" and part.is_contiguous()
 
 
-def _select(bits: NDArray[np.int16], k: int, folded: NDArray[np.int16]) -> tuple[Indices, Bits]:
+def _as_integers(patterns: torch.Tensor) -> Patterns:
+    integers: Patterns = patterns.view(torch.int16).numpy()
+    return integers
+
+
+def _select(bits: Patterns, k: int, folded: Patterns) -> tuple[Indices, Bits]:
     """Selects, with room for the magnitudes as (B, depth, lanes), whose surplus places hold -1."""
-    (count, size), lanes = bits.shape, folded.shape[2]
+    (count, size), depth = bits.shape, folded.shape[1]
     magnitudes = folded.reshape(count, -1)[:, :size]
     np.bitwise_and(bits, _MAGNITUDE, out=magnitudes)
-    peaks = folded.max(axis=1)
-    if peaks.max() > _INFINITY:
+    peaks = _peaks(folded)
+    tops = peaks.max(axis=1)
+    if tops.max() > _INFINITY:
         bits = np.where(magnitudes > _INFINITY, np.int16(_NAN), bits)
         np.bitwise_and(bits, _MAGNITUDE, out=magnitudes)
-        peaks = folded.max(axis=1)
-    tops = peaks.reshape(count, _LANES_PER_GROUP, -1).max(axis=1)
+        peaks = _peaks(folded)
+        tops = peaks.max(axis=1)
     floors = np.maximum(np.partition(tops, -k, axis=1)[:, -k], 0)
-    chunk, lane = np.divmod(np.flatnonzero(peaks >= floors[:, None]), lanes)
-    candidates = folded[chunk, :, lane]
-    reaching = np.flatnonzero(candidates >= floors[chunk, None])
-    which, row = np.divmod(reaching, candidates.shape[1])
-    indices = _first_of_each(chunk[which], candidates.ravel()[reaching], row * lanes + lane[which], count, k)
+    reaching = _single(folded, tops, floors) if depth == 1 else _layered(folded, peaks, floors)
+    indices = _first_of_each(*reaching, count, k)
     return indices, np.take_along_axis(bits, indices, axis=1).view(np.uint16)
 
 
-def _first_of_each(
-    chunk: NDArray[np.intp], magnitude: NDArray[np.int16], index: NDArray[np.intp], count: int, k: int
-) -> Indices:
+def _peaks(folded: Patterns) -> Patterns:
+    """The largest of each lane, (B, lanes per group, groups)."""
+    peaks: Patterns = (folded.max(axis=1) if folded.shape[1] > 1 else folded).reshape(len(folded), _LANES_PER_GROUP, -1)
+    return peaks
+
+
+def _single(folded: Patterns, tops: Patterns, floors: NDArray[np.int16]) -> tuple[Indices, Indices, Patterns]:
+    """Chunk, place and magnitude of all that reach their floor, where a lane is a single value: by groups."""
+    groups, lanes = tops.shape[1], folded.shape[2]
+    group = np.flatnonzero(tops >= floors[:, None])
+    chunk = group // groups
+    places = group + chunk * (lanes - groups) + groups * np.arange(_LANES_PER_GROUP)[:, None]
+    magnitudes = folded.ravel().take(places)
+    reaching = np.flatnonzero(magnitudes >= floors[chunk])
+    place = places.ravel().take(reaching)
+    chunk = place // lanes
+    return chunk, place - chunk * lanes, magnitudes.ravel().take(reaching)
+
+
+def _layered(folded: Patterns, peaks: Patterns, floors: NDArray[np.int16]) -> tuple[Indices, Indices, Patterns]:
+    """The same where a lane has several values: by lanes."""
+    lanes = folded.shape[2]
+    chunk, lane = np.divmod(np.flatnonzero(peaks.reshape(len(folded), lanes) >= floors[:, None]), lanes)
+    magnitudes = folded[chunk, :, lane]
+    reaching = np.flatnonzero(magnitudes >= floors[chunk, None])
+    which, row = np.divmod(reaching, magnitudes.shape[1])
+    return chunk[which], row * lanes + lane[which], magnitudes.ravel()[reaching]
+
+
+def _first_of_each(chunk: Indices, index: Indices, magnitude: Patterns, count: int, k: int) -> Indices:
     """The k best candidates of each chunk, by one sort of keys that hold chunk, falling magnitude and rising index."""
     keys = chunk << 47 | (_MAGNITUDE - magnitude.astype(np.int64)) << 32 | index
     keys.sort()

@@ -66,11 +66,19 @@ class Batch:
         budget: int,
     ) -> None:
         self.answers: list[Answer] = []
+        self._samples: tuple[int, ...] | None = None
         self._policy = policy
         self._parameters = parameters
         self._most = rows
         self._cache = RowCache(layers, rows=rows, budget=budget)
         self._prompts: dict[tuple[int, ...], list[Layer]] = {}
+
+    @property
+    def samples(self) -> tuple[int, ...]:
+        """Those of `answers`; the same tuple as long as these are the same."""
+        if self._samples is None:
+            self._samples = tuple([answer.request.sample for answer in self.answers])
+        return self._samples
 
     @torch.inference_mode()
     def admit(self, waiting: deque[SampleRequest], *, check: Callable[[], None]) -> None:
@@ -92,6 +100,7 @@ class Batch:
             if length:
                 self._cache.put([len(self.answers)], self._prompts[request.prompt_tokens], length=length)
             self.answers.append(Answer(request, stream(request.seed, request.sample)))
+        self._samples = None
         wanted = waiting[0].prompt_tokens if waiting else None
         self._prompts = {prompt: layers for prompt, layers in self._prompts.items() if prompt == wanted}
 
@@ -131,6 +140,8 @@ class Batch:
             if row < len(self.answers):
                 self._cache.move(len(self.answers), row, length=last.position)
                 self.answers[row] = last
+        if finished:
+            self._samples = None
         return finished
 
     def _prefill(self, requests: Sequence[SampleRequest], check: Callable[[], None]) -> None:

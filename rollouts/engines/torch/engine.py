@@ -192,7 +192,7 @@ def _completions(
         batch.admit(waiting, check=check)
         states = batch.step()
         if builder is not None:
-            builder.add([answer.request.sample for answer in batch.answers], states, copy=False)
+            builder.add(batch.samples, states, copy=False)
         proving.extend((answer, _proofs(builder, answer)) for answer in batch.take_finished())
         while proving and proving[0][1].done():
             yield _completion(*proving.popleft(), version)

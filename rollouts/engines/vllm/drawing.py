@@ -35,7 +35,9 @@ class Drawing:
         self._builder = builder
         self._streams: dict[int, tuple[int, int, int, int]] = {}
         self._logprobs: dict[int, list[float]] = {}
-        self._unread: tuple[list[int], torch.Tensor] | None = None
+        self._unread: tuple[tuple[int, ...], torch.Tensor] | None = None
+        self._rows: Sequence[Row] = ()
+        self._samples: tuple[int, ...] = ()
 
     def begin(self, request: SampleRequest) -> None:
         """Expects an answer in the batch."""
@@ -46,7 +48,7 @@ class Drawing:
         """Draws a token for each row, int64 [b].
 
         Args:
-            rows: Whose they are.
+            rows: Whose they are; the same tuple as the last time is not looked at again.
             states_bh: What the output layer was given. Nobody writes to it afterwards.
             logits_bv: What it gave.
 
@@ -54,7 +56,7 @@ class Drawing:
             RuntimeError: A row is not where its answer is: vLLM drew a token that we have not seen, or one twice.
         """
         self._read()
-        samples = [row.sample for row in rows]
+        samples = self._samples_of(rows)
         for row in rows:
             if len(row.drawn) != len(self._logprobs[row.sample]):
                 seen = len(self._logprobs[row.sample])
@@ -75,6 +77,11 @@ class Drawing:
         self._read()
         del self._streams[sample]
         return self._logprobs.pop(sample)
+
+    def _samples_of(self, rows: Sequence[Row]) -> tuple[int, ...]:
+        if rows is not self._rows or not isinstance(rows, tuple):
+            self._rows, self._samples = rows, tuple(row.sample for row in rows)
+        return self._samples
 
     def _read(self) -> None:
         if self._unread is None:

@@ -27,6 +27,7 @@ class Rows:
 
     def __init__(self) -> None:
         self._rows: dict[int, Row] = {}
+        self._first: tuple[Row, ...] | None = None
 
     def update(
         self,
@@ -42,6 +43,7 @@ class Rows:
             added: Who stands in which row, instead of whoever stood there; None for somebody that is not ours.
             moved: From where to where, and whether the two change places; if not, the first row is free then.
         """
+        self._first = None
         for place in removed:
             self._rows.pop(place, None)
         for place, row in added:
@@ -52,13 +54,15 @@ class Rows:
             if swap:
                 self._put(source, coming)
 
-    def first(self, count: int) -> list[Row]:
-        """Returns who stands in the first `count` rows.
+    def first(self, count: int) -> tuple[Row, ...]:
+        """Returns who stands in the first `count` rows: the same tuple as the last time if nothing has changed since.
 
         Raises:
             LookupError: Not all of them are known.
         """
-        return [self._rows[place] for place in range(count)]
+        if self._first is None or len(self._first) != count:
+            self._first = tuple(self._rows[place] for place in range(count))
+        return self._first
 
     def _put(self, place: int, row: Row | None) -> None:
         self._rows.pop(place, None)

@@ -69,7 +69,7 @@ class Growth(RuleBasedStateMachine):
     @invariant()
     def what_waits_is_bounded(self) -> None:
         rest = self.builder._background._rest  # that memory stays bounded can't be seen from outside
-        assert rest is None or len(rest.live) <= (13 + 32) * (3 - 1 + self.surplus)
+        assert rest is None or sum(rest.counts) <= (13 + 64) * (3 - 1 + self.surplus)
 
     def teardown(self) -> None:
         self.builder.close()
@@ -122,19 +122,19 @@ def test_whole_intervals_are_built_before_their_sequences_end() -> None:
     codec.go_on.set()
     with ProofBuilder(codec=codec) as builder:
         for row in states[:32]:
-            builder.add(range(40), row.expand(40, -1))
+            builder.add(range(64), row.expand(64, -1))
         assert codec.begun.wait(60)
         builder.add([7], states[32:])
         assert builder.finish(7, rows=33).result() == toploc.proofs_of(states)
-    assert codec.batches[0] == 40
+    assert codec.batches[0] == 64
 
 
 def test_the_engine_goes_on_while_proofs_are_built() -> None:
     codec = Held()
     with ProofBuilder(codec=codec) as builder:
-        states = normal_states(32, 8)
-        builder.add(range(32), states)
-        pending = [builder.finish(name, rows=1) for name in range(32)]
+        states = normal_states(64, 8)
+        builder.add(range(64), states)
+        pending = [builder.finish(name, rows=1) for name in range(64)]
         assert codec.begun.wait(60)
         builder.add(range(100), normal_states(100, 8))
         assert not any(each.done() for each in pending)
