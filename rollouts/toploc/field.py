@@ -1,8 +1,9 @@
 """Polynomials over GF(65497), for many proofs at once.
 
 Everything is float64 and exact. Inside, an element is the residue nearest to 0, of at most 2¹⁵ in magnitude; a product
-of two stays below 2³⁰, and a sum of as many products as a proof may have points (`MOST_POINTS`) below 2⁴². An array of
-shape (B, k) holds one polynomial, or one set of points, per row; coefficients stand in ascending powers.
+of two stays below 2³⁰, and a sum of as many products as a proof may have points (`MOST_POINTS`) below 2⁴². Time goes to
+reductions, so a product of three is reduced once, after it was summed, as long as there are few enough of them. An array
+of shape (B, k) holds one polynomial, or one set of points, per row; coefficients stand in ascending powers.
 
 Divided differences take k dependent steps. Here interpolation is Lagrange's formula instead,
 
@@ -28,6 +29,8 @@ MOST_POINTS = 4096
 Elements = NDArray[np.float64]
 
 _LONGEST_DIRECT = 8
+_MOST_TRIPLES = 256
+"""So many products of three residues stay below 2⁵³ together."""
 _RECIPROCAL = 1.0 / PRIME
 
 
@@ -46,9 +49,11 @@ def interpolate(x: Elements, y: Elements) -> Elements:
     master = _master(x)
     slope = _reduced(np.concatenate([master[:, 1:], np.ones((count, 1))], axis=1) * np.arange(1, k + 1))
     weights = _reduced(y * _inverses()[_at(slope, baby, giant).astype(np.intp)])
-    sums = _reduced(_reduced(weights * giant).transpose(1, 0, 2) @ baby.transpose(1, 2, 0)).reshape(count, -1)[:, :k]
-    descending = np.concatenate([np.ones((count, 1)), master[:, :0:-1]], axis=1)
-    return _least(_reduced(_convolved(np.stack([descending, sums]))[:, :k]))[:, ::-1]
+    strides = _summable(weights * giant, k)
+    factors = np.empty((2, count, k))  # M descending, and the sums
+    factors[0, :, 0], factors[0, :, 1:] = 1.0, master[:, :0:-1]
+    factors[1] = _reduced(strides.transpose(1, 0, 2) @ baby.transpose(1, 2, 0)).reshape(count, -1)[:, :k]
+    return _least(_reduced(_convolved(factors)[:, :k]))[:, ::-1]
 
 
 def evaluate(coefficients: Elements, x: Elements) -> Elements:
@@ -60,7 +65,10 @@ def evaluate(coefficients: Elements, x: Elements) -> Elements:
 
 
 def _reduced(values: Elements) -> Elements:
-    """The residues nearest to 0 of integers below 2⁵¹ in magnitude, in their place. Exact wherever rounding falls."""
+    """The residues nearest to 0 of integers below 2⁵³ in magnitude, in their place.
+
+    Exact wherever rounding falls: it may leave a residue a unit or two past the half, 32,750 instead of 32,748.
+    """
     quotients = values * _RECIPROCAL
     np.rint(quotients, out=quotients)
     quotients *= PRIME
@@ -68,9 +76,15 @@ def _reduced(values: Elements) -> Elements:
     return values
 
 
+def _summable(products: Elements, count: int) -> Elements:
+    """Products of two residues so that `count` of them, each times another residue, can be summed."""
+    return products if count <= _MOST_TRIPLES else _reduced(products)
+
+
 def _least(residues: Elements) -> Elements:
-    """The same residues in [0, 65497)."""
-    return np.where(residues < 0, residues + PRIME, residues)
+    """The same residues in [0, 65497), in their place."""
+    residues += PRIME * (residues < 0)
+    return residues
 
 
 def _powers(x: Elements, k: int) -> tuple[Elements, Elements]:
@@ -84,6 +98,7 @@ def _ladder(x: Elements, count: int) -> Elements:
     """x⁰ … x^(count-1) by doubling; (count, B, n)."""
     powers = np.empty((max(2, count), *x.shape))
     powers[0], powers[1] = 1.0, x
+    _reduced(powers[1])
     done = 2
     while done < count:
         more = min(done - 1, count - done)
@@ -98,9 +113,8 @@ def _at(coefficients: Elements, baby: Elements, giant: Elements) -> Elements:
     steps, strides = len(baby), len(giant)
     padded = np.zeros((count, strides * steps))
     padded[:, :k] = coefficients
-    inner = _reduced(padded.reshape(count, strides, steps) @ baby.transpose(1, 0, 2))
-    inner *= giant.transpose(1, 0, 2)
-    return _reduced(inner.sum(axis=1))
+    inner = _summable(padded.reshape(count, strides, steps) @ baby.transpose(1, 0, 2), strides * steps)
+    return _reduced(np.einsum("bsn,sbn->bn", inner, giant))
 
 
 def _master(x: Elements) -> Elements:
@@ -115,11 +129,11 @@ def _master(x: Elements) -> Elements:
     degree = 1
     while degree < min(width, 2 * _LONGEST_DIRECT):  # (degree, factors, B)
         left, right = factors[:, : width // 2 // degree], factors[:, width // 2 // degree :]
-        factors = np.zeros((2 * degree, *left.shape[1:]))
-        for power in range(degree):
-            factors[power : power + degree] += left[power] * right
-        factors[degree:] += left
-        factors[degree:] += right
+        factors, room = np.empty((2 * degree, *left.shape[1:])), np.empty(right.shape)
+        np.multiply(left[0], right, out=factors[:degree])
+        np.add(left, right, out=factors[degree:])
+        for power in range(1, degree):
+            factors[power : power + degree] += np.multiply(left[power], right, out=room)
         factors, degree = _reduced(factors), 2 * degree
     factors = np.ascontiguousarray(factors.transpose(1, 2, 0))
     while degree < width:  # (factors, B, degree)

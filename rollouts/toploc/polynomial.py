@@ -124,20 +124,23 @@ def _encode(indices: Indices, bits: Bits) -> list[bytes]:
     moduli = _moduli(indices)
     words = np.empty((len(indices), 1 + indices.shape[1]), ">u2")
     words[:, 0] = moduli
-    words[:, 1:] = interpolate((indices % moduli[:, None]).astype(np.float64), bits.astype(np.float64))
+    x = indices if indices.max() < LARGEST_MODULUS else indices % moduli[:, None]
+    words[:, 1:] = interpolate(x.astype(np.float64), bits.astype(np.float64))
     return [row.tobytes() for row in words]
 
 
 def _moduli(indices: Indices) -> Indices:
     """For each row the largest modulus that keeps its indices apart."""
     moduli = np.full(len(indices), LARGEST_MODULUS, np.int64)
-    left = np.arange(len(indices))
+    left = np.flatnonzero(indices.max(axis=1) >= LARGEST_MODULUS)
     for modulus in range(LARGEST_MODULUS, SMALLEST_MODULUS - 1, -1):
+        if not len(left):
+            return moduli
         moduli[left] = modulus
         residues = np.sort(indices[left] % modulus, axis=1)
         left = left[(residues[:, 1:] == residues[:, :-1]).any(axis=1)]
-        if not len(left):
-            return moduli
+    if not len(left):
+        return moduli
     raise Unprovable(
         f"no modulus from {SMALLEST_MODULUS} to {LARGEST_MODULUS} keeps the {indices.shape[1]} indices apart"
     )
