@@ -103,24 +103,30 @@ class BackgroundBuild:
                 ready.synchronize()
             cut = gather(self._rest, runs, interval=self._codec.interval, surplus=self._surplus)
         except Exception as failure:  # noqa: BLE001 - raised to whoever asks for the proofs of one of these
-            cut = Cut([], [], None)
+            cut = Cut([], [], [], None)
             for one in (one for part in [self._rest, *runs] if part for one in part.live):
                 one.failure = failure
         self._rest = cut.rest
         if not cut.stretches:
             return
-        for one, proof in zip(cut.owners, self._proofs(cut.stretches), strict=True):
+        for one, proof in zip(cut.owners, self._proofs(cut.stretches, cut.sizes), strict=True):
             if isinstance(proof, bytes):
                 one.proofs.append(proof)
             else:
                 one.failure = one.failure or proof
 
-    def _proofs(self, stretches: Sequence[torch.Tensor]) -> list[bytes | Exception]:
+    def _proofs(
+        self, stretches: Sequence[torch.Tensor], sizes: Sequence[Sequence[int] | None]
+    ) -> list[bytes | Exception]:
         """A proof for each chunk, or what was raised for it alone."""
         try:
-            return [*self._codec.build(stretches)]
+            return [*self._codec.build(stretches, sizes=sizes)]
         except Exception as failure:  # noqa: BLE001 - raised to whoever asks for the sequence's proofs
             if sum(map(len, stretches)) == 1:
                 return [failure]
-        chunks = [chunk[None] for stretch in stretches for chunk in stretch]
-        return [proof for chunk in chunks for proof in self._proofs([chunk])]
+        chunks = [
+            (chunk[None], None if of_one is None else [of_one[number]])
+            for stretch, of_one in zip(stretches, sizes, strict=True)
+            for number, chunk in enumerate(stretch)
+        ]
+        return [proof for chunk, size in chunks for proof in self._proofs([chunk], [size])]

@@ -32,8 +32,15 @@ class Codec(Protocol):
     def proof_bytes(self) -> int:
         """The length of every proof."""
 
-    def build(self, stretches: Sequence[torch.Tensor]) -> list[bytes]:
-        """One proof per chunk."""
+    def build(
+        self, stretches: Sequence[torch.Tensor], *, sizes: Sequence[Sequence[int] | None] | None = None
+    ) -> list[bytes]:
+        """One proof per chunk.
+
+        Args:
+            stretches: (b, N) each.
+            sizes: For each stretch, how many values of each chunk count, if not all; the others must be zero.
+        """
 
     def compare(self, stretches: Sequence[torch.Tensor], proofs: Sequence[bytes]) -> list[ProofResult]:
         """One result per chunk, each with a proof of its own. Total: any bytes give a result."""

@@ -2,8 +2,8 @@
 
 Everything is float64 and exact. Inside, an element is the residue nearest to 0, of at most 2¹⁵ in magnitude; a product
 of two stays below 2³⁰, and a sum of as many products as a proof may have points (`MOST_POINTS`) below 2⁴². Time goes to
-reductions, so a product of three is reduced once, after it was summed, as long as there are few enough of them. An array
-of shape (B, k) holds one polynomial, or one set of points, per row; coefficients stand in ascending powers.
+reductions, so products of three are reduced when they have been summed, as long as there are few enough of them. An
+array of shape (B, k) holds one polynomial, or one set of points, per row; coefficients stand in ascending powers.
 
 Divided differences take k dependent steps. Here interpolation is Lagrange's formula instead,
 

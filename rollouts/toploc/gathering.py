@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rollouts.toploc.points import SMALLEST_ROOM
+
 Rows = NDArray[np.int16]
 """Bit patterns of bfloat16, (rows, hidden); numpy moves whole rows several times faster than torch does."""
 
@@ -64,11 +66,13 @@ class Cut:
 
     Args:
         stretches: Chunks, as a codec takes them.
+        sizes: Of the chunks, as a codec takes them.
         owners: Whose each chunk is. A sequence's chunks stand in their order.
         rest: What is kept for the next time.
     """
 
     stretches: list[torch.Tensor]
+    sizes: list[list[int] | None]
     owners: list[Growing]
     rest: Rest | None
 
@@ -91,6 +95,20 @@ class _Places:
     def of(self, rows: Rows) -> Rows:
         return rows.take(np.concatenate(self.pieces), axis=0)
 
+    def filled_up(self, rows: Rows, room: int) -> Rows:
+        """Each piece with rows of zeros at its end, `room` in all; the last of `rows` is one."""
+        places = np.full((len(self.pieces), room), len(rows) - 1)
+        places[np.arange(room) < np.array(self.counts)[:, None]] = np.concatenate(self.pieces)
+        return rows.take(places.ravel(), axis=0)
+
+
+class _Numbers(dict[Growing, int]):
+    """Numbers sequences in the order in which they are first asked for."""
+
+    def __missing__(self, one: Growing) -> int:
+        self[one] = len(self)
+        return self[one]
+
 
 def gather(rest: Rest | None, runs: Sequence[Run], *, interval: int, surplus: int) -> Cut:
     """Cuts the rest of earlier rows, and the rows of some runs, into intervals.
@@ -99,7 +117,7 @@ def gather(rest: Rest | None, runs: Sequence[Run], *, interval: int, surplus: in
     nothing, and its rows past `tokens` are forgotten.
     """
     if rest is None and not runs:
-        return Cut([], [], None)
+        return Cut([], [], [], None)
     whole, ends, kept = _Places(), _Places(), _Places()
     for one, places in _sorted(rest, runs):
         if one.dropped:
@@ -114,50 +132,67 @@ def gather(rest: Rest | None, runs: Sequence[Run], *, interval: int, surplus: in
         elif count > cut:
             ends.add(one, places[cut:count])
     rows = _rows(rest, runs)
-    owners = [one for one, count in zip(whole.live, whole.counts, strict=True) for _ in range(count // interval)]
-    stretches = _stretches(whole, ends, rows, interval)
-    return Cut(stretches, owners + ends.live, Rest(kept.live, kept.counts, kept.of(rows)) if kept.live else None)
+    hidden = rows.shape[1]
+    stretches: list[torch.Tensor] = []
+    sizes: list[list[int] | None] = []
+    owners: list[Growing] = []
+    if whole.live:
+        stretches.append(_states(whole.of(rows)).view(-1, interval * hidden))
+        sizes.append(None)
+        owners.extend(
+            one for one, count in zip(whole.live, whole.counts, strict=True) for _ in range(count // interval)
+        )
+    for room, some in _by_room(ends, interval, hidden).items():
+        stretches.append(_states(some.filled_up(rows, room)).view(-1, room * hidden))
+        sizes.append([count * hidden for count in some.counts])
+        owners.extend(some.live)
+    return Cut(stretches, sizes, owners, Rest(kept.live, kept.counts, kept.of(rows)) if kept.live else None)
+
+
+def _by_room(ends: _Places, interval: int, hidden: int) -> dict[int, _Places]:
+    """Short last intervals, by the rows that they are filled up to: a few numbers, so that they are built together."""
+    least = -(-SMALLEST_ROOM // hidden)
+    rooms: dict[int, _Places] = {}
+    for one, piece in zip(ends.live, ends.pieces, strict=True):
+        room = min(interval, max(least, 1 << (len(piece) - 1).bit_length()))
+        rooms.setdefault(room, _Places()).add(one, piece)
+    return rooms
 
 
 def _sorted(rest: Rest | None, runs: Sequence[Run]) -> Iterable[tuple[Growing, NDArray[np.intp]]]:
     """Each sequence once, and the places of its rows among all rows, in order."""
-    numbers: dict[Growing, int] = {one: number for number, one in enumerate(rest.live)} if rest else {}
-    parts = [np.repeat(np.arange(len(rest.live)), rest.counts)] if rest else []
+    numbers = _Numbers()
+    number_of = numbers.__getitem__
+    parts = []
+    if rest:
+        parts.append(np.repeat(np.array([*map(number_of, rest.live)], np.intp), rest.counts))
     for run in runs:
-        of_step = [numbers.setdefault(one, len(numbers)) for one in run.live]
-        parts.append(np.tile(np.array(of_step, np.intp), len(run.steps)))
+        parts.extend([np.array([*map(number_of, run.live)], np.intp)] * len(run.steps))
     owners = np.concatenate(parts)
     if len(numbers) <= 1 << 16:
         owners = owners.astype(np.uint16)  # which numpy sorts in one pass over them
-    counts = np.bincount(owners, minlength=len(numbers))
-    return zip(numbers, np.split(np.argsort(owners, kind="stable"), np.cumsum(counts)[:-1]), strict=True)
+    order, begin = np.argsort(owners, kind="stable"), 0
+    for one, end in zip(numbers, np.bincount(owners, minlength=len(numbers)).cumsum().tolist(), strict=True):
+        yield one, order[begin:end]
+        begin = end
 
 
 def _rows(rest: Rest | None, runs: Sequence[Run]) -> Rows:
-    """All rows. What types they had is no matter: bfloat16 is in all of them."""
+    """All rows, and one of zeros. What types they had is no matter: bfloat16 is in all of them."""
     steps = [step for run in runs for step in run.steps]
-    if not steps:
-        return rest.rows if rest else np.empty((0, 0), np.int16)
     before = len(rest.rows) if rest else 0
-    rows = torch.empty(before + sum(map(len, steps)), steps[0].shape[1], dtype=torch.bfloat16)
-    if steps[0].device.type == "cpu":
-        torch.cat(steps, out=rows[before:])
-    else:
-        rows[before:].copy_(torch.cat(steps))
+    after = before + sum(len(run.live) * len(run.steps) for run in runs)
+    hidden = steps[0].shape[1] if steps else rest.rows.shape[1] if rest else 0
+    rows = torch.empty(after + 1, hidden, dtype=torch.bfloat16)
     every: Rows = rows.view(torch.int16).numpy()
+    every[-1] = 0
     if rest:
         every[:before] = rest.rows
+    if steps and steps[0].device.type == "cpu" and steps[0].dtype is torch.bfloat16:
+        torch.cat(steps, out=rows[before:after])
+    elif steps:
+        rows[before:after].copy_(torch.cat(steps))
     return every
-
-
-def _stretches(whole: _Places, ends: _Places, rows: Rows, interval: int) -> list[torch.Tensor]:
-    stretches = []
-    if whole.live:
-        stretches.append(_states(whole.of(rows)).view(-1, interval * rows.shape[1]))
-    if ends.live:
-        flat, sizes = _states(ends.of(rows)).view(1, -1), [count * rows.shape[1] for count in ends.counts]
-        stretches.extend(flat.split(sizes, dim=1))
-    return stretches
 
 
 def _states(rows: Rows) -> torch.Tensor:

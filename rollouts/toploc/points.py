@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from rollouts.toploc.selection import Bits, Indices, select
 
-_BATCH = 64
-"""Chunks that are computed together: enough to hide what a call costs, few enough to stay in the second cache."""
+_BATCH = 128
+"""The most chunks that are computed together: enough to hide what a call costs, few enough to stay near the core."""
 
-_SMALLEST_ROOM = 4096
+SMALLEST_ROOM = 4096
 """Below it a chunk's values cost less than a call."""
 
 
@@ -35,31 +35,64 @@ class Points:
     bits: Bits
 
 
-def points_of(stretches: Sequence[torch.Tensor], top_k: int) -> Iterator[Points]:
-    """The points of every chunk of the (b, N) stretches: `top_k` of each, or all its values if it has fewer."""
-    counts, sizes = np.array([stretch.shape for stretch in stretches], np.intp).reshape(-1, 2).T
-    starts = np.cumsum(counts) - counts
-    alike: dict[tuple[int, int], list[int]] = {}
-    for number, (count, size) in enumerate(zip(counts.tolist(), sizes.tolist(), strict=True)):
-        if count:
-            alike.setdefault((min(top_k, size), _room(count, size, top_k)), []).append(number)
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A stretch, with the place of each chunk among all, and how many of its values count."""
+
+    stretch: torch.Tensor
+    places: NDArray[np.intp]
+    sizes: NDArray[np.intp]
+
+
+def points_of(
+    stretches: Sequence[torch.Tensor], top_k: int, *, sizes: Sequence[Sequence[int] | None] | None = None
+) -> Iterator[Points]:
+    """The points of every chunk of the (b, N) stretches: `top_k` of each, or all its values if it has fewer.
+
+    Args:
+        stretches: As a codec takes them.
+        top_k: Points per chunk.
+        sizes: As a codec takes them.
+    """
+    alike: dict[tuple[int, int], list[_Part]] = {}
+    for part in _parts(stretches, sizes, top_k):
+        count, size = part.stretch.shape
+        alike.setdefault((min(top_k, size), _room(count, size, top_k)), []).append(part)
     by_count: dict[int, list[Points]] = {}
-    for (k, room), numbers in alike.items():
-        places = np.concatenate([np.arange(starts[number], starts[number] + counts[number]) for number in numbers])
-        selected = select([stretches[number] for number in numbers], k, room=room)
-        by_count.setdefault(k, []).append(Points(places, np.repeat(sizes[numbers], counts[numbers]), *selected))
-    for parts in by_count.values():
-        yield from _batches(parts)
+    for (k, room), parts in alike.items():
+        places, of_chunks = (
+            np.concatenate(each) for each in zip(*((one.places, one.sizes) for one in parts), strict=True)
+        )
+        selected = select([part.stretch for part in parts], k, room=room)
+        by_count.setdefault(k, []).append(Points(places, of_chunks, *selected))
+    for points in by_count.values():
+        yield from _batches(points)
+
+
+def _parts(
+    stretches: Sequence[torch.Tensor], sizes: Sequence[Sequence[int] | None] | None, top_k: int
+) -> Iterator[_Part]:
+    """The stretches that are not empty; filled-up chunks of fewer than `top_k` values apart, without the filling."""
+    begin = 0
+    for number, stretch in enumerate(stretches):
+        count, size = stretch.shape
+        places, begin = np.arange(begin, begin + count), begin + count
+        given = None if sizes is None else sizes[number]
+        of_chunks = np.full(count, size) if given is None else np.array(given, np.intp)
+        if (of_chunks < min(top_k, size)).any():
+            for at, own in enumerate(of_chunks.tolist()):
+                yield _Part(stretch[at : at + 1, :own], places[at : at + 1], of_chunks[at : at + 1])
+        elif count:
+            yield _Part(stretch, places, of_chunks)
 
 
 def _room(count: int, size: int, top_k: int) -> int:
     """Chunks that stand alone are filled up to one of a few sizes, so that unlike ones are selected together."""
-    return size if count > 1 or size < top_k else max(_SMALLEST_ROOM, 1 << (size - 1).bit_length())
+    return size if count > 1 or size < top_k else max(SMALLEST_ROOM, 1 << (size - 1).bit_length())
 
 
 def _batches(parts: Sequence[Points]) -> Iterator[Points]:
     places, sizes = np.concatenate([part.places for part in parts]), np.concatenate([part.sizes for part in parts])
     indices, bits = np.concatenate([part.indices for part in parts]), np.concatenate([part.bits for part in parts])
-    for start in range(0, len(places), _BATCH):
-        batch = slice(start, start + _BATCH)
+    for batch in np.array_split(np.arange(len(places)), -(-len(places) // _BATCH)):
         yield Points(places[batch], sizes[batch], indices[batch], bits[batch])

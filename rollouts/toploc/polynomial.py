@@ -65,14 +65,16 @@ class PolynomialCodec:
         """The length of every proof: 258 by default."""
         return 2 * (1 + self.top_k)
 
-    def build(self, stretches: Sequence[torch.Tensor]) -> list[bytes]:
-        """One proof for each chunk of each (b, N) stretch, in order.
+    def build(
+        self, stretches: Sequence[torch.Tensor], *, sizes: Sequence[Sequence[int] | None] | None = None
+    ) -> list[bytes]:
+        """One proof for each chunk of each (b, N) stretch, in order: see `Codec.build`.
 
         Raises:
             Unprovable: There is none for one of them.
         """
         proofs = [b""] * sum(stretch.shape[0] for stretch in stretches)
-        for points in points_of(stretches, self.top_k):
+        for points in points_of(stretches, self.top_k, sizes=sizes):
             for place, proof in zip(points.places.tolist(), _encode(points.indices, points.bits), strict=True):
                 proofs[place] = proof.ljust(self.proof_bytes, b"\0")
         return proofs

@@ -55,7 +55,8 @@ def _batches(stretches: Sequence[torch.Tensor], most: int, size: int) -> Iterato
     patterns = torch.empty(most, size, dtype=torch.bfloat16)
     filled = 0
     for stretch in stretches:
-        for part in stretch.detach().split(most):
+        for start in range(0, stretch.shape[0], most):
+            part = stretch[start : start + most].detach()
             if filled and filled + len(part) > most:
                 yield _as_integers(patterns[:filled])
                 filled = 0

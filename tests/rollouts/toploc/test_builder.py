@@ -92,11 +92,13 @@ class Held:
         self.begun = threading.Event()
         self.go_on = threading.Event()
 
-    def build(self, stretches: Sequence[torch.Tensor]) -> list[bytes]:
+    def build(
+        self, stretches: Sequence[torch.Tensor], *, sizes: Sequence[Sequence[int] | None] | None = None
+    ) -> list[bytes]:
         self.begun.set()
         assert self.go_on.wait(60)
         self.batches.append(sum(map(len, stretches)))
-        return toploc.TOPLOC.build(stretches)
+        return toploc.TOPLOC.build(stretches, sizes=sizes)
 
     def compare(self, stretches: Sequence[torch.Tensor], proofs: Sequence[bytes]) -> list[ProofResult]:
         raise NotImplementedError
@@ -107,7 +109,9 @@ class Failing:
 
     name, interval, proof_bytes = "failing", 2, 1
 
-    def build(self, stretches: Sequence[torch.Tensor]) -> list[bytes]:
+    def build(
+        self, stretches: Sequence[torch.Tensor], *, sizes: Sequence[Sequence[int] | None] | None = None
+    ) -> list[bytes]:
         chunks = [chunk for stretch in stretches for chunk in stretch]
         if any(chunk[0] < 0 for chunk in chunks):
             raise toploc.Unprovable("a negative value")
