@@ -1,8 +1,12 @@
 """What building TOPLOC proofs costs an engine that generates; `python -m benchmarks.proofs_while_generating`.
 
-Each engine that is installed answers the same seeded requests with and without proofs, in turns, so that both see the
-same machine. Two models with random weights: the devnet's size, where a token is so cheap that any proof is felt, and a
-larger one. Wall time is what counts (proofs are built on a thread of their own); CPU time says what that thread took.
+Each engine that is installed answers the same seeded requests with and without proofs, in turns whose order changes, so
+that both see the same machine. Models have random weights; the smallest has the devnet's size, where a token is so
+cheap that any proof is felt. CPU time counts the proofs' thread in full and travels from a busy machine to a quiet one;
+what that thread took is also told alone, which varies less. Wall time lets it use a core of its own.
+
+`MUSTER_BENCHMARK_SIZES` picks models by name (`0.4 M,57 M`), `MUSTER_BENCHMARK_ENGINES` engines, and
+`MUSTER_BENCHMARK_ROUNDS` says how often. vLLM on a CPU: `.tools/vllm/bin/python -m benchmarks.proofs_while_generating`.
 """
 
 from __future__ import annotations
@@ -11,106 +15,138 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.models import random_model
 from protocol.errors import NotFound
-from protocol.identifiers import digest
+from protocol.identifiers import ZERO_DIGEST
 from rollouts.engines.interface import Dtype, Engine, EngineName, SampleRequest
 from rollouts.engines.opening import open_engine
 from rollouts.sampling.parameters import SamplingParameters
-from tests.rollouts.tiny import VOCABULARY, tiny_folder
+from tests.rollouts.tiny import tiny_folder
 
-ROUNDS = int(os.environ.get("MUSTER_BENCHMARK_ROUNDS", "7"))
+ROUNDS = int(os.environ.get("MUSTER_BENCHMARK_ROUNDS", "12"))
 ENGINES = os.environ.get("MUSTER_BENCHMARK_ENGINES", "torch vllm").split()
-VERSION = digest(b"\x01" * 32)
+WANTED = 0.99
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A model's shape and what it is asked for."""
+    """A model, and what it is asked for: groups of eight share a prompt."""
 
-    name: str
-    config: dict[str, Any]
+    model: Callable[[Path], Path]
     answers: int
     tokens: int
 
     def requests(self) -> list[SampleRequest]:
-        """Groups of eight share a prompt."""
-        prompts = [tuple(4 + (group * 7 + place * 3) % (VOCABULARY - 4) for place in range(12)) for group in range(64)]
+        """Prompts of 12 to 19 tokens."""
+        prompts = [tuple(4 + (group * 7 + place * 3) % 60 for place in range(12 + group)) for group in range(8)]
         return [
             SampleRequest(sample=sample, prompt_tokens=prompts[sample // 8], seed=b"\x07" * 32)
             for sample in range(self.answers)
         ]
 
 
-WORKS = (
-    Work(
-        "0.4 M, hidden 128",
-        {"hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 2, "num_key_value_heads": 2},
-        answers=64,
-        tokens=128,
-    ),
-    Work(
-        "57 M, hidden 768",
-        {"hidden_size": 768, "intermediate_size": 2048, "num_attention_heads": 12, "num_hidden_layers": 8},
-        answers=64,
-        tokens=32,
-    ),
-)
+def _narrow(folder: Path) -> Path:
+    return tiny_folder(folder, hidden_size=128, intermediate_size=384, num_attention_heads=2, num_key_value_heads=2)
+
+
+def _wide(folder: Path) -> Path:
+    return tiny_folder(folder, hidden_size=768, intermediate_size=2048, num_attention_heads=12, num_hidden_layers=8)
+
+
+WORKS = {
+    "0.4 M": Work(_narrow, answers=64, tokens=128),
+    "2 M": Work(lambda folder: random_model(folder, "tiny, 2 M"), answers=32, tokens=64),
+    "20 M": Work(lambda folder: random_model(folder, "small, 20 M"), answers=32, tokens=64),
+    "57 M": Work(_wide, answers=64, tokens=32),
+}
+SIZES = os.environ.get("MUSTER_BENCHMARK_SIZES", ",".join(WORKS)).split(",")
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Tokens, and seconds of wall and of this process's CPU."""
+    """Tokens, and seconds of wall, of this process's CPU, and of that by other threads than the engine's."""
 
     tokens: int
     wall: float
     cpu: float
+    beside: float
 
 
 def turn(engine: Engine, work: Work, *, with_proofs: bool) -> Turn:
     """Generates everything once."""
-    began, began_cpu = time.perf_counter(), time.process_time()
+    began, began_cpu, began_own = time.perf_counter(), time.process_time(), time.thread_time()
     parameters = SamplingParameters(max_new_tokens=work.tokens)
     tokens = sum(len(one.tokens) for one in engine.generate(work.requests(), parameters, with_proofs=with_proofs))
-    return Turn(tokens, time.perf_counter() - began, time.process_time() - began_cpu)
+    cpu, own = time.process_time() - began_cpu, time.thread_time() - began_own
+    return Turn(tokens, time.perf_counter() - began, cpu, cpu - own)
+
+
+def pairs_of(engine: Engine, work: Work) -> list[tuple[Turn, Turn]]:
+    """Without and with proofs, one after the other; every other time the other way round."""
+    for with_proofs in (True, False):
+        turn(engine, work, with_proofs=with_proofs)
+    pairs = []
+    for number in range(ROUNDS):
+        first = turn(engine, work, with_proofs=number % 2 == 1)
+        second = turn(engine, work, with_proofs=number % 2 == 0)
+        pairs.append((second, first) if number % 2 else (first, second))
+    return pairs
+
+
+def share(ratios: Sequence[float]) -> str:
+    """The median, and the middle half."""
+    low, middle, high = (100 * one for one in statistics.quantiles(ratios, n=4))
+    return f"{middle:.1f} ({low:.1f}-{high:.1f}) %"
+
+
+def row(name: EngineName, size: str, dtype: Dtype) -> Sequence[str]:
+    """Measures one engine with one model in one type."""
+    work, engine = WORKS[size], open_engine(name, dtype=dtype, device="cpu")
+    with tempfile.TemporaryDirectory() as home:
+        engine.load(work.model(Path(home) / "model"), version=ZERO_DIGEST)
+        pairs = pairs_of(engine, work)
+        engine.close()
+    thread = statistics.median((proof.beside - without.beside) / without.cpu for without, proof in pairs)
+    plain, proved = ([one.cpu / one.tokens for one in side] for side in zip(*pairs, strict=True))
+    return (
+        f"{name.value}/{dtype.value}", size, f"{pairs[0][0].tokens:,}", f"{statistics.median(plain) * 1e6:,.0f}",
+        f"{statistics.median(proved) * 1e6:,.0f}", share([a / b for a, b in zip(plain, proved, strict=True)]),
+        f"{thread:.1%}", share([without.wall / proof.wall for without, proof in pairs]),
+    )  # fmt: skip
 
 
 def main() -> None:
     """Measures and prints."""
     torch.set_num_threads(1)
-    console, table = Console(width=120), Table(title="Generating with proofs, against without")
-    for column in ("engine", "model", "tokens", "tokens/s without", "with", "share kept, wall", "share kept, CPU"):
+    console, table = Console(width=130), Table(title=f"Generating with proofs against without, {ROUNDS} pairs of turns")
+    for column in (
+        "engine",
+        "model",
+        "tokens",
+        "CPU us/token without",
+        "with",
+        "kept, CPU time",
+        "proofs' thread",
+        "kept, wall",
+    ):
         table.add_column(column, justify="left" if column in {"engine", "model"} else "right")
     for name in map(EngineName, ENGINES):
-        for work in WORKS:
-            with tempfile.TemporaryDirectory() as folder:
-                try:
-                    engine = open_engine(name, dtype=Dtype.FLOAT32, device="cpu")
-                except NotFound as missing:
-                    console.print(f"{name.value}: {missing.detail}")
-                    break
-                engine.load(tiny_folder(Path(folder), **work.config), version=VERSION)
-                turn(engine, work, with_proofs=True)
-                pairs = [
-                    (turn(engine, work, with_proofs=False), turn(engine, work, with_proofs=True)) for _ in range(ROUNDS)
-                ]
-                engine.close()
-            plain, proved = (min(side, key=lambda one: one.wall) for side in zip(*pairs, strict=True))
-            wall = statistics.median(without.wall / proof.wall for without, proof in pairs)
-            cpu = statistics.median(without.cpu / proof.cpu for without, proof in pairs)
-            table.add_row(
-                name.value, work.name, f"{plain.tokens:,}", f"{plain.tokens / plain.wall:,.0f}",
-                f"{proved.tokens / proved.wall:,.0f}", f"{wall:.1%}", f"{cpu:.1%}",
-            )  # fmt: skip
+        try:
+            for size in SIZES:
+                for dtype in Dtype:
+                    table.add_row(*row(name, size, dtype))
+        except NotFound as missing:
+            console.print(f"{name.value}: {missing.detail}")
     console.print(table)
-    console.print(f"Tokens/s are the best of {ROUNDS} turns, shares the median of pairs. Wanted: 99 % of tokens/s.")
+    console.print(f"Shares are of pairs: the median, and between which the middle half lies. Wanted: {WANTED:.0%}.")
 
 
 if __name__ == "__main__":

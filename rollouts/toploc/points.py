@@ -94,5 +94,7 @@ def _room(count: int, size: int, top_k: int) -> int:
 def _batches(parts: Sequence[Points]) -> Iterator[Points]:
     places, sizes = np.concatenate([part.places for part in parts]), np.concatenate([part.sizes for part in parts])
     indices, bits = np.concatenate([part.indices for part in parts]), np.concatenate([part.bits for part in parts])
-    for batch in np.array_split(np.arange(len(places)), -(-len(places) // _BATCH)):
+    step = -(-len(places) // -(-len(places) // _BATCH))  # alike, for a small batch costs nearly as much as a large one
+    for start in range(0, len(places), step):
+        batch = slice(start, start + step)
         yield Points(places[batch], sizes[batch], indices[batch], bits[batch])
