@@ -19,7 +19,7 @@ from protocol.errors import MusterError, NotFound
 from protocol.identifiers import Address, Digest
 from protocol.leases import Lease, Work
 from validator.footing import Footing, Mark, Remembered
-from validator.seats import Seats
+from validator.seats import Seats, holders
 from validator.submissions import SubmittedWork, WorkFacts
 
 MOST_BEACONS = 64
@@ -110,12 +110,16 @@ class FactFinder:
 
     async def _lease(self, work: SubmittedWork) -> Lease | None:
         """The lease that the ledger took: the first in the transaction that meets every condition of the contract."""
-        named = await self._ledger.work.named_in(work.transaction, must_exist=True)
+        named, at, rotations = await asyncio.gather(
+            self._ledger.work.named_in(work.transaction, must_exist=True),
+            self._time(work.block),
+            self._orchestrators.rotations(),
+        )
         if not named:
             return None  # through another contract
-        at = await self._time(work.block)
+        orchestrators = holders(rotations, work.block, at)
         for each in named:
-            if self._fits(each, work, at) and each.signer in await self._orchestrators.at(work.block, at):
+            if self._fits(each, work, at) and each.signer in orchestrators:
                 return each.submission.lease
         raise UnknownLease(f"transaction {work.transaction} names no lease for work {work.key} by the orchestrator")
 

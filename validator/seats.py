@@ -31,8 +31,6 @@ class Seats:
     async def at(self, block: int, time: int) -> tuple[Address, ...]:
         """Everybody who could act in the role in a block, the last to be appointed first.
 
-        Within the block of a rotation both sides of it count: the contract saw one of them.
-
         Args:
             block: Its number.
             time: Its Unix time in seconds; a former key counts until the time that its rotation names.
@@ -40,17 +38,14 @@ class Seats:
         Raises:
             ChainUnavailable: The chain can't be asked.
         """
-        rotations = await self._all()
-        before = [each for each in rotations if each.log.block_number < block]
-        within = [each for each in rotations if each.log.block_number == block]
-        found: list[Address] = []
-        for each in reversed((*before[-1:], *within)):
-            found.append(each.key)
-            if each.previous is not None and time < each.previous_until.timestamp():
-                found.append(each.previous)
-        return tuple(dict.fromkeys(found))
+        return holders(await self.rotations(), block, time)
 
-    async def _all(self) -> Sequence[RoleSet]:
+    async def rotations(self) -> Sequence[RoleSet]:
+        """Every change of hands, in the order of the chain.
+
+        Raises:
+            ChainUnavailable: The chain can't be asked.
+        """
         mark, seat = self._footing.mark(), await self._ledger.pools.seat(self._pool_id, self._role)
         known = self._rotations.get(self._role)
         if known and (known[-1].key, known[-1].previous_until) == (seat.holder, seat.previous_until):
@@ -60,3 +55,23 @@ class Seats:
         if found:
             self._rotations.put(self._role, found, block=found[-1].log.block_number, mark=mark)
         return found
+
+
+def holders(rotations: Sequence[RoleSet], block: int, time: int) -> tuple[Address, ...]:
+    """Everybody who could act in a role in a block, the last to be appointed first. Pure.
+
+    Within the block of a rotation both sides of it count: the contract saw one of them.
+
+    Args:
+        rotations: Every change of hands of the role, in the order of the chain.
+        block: The block's number.
+        time: Its Unix time in seconds.
+    """
+    before = [each for each in rotations if each.log.block_number < block]
+    within = [each for each in rotations if each.log.block_number == block]
+    found: list[Address] = []
+    for each in reversed((*before[-1:], *within)):
+        found.append(each.key)
+        if each.previous is not None and time < each.previous_until.timestamp():
+            found.append(each.previous)
+    return tuple(dict.fromkeys(found))

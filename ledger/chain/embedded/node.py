@@ -32,6 +32,8 @@ _LONGEST_KEPT = 4_096
 """Answers of calls that are kept, and their longest in bytes: 8 MiB together at the most, and questions as much."""
 _BUILD_BUDGET = timedelta(seconds=1)
 """A block is sealed after this long although more transactions wait, so that nobody waits for all the others."""
+_TURN = timedelta(milliseconds=40)
+"""Questions wait for so long while a block is made. Most blocks take less: everybody waits for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +154,8 @@ class Node:
 
     async def _fill(self, builder: BlockBuilder) -> list[PendingTransaction]:
         taken = []
-        deadline = time.monotonic() + _BUILD_BUDGET.total_seconds()
+        turn = time.monotonic()
+        deadline = turn + _BUILD_BUDGET.total_seconds()
         for pending in self.pool.executable(base_fee=builder.base_fee, nonce_of=builder.nonce_of):
             if time.monotonic() > deadline or builder.gas_left < _MIN_GAS:
                 break
@@ -162,7 +165,9 @@ class Node:
                 builder.take(pending)
                 taken.append(pending)
             self.pool.remove(pending)
-            await asyncio.sleep(0)  # readers go on while a block is built
+            if time.monotonic() - turn > _TURN.total_seconds():
+                await asyncio.sleep(0)
+                turn = time.monotonic()
         return taken
 
     def _accept(self, raw: bytes) -> PendingTransaction:

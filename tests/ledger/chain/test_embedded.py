@@ -157,6 +157,28 @@ async def test_too_many_events_at_once_are_refused(monkeypatch: pytest.MonkeyPat
     assert (await ask("eth_getLogs", {"fromBlock": "0x0"}))["code"] == -32005
 
 
+@pytest.mark.parametrize(("longest", "turns"), [(timedelta(hours=1), 0), (timedelta(), 3)], ids=["short", "long"])
+async def test_questions_have_their_turn_while_a_block_takes_long_and_a_short_one_is_made_at_once(
+    monkeypatch: pytest.MonkeyPatch, longest: timedelta, turns: int
+) -> None:
+    alice, asked = development_accounts(1)[0], 0
+    node = Node(ChainStore(None), chain_id=31337, balances={bytes.fromhex(alice.address[2:]): 10**21}, automine=False)
+    for nonce in range(3):
+        await node.submit(bytes.fromhex(signed(alice, to=alice.address, nonce=nonce, value=1)[2:]))
+    monkeypatch.setattr("ledger.chain.embedded.node._TURN", longest)
+
+    async def ask() -> None:
+        nonlocal asked
+        while True:
+            asked += 1
+            await asyncio.sleep(0)
+
+    asking = asyncio.create_task(ask())
+    await node.mine()
+    asking.cancel()
+    assert asked == turns
+
+
 async def test_a_full_disk_costs_no_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     alice = development_accounts(1)[0]
     store = ChainStore(None)
