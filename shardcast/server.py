@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import re
 import secrets
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from io import FileIO
 from types import TracebackType
 from typing import Self
 
@@ -35,6 +33,7 @@ from shardcast.guard import Guard, ServingLimits
 from shardcast.holding import Holding
 from shardcast.manifest import FileState, VersionKey
 from shardcast.metrics import ServingMetrics
+from shardcast.sending import Sender
 from shardcast.shelf import Shelf
 
 PROBE_BYTES = 1 << 18
@@ -43,9 +42,6 @@ KEEP_ALIVE = timedelta(seconds=5)
 
 MOST_RANGE = 256 * BLOCK
 """Bytes of one answer; a larger range is refused, so that one request can't hold a connection for hours."""
-
-_SEND_BLOCKS = 4
-"""Blocks handed to the kernel at a time; between two, other requests have their turn."""
 
 _UNLIMITED = frozenset({"/healthz", "/readyz", "/metrics"})
 _NDJSON = "application/x-ndjson"
@@ -95,6 +91,7 @@ class Server:
         self._guard = Guard(
             self._limits, clock=self._clock, refused=lambda limit: self.metrics.refused.labels(limit).inc()
         )
+        self.sender = Sender(patience=self._limits.patience, sent=self.metrics.sent.inc)
         self._stopping = False
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
@@ -237,8 +234,7 @@ class Server:
             raise NotFound(f"version {holding.manifest.key} has no file {index}")
         state = holding.manifest.files[index]
         first, last = _range(request.headers.get("Range", ""), state)
-        patience = self._limits.patience
-        await self._in_time(holding.wait_for_block(index, first // BLOCK), patience)
+        await self.sender.wait(holding, index, first // BLOCK)
         response = web.StreamResponse(
             status=206,
             headers={
@@ -250,16 +246,8 @@ class Server:
         )
         response.content_length = last - first + 1
         await response.prepare(request)
-        with _broken_off(request), holding.path(index).open("rb", buffering=0) as file:
-            at = first
-            while at <= last:
-                block = at // BLOCK
-                await self._in_time(holding.wait_for_block(index, block), patience)
-                run = holding.run_of(index, block, _SEND_BLOCKS)
-                size = min((block + run) * BLOCK, last + 1) - at
-                await self._in_time(_send(request, response, file, at, size), patience)
-                self.metrics.sent.inc(size)
-                at += size
+        with _broken_off(request):
+            await self.sender.send(request, response, holding, file=index, span=(first, last))
             await response.write_eof()
         return response
 
@@ -330,20 +318,6 @@ async def _soon(change: Awaitable[None]) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-async def _send(request: web.Request, response: web.StreamResponse, file: FileIO, at: int, size: int) -> None:
-    """Sends a part of a file, by the kernel where that is possible."""
-    if request.transport is None:
-        raise ConnectionResetError("the caller left")
-    loop = asyncio.get_running_loop()
-    os.posix_fadvise(file.fileno(), at, size, os.POSIX_FADV_WILLNEED)  # so that sending does not wait for a disk
-    try:
-        await loop.sendfile(request.transport, file, at, size)
-    except NotImplementedError:  # by uvloop
-        for start in range(at, at + size, BLOCK):
-            length = min(BLOCK, at + size - start)
-            await response.write(await loop.run_in_executor(None, os.pread, file.fileno(), length, start))
 
 
 def _problem(error: MusterError) -> web.StreamResponse:

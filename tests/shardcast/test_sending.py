@@ -1,0 +1,64 @@
+"""How much of a file a reader is given at a time: as much as it takes at once, and never before it is here."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+from contextlib import AsyncExitStack
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from shardcast.extensions import BLOCK
+from shardcast.origin import Origin
+from shardcast.sending import LEAST_BLOCKS, MOST_BLOCKS, QUICK_S, Strides
+from tests.shardcast.conftest import RUN_NAME, write_folder
+from tests.shardcast.manifests import PUBLISHER
+
+QUICKLY, SLOWLY = QUICK_S / 2, QUICK_S * 2
+
+
+@pytest.mark.parametrize(
+    ("took", "blocks"),
+    [
+        ([], LEAST_BLOCKS),
+        ([QUICKLY], 2 * LEAST_BLOCKS),
+        ([QUICKLY] * 9, MOST_BLOCKS),
+        ([SLOWLY] * 9, LEAST_BLOCKS),
+        ([QUICKLY] * 9 + [SLOWLY], MOST_BLOCKS // 2),
+        ([QUICKLY] * 9 + [SLOWLY] * 9, LEAST_BLOCKS),
+        ([SLOWLY] * 9 + [QUICKLY], 2 * LEAST_BLOCKS),
+    ],
+)
+def test_a_reader_gets_more_at_a_time_while_it_is_quick(took: list[float], blocks: int) -> None:
+    strides = Strides()
+    for seconds in took:
+        strides.note(seconds)
+    assert strides.blocks == blocks
+
+
+async def test_what_a_connection_has_shown_counts_for_its_next_request(
+    stack: AsyncExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardcast.sending.QUICK_S", 60.0)  # however slow this machine is
+    origin = await stack.enter_async_context(Origin(tmp_path / "origin", run=RUN_NAME, key=PUBLISHER))
+    data = Random(1).randbytes(MOST_BLOCKS * BLOCK)
+    await origin.publish_folder(1, write_folder(tmp_path / "source", {"model.safetensors": data}))
+    given: list[int] = []
+    monkeypatch.setattr(origin.server.sender, "sent", lambda size: given.append(size // BLOCK))
+
+    bodies = await asyncio.to_thread(_ask_twice, origin.server.port)
+
+    assert bodies == [data, data]
+    assert given == [4, 8, 4, 16]
+
+
+def _ask_twice(port: int) -> list[bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    bodies = []
+    for _ in range(2):
+        connection.request("GET", "/v1/versions/1/1/files/0", headers={"Range": f"bytes=0-{MOST_BLOCKS * BLOCK - 1}"})
+        bodies.append(connection.getresponse().read())
+    connection.close()
+    return bodies
