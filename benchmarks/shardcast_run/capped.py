@@ -18,6 +18,10 @@ class Row:
 
     clients: int
     seconds: float
+    twice: float
+    """Bytes that clients were sent a second time, of the file's."""
+    cpu_s: float
+    """Of all processes, from the trainer's first byte on: whether the machine was the limit."""
     ideal: float
     """Bytes over the link's rate."""
 
@@ -31,11 +35,22 @@ def measure(source: Path, folder: Path, *, clients: int, megabits: float, delay_
         started.append(proxy)
         links = proxy.wait_for("links")["links"]
         fetching = ours.start_clients(started, folder, links)
+        for each in started:
+            each.forget_start()
         origin.tell("go")
         began = float(origin.wait_for("began")["began"])
-        ended = max(float(each.wait_for("done", patience=PATIENCE)["done"]) for each in fetching)
+        done = [each.wait_for("done", patience=PATIENCE) for each in fetching]
+        for each in started:
+            each.look()
     check_copies(source, folder.glob("client*/*/*.safetensors"), clients)
-    return Row(clients=clients, seconds=ended - began, ideal=source.stat().st_size * 8 / (megabits * 1e6))
+    size = source.stat().st_size
+    return Row(
+        clients=clients,
+        seconds=max(float(each["done"]) for each in done) - began,
+        twice=sum(int(each["received"]) for each in done) / (clients * size) - 1,
+        cpu_s=sum(each.cost.cpu_s for each in started),
+        ideal=size * 8 / (megabits * 1e6),
+    )
 
 
 def show(rows: list[Row], *, size: int, megabits: float, delay_ms: float) -> None:
@@ -44,8 +59,8 @@ def show(rows: list[Row], *, size: int, megabits: float, delay_ms: float) -> Non
         f"\n{size / 2**20:.0f} MiB over 2 relays to clients behind links of {megabits:g} Mb/s and {delay_ms:g} ms "
         "there and back each (a proxy of ours with a token bucket per client)"
     )
-    print(f"{'clients':>8}{'seconds':>9}{'link alone':>12}")
+    print(f"{'clients':>8}{'seconds':>9}{'link alone':>12}{'sent twice':>12}{'CPU-s':>7}")
     for row in rows:
-        print(f"{row.clients:>8}{row.seconds:>9.2f}{row.ideal:>12.2f}")
+        print(f"{row.clients:>8}{row.seconds:>9.2f}{row.ideal:>12.2f}{row.twice:>12.1%}{row.cpu_s:>7.1f}")
     times = [row.seconds for row in rows]
     print(f"slowest over fastest: {max(times) / min(times):.2f} (claimed: at most 1.15)")

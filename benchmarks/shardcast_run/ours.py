@@ -110,11 +110,12 @@ async def _origin(source: Path, size: int, folder: Path, host: str) -> None:
 
 
 async def _watch(origin: Origin, timeline: list[tuple[float, int]]) -> None:
-    """Notes how much is published, again and again."""
+    """Notes how much is published, each time that more is."""
+    while (holding := origin.shelf.get(VERSION)) is None:
+        await origin.shelf.next_change()
     while True:
-        holding = origin.shelf.get(VERSION)
-        timeline.append((time.monotonic(), 0 if holding is None else holding.held))
-        await asyncio.sleep(0.005)
+        timeline.append((time.monotonic(), holding.held))
+        await holding.next_change()
 
 
 async def _relay(upstream: str, folder: Path, host: str) -> None:

@@ -19,6 +19,7 @@ from benchmarks.shardcast_run.processes import say
 
 PIECE = 1 << 20
 REQUEST = struct.Struct("<QQ")
+SIZE = struct.Struct("<Q")
 
 
 def origin(source: Path) -> None:
@@ -28,11 +29,11 @@ def origin(source: Path) -> None:
 
     def serve(connection: socket.socket) -> None:
         with connection, source.open("rb") as file:
-            connection.sendall(struct.pack("<Q", size))
+            connection.sendall(SIZE.pack(size))
             go.wait()
-            _send(connection, file.fileno(), 0, size)
+            send(connection, file.fileno(), 0, size)
 
-    _listen(serve)
+    listen(serve)
     sys.stdin.readline()
     say(began=time.monotonic())
     go.set()
@@ -44,23 +45,23 @@ def relay(upstream: int, store: Path) -> None:
     arrived = 0
     news = threading.Condition()
     above = socket.create_connection(("127.0.0.1", upstream))
-    (size,) = struct.unpack("<Q", _exactly(above, 8))
+    (size,) = SIZE.unpack(exactly(above, SIZE.size))
     descriptor = os.open(store, os.O_RDWR | os.O_CREAT)
     os.posix_fallocate(descriptor, 0, size)
 
     def serve(connection: socket.socket) -> None:
         with connection:
-            connection.sendall(struct.pack("<Q", size))
-            at, end = REQUEST.unpack(_exactly(connection, REQUEST.size))
+            connection.sendall(SIZE.pack(size))
+            at, end = REQUEST.unpack(exactly(connection, REQUEST.size))
             while at < end:
                 with news:
                     while arrived <= at:
                         news.wait()
                     ready = min(arrived, end)
-                _send(connection, descriptor, at, ready)
+                send(connection, descriptor, at, ready)
                 at = ready
 
-    _listen(serve)
+    listen(serve)
     buffer = memoryview(bytearray(PIECE))
     while arrived < size:
         read = above.recv_into(buffer)
@@ -76,7 +77,7 @@ def relay(upstream: int, store: Path) -> None:
 def client(relays: list[int], target: Path) -> None:
     """Takes a part from each relay."""
     connections = [socket.create_connection(("127.0.0.1", port)) for port in relays]
-    (size,) = {struct.unpack("<Q", _exactly(connection, 8))[0] for connection in connections}
+    (size,) = {SIZE.unpack(exactly(connection, SIZE.size))[0] for connection in connections}
     descriptor = os.open(target, os.O_RDWR | os.O_CREAT)
     os.posix_fallocate(descriptor, 0, size)
     say(ready=True)
@@ -104,12 +105,14 @@ def client(relays: list[int], target: Path) -> None:
     sys.stdin.readline()
 
 
-def _send(connection: socket.socket, descriptor: int, at: int, end: int) -> None:
+def send(connection: socket.socket, descriptor: int, at: int, end: int) -> None:
+    """Hands a part of a file to the kernel."""
     while at < end:
         at += os.sendfile(connection.fileno(), descriptor, at, min(end - at, 8 * PIECE))
 
 
-def _listen(serve: Callable[[socket.socket], None]) -> None:
+def listen(serve: Callable[[socket.socket], None]) -> None:
+    """Opens a port, says which, and serves each connection in a thread of its own."""
     server = socket.create_server(("127.0.0.1", 0), backlog=64)
 
     def accept() -> None:
@@ -121,7 +124,8 @@ def _listen(serve: Callable[[socket.socket], None]) -> None:
     say(port=server.getsockname()[1])
 
 
-def _exactly(connection: socket.socket, size: int) -> bytes:
+def exactly(connection: socket.socket, size: int) -> bytes:
+    """So many bytes of a connection."""
     data = b""
     while len(data) < size:
         piece = connection.recv(size - len(data))

@@ -59,6 +59,8 @@ class Published:
     """One run of theirs."""
 
     seconds: float
+    since_first_byte: float
+    """The same by our clock: from the trainer's first byte on."""
     processes: list[Measured]
 
 
@@ -113,7 +115,8 @@ def run(python: Path, source: Path, folder: Path, *, clients: int, filled: bool,
         for each in started:
             each.forget_start()
         origin.tell("go")
-        began: float = origin.wait_for("began")["began"]
+        wrote: float = origin.wait_for("began")["began"]
+        began = wrote
         if filled:
             origin.wait_for("published", patience=PATIENCE)
             for number in range(2):
@@ -124,7 +127,7 @@ def run(python: Path, source: Path, folder: Path, *, clients: int, filled: bool,
         ended = max(float(each.wait_for("done", patience=PATIENCE)["done"]) for each in fetching)
         for each in started:
             each.look()
-    return Published(ended - began, started)
+    return Published(ended - began, ended - wrote, started)
 
 
 def _measuring_file(folder: Path) -> None:
