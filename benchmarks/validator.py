@@ -79,6 +79,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tries", type=int, default=100, help="of each cheat")
     parser.add_argument("--honest", type=int, default=3000, help="honest files, over all engines and shapes")
     parser.add_argument("--dtypes", default=",".join(Dtype), help="of honest files; each type has its part of --honest")
+    parser.add_argument("--groups", type=int, default=4, help="in a file of what can't be told apart")
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--calibration", type=Path, default=None, help="limits; default: those that were shipped")
     parser.add_argument("--only", choices=["attacks", "cheats", "honest", "close", "rates"], default=None)
@@ -110,7 +111,7 @@ def _attacks(told: argparse.Namespace, console: Console) -> None:
     if _wanted(told, "honest"):
         _show_honest(console, {shape: tally for (name, shape), tally in tallies.items() if not name})
     if _wanted(told, "close"):
-        _show_close(console, {name: tally for (name, _), tally in tallies.items() if name in CLOSE})
+        _show_close(console, told, {name: tally for (name, _), tally in tallies.items() if name in CLOSE})
 
 
 def _wanted(told: argparse.Namespace, part: str) -> bool:
@@ -128,7 +129,13 @@ def _cheating(told: argparse.Namespace) -> Iterable[Batch]:
 
 def _close(told: argparse.Namespace) -> Iterable[Batch]:
     return _chunks(
-        Batch(name=name, tries=math.ceil(told.tries / 4), first=_apart(len(JUDGED) + place), dtype=dtype, groups=4)
+        Batch(
+            name=name,
+            tries=math.ceil(told.tries / 4),
+            first=_apart(len(JUDGED) + place),
+            dtype=dtype,
+            groups=told.groups,
+        )
         for place, (name, (_, dtype)) in enumerate(CLOSE.items())
     )
 
@@ -235,8 +242,8 @@ def _show_honest(console: Console, tallies: dict[str, Tally]) -> None:
     console.print("wanted: at most 0.1 % rejected, none slashed")
 
 
-def _show_close(console: Console, tallies: dict[str, Tally]) -> None:
-    table = Table(title="What can't be told apart, or only just; files of 64 answers")
+def _show_close(console: Console, told: argparse.Namespace, tallies: dict[str, Tally]) -> None:
+    table = Table(title=f"What can't be told apart, or only just; files of {told.groups} groups of 16 answers")
     for column in ("what", "forgeries", "paid", "95 %", "slashed", "not judged", "honest", "why, and what it gains"):
         table.add_column(column, justify="left" if column in {"what", "why, and what it gains"} else "right")
     for name, tally in tallies.items():
