@@ -86,6 +86,18 @@ def test_limits_in_bfloat16_stand_around_enough_honest_files() -> None:
     assert all(one.sampling.largest > 0.2 for one in half)
 
 
+def test_large_files_that_say_vllm_in_bfloat16_are_held_to_less_than_eight_bits_show() -> None:
+    """On the devnet's base proofs of weights in eight bits are off by 1.5 units on average, and honest ones by 0.8."""
+    [scatter] = [
+        one.scatter
+        for one in RolloutCalibration.shipped().entries
+        if (one.prover.engine, one.verifier.dtype) == (EngineName.VLLM, Dtype.BFLOAT16)
+    ]
+    assert scatter is not None
+    assert scatter.groups >= 1000
+    assert scatter.distance_mean < scatter.distance_of(rows=1024, groups=64) < 1.4
+
+
 def test_a_file_of_before_scatter_is_read_and_judges_as_it_did_and_later_ones_say_that_they_are() -> None:
     """Software of format 1 refuses a 2 in words: it would let through what only the new limits stop."""
     entry = float32_limits(("tiny",)).model_dump(mode="json", exclude={"scatter"})
