@@ -6,7 +6,8 @@
 from shardcast.client import Client, Fetched
 from shardcast.freshness import Announced, Announcements
 from shardcast.manifest import VersionKey
-from shardcast.origin import Origin, Published
+from shardcast.origin import Origin
+from shardcast.publication import Published
 from shardcast.relay import Relay
 
 __all__ = ["Announced", "Announcements", "Client", "Fetched", "Origin", "Published", "Relay", "VersionKey"]

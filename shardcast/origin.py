@@ -17,7 +17,6 @@ import shutil
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -27,20 +26,20 @@ from prometheus_client import CollectorRegistry
 
 from protocol.checkpoints import check_path
 from protocol.clock import Clock, SystemClock
-from protocol.errors import Conflict, InvalidInput
-from protocol.identifiers import Address, Digest, address, run_id
+from protocol.errors import InvalidInput
+from protocol.identifiers import Address, address, run_id
 from protocol.keys import Key
 from shardcast.authoring import Author
 from shardcast.delta.publishing import publish_deltas
-from shardcast.disk import WRITE_BYTES
 from shardcast.errors import VersionGone
 from shardcast.extensions import Base
 from shardcast.guard import ServingLimits
 from shardcast.holding import Holding, Locate
 from shardcast.manifest import BlockSpan, Manifest, VersionKey
-from shardcast.publication import Publication
+from shardcast.publication import Publication, Published, published_of
 from shardcast.server import Server
 from shardcast.shelf import Shelf
+from shardcast.writing import Writing
 
 KEPT_VERSIONS = 5
 """Versions that origins and relays hold (design: SHARDCAST), besides the bases that these need."""
@@ -50,77 +49,6 @@ _CHECK_BLOCKS = 64
 STATE_FOLDER = ".shardcast"
 
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
-    """A version that is complete."""
-
-    version: int
-    attempt: int
-    digest: Digest
-    size: int
-    """Bytes that travel."""
-
-
-class Writing:
-    """A version that is being written through the origin: what is whole of it is published behind the writer's back.
-
-    Args:
-        folder: Where its files are written.
-        publication: How they leave.
-    """
-
-    def __init__(self, folder: Path, publication: Publication) -> None:
-        self.published: Published | None = None
-        """What it became, after the end of the `async with` block."""
-        self._folder = folder
-        self._publication = publication
-        self._grown: dict[str, int | None] = {}
-        """Files with news, in the order of their first; with the size that they will have."""
-        self._publishing: asyncio.Task[None] | None = None
-
-    async def write(self, path: str, data: bytes | bytearray | memoryview, *, expected: int | None = None) -> None:
-        """Adds to a file of the version; returns when it is written. It is published as soon as it is hashed.
-
-        Args:
-            path: Of the file, in the version.
-            data: What to add at its end.
-            expected: Bytes the file will have, if known; said at the first call, readers reserve the room at once.
-
-        Raises:
-            MusterError: What was written before could not be published.
-        """
-        await asyncio.to_thread(_append, self._folder / check_path(path), data)
-        self._grown[path] = self._grown.get(path) if expected is None else expected
-        if self._publishing is None or self._publishing.done():
-            await self.catch_up()
-            self._publishing = asyncio.create_task(self._publish())
-
-    async def end(self, path: str) -> None:
-        """Says that a file is complete; those for which it is not said end with the version."""
-        await self.catch_up()
-        await self._publication.advance(path, ended=True)
-
-    async def catch_up(self) -> None:
-        """Returns when all that is whole is published.
-
-        Raises:
-            MusterError: It could not be.
-        """
-        if self._publishing is not None:
-            await asyncio.shield(self._publishing)
-
-    async def leave(self) -> None:
-        """Publishes nothing more."""
-        if self._publishing is not None:
-            self._publishing.cancel()
-            await asyncio.gather(self._publishing, return_exceptions=True)
-
-    async def _publish(self) -> None:
-        while self._grown:
-            path = next(iter(self._grown))
-            await self._publication.advance(path, expected=self._grown.pop(path))
 
 
 class Origin:
@@ -174,7 +102,7 @@ class Origin:
     @property
     def newest(self) -> Published | None:
         """The newest version that is complete."""
-        return next((_published(holding.manifest) for holding in self.shelf if holding.manifest.sealed), None)
+        return next((published_of(holding.manifest) for holding in self.shelf if holding.manifest.sealed), None)
 
     async def __aenter__(self) -> Self:
         self._state.mkdir(parents=True, exist_ok=True)
@@ -277,7 +205,7 @@ class Origin:
         self.shelf.changed()
         for old in self.shelf.surplus(self._keep):
             self.withdraw(old)
-        published = _published(publication.holding.manifest)
+        published = published_of(publication.holding.manifest)
         _log.info("published", version=published.version, attempt=published.attempt, digest=published.digest)
         return published
 
@@ -393,19 +321,3 @@ def _write_whole(path: Path, text: str) -> None:
     partial = path.with_name(path.name + ".new")
     partial.write_text(text)
     partial.replace(path)
-
-
-def _append(path: Path, data: bytes | bytearray | memoryview) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab", buffering=0) as file:
-        view = memoryview(data).cast("B")
-        while view:
-            view = view[file.write(view[:WRITE_BYTES]) :]
-
-
-def _published(manifest: Manifest) -> Published:
-    if manifest.digest is None:
-        raise Conflict(f"version {manifest.key} is not complete")
-    return Published(
-        version=manifest.key.version, attempt=manifest.key.attempt, digest=manifest.digest, size=manifest.size
-    )

@@ -17,6 +17,7 @@ from protocol.identifiers import Digest
 from shardcast.authoring import Author
 from shardcast.extensions import BLOCK, FileEnd, FileEntry, Shard, Whole
 from shardcast.holding import Holding
+from shardcast.manifest import Manifest
 
 FIRST_BLOCKS = 4
 BATCH_BLOCKS = 16
@@ -35,6 +36,17 @@ class _Progress:
     at: int = 0
     ended: bool = False
     sha256: hashlib._Hash = field(default_factory=hashlib.sha256)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A version that is complete."""
+
+    version: int
+    attempt: int
+    digest: Digest
+    size: int
+    """Bytes that travel."""
 
 
 class Publication:
@@ -158,3 +170,16 @@ class Publication:
 
     def _unsealed(self) -> Digest:
         raise Conflict(f"version {self._author.manifest.key} could not be sealed")
+
+
+def published_of(manifest: Manifest) -> Published:
+    """What a complete version became.
+
+    Raises:
+        Conflict: It is not complete.
+    """
+    if manifest.digest is None:
+        raise Conflict(f"version {manifest.key} is not complete")
+    return Published(
+        version=manifest.key.version, attempt=manifest.key.attempt, digest=manifest.digest, size=manifest.size
+    )

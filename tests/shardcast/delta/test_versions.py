@@ -17,7 +17,8 @@ from shardcast.delta.segments import HEADER
 from shardcast.delta.selection import stands_alone
 from shardcast.errors import VersionDropped, VersionGone
 from shardcast.extensions import Whole
-from shardcast.origin import Origin, Published
+from shardcast.origin import Origin
+from shardcast.publication import Published
 from shardcast.relay import Relay
 from shardcast.watching import Watcher
 from tests.shardcast.conftest import QUICK, RUN_NAME, read_folder, write_folder
