@@ -19,7 +19,8 @@ from validator.submissions import SubmittedWork
 BLOCK_PATIENCE = timedelta(seconds=3)
 """How long the block behind the submission's is waited for at once; after that the work goes back to the queue."""
 
-_LOOK_AGAIN = timedelta(milliseconds=100)
+LOOK_AGAIN = timedelta(milliseconds=100)
+"""The longest pause between two looks whether it is there."""
 
 
 class BlockNotThere(Unavailable):
@@ -36,13 +37,23 @@ class Drawing:
         records: What each node's verdicts said so far.
         policy: How fast trust grows.
         clock: Whose time is waited.
+        every: Pause between two looks for a block.
     """
 
-    def __init__(self, chain: Chain, *, records: NodeRecords, policy: RatePolicy, clock: Clock) -> None:
+    def __init__(
+        self,
+        chain: Chain,
+        *,
+        records: NodeRecords,
+        policy: RatePolicy,
+        clock: Clock,
+        every: timedelta = LOOK_AGAIN,
+    ) -> None:
         self._chain = chain
         self._records = records
         self._policy = policy
         self._clock = clock
+        self._every = every
 
     async def draw(self, item: Item) -> Drawn:
         """Which rows are computed again.
@@ -74,7 +85,7 @@ class Drawing:
         while await ledger.block() < wanted + self._chain.confirmations:
             if self._clock.monotonic() >= until:
                 raise BlockNotThere(f"block {wanted} is waited for, with {self._chain.confirmations} on top of it")
-            await self._clock.sleep(_LOOK_AGAIN)
+            await self._clock.sleep(self._every)
         try:
             return await ledger.block_hash(wanted)
         except NotFound as error:

@@ -24,7 +24,7 @@ from protocol.keys import Key
 from protocol.objects import ObjectTransfer
 from protocol.redis import RedisKeys
 from validator.chain import Chain
-from validator.drawing import Drawing
+from validator.drawing import LOOK_AGAIN, Drawing
 from validator.examination.interface import Conclusion, Examiner
 from validator.files import WorkFiles
 from validator.happenings import FOLLOWED
@@ -188,7 +188,13 @@ def build_parts(
         health=health,
         files=files,
         versions=Versions(chain, orchestrator=remote.reader, relays=settings.relays, clock=clock),
-        drawing=Drawing(chain, records=records, policy=settings.rate_policy(), clock=clock),
+        drawing=Drawing(
+            chain,
+            records=records,
+            policy=settings.rate_policy(),
+            clock=clock,
+            every=min(LOOK_AGAIN, timedelta(seconds=settings.poll_s)),
+        ),
         examiner=examiner,
         seen=SeenOutputs(redis, keys=keys),
         verdicts=verdicts,

@@ -1,0 +1,142 @@
+"""Two validators on one real Redis that come back 10,000 submissions behind; only the chain is a list of events."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+from redis.asyncio import Redis
+
+from ledger.cursor import Batch, Event
+from ledger.cursor_position import Position
+from ledger.events import LedgerEvent
+from ledger.receipts import Log
+from protocol.clock import TurnedClock
+from protocol.identifiers import ZERO_ADDRESS, Address
+from tests.validator.aging import age
+from tests.validator.service.made import POOL, sha
+from tests.validator.service.test_decisions import LOG, judged, submitted
+from validator.items import Item
+from validator.loops.intake import Intake
+from validator.patience import Patience
+from validator.store.deadlines import Deadlines
+from validator.store.keys import keys_of
+from validator.store.leases import LoopLease
+from validator.store.members import Members
+from validator.store.queue import NewItem, WorkQueue
+from validator.store.validators import KnownValidators
+
+WORKS, TOGETHER = 10_000, 2_000
+UNJUDGED = range(1, WORKS + 1, 33)
+LEASE = timedelta(seconds=30)
+
+
+class Killed(BaseException):
+    """As `kill -9`: nothing after it runs."""
+
+
+@dataclass
+class Chapters:
+    """The ledger's events, some thousands at a time; who reads keeps the place, for all."""
+
+    events: list[LedgerEvent]
+    place: int = 0
+
+    async def poll(self, _ledger: object) -> Batch:
+        until = min(len(self.events), self.place + TOGETHER)
+        found = tuple(Event(log=replace(LOG, index=index)) for index in range(self.place, until))
+        position = Position(next_block=until)
+        return Batch(events=found, position=position, head=len(self.events) - 1, head_time=1000, since=1000)
+
+    async def commit(self, batch: Batch) -> None:
+        self.place = batch.position.next_block
+
+    def decode(self, log: Log) -> LedgerEvent:
+        return self.events[log.index]
+
+    def at_head(self, batch: Batch) -> bool:
+        return batch.position.next_block > batch.head
+
+    def forget_position(self) -> None:
+        """It is remembered once for all."""
+
+
+class Far:
+    """One of them."""
+
+    def __init__(self, redis: Redis, chapters: Any, name: str) -> None:
+        keys, clock = keys_of(POOL), TurnedClock()
+        self.members = Members(redis, keys=keys, validator=Address(ZERO_ADDRESS), place=name)
+        patience = Patience(attempts=8)
+        self.queue = WorkQueue(redis, keys=keys, clock=clock, lease=LEASE, member=self.members.me, patience=patience)
+        minute = timedelta(minutes=1)
+        terms = SimpleNamespace(judge_period=minute, challenge_period=minute, dispute_period=minute)
+
+        async def told() -> Any:
+            return terms
+
+        async def no_ledger() -> None:
+            """Whatever is asked of it, once per piece of work, would be ten thousand questions."""
+
+        chain: Any = SimpleNamespace(pool_id=POOL, terms=told, ledger=no_ledger)
+        self.intake = Intake(
+            Address(ZERO_ADDRESS),
+            chain=chain,
+            following=chapters,
+            queue=self.queue,
+            deadlines=Deadlines(redis, keys=keys),
+            known=KnownValidators(redis, keys=keys),
+            members=self.members,
+            lease=LoopLease(redis, keys=keys, loop="intake", lifetime=LEASE),
+            takeover=timedelta(),
+            awake_within=minute,
+            ring=lambda: None,
+            clock=clock,
+        )
+
+    async def dies_in_the_middle(self, chapter: int) -> None:
+        """Reads until it has put half of a chapter into the queue."""
+        put, seen = self.queue.put, 0
+
+        async def half(new: list[NewItem]) -> int:
+            nonlocal seen
+            seen += 1
+            if seen < chapter:
+                return await put(new)
+            await put(new[: len(new) // 2])
+            raise Killed
+
+        self.queue.put = half  # type: ignore[assignment,method-assign]
+        with suppress(Killed):
+            await self.intake.round()
+        self.queue.put = put  # type: ignore[method-assign]
+
+
+async def test_validators_that_are_ten_thousand_submissions_behind_judge_each_once_and_forget_none(
+    redis: Redis,
+) -> None:
+    verdicts = [judged(number) for number in range(1, WORKS + 1) if number not in UNJUDGED]
+    chapters = Chapters([*(submitted(number) for number in range(1, WORKS + 1)), *verdicts])
+    dying, heir = Far(redis, chapters, "dying"), Far(redis, chapters, "heir")
+    await dying.dies_in_the_middle(3)
+    assert chapters.place == 2 * TOGETHER
+    assert await heir.intake.round() == 0, "the dead one has its turn until its lease ends"
+    await age(redis, keys_of(POOL).prefix, LEASE)
+    assert await heir.intake.round() == len(chapters.events) - 2 * TOGETHER
+    lengths = await heir.queue.lengths()
+    assert (lengths.waiting, lengths.parked) == (len(UNJUDGED), 0), "what was judged meanwhile is gone, unasked"
+
+    lost = [await dying.queue.take() for _ in range(7)]
+    assert all(lost), "and dies over them"
+    done: list[Item] = []
+    for _ in range(2):
+        while (item := await heir.queue.take()) is not None:
+            assert await heir.queue.done(item)
+            done.append(item)
+        await age(redis, keys_of(POOL).prefix, LEASE)
+    assert Counter(item.work.key for item in done) == Counter(sha(number) for number in UNJUDGED)
+    assert int((await redis.info("memory"))["used_memory"]) < 32 << 20
