@@ -274,7 +274,7 @@ class RunUnderTest:
         self.relayer = Relayer(parts.relay.store, ledger=self.chain, lease=self._lease("relayer"), clock=parts.clock)
 
     def _lease(self, name: str) -> LoopLease:
-        return LoopLease(self.pool.parts.database, name, lifetime=timedelta(seconds=10))
+        return LoopLease(self.pool.parts.database, name, lifetime=timedelta(seconds=60))
 
     async def member(self) -> Key:
         """A healthy member that may lease."""
