@@ -82,33 +82,41 @@ def _wait_for(path: Path, process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Lets processes that tests start hear Ctrl-C: a shell's background jobs ignore it, and hand that on."""
+    """Lets processes that tests start hear Ctrl-C: a shell's background jobs ignore it, and hand that on.
+
+    Processes of pytest-xdist take files in the order below, and not those with the most tests first.
+    """
+    config.option.loadscopereorder = False
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 _ALONE_BY_MARK = ("needs_docker", "needs_swift", "needs_vllm")
-_ALONE_BY_PLACE = (
-    "cli/test_pool_commands.py",
-    "cli/test_supervisor.py",
-    "discovery/test_process.py",
-    "e2e/",
-    "fuzz/",
-    "orchestrator/test_process.py",
-    "rollouts/sandbox/",
-    "rollouts/task/test_program.py",
-    "shardcast/test_commands.py",
-    "shardcast/test_under_faults.py",
+_ALONE_BY_PLACE = ("e2e/", "rollouts/sandbox/", "shardcast/test_under_faults.py")
+_LONGEST_FIRST = (
+    "trainer/mesh/test_run.py",
+    "ledger/invariants/test_economy.py",
     "worker/test_daemon.py",
-    "worker/test_delivery",
+    "attacks/test_whole_service.py",
+    "orchestrator/test_process.py",
+    "trainer/run/test_kill.py",
+    "trainer/run/test_survival.py",
+    "ledger/test_artifacts.py",
+    "trainer/learning/test_sharding.py",
+    "validator/service/test_judging.py",
+    "cli/test_pool_commands.py",
+    "discovery/test_process.py",
 )
+"""Files of few tests that take long: were one of them the last, the other process would have nothing left to do."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whatever uses Redis is marked so, and `-m 'not needs_redis'` leaves it out. Likewise `alone`."""
-    home = Path(__file__).parent
+    items.sort(key=lambda item: _LONGEST_FIRST.index(place) if (place := _place(item)) in _LONGEST_FIRST else 99)
     for item in items:
-        place = item.path.relative_to(home).as_posix() if item.path.is_relative_to(home) else ""
+        place = _place(item)
+        if place in _LONGEST_FIRST and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(900))
         if place.startswith(_ALONE_BY_PLACE) or any(item.get_closest_marker(name) for name in _ALONE_BY_MARK):
             item.add_marker(pytest.mark.alone)
         names = getattr(item, "fixturenames", ())
@@ -116,6 +124,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.needs_redis)
         if "anvil_process" in names:
             item.add_marker(pytest.mark.needs_anvil)
+
+
+def _place(item: pytest.Item) -> str:
+    home = Path(__file__).parent
+    return item.path.relative_to(home).as_posix() if item.path.is_relative_to(home) else ""
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

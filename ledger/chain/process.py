@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -26,6 +27,10 @@ from protocol.clock import Clock, SystemClock
 
 _POLL = timedelta(milliseconds=50)
 _LOG_TAIL = 4096
+_PORTS = range(18_000, 32_000)
+"""Below what Linux gives away (net.ipv4.ip_local_port_range), and IANA too; above most services' own."""
+
+_given: set[int] = set()
 
 
 class ChainKind(StrEnum):
@@ -169,10 +174,18 @@ async def start_chain(
 
 
 def free_port() -> int:
-    """A TCP port on loopback that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port on loopback that nobody listens on at this moment, and that systems give to nobody by themselves.
+
+    A port that the system chose would be given again, before whoever wanted it listens: to an outgoing connection.
+    """
+    while True:
+        port = random.choice(_PORTS)  # noqa: S311 - so that two processes hardly ever choose the same
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            if port in _given:
+                continue
+            probe.bind(("127.0.0.1", port))
+            _given.add(port)
+            return port
 
 
 def _listening(port: int) -> bool:

@@ -7,7 +7,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -18,6 +17,7 @@ import httpx
 import pytest
 from aiohttp import web
 
+from ledger.chain import free_port
 from shardcast.allowlist import Doors, Network, allowed_networks, nginx_list
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "nginx"
@@ -145,12 +145,6 @@ def wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
             return
         time.sleep(0.01)
     pytest.fail(f"nginx did not start: {log.read_text()[-2000:]}")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def replaced(text: str, old: str, new: str) -> str:

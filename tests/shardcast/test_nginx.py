@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from ledger.chain import free_port
 from shardcast.allowlist import allowed_networks
 from shardcast.assembly import Progress
 from shardcast.client import Client
@@ -26,7 +27,6 @@ from tests.shardcast.nginx_front import (
     Behind,
     Front,
     behind,
-    free_port,
     replaced,
     running,
 )

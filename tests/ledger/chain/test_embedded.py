@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ledger.chain import ChainControls, development_accounts, start_chain
+from ledger.chain import ChainControls, development_accounts, free_port, start_chain
 from ledger.chain.embedded import methods
 from ledger.chain.embedded.errors import RpcError
 from ledger.chain.embedded.node import Node
@@ -282,3 +282,10 @@ async def test_nothing_is_left_running(tmp_path: Path) -> None:
         pass
     with pytest.raises(ProcessLookupError):
         os.kill(chain.pid, 0)
+
+
+def test_free_ports_differ_and_are_none_that_the_system_gives_away_meanwhile() -> None:
+    found = [free_port() for _ in range(300)]
+    assert len(set(found)) == len(found)
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert max(found) < max(lowest, 32_768)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ledger.chain import free_port
 from rollouts.recipe import write_recipe
 from tests.rollouts.tiny import tiny_folder
 from tests.trainer.mesh import scene
@@ -61,9 +61,7 @@ class One:
 @contextmanager
 def two(folder: Path, first: Path, second: Path, *, timeout_s: float = TIMEOUT_S) -> Iterator[tuple[One, One]]:
     """Process 0 and a follower, each with its base."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     started = []
     for rank, base in enumerate((first, second)):
