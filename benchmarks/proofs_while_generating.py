@@ -5,8 +5,8 @@ that both see the same machine. Models have random weights; the smallest has the
 cheap that any proof is felt. CPU time counts the proofs' thread in full and travels from a busy machine to a quiet one;
 what that thread took is also told alone, which varies less. Wall time lets it use a core of its own.
 
-`MUSTER_BENCHMARK_SIZES` picks models by name (`0.4 M,57 M`), `MUSTER_BENCHMARK_ENGINES` engines, and
-`MUSTER_BENCHMARK_ROUNDS` says how often. vLLM on a CPU: `.tools/vllm/bin/python -m benchmarks.proofs_while_generating`.
+`MUSTER_BENCHMARK_SIZES` picks models by name (`0.4 M,57 M`), `MUSTER_BENCHMARK_ENGINES` and `MUSTER_BENCHMARK_TYPES`
+engines and types, and `MUSTER_BENCHMARK_ROUNDS` says how often. vLLM on a CPU: `.tools/vllm/bin/python -m benchmarks.proofs_while_generating`.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ WORKS = {
     "20 M": Work(lambda folder: random_model(folder, "small, 20 M"), answers=32, tokens=64),
     "57 M": Work(_wide, answers=64, tokens=32),
 }
+TYPES = [Dtype(name) for name in os.environ.get("MUSTER_BENCHMARK_TYPES", " ".join(Dtype)).split()]
 SIZES = os.environ.get("MUSTER_BENCHMARK_SIZES", ",".join(WORKS)).split(",")
 
 
@@ -141,7 +142,7 @@ def main() -> None:
     for name in map(EngineName, ENGINES):
         try:
             for size in SIZES:
-                for dtype in Dtype:
+                for dtype in TYPES:
                     table.add_row(*row(name, size, dtype))
         except NotFound as missing:
             console.print(f"{name.value}: {missing.detail}")

@@ -483,6 +483,11 @@ def _break(_: httpx.Request) -> httpx.Response:
     raise httpx.ConnectError("no route")
 
 
+def silent(_: httpx.Request) -> httpx.Response:
+    """A store that never answers."""
+    raise httpx.ReadTimeout("not a word for a minute")
+
+
 def answering(status: int, code: str = "", **headers: str) -> httpx.MockTransport:
     """A store that gives one answer to everything."""
     body = f"<Error><Code>{code}</Code></Error>".encode()
@@ -499,9 +504,10 @@ def answering(status: int, code: str = "", **headers: str) -> httpx.MockTranspor
         (answering(404, "NoSuchBucket"), Stage.REQUESTED),
         (answering(413), Stage.REQUESTED),
         (answering(507), Stage.REQUESTED),
+        (httpx.MockTransport(silent), Stage.REQUESTED),
         (answering(200), Stage.HASHED),  # a lie: the object is not there
     ],
-    ids=["403", "500", "redirect", "digest", "bucket", "413", "507", "lie"],
+    ids=["403", "500", "redirect", "digest", "bucket", "413", "507", "never", "lie"],
 )
 async def test_a_store_that_fails_loses_nothing_and_is_tried_again(
     scene: Scene, store: httpx.MockTransport, stage: Stage

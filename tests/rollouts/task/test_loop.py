@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import httpx
 import pytest
 import structlog
 import torch
@@ -286,6 +287,29 @@ async def test_a_file_that_the_worker_could_not_take_is_handed_over_before_more_
     await run_until(task, lambda: len(around.queue.items()) == 2)
     assert [file.header.index for file in handed_over(around)] == [0, 1]
     assert len(refused) == 3
+
+
+async def test_a_bridge_that_vanishes_while_it_takes_a_file_costs_neither_the_file_nor_makes_it_two(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around.publish(0)
+    around.orchestrator.slots = 1
+    send, lost = httpx.AsyncHTTPTransport.handle_async_request, list[httpx.Request]()
+
+    async def vanishing(self: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
+        if request.url.path != "/v1/files" or len(lost) == 3:
+            return await send(self, request)
+        lost.append(request)
+        if len(lost) == 1:  # the worker has the file, and is gone before it says so
+            await (await send(self, request)).aclose()
+            assert len(around.queue.items()) == 1
+            raise httpx.ReadError("gone")
+        raise httpx.ConnectError("no such socket")
+
+    monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", vanishing)
+    outbox = around.data / "outbox"
+    await run_until(await around.task(), lambda: len(lost) == 3 and not list(outbox.iterdir()))
+    assert [file.header.index for file in handed_over(around)] == [0]
 
 
 async def test_it_stops_while_the_worker_takes_its_time_with_a_file_that_was_left(
