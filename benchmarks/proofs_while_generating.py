@@ -6,7 +6,8 @@ cheap that any proof is felt. CPU time counts the proofs' thread in full and tra
 what that thread took is also told alone, which varies less. Wall time lets it use a core of its own.
 
 `MUSTER_BENCHMARK_SIZES` picks models by name (`0.4 M,57 M`), `MUSTER_BENCHMARK_ENGINES` and `MUSTER_BENCHMARK_TYPES`
-engines and types, and `MUSTER_BENCHMARK_ROUNDS` says how often. vLLM on a CPU: `.tools/vllm/bin/python -m benchmarks.proofs_while_generating`.
+engines and types, and `MUSTER_BENCHMARK_ROUNDS` says how often. For vLLM on a CPU run it by
+`.tools/vllm/bin/python`.
 """
 
 from __future__ import annotations
