@@ -7,7 +7,7 @@ what that thread took is also told alone, which varies less. Wall time lets it u
 
 `MUSTER_BENCHMARK_SIZES` picks models by name (`0.4 M,57 M`), `MUSTER_BENCHMARK_ENGINES` and `MUSTER_BENCHMARK_TYPES`
 engines and types, and `MUSTER_BENCHMARK_ROUNDS` says how often. For vLLM on a CPU run it by
-`.tools/vllm/bin/python`.
+`OMP_NUM_THREADS=1 .tools/vllm/bin/python`.
 """
 
 from __future__ import annotations
