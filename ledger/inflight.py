@@ -111,6 +111,7 @@ class SendPolicy:
         most_fee: The most that is ever offered per gas, in wei.
         gas_margin_percent: Added to the estimate; state may change until the block.
         quote_for: How long a look at the market's fees is used.
+        patience: How long a transaction is waited for, unless its caller says.
     """
 
     bump_after: timedelta = timedelta(seconds=30)
@@ -119,3 +120,4 @@ class SendPolicy:
     most_fee: int = 500 * 10**9
     gas_margin_percent: int = 25
     quote_for: timedelta = timedelta(seconds=5)
+    patience: timedelta = timedelta(seconds=90)

@@ -121,7 +121,7 @@ class Sender:
         self,
         call: Call,
         *,
-        deadline: timedelta,
+        deadline: timedelta | None = None,
         confirmations: int = 0,
         before_broadcast: BroadcastHook | None = None,
     ) -> Receipt:
@@ -129,7 +129,7 @@ class Sender:
 
         Args:
             call: What to do.
-            deadline: How long to wait, in all.
+            deadline: How long to wait, in all; the policy's patience if it is not said.
             confirmations: Blocks on top of the transaction's own that are waited for.
             before_broadcast: Told of every signed version before it leaves.
 
@@ -139,6 +139,7 @@ class Sender:
             TransactionNotMined: The deadline passed. It may still be mined; `hashes` tells what to look for.
             ChainUnavailable: The chain could not be asked; nothing was sent.
         """
+        deadline = deadline or self._policy.patience
         limit = Deadline.after(deadline, clock=self._clock)
         outcome: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         intent = Intent(call=call, confirmations=confirmations, hook=before_broadcast, outcome=outcome)

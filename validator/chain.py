@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
@@ -55,7 +55,7 @@ class Chain:
         pool_id: The pool.
         confirmations: Blocks on top of one before it counts.
         clock: Whose time counts.
-        poll: How often it is looked whether a transaction is mined.
+        policy: How transactions are sent, and waited for.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Chain:
         pool_id: int,
         confirmations: int,
         clock: Clock,
-        poll: timedelta,
+        policy: SendPolicy,
     ) -> None:
         self.deployment = deployment
         self.pool_id = pool_id
@@ -75,7 +75,7 @@ class Chain:
         self._url = url
         self._key = key
         self._clock = clock
-        self._policy = replace(SendPolicy(), poll=poll)
+        self._policy = policy
         self._stack = AsyncExitStack()
         self._connected: Connected | None = None
         self._connecting = asyncio.Lock()

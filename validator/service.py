@@ -14,6 +14,7 @@ from fastapi import FastAPI
 
 from ledger.confirmations import warn_if_unconfirmed
 from ledger.deployment import Deployment
+from ledger.inflight import SendPolicy
 from protocol.clients import NodeClient, OrchestratorClient, ServiceLocation
 from protocol.clock import Clock, SystemClock
 from protocol.errors import Conflict
@@ -74,7 +75,7 @@ def open_chain(settings: ValidatorSettings, *, key: Key, clock: Clock) -> Chain:
         pool_id=settings.pool_id,
         confirmations=settings.confirmations,
         clock=clock,
-        poll=min(SHORTEST_POLL, timedelta(seconds=settings.poll_s)),
+        policy=SendPolicy(poll=min(SHORTEST_POLL, timedelta(seconds=settings.poll_s))),
     )
 
 

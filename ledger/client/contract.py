@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any, TypeVar
 
 from eth_abi.exceptions import DecodingError, EncodingError
@@ -30,9 +29,6 @@ from protocol.typed_data import SigningDomain
 
 T = TypeVar("T")
 E = TypeVar("E", bound=LedgerEvent)
-
-DEFAULT_DEADLINE = timedelta(seconds=90)
-"""How long a write waits for its receipt."""
 
 
 class ReadOnly(InvalidInput):
@@ -111,20 +107,20 @@ class BoundContract:
         """Reads a view function that returns a struct."""
         return struct_from_abi(kind, await self.read(name, *arguments))
 
-    async def send(self, name: str, *arguments: object, deadline: timedelta = DEFAULT_DEADLINE) -> Receipt:
+    async def send(self, name: str, *arguments: object) -> Receipt:
         """Sends a transaction and waits until it is mined. An overloaded function is named with its types.
 
         Raises:
             ReadOnly: There is no key.
             InvalidInput: A value does not fit the contract's type.
             TransactionReverted: It can't succeed (nothing was sent) or did not (it was mined and failed).
-            TransactionNotMined: It was not mined within `deadline`.
+            TransactionNotMined: It was not mined within the sender's patience.
             InsufficientFunds: The sender can't pay for gas.
         """
         with _fitting(name):
             data = self._contract.encode_abi(name, args=list(arguments))
         try:
-            return await self._writer().send(Call(to=self.at, data=bytes.fromhex(data[2:])), deadline=deadline)
+            return await self._writer().send(Call(to=self.at, data=bytes.fromhex(data[2:])))
         except TransactionReverted as error:
             raise in_plain_words(error) from error
 

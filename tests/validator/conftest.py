@@ -20,6 +20,7 @@ from fastapi import FastAPI
 from ledger.client import Ledger
 from ledger.client.work import Work as LedgerWork
 from ledger.events import VerdictGiven
+from ledger.inflight import SendPolicy
 from orchestrator.storage.local import LocalStore
 from protocol.auth import RequestSigner
 from protocol.clients import NodeClient, OrchestratorClient
@@ -48,7 +49,7 @@ from validator.settings import ValidatorSettings
 
 __all__ = ["ScriptedExaminer", "concluded", "embedded", "embedded_process", "founded", "world"]
 
-POLL = timedelta(milliseconds=20)
+SENDING = SendPolicy(poll=timedelta(milliseconds=20))
 
 
 @dataclass
@@ -95,6 +96,7 @@ class Host:
     orchestrator: str | None = None
     """Where it is reached over TCP."""
     store_patience: timedelta = timedelta(minutes=1)
+    sending: SendPolicy = SENDING
 
 
 @dataclass
@@ -136,7 +138,7 @@ class PoolWithValidators:
                 pool_id=POOL,
                 confirmations=settings.confirmations,
                 clock=SystemClock(),
-                poll=POLL,
+                policy=host.sending,
             ),
             remote=Remote(
                 reader=OrchestratorClient(url, **shared),

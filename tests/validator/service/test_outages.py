@@ -9,6 +9,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from protocol.identifiers import Digest
 from protocol.redis import StoreUnavailable
 from protocol.verdicts import Outcome
 from tests.ledger.client.conftest import POOL
-from tests.validator.conftest import Host, PoolWithValidators, ValidatorUnderTest
+from tests.validator.conftest import SENDING, Host, PoolWithValidators, ValidatorUnderTest
 from tests.validator.outages import RestartedRedis, wire_to
 from tests.validator.service.reaching import reachable
 
@@ -107,7 +108,8 @@ async def test_a_chain_that_is_cut_off_for_a_minute_costs_nothing_but_the_minute
     pool: PoolWithValidators, how: str
 ) -> None:
     async with wire_to(pool.world.url) as wire:
-        cut = pool.validator(attempts=2, host=Host(chain_url=f"http://127.0.0.1:{wire.port}"))
+        host = Host(chain_url=f"http://127.0.0.1:{wire.port}", sending=replace(SENDING, patience=timedelta(seconds=5)))
+        cut = pool.validator(attempts=2, host=host)
         keys = [await pool.submit()]
         await cut.read()
         await cut.parts.judging.round()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ledger.deployment import Deployment
+from ledger.inflight import SendPolicy
 from protocol.clients import NodeClient, OrchestratorClient
 from protocol.clock import SystemClock, TurnedClock
 from protocol.keys import Key
@@ -150,7 +151,7 @@ async def live(order: Order) -> None:
             pool_id=order.pool_id,
             confirmations=0,
             clock=SystemClock(),
-            poll=timedelta(milliseconds=20),
+            policy=SendPolicy(poll=timedelta(milliseconds=20)),
         ),
         remote=Remote(
             reader=OrchestratorClient(order.orchestrator, key=key, clock=clock, allow_plain_http=True),
