@@ -143,7 +143,7 @@ async def test_a_loop_whose_work_swallows_its_cancellation_ends_too(
             if instead is not None:
                 raise instead from None
 
-    loops = BackgroundLoops(clock=clock, drain=timedelta(milliseconds=500))
+    loops = BackgroundLoops(clock=clock, drain=timedelta(seconds=60))
     loops.add("deaf", swallow)
     async with loops:
         await clock.turn(SECOND)
