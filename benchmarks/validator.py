@@ -70,7 +70,8 @@ def main() -> None:
     if told.only != "rates":
         _attacks(told, console)
     if told.only in {None, "rates"}:
-        show_rates(console, quick=told.quick)
+        sizes = told.size or ("tiny" if told.quick else "tiny,small")
+        show_rates(console, sizes=sizes, tokens=32 if told.quick else 256, rounds=1 if told.quick else told.rounds)
     console.print(f"{time.monotonic() - began:.0f} s in all, {told.processes} processes")
 
 
@@ -83,6 +84,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--calibration", type=Path, default=None, help="limits; default: those that were shipped")
     parser.add_argument("--only", choices=["attacks", "cheats", "honest", "close", "rates"], default=None)
+    parser.add_argument("--size", default=None, help="models whose rates are measured: tiny,small,medium,wide,deep")
+    parser.add_argument("--rounds", type=int, default=3, help="of which the median is taken")
     parser.add_argument("--quick", action="store_true", help="a few of everything, to see that it works")
     told = parser.parse_args()
     if told.quick:

@@ -2,17 +2,17 @@
 
 Both do all of their work: the generator draws, proves, scores and writes; the validator reads in its sandbox, makes
 every check and draws a conclusion. They are measured in turns in one process with one thread, and medians compared: of
-CPU seconds, the sandbox's among them, so that a machine that does other things as well changes little. `MUSTER_SHAPES`
-(first words of `benchmarks.models.SHAPES`) and `MUSTER_BENCHMARK_ROUNDS` choose what is measured.
+CPU seconds, the sandbox's among them, so that a machine that does other things as well changes little. Beside them
+stands prefill alone, which no check can do without: generation over prefill is the most that the ratio can come to.
 """
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,8 +27,11 @@ from cli.devnet.cheats.cheat import Trick
 from cli.devnet.cheats.workshop import HandedIn, Workshop
 from rollouts.engines.interface import Dtype
 from rollouts.engines.torch.engine import TorchEngine
+from rollouts.policy import Policy, load_policy
+from rollouts.prefill import Answer, prefill
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice, write_recipe
 from rollouts.sandbox import Job, Kind, Outcome, Sandboxes
+from rollouts.schema import read_rollouts
 from validator.examination.interface import Conclusion, RowDraw
 from validator.examination.orders import Order
 from validator.examination.procedure import Procedure
@@ -61,6 +64,7 @@ class Pace:
         generated: To make it.
         looked: To examine it.
         sandboxed: Of `looked`, in the sandbox that decodes.
+        prefilled: To compute states and logits of the rows that are looked at, and nothing else.
         stages: Wall seconds of the examinations, by name.
     """
 
@@ -68,15 +72,14 @@ class Pace:
     generated: float
     looked: float
     sandboxed: float
+    prefilled: float
     stages: dict[str, float]
 
 
-def show_rates(console: Console, *, quick: bool) -> None:
-    """Measures and prints."""
+def show_rates(console: Console, *, sizes: str, tokens: int, rounds: int) -> None:
+    """Measures and prints, of the models whose names begin with one of `sizes`, which commas divide."""
     torch.set_num_threads(1)
-    chosen = tuple(os.environ.get("MUSTER_SHAPES", "tiny" if quick else "tiny,small").split(","))
-    shapes = [shape for shape in SHAPES if shape.startswith(chosen)]
-    tokens, rounds = (32, 1) if quick else (256, int(os.environ.get("MUSTER_BENCHMARK_ROUNDS", "3")))
+    shapes = [shape for shape in SHAPES if shape.startswith(tuple(sizes.split(",")))]
     table = Table(
         title=f"{tokens} output tokens, torch float32, one thread, CPU time; medians of {rounds} rounds in turns"
     )
@@ -88,6 +91,7 @@ def show_rates(console: Console, *, quick: bool) -> None:
         "validator, tokens/CPU s",
         "ratio",
         "wanted",
+        "of prefill alone",
     )
     for column in (*columns, "wall time of the examination"):
         table.add_column(column, justify="left" if column in {"model", "wall time of the examination"} else "right")
@@ -95,23 +99,22 @@ def show_rates(console: Console, *, quick: bool) -> None:
         for answers, share in ((1, 1.0), (16, 1.0), (64, FLOOR)):
             print(f"{shape}: {answers} answers of {tokens} tokens", file=sys.stderr)
             pace = measure(shape, answers, share=share, tokens=tokens, rounds=rounds)
-            ratio = pace.generated / pace.looked
-            wanted = WANTED_GENERATORS if share < 1 else WANTED[answers]
-            table.add_row(
-                shape,
-                str(answers),
-                f"{share:.0%}",
-                f"{pace.tokens / pace.generated:,.0f}",
-                f"{pace.tokens / pace.looked:,.0f}",
-                f"{ratio:.1f}x",
-                f"≥ {wanted:g}x",
-                f"decoding {pace.sandboxed * 1000:.0f} ms of CPU; "
-                + ", ".join(
-                    f"{name} {seconds * 1000:.0f} ms" for name, seconds in pace.stages.items() if seconds > 5e-4
-                ),
-            )
+            table.add_row(shape, str(answers), f"{share:.0%}", *_cells(pace, answers, share))
     console.print(table)
     console.print(f"the rows with {FLOOR:.0%} say how many generators of its own size one validator keeps up with")
+
+
+def _cells(pace: Pace, answers: int, share: float) -> list[str]:
+    wanted = WANTED_GENERATORS if share < 1 else WANTED[answers]
+    stages = [f"{name} {seconds * 1000:.0f} ms" for name, seconds in pace.stages.items() if seconds > 5e-4]
+    return [
+        f"{pace.tokens / pace.generated:,.0f}",
+        f"{pace.tokens / pace.looked:,.0f}",
+        f"{pace.generated / pace.looked:.1f}x",
+        f"≥ {wanted:g}x",
+        f"{pace.generated / pace.prefilled:.1f}x",
+        ", ".join([f"decoding {pace.sandboxed * 1000:.0f} ms of CPU", *stages]),
+    ]
 
 
 def measure(shape: str, answers: int, *, share: float, tokens: int, rounds: int) -> Pace:
@@ -122,10 +125,11 @@ def measure(shape: str, answers: int, *, share: float, tokens: int, rounds: int)
         engine = TorchEngine(dtype=Dtype.FLOAT32, max_batch=answers)
         sandboxes = _CountedSandboxes()
         procedure = examiner(None, sandboxes=sandboxes)
+        policy = load_policy(folder, dtype=Dtype.FLOAT32, device=torch.device("cpu"))
         with Workshop(engine, folder, history=(), home=home, node=node()) as workshop:
             groups = max(1, answers // 16)
             _warm(workshop, procedure, groups)
-            made, looked, decoded, counted = list[float](), list[float](), list[float](), list[int]()
+            made, looked, decoded, prefilled, counted = (list[float]() for _ in range(5))
             stages: dict[str, list[float]] = {}
             for number in range(rounds):
                 began = time.process_time()
@@ -137,6 +141,7 @@ def measure(shape: str, answers: int, *, share: float, tokens: int, rounds: int)
                 looked.append(time.process_time() - began + sandboxes.cpu)
                 decoded.append(sandboxes.cpu)
                 counted.append(work.units)
+                prefilled.append(_prefilled(policy, work, found.audited))
                 for stage, seconds in (found.timings.seconds if found.timings else {}).items():
                     stages.setdefault(stage, []).append(seconds)
     return Pace(
@@ -144,8 +149,19 @@ def measure(shape: str, answers: int, *, share: float, tokens: int, rounds: int)
         generated=statistics.median(made),
         looked=statistics.median(looked),
         sandboxed=statistics.median(decoded),
+        prefilled=statistics.median(prefilled),
         stages={stage: statistics.median(of_one) for stage, of_one in stages.items()},
     )
+
+
+def _prefilled(policy: Policy, work: HandedIn, rows: Sequence[int]) -> float:
+    """CPU seconds."""
+    samples = read_rollouts(work.path).samples
+    answers = [Answer(samples[row].prompt_tokens, samples[row].output_tokens) for row in rows]
+    began = time.process_time()
+    for _ in prefill(policy, answers):
+        pass
+    return time.process_time() - began
 
 
 def _warm(workshop: Workshop, procedure: Procedure, groups: int) -> None:
