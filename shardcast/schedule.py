@@ -94,7 +94,7 @@ class Schedule:
         return None if self._gathering_since is None else self._gathering_since + GATHERING_S
 
     def hedge(self, now: float, *, after: float) -> Claim | None:
-        """A second claim on the blocks of the one that has brought nothing for longest; None if none is late.
+        """A second claim on blocks of the one that has brought nothing for longest; None if none is late.
 
         Args:
             now: Monotonic time in seconds.
@@ -109,11 +109,11 @@ class Schedule:
         if not late:
             return None
         slowest = min(late, key=lambda each: each.at)
-        first = min(slowest.left)
-        count = 1
-        while first + count in slowest.left:
+        # From its end, and half of it: where it is slow and not dead the two meet, and few blocks come twice.
+        most, last, count = -(-len(slowest.left) // 2), max(slowest.left), 1
+        while count < most and last - count in slowest.left:
             count += 1
-        return self._start(Claim(BlockSpan(slowest.span.file, first, count), now, hedge_of=slowest))
+        return self._start(Claim(BlockSpan(slowest.span.file, last - count + 1, count), now, hedge_of=slowest))
 
     def next_hedge(self, *, after: float) -> float | None:
         """When the next claim will be late; None if none can be."""

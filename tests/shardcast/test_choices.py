@@ -108,7 +108,7 @@ def test_a_few_blocks_wait_for_more_no_longer_than_a_moment_nor_when_nothing_is_
     assert alone.span == BlockSpan(0, 5, 1)
 
 
-def test_the_claim_that_brought_nothing_for_longest_is_hedged_once() -> None:
+def test_the_claim_that_brought_nothing_for_longest_is_hedged_by_halves_from_its_end() -> None:
     schedule = Schedule(span_blocks=4)
     schedule.announce([BlockSpan(0, 0, 8)])
     slow, quick = schedule.claim(0.0), schedule.claim(1.0)
@@ -119,12 +119,29 @@ def test_the_claim_that_brought_nothing_for_longest_is_hedged_once() -> None:
     assert schedule.hedge(2.0, after=1.5) is None
     hedge = schedule.hedge(2.6, after=1.5)
     assert hedge is not None
-    assert (hedge.span, hedge.hedge_of) == (BlockSpan(0, 1, 3), slow)
+    assert (hedge.span, hedge.hedge_of) == (BlockSpan(0, 2, 2), slow)
     assert schedule.hedge(2.7, after=1.5) is None
-    assert schedule.brought(hedge, 1, 2.8) == []
-    schedule.brought(hedge, 2, 2.9)
-    assert schedule.brought(hedge, 3, 3.0) == [slow]
+    schedule.brought(hedge, 2, 2.8)
+    assert schedule.brought(hedge, 3, 2.9) == []
+    schedule.give_up(hedge)
+    again = schedule.hedge(3.0, after=1.5)
+    assert again is not None
+    assert again.span == BlockSpan(0, 1, 1)
+    assert schedule.brought(again, 1, 3.1) == [slow]
     assert schedule.missing == 3
+
+
+def test_a_slow_claim_and_its_hedge_meet_and_nothing_comes_twice() -> None:
+    schedule = Schedule(span_blocks=16)
+    schedule.announce([BlockSpan(0, 0, 16)])
+    slow = schedule.claim(0.0)
+    assert slow is not None
+    hedge = schedule.hedge(2.0, after=1.5)
+    assert hedge is not None
+    for step in range(8):
+        assert schedule.brought(slow, step, 2.0) == []
+        assert schedule.brought(hedge, hedge.span.first + step, 2.0) == ([slow] if step == 7 else [])
+    assert schedule.missing == 0
 
 
 @settings(max_examples=100, deadline=None)
