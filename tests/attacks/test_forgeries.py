@@ -28,7 +28,7 @@ UNPAID = {name: cheat for name, cheat in CHEATS.items() if cheat.end is End.UNPA
 QUICKER: dict[str, Callable[[], Trick]] = {"bomb": lambda: Bomb(1 << 25)}
 """Seconds of compressing zeros are saved: it is still thousands of times what an honest file can hold."""
 SLOTS = 8
-"""At 0.8 of the temperature, one file of 32 short answers in about seventy is token for token the honest one, and who
+"""At 0.8 of the temperature, one file of 32 short answers in ten is token for token the honest one, and who
 hands one file in again and again begins with an honest one: then nothing was cheated, and it is accepted."""
 
 _index = itertools.count()
