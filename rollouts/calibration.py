@@ -25,6 +25,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+_MOST_SPARE = 1024
 SPARE = 3
 """Mismatches of a file beside its share, where honest files have any. Each at most `largest` apart, they steer
 little."""
@@ -35,7 +36,7 @@ class SamplingLimits(_Part):
 
     mismatch_share: Annotated[float, Field(ge=0, le=1)]
     """Of all tokens of a file."""
-    spare: Annotated[int, Field(ge=1, le=1024)] = 1
+    spare: Annotated[int, Field(ge=1, le=_MOST_SPARE)] = 1
     """Mismatches that any file may have beside its share, if it may have any: short files have few tokens, and a share
     of them is less than the two or three that chance puts into one of a hundred."""
     largest: _Limit
@@ -62,7 +63,7 @@ class SamplingLimits(_Part):
         """The same limits, `factor` times as wide."""
         return type(self)(
             mismatch_share=min(1.0, factor * self.mismatch_share),
-            spare=math.ceil(factor * self.spare),
+            spare=min(_MOST_SPARE, math.ceil(factor * self.spare)),
             largest=factor * self.largest,
             largest_sum=factor * self.largest_sum,
         )

@@ -51,6 +51,11 @@ def test_limits_are_the_worst_of_honest_files_times_the_headroom() -> None:
     assert (limits.mismatches(25), limits.widened(2).mismatches(25)) == (1 + 3, 2 + 6), "a short file has some to spare"
 
 
+def test_limits_that_are_as_wide_as_they_go_can_still_be_widened_by_the_margin() -> None:
+    widest = SamplingLimits(mismatch_share=1.0, spare=1000, largest=1.0, largest_sum=1.0).widened(4)
+    assert (widest.mismatch_share, widest.spare, widest.largest) == (1.0, 1024, 4.0)
+
+
 def test_no_measurement_goes_below_what_float32_is_allowed() -> None:
     clean = Replay(tokens=100, mismatches=0, largest=0.0, largest_sum=0.0, sum=0.0)
     assert SamplingLimits.around([clean], headroom=2.0) == FLOAT32_SAMPLING
