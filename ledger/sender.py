@@ -139,7 +139,7 @@ class Sender:
             TransactionNotMined: The deadline passed. It may still be mined; `hashes` tells what to look for.
             ChainUnavailable: The chain could not be asked; nothing was sent.
         """
-        deadline = deadline or self._policy.patience
+        deadline = self._policy.patience if deadline is None else deadline
         limit = Deadline.after(deadline, clock=self._clock)
         outcome: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         intent = Intent(call=call, confirmations=confirmations, hook=before_broadcast, outcome=outcome)
@@ -170,9 +170,13 @@ class Sender:
         return call.gas if call.gas is not None else await self._wallet.estimate(call)
 
     async def _counted(self) -> tuple[int, int] | None:
-        """How much was placed before, and our used nonces; None while something is on its way: that is counted here."""
-        placed = self._placed
-        return None if self._slots else (placed, await self._wallet.count("pending"))
+        """How much was placed before, and our used nonces; None while something is on its way: that is counted here.
+
+        What is being placed counts as placed, and the node may not have it yet.
+        """
+        if self._slots or self._lock.locked():
+            return None
+        return self._placed, await self._wallet.count("pending")
 
     async def outcome(self, broadcasts: Sequence[Broadcast], *, deadline: timedelta) -> Receipt:
         """What became of a transaction that was written down before a crash.

@@ -19,6 +19,7 @@ class BadLine:
         lose_answers_to: JSON-RPC methods that are carried out while their answer never arrives, and how often.
         down: Closes every connection at once.
         status: Answers with this HTTP status instead of asking the chain.
+        hold: JSON-RPC methods that are not passed on before their event is set.
     """
 
     url: str = ""
@@ -26,6 +27,7 @@ class BadLine:
     lose_answers_to: dict[str, int] = field(default_factory=dict)
     down: bool = False
     status: int | None = None
+    hold: dict[str, asyncio.Event] = field(default_factory=dict)
     requests: int = 0
 
 
@@ -64,6 +66,9 @@ async def _serve_one(
         writer.write(f"HTTP/1.1 {line.status} No\r\nContent-Length: 2\r\n\r\nno".encode())
         await writer.drain()
         return True
+    for method, event in line.hold.items():
+        if method.encode() in body:
+            await event.wait()
     answer = await client.post(upstream, content=body, headers={"Content-Type": "application/json"})
     for method, left in line.lose_answers_to.items():
         if left and method.encode() in body:

@@ -163,6 +163,40 @@ async def test_waiting_transactions_share_a_block(patient: LiveChain) -> None:
     assert len({receipt.block_number for receipt in receipts}) == 1
 
 
+async def test_a_nonce_is_not_tried_twice_because_it_was_counted_while_another_was_placed(chain: LiveChain) -> None:
+    contract = await deployed(chain)
+    placing, may_go, estimate, nonces = asyncio.Event(), asyncio.Event(), asyncio.Event(), list[int]()
+
+    async def wait(_: Broadcast) -> None:
+        placing.set()
+        await may_go.wait()
+
+    async def note(version: Broadcast) -> None:
+        nonces.append(version.nonce)
+
+    async with bad_line(chain.url) as line, sender_on(chain, url=line.url) as sender:
+        line.hold["eth_estimateGas"] = estimate
+        call = Call(to=contract, data=gadget.emit(1), gas=200_000)
+        first = asyncio.create_task(sender.send(call, deadline=SOON, before_broadcast=wait))
+        await placing.wait()
+        call = Call(to=contract, data=gadget.emit(2))
+        second = asyncio.create_task(sender.send(call, deadline=SOON, before_broadcast=note))
+        await asyncio.sleep(0.3)  # it counts, and waits for what it will cost
+        may_go.set()
+        await first
+        await asyncio.sleep(0.1)
+        estimate.set()
+        await second
+    assert len(nonces) == 1
+    assert await emitted(chain, contract) == Counter([1, 2])
+
+
+async def test_no_patience_at_all_is_not_the_usual_patience(patient: LiveChain) -> None:
+    async with sender_on(patient) as sender:
+        with pytest.raises(TransactionNotMined):
+            await asyncio.wait_for(sender.send(Call(to=sender.address), deadline=timedelta()), timeout=5)
+
+
 async def test_two_senders_with_one_key_execute_everything_once(chain: LiveChain) -> None:
     contract = await deployed(chain)
     async with sender_on(chain) as one, sender_on(chain) as two:
