@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
@@ -9,6 +10,7 @@ from protocol.verdicts import ReasonCode
 from rollouts.calibration import Limits
 from rollouts.checks.case import Case
 from rollouts.checks.result import Check, CheckResult, Cost, Fails, Figure, Finding, concluded, unknown
+from rollouts.scatter import equally_large
 from rollouts.toploc import TOPLOC, Aggregate, ProofResult, aggregate
 from rollouts.toploc import judge as judge_proofs
 from rollouts.toploc.results import WORST
@@ -110,12 +112,16 @@ def _together(case: Case, samples: Mapping[int, Aggregate], whole: Aggregate, li
                 what=f"{excess.figure} {excess.value:.3g} over all rows; the limit is {excess.threshold:.3g}",
             )
     if limits.scatter is not None:
-        groups = len({case.file.samples[row].group for row in samples})
+        points = Counter[int]()
+        for row, one in samples.items():
+            points[case.file.samples[row].group] += one.points
+        groups = equally_large(points.values())
         most = limits.scatter.distance_of(rows=len(samples), groups=groups)
         if whole.figures.distance_mean > most:
             yield Finding(
                 reason=ReasonCode.COMPUTATION_OTHER_MODEL,
-                what=f"distance_mean {whole.figures.distance_mean:.3g} over {groups} groups; the limit is {most:.3g}",
+                what=f"distance_mean {whole.figures.distance_mean:.3g} over {len(points)} groups, which count as "
+                f"{groups:.3g} of one size; the limit is {most:.3g}",
             )
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollouts.scatter import FALSE_ALARM, GroupFigures, Scatter
+from rollouts.scatter import FALSE_ALARM, GroupFigures, Scatter, equally_large
 
 MEASURED = Scatter(
     distance_mean=0.8, distance_shape=2.7, mismatch_rate=0.003, mismatch_size=0.05, groups=800, group_rows=16
@@ -42,6 +42,26 @@ def test_honest_averages_of_proofs_are_hardly_ever_beyond_the_limit(groups: int)
     assert np.quantile(files, 1 - 1e-3) < limit < 1.7 * np.quantile(files, 1 - 1e-3), (
         "and it is no wider than it has to be"
     )
+
+
+@pytest.mark.parametrize(
+    "sizes", [[10, *[1] * 15], [*range(1, 17)], [2**number for number in range(8)]], ids=["one", "rising", "doubling"]
+)
+def test_an_honest_file_of_unlike_groups_is_hardly_ever_beyond_the_limit(sizes: list[int]) -> None:
+    of_groups = np.random.default_rng(len(sizes)).gamma(
+        MEASURED.distance_shape, MEASURED.distance_mean / MEASURED.distance_shape, (FILES, len(sizes))
+    )
+    files = of_groups @ np.array(sizes) / sum(sizes)
+    limit = MEASURED.distance_of(rows=16 * len(sizes), groups=equally_large(sizes))
+    assert (files > limit).sum() <= 5 * FALSE_ALARM * FILES + 2
+    assert (files > MEASURED.distance_of(rows=16 * len(sizes), groups=len(sizes))).sum() > 4 * FALSE_ALARM * FILES
+
+
+@pytest.mark.parametrize(
+    ("sizes", "groups"), [([], 0), ([0], 0), ([7], 1), ([5] * 9, 9), ([1000, 1], 1.001), ([2, 1, 1], 2)]
+)
+def test_groups_count_as_so_many_of_one_size(sizes: list[int], groups: float) -> None:
+    assert equally_large(sizes) == pytest.approx(groups)
 
 
 @pytest.mark.parametrize("tokens", [100, 1_000, 100_000])

@@ -179,3 +179,16 @@ def test_a_file_whose_every_row_is_within_limits_may_be_too_far_off_as_a_whole(
     assert run_check(check, replace(case, limits=whole.widened(4))).state is State.PASSED, "within the margin"
     near = as_measured(honest, distance=distance / 4, deviation=deviation / 4)
     assert run_check(check, replace(case, limits=whole, evidence=near)).state is State.PASSED
+
+
+def test_a_file_is_held_to_the_limit_of_fewer_groups_where_one_of_them_is_most_of_it(
+    version: CheckedVersion, facts: SlotFacts, honest: RolloutFile
+) -> None:
+    eight = tuple(replace(one, group=row % 2) for row, one in enumerate((*honest.samples, *honest.samples)[:8]))
+    two = replace(honest, samples=eight)
+    limits = float32_limits(("tiny",)).widened(200).model_copy(update={"scatter": SCATTER})
+    measured = as_measured(two, distance=1.0, deviation=0.0)
+    case = Case(file=two, facts=facts, version=version, limits=limits, evidence=measured)
+    assert run_check(COMPUTATION, case).state is State.FAILED
+    longer = {row: one if row % 2 else replace(one, proofs=one.proofs * 40) for row, one in measured.items()}
+    assert run_check(COMPUTATION, replace(case, evidence=longer)).state is State.PASSED
