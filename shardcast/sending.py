@@ -74,7 +74,7 @@ class Sender:
             OSError: The reader left.
         """
         loop = asyncio.get_running_loop()
-        strides = Strides() if request.transport is None else self._strides.setdefault(request.transport, Strides())
+        strides = self._strides_of(request.transport)
         at, last = span
         with holding.path(file).open("rb", buffering=0) as source:
             while at <= last:
@@ -88,6 +88,14 @@ class Sender:
                 strides.note(loop.time() - began)
                 self.sent(size)
                 at += size
+
+    def _strides_of(self, connection: asyncio.Transport | None) -> Strides:
+        if connection is None:
+            return Strides()
+        try:
+            return self._strides.setdefault(connection, Strides())
+        except TypeError:  # uvloop's over TLS takes no weak reference: each request begins anew
+            return Strides()
 
 
 async def _hand_over(request: web.Request, response: web.StreamResponse, file: FileIO, at: int, size: int) -> None:

@@ -8,13 +8,16 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
 
+import aiohttp
 import pytest
+import uvloop
 
 from shardcast.extensions import BLOCK
 from shardcast.origin import Origin
 from shardcast.sending import LEAST_BLOCKS, MOST_BLOCKS, QUICK_S, Strides
 from tests.shardcast.conftest import RUN_NAME, write_folder
 from tests.shardcast.manifests import PUBLISHER
+from tests.shardcast.test_server import certificate
 
 QUICKLY, SLOWLY = QUICK_S / 2, QUICK_S * 2
 
@@ -52,6 +55,23 @@ async def test_what_a_connection_has_shown_counts_for_its_next_request(
 
     assert bodies == [data, data]
     assert given == [4, 8, 4, 16]
+
+
+def test_a_file_comes_over_tls_in_the_loop_of_uvloop_too(tmp_path: Path) -> None:
+    serving, trusting = certificate(tmp_path)
+    data = Random(2).randbytes(2 * BLOCK + 7)
+
+    async def fetched() -> bytes:
+        async with Origin(tmp_path / "origin", run=RUN_NAME, key=PUBLISHER, tls=serving) as origin:
+            await origin.publish_folder(1, write_folder(tmp_path / "source", {"model.safetensors": data}))
+            span = {"Range": f"bytes=0-{len(data) - 1}"}
+            async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
+                url = f"{origin.server.url}/v1/versions/1/1/files/0"
+                async with session.get(url, headers=span, ssl=trusting) as answer:
+                    return await answer.read()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(fetched()) == data
 
 
 def _ask_twice(port: int) -> list[bytes]:
