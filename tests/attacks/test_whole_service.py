@@ -6,6 +6,7 @@ Chain, orchestrator, store, validator and examiner are the real ones, and so are
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -54,7 +55,7 @@ async def test_cheats_lose_stake_and_place_and_read_why_and_the_others_are_untou
             setattr(validator.examiner, "examine", examiner.examine)  # noqa: B010 - its script is not what is asked
             good = await done(pool, honest, workshop, Trick())
             bad = {name: await done(pool, pool.node, workshop, CHEATS[name].trick()) for name in CHEATING}
-            await judged(validator, count=1 + len(bad))
+            await judged(pool, validator, [good, *bad.values()])
 
     ledger = await pool.ledger()
     assert (await pool.work(good)).outcome is Outcome.ACCEPTED
@@ -129,11 +130,10 @@ def signed(node: Key, made: HandedIn) -> SignedWork:
     return SignedWork(lease=lease, sha256=sha256, units=made.units, signature="0x" + signature.hex())
 
 
-async def judged(validator: ValidatorUnderTest, *, count: int) -> None:
-    """Turns the validator's loops until so many verdicts are on the ledger."""
-    given = 0
-    for _ in range(4 * count):
-        given += await validator.judge()
-        if given == count:
+async def judged(pool: PoolWithValidators, validator: ValidatorUnderTest, keys: Sequence[Digest]) -> None:
+    """Turns the validator's loops until the ledger has a verdict on each, whoever heard of its coming there."""
+    for _ in range(4 * len(keys)):
+        await validator.judge()
+        if all([(await pool.work(key)).outcome for key in keys]):
             return
-    raise AssertionError(f"{given} verdicts of {count}")
+    raise AssertionError("not everything was judged")
