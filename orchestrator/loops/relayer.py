@@ -64,6 +64,7 @@ class Relayer:
         self._lease = lease
         self._clock = clock
         self._taking = {kind: asyncio.Lock() for kind in RelayKind}
+        self._under_way: dict[RelayKind, set[str]] = {kind: set() for kind in RelayKind}
 
     async def round(self) -> int:
         """Carries what is due; returns how much it was.
@@ -81,18 +82,26 @@ class Relayer:
     async def _batch(self, kind: RelayKind) -> int:
         async with self._taking[kind]:  # all lanes wake at the same news, and only one may take what it is about
             rows = await self._take(kind)
-        rows = await self._worth_gas(kind, rows)
-        return await self._carry(kind, rows) if rows else 0
+            names = {row.name for row in rows}
+            self._under_way[kind] |= names
+        try:
+            rows = await self._worth_gas(kind, rows)
+            return await self._carry(kind, rows) if rows else 0
+        finally:
+            self._under_way[kind] -= names
 
     async def _take(self, kind: RelayKind) -> list[RelayRow]:
-        """What is due, put off for the others; nothing if the loop's lease was lost."""
+        """What is due, put off for the others; nothing if the loop's lease was lost.
+
+        What waits for its block longer than it was put off for is put off once more, and left to the lane that has it.
+        """
         now = unix_ms(self._clock.now())
         limit = DISPUTES if kind is RelayKind.DISPUTE else BATCH
         due = await self._store.due(kind, now_ms=now, limit=limit)
         rows = [row for row in due if not await self._settled(kind, row)]
         until = now + int(AGAIN.total_seconds() * 1000)
         held = await self._store.put_off(kind, rows, until_ms=until, lease=self._lease.value)
-        return rows if held else []
+        return [row for row in rows if row.name not in self._under_way[kind]] if held else []
 
     async def _worth_gas(self, kind: RelayKind, rows: Sequence[RelayRow]) -> list[RelayRow]:
         """Without what the ledger refused before and would again: that is asked, so it is paid for once at the most."""

@@ -329,6 +329,44 @@ async def test_what_comes_in_while_a_transaction_waits_for_its_block_is_carried_
     assert run.chain.batches == [1, 1]
 
 
+async def test_what_waits_long_for_its_block_is_not_carried_again_beside_itself(run: RunUnderTest) -> None:
+    key, grant = await leased(run)
+    await run.hand_in(key, run.signed(key, grant))
+    mined, taken, carry = asyncio.Event(), asyncio.Event(), run.chain.carry
+
+    async def slowly(works: Any) -> Any:
+        taken.set()
+        await mined.wait()
+        return await carry(works)
+
+    run.chain.carry = slowly
+    first = asyncio.create_task(run.relayer.round())
+    await taken.wait()
+    run.chain.carry = carry
+    for _ in range(3):
+        await run.pool.clock.turn(AGAIN + timedelta(seconds=1))
+        assert await run.relayer.round() == 0
+    mined.set()
+    assert await first == 1
+    assert run.chain.batches == [1]
+
+
+async def test_what_could_not_be_carried_is_taken_again(run: RunUnderTest) -> None:
+    key, grant = await leased(run)
+    await run.hand_in(key, run.signed(key, grant))
+    carry = run.chain.carry
+
+    async def down(works: Any) -> Any:
+        raise Unavailable("the chain is down")
+
+    run.chain.carry = down
+    with pytest.raises(Unavailable):
+        await run.relayer.round()
+    run.chain.carry = carry
+    await run.pool.clock.turn(AGAIN + timedelta(seconds=1))
+    assert await run.relayer.round() == 1
+
+
 async def test_rounds_that_wake_at_the_same_news_carry_it_once(run: RunUnderTest) -> None:
     key, grant = await leased(run)
     await run.hand_in(key, run.signed(key, grant))
