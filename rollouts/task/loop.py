@@ -172,22 +172,26 @@ class RolloutTask:
         generator = await self._ready(answer.run_id, answer.checkpoint)
         groups = min(self._groups, answer.need, answer.groups_per_slot)
         grant = await self._bridge.slot(SlotWish(step=answer.step, groups=groups))
-        async with self._given_back_if_unused(grant):
+        async with self._given_back_upon(grant, GenerationStopped, MusterError, OSError, asyncio.CancelledError):
             generator = await self._of_the_lease(generator, grant)
             ends = self._clock.monotonic() + grant.lease.expiry - self._clock.now().timestamp()
             produced = await self._generate(generator, grant, ends=ends)
-            self._failures = 0
+        self._failures = 0
+        async with self._given_back_upon(grant, MusterError, OSError):  # cancelled, its thread writes on
             handed = await self._write(produced, ends=ends)
         await self._outbox.hand_over(handed)
         await self._done(answer, produced)
         return timedelta()
 
     @asynccontextmanager
-    async def _given_back_if_unused(self, grant: SlotGrant) -> AsyncIterator[None]:
-        """Releases the slot when no file comes of it, so that nobody waits for its lease to end."""
+    async def _given_back_upon(self, grant: SlotGrant, *ends: type[BaseException]) -> AsyncIterator[None]:
+        """Releases the slot when no file comes of it, so that nobody waits for its lease to end.
+
+        A file that is being written still comes, when the task is stopped meanwhile: its next life hands it over.
+        """
         try:
             yield
-        except (GenerationStopped, MusterError, OSError, asyncio.CancelledError):  # cancelled: stopped while it fetches
+        except ends:
             with suppress(MusterError, TimeoutError):
                 async with asyncio.timeout(_LAST_PATIENCE.total_seconds()):
                     await self._bridge.release(SlotName(step=grant.lease.step, index=grant.lease.index))

@@ -227,6 +227,30 @@ async def test_it_stops_while_it_fetches_the_version_of_its_slot_and_gives_the_s
     assert [(slot.step, slot.index) for slot in around.orchestrator.released] == [(3, 0)]
 
 
+async def test_a_file_that_was_being_written_when_it_stopped_is_handed_over_by_its_next_life(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around.publish(0)
+    task = await around.task()
+    put, writing, go_on = task._outbox.put, threading.Event(), threading.Event()
+
+    def slow(file: RolloutFile, *, took: timedelta | None = None) -> HandOver:
+        writing.set()
+        assert go_on.wait(PATIENCE_S)
+        return put(file, took=took)
+
+    monkeypatch.setattr(task._outbox, "put", slow)
+    running = asyncio.create_task(task.run())
+    await until(writing.is_set)
+    task.stop()
+    await asyncio.wait_for(running, PATIENCE_S)
+    go_on.set()
+    await until(lambda: bool(list((around.data / "outbox").glob("*.json"))))
+    assert not around.orchestrator.released
+    await run_until(await around.task(), lambda: bool(around.queue.items()))
+    assert [(file.header.step, file.header.index) for file in handed_over(around)][:1] == [(3, 0)]
+
+
 async def test_it_stops_within_a_second_and_gives_the_slot_back(around: Surroundings) -> None:
     around.publish(0, new_tokens=240)
     task = await around.task()
