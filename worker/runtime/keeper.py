@@ -139,7 +139,8 @@ class Keeper:
             self._stop_at = time.monotonic() + float(self._launch["grace_seconds"])
 
     def _stand_back(self) -> None:
-        os.nice(self._launch["niceness"])
+        if self._launch["niceness"]:  # else nothing is asked that a filter of system calls may refuse
+            os.nice(self._launch["niceness"])
         for group in self._launch["cgroups"]:
             (Path(group) / "cgroup.procs").write_text(str(os.getpid()))
 
