@@ -29,7 +29,8 @@ _ERRORS = 2.0
 _LEAST = 0.05
 """Of what a shape is multiplied with: below it the cube root is no approximation any more."""
 
-_Limit = Annotated[float, Field(ge=0, le=1e9)]
+_MOST = 1e9
+_Limit = Annotated[float, Field(ge=0, le=_MOST)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ class Scatter(BaseModel):
 
     distance_mean: _Limit
     """Of proofs, over all groups, in units of the last place."""
-    distance_shape: Annotated[float, Field(gt=0, le=1e9)]
+    distance_shape: Annotated[float, Field(gt=0, le=_MOST)]
     """Of one group: its mean over its standard deviation, squared."""
     mismatch_rate: Annotated[float, Field(ge=0, le=1)]
     """Near-ties that were drawn otherwise, for each token."""
@@ -90,14 +91,14 @@ class Scatter(BaseModel):
         count, tokens = len(honest), sum(one.tokens for one in honest)
         mean = sum(one.distance for one in honest) / max(1, count)
         variance = sum((one.distance - mean) ** 2 for one in honest) / max(1, count - 1)
-        mismatches = sum(one.mismatches for one in honest)
-        if count < 2 or not variance or not mismatches:
+        mismatches, deviations = sum(one.mismatches for one in honest), sum(one.deviations for one in honest)
+        if count < 2 or not variance or not mismatches or not deviations:
             return None
         found = cls(
             distance_mean=mean + _ERRORS * math.sqrt(variance / count),
-            distance_shape=mean**2 / (variance * (1 + _ERRORS * math.sqrt(2 / count))),
+            distance_shape=min(_MOST, mean**2 / (variance * (1 + _ERRORS * math.sqrt(2 / count)))),
             mismatch_rate=min(1.0, (mismatches + _ERRORS * math.sqrt(mismatches)) / tokens),
-            mismatch_size=sum(one.deviations for one in honest) / mismatches * (1 + _ERRORS / math.sqrt(mismatches)),
+            mismatch_size=deviations / mismatches * (1 + _ERRORS / math.sqrt(mismatches)),
             groups=count,
             group_rows=sum(one.rows for one in honest) / count,
         )

@@ -107,10 +107,24 @@ def test_what_was_measured_comes_back_a_little_wider_and_covers_every_group() ->
 
 @pytest.mark.parametrize(
     "honest",
-    [[], honest_groups(1, seed=2), [GroupFigures(rows=16, distance=0.0, tokens=9, mismatches=0, deviations=0.0)] * 9],
+    [
+        [],
+        honest_groups(1, seed=2),
+        [GroupFigures(rows=16, distance=0.0, tokens=9, mismatches=0, deviations=0.0)] * 9,
+        [GroupFigures(rows=16, distance=at, tokens=9, mismatches=1, deviations=0.0) for at in (0.1, 0.2)],
+    ],
 )
 def test_nothing_is_said_of_too_few_groups_or_of_those_that_agree_to_the_bit(honest: list[GroupFigures]) -> None:
     assert Scatter.around(honest) is None
+
+
+def test_groups_that_are_all_but_equal_have_a_shape_too() -> None:
+    alike = [
+        GroupFigures(rows=16, distance=0.1 + at * 1e-12, tokens=9, mismatches=1, deviations=0.1) for at in range(9)
+    ]
+    found = Scatter.around(alike)
+    assert found is not None
+    assert found.distance_of(rows=16, groups=1) == pytest.approx(0.1, rel=1e-3)
 
 
 @given(st.floats(1, 100))
