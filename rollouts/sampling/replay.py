@@ -163,7 +163,8 @@ def _against_rivals(
     softmax, front, crowded = _weighed(logits_rv, score_r, parameters)
     blocks = WordBlocks(min(rows, max(1, _VALUES_AT_ONCE // vocabulary)), vocabulary)
     rivals = rivals_of(keys, front, vocabulary, blocks=blocks)
-    lead_n = scale(logits_rv[rivals.rows, rivals.tokens], parameters).numpy() + rivals.noise - score_r[rivals.rows]
+    with np.errstate(invalid="ignore"):  # infinities of rows that are looked at again below
+        lead_n = scale(logits_rv[rivals.rows, rivals.tokens], parameters).numpy() + rivals.noise - score_r[rivals.rows]
     wins_n = (lead_n > 0) | ((lead_n == 0) & (rivals.tokens < tokens_r.numpy()[rivals.rows]))
     gap_r, mismatch_r = np.zeros(rows, np.float32), torch.zeros(rows, dtype=torch.bool)
     np.maximum.at(gap_r, rivals.rows[wins_n], lead_n[wins_n])

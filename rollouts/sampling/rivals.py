@@ -73,7 +73,8 @@ def bar(vocabulary: int) -> np.uint32:
 def edges(scores_r: _Singles, vocabulary: int) -> _Singles:
     """Returns the scaled logit of each row above which a token is in front, float32 [R]."""
     down_r = _SLACK + _SLACK_PER_SCORE * np.abs(scores_r.astype(np.float64)) - math.log(_share(vocabulary))
-    return (scores_r - down_r).astype(np.float32)
+    with np.errstate(invalid="ignore"):  # a row with a score of infinity is no row of a draw
+        return (scores_r - down_r).astype(np.float32)
 
 
 def in_front(scaled_rv: _Singles, peak_r: _Singles, edge_r: _Singles) -> tuple[_Places, _Places, _Places]:

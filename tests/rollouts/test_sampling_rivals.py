@@ -90,14 +90,16 @@ def test_of_equal_scores_the_first_had_to_come() -> None:
     assert not seen.gaps.any()
 
 
-def test_tokens_that_can_t_come_and_rows_that_are_no_numbers() -> None:
-    plain, keys = SamplingParameters(max_new_tokens=1), keys_of(2)
-    logits_rv = torch.tensor([[0.0, -torch.inf, 1.0], [-torch.inf, 0.0, -torch.inf]])
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("more", [0, 400], ids=["by all noise", "by rivals"])
+def test_tokens_that_can_t_come_and_rows_that_are_no_numbers(more: int) -> None:
+    plain, keys, rest = SamplingParameters(max_new_tokens=1), keys_of(2), [-torch.inf] * more
+    logits_rv = torch.tensor([[0.0, -torch.inf, 1.0, *rest], [-torch.inf, 0.0, -torch.inf, *rest]])
     seen = agrees(logits_rv, [1, 1], keys, plain)
     assert seen.gaps.tolist() == [replay_module.MOST_DEVIATION, 0.0]
-    for broken in ([0.0, torch.nan, 1.0], [0.0, torch.inf, 1.0], [-torch.inf] * 3):
+    for broken in ([0.0, torch.nan, 1.0], [0.0, torch.inf, 1.0], [torch.inf, 0.0, 1.0], [-torch.inf] * 3):
         with pytest.raises(NotANumber, match="1 of 2 rows"):
-            gaps_of_rows(torch.tensor([[0.0, 0.0, 0.0], broken]), [0, 0], keys, plain)
+            gaps_of_rows(torch.tensor([[0.0, 0.0, 0.0, *rest], [*broken, *rest]]), [0, 0], keys, plain)
 
 
 EXTREME = np.array([0, 1, 2, 1 << 31, *(2**32 - 1 - np.arange(70)), *(2**32 - (1 << np.arange(7, 31)))], np.uint64)
