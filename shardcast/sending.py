@@ -15,7 +15,10 @@ from shardcast.extensions import BLOCK
 from shardcast.holding import Holding
 
 LEAST_BLOCKS = 4
-"""Blocks handed to the kernel at a time, at first and to a slow reader: it has to take that much within a patience."""
+"""Blocks handed to the kernel at a time, at first and to a slow reader: it has to take that much within a patience.
+
+Of more it has to take no more than that: the first blocks are with the kernel at once, however slow the reader is.
+"""
 
 MOST_BLOCKS = 16
 """The same to a quick one: as many as it asks for at once, since each hand-over costs about as much as a block."""
@@ -69,7 +72,7 @@ class Sender:
         """Sends a file's bytes from the first to the last of a span.
 
         Raises:
-            TimeoutError: A block did not come, or the reader took nothing, for too long.
+            TimeoutError: A block did not come, or the reader took less than `LEAST_BLOCKS` in a patience.
             VersionGone: The version was let go meanwhile.
             OSError: The reader left.
         """
@@ -83,7 +86,7 @@ class Sender:
                 run = holding.run_of(file, block, strides.blocks)
                 size = min((block + run) * BLOCK, last + 1) - at
                 began = loop.time()
-                async with asyncio.timeout(self._patience.total_seconds()):
+                async with asyncio.timeout(self._patience.total_seconds() * max(1.0, size / (LEAST_BLOCKS * BLOCK))):
                     await _hand_over(request, response, source, at, size)
                 strides.note(loop.time() - began)
                 self.sent(size)

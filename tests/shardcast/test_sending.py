@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import http.client
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -14,7 +17,7 @@ import uvloop
 
 from shardcast.extensions import BLOCK
 from shardcast.origin import Origin
-from shardcast.sending import LEAST_BLOCKS, MOST_BLOCKS, QUICK_S, Strides
+from shardcast.sending import LEAST_BLOCKS, MOST_BLOCKS, QUICK_S, Sender, Strides
 from tests.shardcast.conftest import RUN_NAME, write_folder
 from tests.shardcast.manifests import PUBLISHER
 from tests.shardcast.test_server import certificate
@@ -55,6 +58,52 @@ async def test_what_a_connection_has_shown_counts_for_its_next_request(
 
     assert bodies == [data, data]
     assert given == [4, 8, 4, 16]
+
+
+class Here:
+    """A holding with all blocks of one file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def path(self, _file: int) -> Path:
+        return self._path
+
+    def has(self, _file: int, _block: int) -> bool:
+        return True
+
+    def run_of(self, _file: int, _block: int, most: int) -> int:
+        return most
+
+
+@pytest.mark.parametrize("stalls", [False, True])
+async def test_a_reader_whose_first_blocks_the_kernel_took_need_not_be_quicker_than_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, stalls: bool
+) -> None:
+    patience = timedelta(seconds=1 if stalls else 3)
+    sizes: list[int] = []
+
+    async def hand_over(*_: object) -> None:
+        if len(sizes) == 2:
+            await asyncio.sleep(60 if stalls else 1.5 * patience.total_seconds())
+
+    monkeypatch.setattr("shardcast.sending._hand_over", hand_over)
+    monkeypatch.setattr("shardcast.sending.QUICK_S", 60.0)
+    (tmp_path / "file").touch()
+    sender = Sender(patience=patience, sent=lambda size: sizes.append(int(size) // BLOCK))
+    sending = sender.send(
+        cast("Any", SimpleNamespace(transport=None)),
+        cast("Any", None),
+        cast("Any", Here(tmp_path / "file")),
+        file=0,
+        span=(0, 28 * BLOCK - 1),
+    )
+    if stalls:
+        with pytest.raises(TimeoutError):
+            await sending
+    else:
+        await sending
+    assert sizes == [4, 8] + [16] * (not stalls)
 
 
 def test_a_file_comes_over_tls_in_the_loop_of_uvloop_too(tmp_path: Path) -> None:
