@@ -160,14 +160,14 @@ class Sender:
         return await self._wallet.estimate(call)
 
     async def _deliver(self, intent: Intent) -> Receipt:
-        intent.gas, intent.counted = await asyncio.gather(self._gas(intent.call), self._counted())
+        if intent.call.gas is None:
+            intent.gas, intent.counted = await asyncio.gather(self._wallet.estimate(intent.call), self._counted())
+        else:
+            intent.gas = intent.call.gas  # asks nothing: such calls get nonces in the order in which they were sent
         placing = asyncio.ensure_future(self._place(intent))
         placing.add_done_callback(_seen)
         await asyncio.shield(placing)  # half a placing would leave a nonce that nobody watches
         return await asyncio.shield(intent.outcome)
-
-    async def _gas(self, call: Call) -> int:
-        return call.gas if call.gas is not None else await self._wallet.estimate(call)
 
     async def _counted(self) -> tuple[int, int] | None:
         """How much was placed before, and our used nonces; None while something is on its way: that is counted here.

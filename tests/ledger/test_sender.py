@@ -29,6 +29,7 @@ from ledger.inflight import Broadcast, BroadcastHook
 from ledger.reverts import RevertReader
 from ledger.rpc import connect
 from ledger.sender import Call, Sender, SendPolicy
+from ledger.wallet import Wallet
 from protocol.clock import Clock
 from protocol.identifiers import Address
 from tests.ledger.chain import gadget
@@ -189,6 +190,32 @@ async def test_a_nonce_is_not_tried_twice_because_it_was_counted_while_another_w
         await second
     assert len(nonces) == 1
     assert await emitted(chain, contract) == Counter([1, 2])
+
+
+async def test_calls_whose_gas_is_known_get_nonces_in_the_order_in_which_they_were_sent(
+    chain: LiveChain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those who deploy contracts that name each other's addresses depend on it."""
+    contract = await deployed(chain)
+    nonces: dict[int, int] = {}
+
+    async def send(number: int) -> None:
+        async def note(version: Broadcast) -> None:
+            nonces[number] = version.nonce
+
+        call = Call(to=contract, data=gadget.emit(number), gas=200_000)
+        await sender.send(call, deadline=SOON, before_broadcast=note)
+
+    async with sender_on(chain) as sender:
+        count, pauses = Wallet.count, iter([0.4, 0.2])
+
+        async def first_asked_last_answered(wallet: Wallet, block: str | int) -> int:
+            await asyncio.sleep(next(pauses, 0))
+            return await count(wallet, block)
+
+        monkeypatch.setattr(Wallet, "count", first_asked_last_answered)
+        await asyncio.gather(*map(send, range(6)))
+    assert [nonces[number] for number in range(6)] == sorted(nonces.values())
 
 
 async def test_no_patience_at_all_is_not_the_usual_patience(patient: LiveChain) -> None:
