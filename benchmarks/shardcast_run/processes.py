@@ -153,9 +153,10 @@ def _family(pid: int) -> list[int]:
     """The process and all below it that live."""
     found = [pid]
     for each in found:
-        for task in Path(f"/proc/{each}/task").glob("*/children"):
-            with suppress(OSError):
-                found += map(int, task.read_text().split())
+        with suppress(OSError):  # it may end while it is looked at
+            for task in Path(f"/proc/{each}/task").glob("*/children"):
+                with suppress(OSError):
+                    found += map(int, task.read_text().split())
     return found
 
 
