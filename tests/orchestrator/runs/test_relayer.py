@@ -304,11 +304,8 @@ async def test_rounds_that_overlap_hold_one_lease_together(run: RunUnderTest) ->
         assert lease.value
 
 
-async def test_what_comes_in_while_a_transaction_waits_for_its_block_is_carried_beside_it(run: RunUnderTest) -> None:
-    await run.sync.round()
-    await run.publish(0)
-    key, grant = await leased(run)
-    await run.hand_in(key, run.signed(key, grant))
+async def under_way(run: RunUnderTest) -> tuple[asyncio.Task[int], asyncio.Event]:
+    """A round whose transaction has left, and what lets it be mined; what others carry is mined at once."""
     mined, taken, carry = asyncio.Event(), asyncio.Event(), run.chain.carry
 
     async def slowly(works: Any) -> Any:
@@ -319,8 +316,17 @@ async def test_what_comes_in_while_a_transaction_waits_for_its_block_is_carried_
     run.chain.carry = slowly
     first = asyncio.create_task(run.relayer.round())
     await taken.wait()
-    assert await run.relayer.round() == 0, "what is under way is not carried twice"
     run.chain.carry = carry
+    return first, mined
+
+
+async def test_what_comes_in_while_a_transaction_waits_for_its_block_is_carried_beside_it(run: RunUnderTest) -> None:
+    await run.sync.round()
+    await run.publish(0)
+    key, grant = await leased(run)
+    await run.hand_in(key, run.signed(key, grant))
+    first, mined = await under_way(run)
+    assert await run.relayer.round() == 0, "what is under way is not carried twice"
     another = await run.lease(key)
     await run.hand_in(key, run.signed(key, another, file=2))
     assert await run.relayer.round() == 1
@@ -332,17 +338,7 @@ async def test_what_comes_in_while_a_transaction_waits_for_its_block_is_carried_
 async def test_what_waits_long_for_its_block_is_not_carried_again_beside_itself(run: RunUnderTest) -> None:
     key, grant = await leased(run)
     await run.hand_in(key, run.signed(key, grant))
-    mined, taken, carry = asyncio.Event(), asyncio.Event(), run.chain.carry
-
-    async def slowly(works: Any) -> Any:
-        taken.set()
-        await mined.wait()
-        return await carry(works)
-
-    run.chain.carry = slowly
-    first = asyncio.create_task(run.relayer.round())
-    await taken.wait()
-    run.chain.carry = carry
+    first, mined = await under_way(run)
     for _ in range(3):
         await run.pool.clock.turn(AGAIN + timedelta(seconds=1))
         assert await run.relayer.round() == 0
