@@ -2,14 +2,12 @@
 
 <shared>/checkpoints/<digest>/            a version, whole
 <shared>/checkpoints/.incoming-<digest>/  what is being fetched, or was when a fetch broke
-<shared>/checkpoints/.<digest>.lock       held shared by who uses it, alone by who fetches or removes it
+<shared>/checkpoints/.<digest>.lock       held shared by who uses it, alone by who fetches or removes it; goes with it
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -27,6 +25,7 @@ from protocol.errors import MusterError, Unavailable
 from protocol.identifiers import Digest
 from protocol.wire.runs import CheckpointRef
 from rollouts.errors import BadVersionFolder
+from rollouts.task.version_lock import Hold, VersionLock, locked_versions
 
 KEPT_VERSIONS = 2
 """Beside those in use: the one that is generated with and the one before, should the step move back."""
@@ -77,12 +76,13 @@ class HeldPolicy:
         digest: Its digest, checked.
         folder: Where it is.
         stamp: Of its files when they were checked.
+        lock: Of the version; none for a folder that nobody would remove.
     """
 
     digest: Digest
     folder: Path
     stamp: Stamp
-    _descriptor: int = field(repr=False)
+    lock: VersionLock | None = field(default=None, repr=False)
 
     def check_unchanged(self) -> None:
         """Returns if no file was touched since the digest was checked.
@@ -97,9 +97,8 @@ class HeldPolicy:
 
     def release(self) -> None:
         """Lets it be removed. Releasing twice does nothing."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self.lock is not None:
+            self.lock.release()
 
 
 class PolicyStore:
@@ -131,28 +130,28 @@ class PolicyStore:
         digest = checkpoint.digest
         folder = self._home / digest
         self._home.mkdir(parents=True, exist_ok=True)
-        descriptor = self._open_lock(digest)
+        lock = VersionLock(self._home, digest)
         try:
             may_fetch = self._fetch is not None
-            await self._take(descriptor, fcntl.LOCK_SH)
+            await self._take(lock, Hold.SHARED)
             while True:
                 while not _is_here(folder):  # fetched by us, and removed by nobody before we hold it again
-                    await self._bring(run, checkpoint, folder, descriptor)
-                    await self._take(descriptor, fcntl.LOCK_SH)
+                    await self._bring(run, checkpoint, folder, lock)
+                    await self._take(lock, Hold.SHARED)
                 stamp = stamp_of(folder)
                 damage = await asyncio.to_thread(_damage, folder, digest)
                 if damage is None:
                     break
-                await asyncio.to_thread(self._remove_damaged, folder, damage, descriptor, may_fetch=may_fetch)
+                await asyncio.to_thread(self._remove_damaged, folder, damage, lock, may_fetch=may_fetch)
                 may_fetch = False
         except BaseException:
-            os.close(descriptor)
+            lock.release()
             raise
         with suppress(OSError):  # a volume that keeps no times is tidied by chance only
             os.utime(folder)
-        return HeldPolicy(digest, folder, stamp, descriptor)
+        return HeldPolicy(digest, folder, stamp, lock)
 
-    def _remove_damaged(self, folder: Path, damage: str, descriptor: int, *, may_fetch: bool) -> None:
+    def _remove_damaged(self, folder: Path, damage: str, lock: VersionLock, *, may_fetch: bool) -> None:
         """Makes way for another fetch.
 
         Raises:
@@ -163,7 +162,7 @@ class PolicyStore:
             raise BadVersionFolder(
                 f"{folder} {damage}", hint="remove the folder; it is fetched again if there are relays"
             )
-        if not _locked(descriptor, fcntl.LOCK_EX):
+        if not lock.take(Hold.ALONE):
             raise DamagedPolicy(f"{folder} {damage}")
         _log.warning("version-damaged", folder=str(folder), why=damage)
         if folder.is_symlink():
@@ -171,13 +170,13 @@ class PolicyStore:
         else:
             shutil.rmtree(folder)
 
-    async def _bring(self, run: Digest, checkpoint: CheckpointRef, folder: Path, descriptor: int) -> None:
+    async def _bring(self, run: Digest, checkpoint: CheckpointRef, folder: Path, lock: VersionLock) -> None:
         if self._fetch is None:
             raise NoPolicy(
                 f"version {checkpoint.version} ({checkpoint.digest}) is not in {self._home}",
                 hint="give the run relays, or put the version's folder there",
             )
-        await self._take(descriptor, fcntl.LOCK_EX)
+        await self._take(lock, Hold.ALONE)
         if not _is_here(folder):  # another task may have fetched it while we waited
             await self.tidy()
             await self._fetch(run, checkpoint, folder)
@@ -191,27 +190,30 @@ class PolicyStore:
         versions = [path for _, path in found if not path.name.startswith(".")]
         incoming = [path for _, path in found if path.name.startswith(INCOMING)]
         for path in (*versions[self._keep :], *incoming[_KEPT_INCOMING:]):
-            with suppress(OSError), self._alone(Digest(path.name.removeprefix(INCOMING))) as alone:
-                if alone:
+            with suppress(OSError), self._alone(Digest(path.name.removeprefix(INCOMING))) as lock:
+                if lock is not None:
                     shutil.rmtree(path, ignore_errors=True)
                     _log.info("version-removed", version=path.name)
+        for digest in [each for each in locked_versions(self._home) if not self._anything_of(each)]:
+            with suppress(OSError), self._alone(digest) as lock:
+                if lock is not None and not self._anything_of(digest):  # it may have been fetched meanwhile
+                    lock.remove()
+
+    def _anything_of(self, digest: Digest) -> bool:
+        return any(os.path.lexists(self._home / name) for name in (digest, f"{INCOMING}{digest}"))
 
     @contextmanager
-    def _alone(self, digest: Digest) -> Iterator[bool]:
-        """Whether nobody uses the version; nobody begins to while this lasts."""
-        descriptor = self._open_lock(digest)
+    def _alone(self, digest: Digest) -> Iterator[VersionLock | None]:
+        """The version's lock, None if somebody uses the version; nobody begins to while this lasts."""
+        lock = VersionLock(self._home, digest)
         try:
-            yield _locked(descriptor, fcntl.LOCK_EX)
+            yield lock if lock.take(Hold.ALONE) else None
         finally:
-            os.close(descriptor)
+            lock.release()
 
-    async def _take(self, descriptor: int, kind: int) -> None:
-        while not _locked(descriptor, kind):
+    async def _take(self, lock: VersionLock, hold: Hold) -> None:
+        while not lock.take(hold):
             await self._clock.sleep(_LOOK_AGAIN)
-
-    def _open_lock(self, digest: Digest) -> int:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        return os.open(self._home / f".{digest}.lock", flags, 0o600)
 
 
 def _used(path: Path) -> int:
@@ -224,16 +226,6 @@ def _used(path: Path) -> int:
 
 def _is_here(folder: Path) -> bool:
     return folder.is_dir()
-
-
-def _locked(descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in {errno.EWOULDBLOCK, errno.EACCES}:
-            return False
-        raise
-    return True
 
 
 def _damage(folder: Path, wanted: Digest) -> str | None:

@@ -108,7 +108,7 @@ class Workshop:
 
     def bench(self) -> Bench:
         """The generator with its tools laid out."""
-        policy = HeldPolicy(self.version.digest, self.version.folder, (), -1)
+        policy = HeldPolicy(self.version.digest, self.version.folder, ())
         return Bench(
             self._engine,
             policy,

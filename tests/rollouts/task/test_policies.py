@@ -16,6 +16,7 @@ from protocol.identifiers import Digest, address, run_id
 from protocol.wire.runs import CheckpointRef
 from rollouts.errors import BadVersionFolder
 from rollouts.task.policies import INCOMING, DamagedPolicy, NoPolicy, PolicyStore
+from rollouts.task.version_lock import Hold, VersionLock
 
 RUN = run_id("test")
 
@@ -185,3 +186,45 @@ async def test_old_versions_go_and_those_in_use_stay(tmp_path: Path) -> None:
     held[0].release()
     await policies.tidy()
     assert not held[0].folder.exists()
+
+
+async def test_a_volume_keeps_no_locks_of_versions_that_are_gone(tmp_path: Path) -> None:
+    policies = store(tmp_path, Source(honest), keep=1)
+    for number in range(5):
+        (await policies.hold(RUN, version(number)[0])).release()
+        os.utime(tmp_path / "checkpoints" / version(number)[0].digest, (1_000_000 + number, 1_000_000 + number))
+    await policies.tidy()
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {
+        version(4)[0].digest,
+        f".{version(4)[0].digest}.lock",
+    }
+
+
+async def test_a_lock_that_somebody_waits_with_stays_until_its_version_has_come(tmp_path: Path) -> None:
+    source = Source(honest)
+    source.go.clear()
+    policies = store(tmp_path, source)
+    waiting = asyncio.create_task(policies.hold(RUN, version(1)[0]))
+    await source.asked.wait()
+    await store(tmp_path, None).tidy()
+    assert (tmp_path / "checkpoints" / f".{version(1)[0].digest}.lock").exists()
+    source.go.set()
+    (await waiting).release()
+
+
+def test_who_waited_for_a_lock_that_was_removed_takes_the_one_that_stands_there(tmp_path: Path) -> None:
+    digest = version(1)[0].digest
+    remover, waiter = VersionLock(tmp_path, digest), VersionLock(tmp_path, digest)
+    assert remover.take(Hold.ALONE)
+    assert not waiter.take(Hold.SHARED)
+    remover.remove()
+    newcomer = VersionLock(tmp_path, digest)
+    assert newcomer.take(Hold.ALONE)
+    remover.release()
+    assert not waiter.take(Hold.SHARED)  # what it waited with is free, and nobody else looks at that
+    newcomer.release()
+    assert waiter.take(Hold.SHARED)
+    last = VersionLock(tmp_path, digest)
+    assert not last.take(Hold.ALONE)
+    last.release()
+    waiter.release()
