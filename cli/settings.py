@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from importlib import import_module
 from typing import Annotated
 
 import typer
 
-from cli.output import JsonOption, note, show_table
+from cli.output import JsonOption, note, show_json, show_table
 from protocol.errors import NotFound
+from protocol.setting_descriptions import variable_of
 from protocol.settings import Settings
 
 PLACES = {
@@ -31,10 +33,11 @@ def settings(
         raise NotFound(f"there is no service {service}", hint=f"known are {', '.join(PLACES)}")
     module, _, name = PLACES[service].partition(":")
     kind: type[Settings] = getattr(import_module(module), name)
-    rows = [
-        (one.key, one.kind, "(required)" if one.required else one.default, one.variable, one.description)
-        for one in kind.describe()
-    ]
-    show_table(("setting", "kind", "default", "variable", "meaning"), rows, as_json=as_json, empty="nothing to set")
-    if not as_json:
-        note(f"in a TOML file they stand in the table {kind.service}; a secret may be given as <setting>_file, too")
+    told = kind.describe()
+    if as_json:
+        show_json([asdict(one) for one in told])
+        return
+    rows = [(one.key, one.kind, "(required)" if one.required else one.default, one.description) for one in told]
+    show_table(("setting", "may be", "default", "meaning"), rows, as_json=False, empty="nothing to set")
+    note(f"in a TOML file they stand in the table {kind.service}; a secret may be given as <setting>_file, too")
+    note(f"as variables they begin with {variable_of(kind.service, '')}; dots become two underscores")

@@ -37,13 +37,15 @@ class Requirements(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    min_gpus: int = Field(0, ge=0)
-    min_gpu_memory_bytes: int = Field(0, ge=0)
-    gpu_models: tuple[ShortText, ...] = ()
-    min_cpu_cores: int = Field(1, ge=1)
-    min_memory_bytes: int = Field(0, ge=0)
-    min_disk_bytes: int = Field(0, ge=0)
-    labels: Labels = {}
+    min_gpus: int = Field(0, ge=0, description="GPUs that a machine must have to be invited")
+    min_gpu_memory_bytes: int = Field(0, ge=0, description="Memory that each GPU which counts must have")
+    gpu_models: tuple[ShortText, ...] = Field(
+        (), description="Models that count, named as the driver names them; default: any"
+    )
+    min_cpu_cores: int = Field(1, ge=1, description="CPU cores that a machine must have")
+    min_memory_bytes: int = Field(0, ge=0, description="Memory that a machine must have")
+    min_disk_bytes: int = Field(0, ge=0, description="Free disk, where volumes go, that a machine must have")
+    labels: Labels = Field({}, description="Labels that a machine must have, with these values")
 
 
 class OrchestratorSettings(Settings):

@@ -24,6 +24,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 from pydantic_settings.exceptions import SettingsError
 
 from protocol.errors import InvalidInput, NotFound
+from protocol.setting_descriptions import SettingDescription, described, variable_of
 
 MOST_FILE_BYTES = 1024 * 1024
 MOST_SECRET_BYTES = 64 * 1024
@@ -34,20 +35,6 @@ class InvalidSetting(InvalidInput):
     """A setting is unknown or has a value that it can't have."""
 
     code = "invalid-setting"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingDescription:
-    """One row of what a service can be told."""
-
-    key: str
-    kind: str
-    default: str
-    """As text; empty when the setting is required, `(secret)` for a secret with a default."""
-    required: bool
-    variable: str
-    flag: str
-    description: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,22 +101,11 @@ class Settings(BaseSettings):
     @classmethod
     def describe(cls) -> list[SettingDescription]:
         """Everything that can be set, in the order of the class."""
-        return [
-            SettingDescription(
-                key=name,
-                kind=_kind(field),
-                default=_default(field),
-                required=field.is_required(),
-                variable=cls._variable(name),
-                flag="--" + name.replace("_", "-"),
-                description=field.description or "",
-            )
-            for name, field in cls.model_fields.items()
-        ]
+        return described(cls, service=cls.service)
 
     @classmethod
     def _variable(cls, key: str) -> str:
-        return f"MUSTER_{cls.service}_{key}".replace(".", "_").upper()
+        return variable_of(cls.service, key)
 
     @classmethod
     def _environment(cls) -> _Layer:
@@ -249,17 +225,3 @@ def _is_secret(field: FieldInfo) -> bool:
 
 def _sounds_secret(key: str) -> bool:
     return any(word in key.lower() for word in ("secret", "password", "token", "key", "url"))
-
-
-def _kind(field: FieldInfo) -> str:
-    kind = field.annotation
-    return kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind).replace("typing.", "")
-
-
-def _default(field: FieldInfo) -> str:
-    if field.is_required():
-        return ""
-    value = field.get_default(call_default_factory=True)
-    if value is None:
-        return "none"
-    return "(secret)" if _is_secret(field) else str(value)

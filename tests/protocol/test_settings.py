@@ -146,10 +146,33 @@ def test_a_missing_file_is_not_the_same_as_none(tmp_path: Path) -> None:
         ExampleSettings.load(file=tmp_path / "none.toml")
 
 
+def test_a_table_is_described_setting_by_setting_and_its_variables_are_those_that_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = {row.key: row for row in ExampleSettings.describe()}
+    assert (rows["limits.count"].kind, rows["limits.count"].default) == ("integer", "5")
+    monkeypatch.setenv(rows["limits.count"].variable, "7")
+    assert ExampleSettings.load().limits.count == 7
+
+
+def test_a_secret_s_default_is_not_shown() -> None:
+    class Sealed(Settings):
+        service: ClassVar[str] = "sealed"
+        url: SecretStr = SecretStr("redis://:hunter2@127.0.0.1")
+
+    (row,) = Sealed.describe()
+    assert (row.kind, row.default) == ("secret text", "(secret)")
+    assert "hunter2" not in str(row)
+
+
 def test_every_setting_is_described() -> None:
     rows = {row.key: row for row in ExampleSettings.describe()}
     assert rows["port"].variable == "MUSTER_SHARDCAST_RELAY_PORT"
     assert (rows["redis_url"].flag, rows["redis_url"].default) == ("--redis-url", "redis://127.0.0.1")
-    assert (rows["port"].kind, rows["port"].description, rows["port"].required) == ("int", "Where to listen", False)
+    assert (rows["port"].kind, rows["port"].description, rows["port"].required) == (
+        "integer, 0 to 65535",
+        "Where to listen",
+        False,
+    )
     (needed,) = NeedySettings.describe()
     assert (needed.required, needed.default) == (True, "")
