@@ -34,6 +34,20 @@ def decode(text: str) -> object:
     return _plain(json.loads(text))
 
 
+def decode_json(text: str) -> object:
+    """The value that a line stands for, as JSON would bring it back: a tuple is a list, and keys are text.
+
+    For whoever reads a stranger's lines outside a sandbox. No set and no dictionary with other keys than text is built
+    from them, since numbers can be chosen so that all their hashes are equal, and a few megabytes then take hours.
+
+    Raises:
+        ValueError: It is no such line, or a value that JSON does not have.
+        TypeError: A key is none that becomes text.
+        RecursionError: It is nested too deeply.
+    """
+    return _as_json(json.loads(text))
+
+
 def _tagged(value: object) -> object:
     if type(value) in _PLAIN:
         return value
@@ -67,3 +81,20 @@ def _plain(value: object) -> object:
     if tag in _SEQUENCES and isinstance(content, list):
         return _SEQUENCES[tag](_plain(each) for each in content)
     raise ValueError(f"no value has the tag {str(tag)[:20]!r}")
+
+
+def _as_json(value: object) -> object:
+    match value:
+        case list():
+            return [_as_json(each) for each in value]
+        case {"tuple": list(content), **rest} if not rest:
+            return [_as_json(each) for each in content]
+        case {"dict": list(content), **rest} if not rest:
+            return {_as_key(key): _as_json(each) for key, each in content}
+        case dict():
+            raise ValueError(f"JSON has no value of the kind {next(iter(value), '')[:20]!r}")
+    return value
+
+
+def _as_key(key: object) -> str:
+    return key if isinstance(key, str) else json.dumps(_as_json(key))

@@ -156,6 +156,14 @@ def add(a, b): raise TypeError
     "return depth": "def add(a, b):\n    x = []\n    for _ in range(100000): x = [x]\n    return x",
     "return size": "def add(a, b): return 'x' * (1 << 26)",
     "return a number without end": "def add(a, b): return 1 << (1 << 24)",
+    "return keys that are bytes": "def add(a, b): return {b'x': 3}",
+    "return keys that are sets": "def add(a, b): return {frozenset([1]): 3}",
+    "answer with numbers whose hashes are equal": """
+import json, os, time
+pairs = ','.join(f'[{(2**61 - 1) * i},1]' for i in range(40000))
+os.write(3, (json.dumps({"value": '{"dict": [' + pairs + ']}'}) + '\\n').encode())
+os._exit(0)
+""",
     "return itself": "def add(a, b): return add",
     "return a generator": "def add(a, b): yield 3",
     "break the line": "import os\ndef add(a, b): os.write(3, b'\\xff\\xfe\\n'); return 3",
@@ -233,3 +241,7 @@ def test_every_form_of_tests_is_read(info: dict[str, object], count: int) -> Non
 def test_results_are_compared_by_value_and_kind(one: object, other: object, equal: bool) -> None:
     assert same(one, other) is equal
     assert same(other, one) is equal
+
+
+def test_a_whole_number_beyond_all_floats_equals_none_of_them() -> None:
+    assert not any(same(10**400, each) or same(each, 10**400) for each in (1.5, float("inf"), float("nan")))

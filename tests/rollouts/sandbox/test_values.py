@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections import Counter, OrderedDict, defaultdict
 from contextlib import suppress
 from enum import IntEnum
@@ -11,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollouts.sandbox.inside.values import decode, encode
+from rollouts.sandbox.inside.values import decode, decode_json, encode
 
 
 class Point(NamedTuple):
@@ -78,8 +80,35 @@ def test_what_contains_itself_does_not_leave() -> None:
     st.text() | st.recursive(st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)).map(str)
 )
 def test_any_text_is_a_value_or_is_refused(text: str) -> None:
-    with suppress(ValueError, TypeError, RecursionError):
-        decode(text)
+    for read in (decode, decode_json):
+        with suppress(ValueError, TypeError, RecursionError):
+            read(text)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner) | st.lists(inner).map(tuple),
+    )
+)
+def test_a_value_can_be_read_as_json_would_bring_it_back(value: object) -> None:
+    assert decode_json(encode(value)) == json.loads(json.dumps(value))
+
+
+@pytest.mark.parametrize("value", [b"x", {1}, frozenset(), [b"x"], {b"x": 1}, {frozenset(): 1}])
+def test_what_json_lacks_is_refused_where_json_is_wanted(value: object) -> None:
+    with pytest.raises(ValueError, match="JSON has no value"):
+        decode_json(encode(value))
+
+
+def test_numbers_with_equal_hashes_cost_the_reader_outside_no_more_than_others() -> None:
+    def seconds(factor: int) -> float:
+        text = '{"dict": [' + ",".join(f"[{factor * each},1]" for each in range(1, 8000)) + "]}"
+        began = time.process_time()
+        assert len(decode_json(text)) == 7999  # type: ignore[arg-type]  # a dictionary
+        return time.process_time() - began
+
+    assert seconds(2**61 - 1) < 10 * seconds(2**61 - 2) + 0.1
 
 
 @pytest.mark.parametrize(
