@@ -30,6 +30,8 @@ _WHERE = f"put the file there, or name its directory in {DIRECTORY_VARIABLE}"
 _LONGEST_ROW = 64 * 1024 * 1024
 _ROWS_AT_A_TIME = 256
 _COLUMNS = ("problem_id", "task_type", "prompt", "verification_info")
+_PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK": "zip"}
+"""How files begin that some program has compressed."""
 
 
 class DatasetOptions(Options):
@@ -81,7 +83,7 @@ class Dataset:
         self, options: DatasetOptions, *, task_types: tuple[str, ...], usable: Callable[[Problem], bool]
     ) -> None:
         path = Path(os.environ.get(DIRECTORY_VARIABLE, "")) / options.path
-        _check_digest(path, options.sha256)
+        _check_file(path, options.sha256)
         self._rows: _Rows = _ParquetRows(path) if path.suffix == ".parquet" else _JsonRows(path)
         wanted = options.task_types or task_types
         self._chosen: list[int] = []
@@ -106,10 +108,9 @@ class Dataset:
             row = _Row.model_validate(json.loads(content) if isinstance(content, bytes) else content)
             info = row.verification_info if isinstance(row.verification_info, dict) else _info(row.verification_info)
         except (ValidationError, ValueError, SyntaxError, RecursionError, MemoryError) as error:
-            reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
             raise BadDataset(
-                f"{self._rows.path}: row {number}: {reason[:200]}",
-                hint=f"every row has the columns {', '.join(_COLUMNS)}",
+                f"{self._rows.path}: row {number}: {_reason(error)[:200]}",
+                hint=f"every row has the columns {', '.join(_COLUMNS)}; in a file of JSON lines each row is one line",
             ) from error
         return Problem(problem_id=row.problem_id, task_type=row.task_type, prompt=row.prompt, info=info)
 
@@ -134,7 +135,9 @@ class _JsonRows:
     def __iter__(self) -> Iterator[object]:
         self._starts = [0]
         with self.path.open("rb") as file:
-            for line in _lines(file.readline):
+            while line := file.readline(_LONGEST_ROW + 1):
+                if len(line) > _LONGEST_ROW:
+                    raise BadDataset(f"{self.path}: row {len(self._starts) - 1} has more than {_LONGEST_ROW} bytes")
                 self._starts.append(self._starts[-1] + len(line))
                 yield line
 
@@ -154,9 +157,15 @@ class _ParquetRows:
 
         self.path = path
         try:
-            self._table = pq.read_table(path, columns=list(_COLUMNS))
+            missing = set(_COLUMNS) - set(pq.read_schema(path).names)
+            self._table = pq.read_table(path, columns=[name for name in _COLUMNS if name not in missing])
         except (pa.ArrowException, OSError) as error:
             raise BadDataset(f"{path} is no Parquet file: {str(error)[:200]}") from error
+        if missing:
+            raise BadDataset(
+                f"{path} has no column {', '.join(sorted(missing))}",
+                hint=f"every row has the columns {', '.join(_COLUMNS)}",
+            )
 
     def __iter__(self) -> Iterator[object]:
         for batch in self._table.to_batches(max_chunksize=_ROWS_AT_A_TIME):
@@ -175,11 +184,11 @@ def _is_text(prompt: str) -> bool:
     return True
 
 
-def _lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
-    while line := read(_LONGEST_ROW + 1):
-        if len(line) > _LONGEST_ROW:
-            raise BadDataset(f"a row has more than {_LONGEST_ROW} bytes")
-        yield line
+def _reason(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors()[0]
+    return ": ".join([*(str(part) for part in first["loc"][:1]), first["msg"]])
 
 
 def _info(text: str) -> dict[str, object]:
@@ -193,15 +202,22 @@ def _info(text: str) -> dict[str, object]:
     return info
 
 
-def _check_digest(path: Path, sha256: str) -> None:
+def _check_file(path: Path, sha256: str) -> None:
     try:
         if not path.is_file():
             raise BadDataset(f"there is no data set {path}", hint=_WHERE)
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
+            file.seek(0)
+            start = file.read(8)
     except OSError as error:
         raise BadDataset(f"the data set {path} can't be read: {error.strerror}", hint=_WHERE) from error
     if found != sha256:
         raise BadDataset(
             f"{path} has the SHA-256 {found}, and the options name {sha256}", hint="fetch the file that is meant"
         )
+    for magic, program in _PACKED.items():
+        if start.startswith(magic):
+            raise BadDataset(
+                f"{path} is compressed by {program}", hint="unpack it, and name the SHA-256 of what comes out"
+            )

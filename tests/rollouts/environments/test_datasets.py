@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import JsonValue
 
-from rollouts.environments import load_environment
+from rollouts.environments import datasets, load_environment
 from rollouts.environments.errors import BadDataset, BadOptions, NoSuchPrompt, UnknownEnvironmentVersion
 from tests.rollouts.environments.conftest import WriteRows, row
 
@@ -93,7 +96,8 @@ def test_other_types_of_rows_are_taken_when_the_options_say_so(write_rows: Write
     [
         ([], "no problem that can be used"),
         ([row({"ground_truth": "1"}, task_type="other")], "no problem that can be used"),
-        ([{"prompt": "?"}], "row 0"),
+        ([{"prompt": "?"}], "row 0: problem_id: Field required"),
+        ([row({"ground_truth": "1"}, prompt=5)], "row 0: prompt: Input should be a valid string"),  # type: ignore[arg-type]
         ([*ROWS, "text"], "row 6"),
         ([row("no JSON {")], "row 0"),
         ([row("[1]")], "verification_info is not an object"),
@@ -105,6 +109,35 @@ def test_a_file_that_is_no_data_set_is_named_with_its_row(
 ) -> None:
     with pytest.raises(BadDataset, match=words):
         load_environment("math", options=write_rows(rows))
+
+
+def _named(path: Path) -> dict[str, JsonValue]:
+    return {"path": str(path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+
+
+def test_a_table_without_a_column_is_told_which(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"problem_id": ["a"], "prompt": ["?"], "task_type": ["verifiable_math"]}), path)
+    with pytest.raises(BadDataset, match=r"rows.parquet has no column verification_info$"):
+        load_environment("math", options=_named(path))
+
+
+@pytest.mark.parametrize(("compress", "words"), [(gzip.compress, "by gzip"), (bz2.compress, "by bzip2")])
+def test_a_compressed_file_is_called_that(compress: Callable[[bytes], bytes], words: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(compress(json.dumps(ROWS[0]).encode()))
+    with pytest.raises(BadDataset, match=words):
+        load_environment("math", options=_named(path))
+
+
+def test_a_row_without_end_is_refused_before_it_fills_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets, "_LONGEST_ROW", 1000)
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(ROWS[0]) + "\n" + "x" * 2000)
+    with pytest.raises(BadDataset, match=r"rows.jsonl: row 1 has more than 1000 bytes"):
+        load_environment("math", options=_named(path))
 
 
 def test_another_file_than_the_options_name_is_refused(write_rows: WriteRows, tmp_path: Path) -> None:
