@@ -18,7 +18,7 @@ import numpy as np
 
 from protocol.errors import InvalidInput
 from rollouts.engines.errors import PromptTooLong
-from rollouts.engines.interface import Engine, SampleRequest
+from rollouts.engines.interface import Engine, SampleRequest, arithmetic_name
 from rollouts.environments.interface import Environment
 from rollouts.environments.passes import Measured, PassJournal, PromptPasses
 from rollouts.errors import BadVersionFolder
@@ -78,6 +78,7 @@ class DifficultyFilter:
         """What a journal of this is about."""
         return Measured(
             model=str(self.engine.version),
+            arithmetic=arithmetic_name(self.engine.name, self.engine.dtype),
             environment=self.environment.name,
             version=self.environment.version,
             recipe=self.recipe.model_dump(mode="json", exclude={"prompts", "group_size", "environment"}),
@@ -168,7 +169,7 @@ def write_eligible(folder: Path, recipe: Recipe, passes: Sequence[PromptPasses],
     kept = sorted(each.prompt for each in passes if bounds.keep(each))
     if not kept:
         raise InvalidInput(
-            f"none of {len(passes)} prompts was solved in {bounds.least:.0%} to {bounds.most:.0%} of its answers",
+            f"none of {len(passes)} prompts was solved in {bounds.least:.1%} to {bounds.most:.1%} of its answers",
             hint="widen the bounds, or take easier or harder prompts",
         )
     write_recipe(folder, recipe.model_copy(update={"prompts": PromptTable(count=len(kept))}), eligible=kept)

@@ -6,6 +6,7 @@ was cut by a crash is dropped; anything else that does not belong is an error, n
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -26,6 +27,8 @@ class Measured(BaseModel):
     format: Annotated[int, Field(ge=1, le=1)] = 1
     model: str
     """The digest of the policy's folder."""
+    arithmetic: str
+    """What answers with it, such as `torch/float32`."""
     environment: str
     version: str
     recipe: dict[str, JsonValue]
@@ -71,8 +74,9 @@ class PassJournal:
         measured: What this run measures.
 
     Raises:
-        Conflict: The file is about something else.
+        Conflict: The file is about something else, or another process is writing it.
         InvalidInput: The file is no journal.
+        OSError: It can't be read or written; so says `add` where the disk is full.
     """
 
     def __init__(self, path: Path, measured: Measured) -> None:
@@ -81,13 +85,16 @@ class PassJournal:
         """All that is known so far, in the order of the candidates."""
         self.blocks = 0
         """How many blocks that is."""
-        whole = 0
-        if path.exists():
-            whole = self._read(measured)
         self._file = path.open("ab")
-        self._file.truncate(whole)
-        if whole == 0:
-            self._write(measured)
+        try:
+            self._lock()
+            whole = self._read(measured)
+            self._file.truncate(whole)
+            if whole == 0:
+                self._write(measured)
+        except BaseException:
+            self._file.close()
+            raise
 
     def add(self, passes: Iterable[PromptPasses]) -> None:
         """Notes the next block; when this returns, the disk has it."""
@@ -100,9 +107,21 @@ class PassJournal:
         self._file.close()
 
     def _write(self, line: BaseModel) -> None:
-        self._file.write(line.model_dump_json().encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            self._file.write(_line(line))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
+
+    def _lock(self) -> None:
+        """Two that wrote at once would each note its blocks between those of the other."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Conflict(
+                f"another process is writing {self._path}", hint="wait for it, or give another --out"
+            ) from error
 
     def _take(self, block: _Block) -> None:
         if block.block != self.blocks:
@@ -121,11 +140,16 @@ class PassJournal:
                     self._take(_Block.model_validate_json(line))
                 whole += len(line)
         except ValidationError as error:
-            raise InvalidInput(
-                f"{self._path} is no journal of a difficulty filter: {error.errors()[0]['msg']}",
-                hint="give another --out, or delete the file to begin anew",
-            ) from error
+            raise self._no_journal(error.errors()[0]["msg"]) from error
+        if whole == 0 and not _line(measured).startswith(_head(self._path)):
+            raise self._no_journal("it has no first line")
         return whole
+
+    def _no_journal(self, why: str) -> InvalidInput:
+        return InvalidInput(
+            f"{self._path} is no journal of a difficulty filter: {why}",
+            hint="give another --out, or delete the file to begin anew",
+        )
 
     def _check(self, found: Measured, wanted: Measured) -> None:
         before, now = found.model_dump(), wanted.model_dump()
@@ -135,6 +159,15 @@ class PassJournal:
                 f"{self._path} measured something else: another {', '.join(changed)}",
                 hint="give another --out, or delete the file to begin anew",
             )
+
+
+def _line(line: BaseModel) -> bytes:
+    return line.model_dump_json().encode() + b"\n"
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_LONGEST_LINE)
 
 
 def _whole_lines(path: Path) -> Iterator[bytes]:

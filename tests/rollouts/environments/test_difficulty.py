@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -149,11 +153,60 @@ def test_another_measurement_never_goes_on_with_a_journal(of_letters: Difficulty
         PassJournal(path, of_letters.measured(range(11)))
     with pytest.raises(Conflict, match="another model, samples"):
         PassJournal(path, measured.model_copy(update={"model": "0x01", "samples": 3}))
+    assert measured.arithmetic == "torch/float32"
+    with pytest.raises(Conflict, match="another arithmetic"):
+        PassJournal(path, measured.model_copy(update={"arithmetic": "torch/bfloat16"}))
     PassJournal(path, measured).close()
 
 
+def test_two_filters_never_write_one_journal(of_letters: DifficultyFilter, tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    first = PassJournal(path, of_letters.measured(CANDIDATES))
+    content = path.read_bytes()
+    with pytest.raises(Conflict, match="another process is writing"):
+        PassJournal(path, of_letters.measured(CANDIDATES))
+    assert path.read_bytes() == content
+    first.close()
+    PassJournal(path, of_letters.measured(CANDIDATES)).close()
+
+
+def test_a_full_disk_is_named_and_costs_one_block(of_letters: DifficultyFilter, tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = PassJournal(path, of_letters.measured(CANDIDATES))
+    whole = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with _no_larger_files_than(len(whole) + 10, limits):
+        with pytest.raises(OSError, match="journal"):
+            journal.add([PromptPasses(prompt=0, samples=2)])
+        with suppress(OSError):
+            journal.close()
+    assert path.read_bytes() != whole
+    again = PassJournal(path, of_letters.measured(CANDIDATES))
+    assert (again.blocks, path.read_bytes()) == (0, whole)
+    again.close()
+
+
+@contextmanager
+def _no_larger_files_than(size: int, limits: tuple[int, int]) -> Iterator[None]:
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+
+
 @pytest.mark.parametrize(
-    "content", [b"text\n", b"{}\n", b'{"block":0,"passes":[]}\n', b"MEASURED{\n", b'MEASURED{"block":1,"passes":[]}\n']
+    "content",
+    [
+        b"text\n",
+        b"{}\n",
+        b'{"block":0,"passes":[]}\n',
+        b"MEASURED{\n",
+        b'MEASURED{"block":1,"passes":[]}\n',
+        b"my notes",
+    ],
 )
 def test_a_file_that_is_no_journal_is_refused_and_left_alone(
     content: bytes, of_letters: DifficultyFilter, tmp_path: Path
@@ -179,6 +232,7 @@ def test_a_journal_that_was_cut_anywhere_keeps_its_whole_blocks(of_letters: Diff
     for block in blocks:
         journal.add(block)
         sizes.append(path.stat().st_size)
+    journal.close()
     content = path.read_bytes()
     near = {size + offset for size in sizes for offset in (-1, 0, 1)} & {*range(len(content))}
     for cut in sorted({*range(0, len(content), 61), *near}):
@@ -214,5 +268,5 @@ def test_what_was_kept_is_a_table_that_a_version_can_carry(tmp_path: Path) -> No
 
 
 def test_an_empty_table_is_refused_in_words(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="none of 1 prompts was solved in 12% to 50%"):
+    with pytest.raises(InvalidInput, match=r"none of 1 prompts was solved in 12\.5% to 50\.0%"):
         write_eligible(tmp_path, RECIPE, [PromptPasses(prompt=0, solved=4, samples=4)], Bounds())
