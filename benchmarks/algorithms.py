@@ -17,6 +17,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.ending import end_in_order
 from benchmarks.learning_loop import LearningLoop
 from trainer.learning.algorithms import algorithm_names
 from trainer.learning.settings import LearningSettings
@@ -62,4 +63,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_in_order()
     main()

@@ -21,6 +21,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.ending import end_in_order
 from benchmarks.learning_loop import LearningLoop
 from cli.devnet.presets import LEARNING
 from trainer.learning.settings import LearningSettings
@@ -98,4 +99,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    end_in_order()
     main()

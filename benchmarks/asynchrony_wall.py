@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.devnet_run import run
+from benchmarks.ending import end_in_order
 
 SIDES = ("on-policy", "two-step")
 _GENERATION = re.compile(r"^generation .* (\d+)% +(\d+%)?$", re.MULTILINE)
@@ -122,4 +123,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    end_in_order()
     main()

@@ -6,16 +6,16 @@ a `Batch`, and comes back as counts of verdicts.
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import json
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 
 import torch
@@ -168,12 +168,16 @@ class Tally:
 
 
 class Stand:
-    """One process's version, engines and examiner."""
+    """One process's version, engines and examiner.
 
-    def __init__(self, calibration: Path | None) -> None:
+    Args:
+        calibration: Limits; those that are shipped by default.
+        home: An empty folder of its own.
+    """
+
+    def __init__(self, calibration: Path | None, home: Path) -> None:
         torch.set_num_threads(1)
-        self.home = Path(tempfile.mkdtemp(prefix="muster-attacks-"))
-        atexit.register(shutil.rmtree, self.home, ignore_errors=True)
+        self.home = home
         self.version = self.home / "version"
         copy_base(self.version)
         self._history = history_of(self.version, self.home)
@@ -308,8 +312,8 @@ def behind(tensors: Tensors, *, rate: float, seed: int) -> Tensors:
 _stands: list[Stand] = []
 
 
-def _open_stand(calibration: Path | None) -> None:
-    _stands.append(Stand(calibration))
+def _open_stand(calibration: Path | None, room: str) -> None:
+    _stands.append(Stand(calibration, Path(tempfile.mkdtemp(dir=room))))
 
 
 def _run(batch: Batch) -> tuple[Batch, Tally]:
@@ -321,11 +325,26 @@ def run_all(
 ) -> dict[tuple[str, str], Tally]:
     """Runs all of them, and returns what became of each (name, type, batch)."""
     tallies: dict[tuple[str, str], Tally] = {}
-    with ProcessPoolExecutor(
-        processes, mp_context=get_context("spawn"), initializer=_open_stand, initargs=(calibration,)
-    ) as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="muster-attacks-") as room,
+        ProcessPoolExecutor(
+            processes, mp_context=get_context("spawn"), initializer=_open_stand, initargs=(calibration, room)
+        ) as pool,
+        _ended_with_us(),
+    ):
         for done in as_completed([pool.submit(_run, batch) for batch in batches]):
             batch, tally = done.result()
             tallies.setdefault(batch.key, Tally()).merge(tally)
             progress(batch)
     return tallies
+
+
+@contextmanager
+def _ended_with_us() -> Iterator[None]:
+    """Ends the pool's processes when this one is told to: by itself it would wait for all that is to be done."""
+    try:
+        yield
+    except BaseException:
+        for process in active_children():
+            process.terminate()
+        raise

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.ending import end_in_order
 from benchmarks.shardcast_run.broadcast import free_port, room
 from benchmarks.shardcast_run.processes import Measured, all_stopped, role
 from protocol.checkpoints import folder_files, version_digest
@@ -220,4 +221,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    end_in_order()
     sys.exit(main(sys.argv[1:]))

@@ -15,6 +15,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.ending import end_in_order
 from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST
 from rollouts.decoding import Decoder
 from rollouts.engines.interface import Dtype, EngineName, FinishReason
@@ -114,4 +115,5 @@ def _ms(*seconds: float) -> list[str]:
 
 
 if __name__ == "__main__":
+    end_in_order()
     main()

@@ -20,6 +20,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.ending import end_in_order
+
 _GREEDY = re.compile(r"rose by .*: from ([\d.]+%) to ([\d.]+%)")
 _VERDICT = re.compile(r"^upload to provisional verdict +(\d+) +(.+? m?s) +(.+? m?s)$", re.MULTILINE)
 _STAGE = r"^{} .* (\d+%) +(\d+%)?$"
@@ -70,4 +72,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    end_in_order()
     main()

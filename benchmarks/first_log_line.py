@@ -18,6 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.ending import end_in_order
+
 WANTED_SECONDS = 20.0
 
 
@@ -100,4 +102,5 @@ def _one_start(settings: Path) -> float:
 
 
 if __name__ == "__main__":
+    end_in_order()
     main()

@@ -15,6 +15,7 @@ import time
 
 import uvloop
 
+from benchmarks.ending import end_in_order
 from benchmarks.pool_under_load import (
     Load,
     closed_loop,
@@ -85,4 +86,5 @@ def ecdsa() -> tuple[float, float]:
 
 
 if __name__ == "__main__":
+    end_in_order()
     main(*(int(argument) for argument in sys.argv[1:]))

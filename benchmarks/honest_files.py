@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.attack_tries import Batch, Tally, copy_base, node, read_list, run_all, write_list
+from benchmarks.ending import end_in_order
 from cli.devnet.cheats.cheat import Trick
 from cli.devnet.cheats.workshop import Workshop
 from rollouts.engines.interface import Dtype, EngineName
@@ -74,4 +75,5 @@ def _judge(told: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
+    end_in_order()
     main()

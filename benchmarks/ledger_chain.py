@@ -19,6 +19,7 @@ from datetime import timedelta
 from eth_account import Account
 from web3 import AsyncWeb3
 
+from benchmarks.ending import end_in_order
 from ledger.chain import ChainKind, ChainProcess, start_chain
 from ledger.cursor import EventCursor
 from ledger.cursor_stores import MemoryCursorStore
@@ -157,4 +158,5 @@ async def main() -> int:
 
 
 if __name__ == "__main__":
+    end_in_order()
     sys.exit(asyncio.run(main()))

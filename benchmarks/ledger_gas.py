@@ -10,6 +10,7 @@ import asyncio
 import sys
 from dataclasses import dataclass, field
 
+from benchmarks.ending import end_in_order
 from ledger.chain import ChainKind, start_chain
 from tests.ledger.contracts.harness import ZERO, Chain, Receipt
 from tests.ledger.contracts.world import (
@@ -119,4 +120,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    end_in_order()
     asyncio.run(main())

@@ -14,6 +14,7 @@ from typing import Any
 from web3 import AsyncWeb3
 from web3.types import RPCResponse
 
+from benchmarks.ending import end_in_order
 from ledger.artifacts import Contract, artifact
 from ledger.client.views import views_of
 from ledger.event_source import Web3Events
@@ -75,4 +76,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    end_in_order()
     asyncio.run(main())

@@ -14,6 +14,7 @@ from datetime import timedelta
 
 import uvloop
 
+from benchmarks.ending import end_in_order
 from benchmarks.pool_under_load import (
     SERVER_KEY,
     QuietLedger,
@@ -103,4 +104,5 @@ async def _timed(liveness: Liveness, *, expect: int) -> float:
 
 
 if __name__ == "__main__":
+    end_in_order()
     main()

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import redis as sync_redis
 import uvloop
 
+from benchmarks.ending import end_in_order
 from benchmarks.pool_under_load import (
     PREFIX,
     Line,
@@ -135,4 +136,5 @@ def _many_files() -> None:
 
 
 if __name__ == "__main__":
+    end_in_order()
     main(*(int(argument) for argument in sys.argv[1:]))

@@ -20,6 +20,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.ending import end_in_order
 from benchmarks.models import SHAPES, random_model
 from benchmarks.rollout_files import as_file
 from protocol.identifiers import ZERO_DIGEST
@@ -113,4 +114,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_in_order()
     main()

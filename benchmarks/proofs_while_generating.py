@@ -24,6 +24,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.ending import end_in_order
 from benchmarks.models import random_model
 from protocol.errors import NotFound
 from protocol.identifiers import ZERO_DIGEST
@@ -152,4 +153,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_in_order()
     main()

@@ -22,6 +22,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.ending import end_in_order
 from benchmarks.letters_model import changed, further, warm_up
 from benchmarks.rollout_files import as_file
 from protocol.identifiers import ZERO_DIGEST
@@ -172,4 +173,5 @@ def _rest(figures: Figures) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
+    end_in_order()
     main()

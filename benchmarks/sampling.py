@@ -16,6 +16,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.ending import end_in_order
 from rollouts.sampling.drawing import draw
 from rollouts.sampling.noise import noise, noise_numpy, noise_torch, row_keys, stream, words
 from rollouts.sampling.parameters import SamplingParameters
@@ -96,4 +97,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_in_order()
     main()

@@ -20,6 +20,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.ending import end_in_order
 from rollouts.environments.code_tests import FunctionTest, ProgramTest, UnitTests
 from rollouts.sandbox import Isolation, Job, Kind, Limits, Sandboxes, SandboxSettings
 from rollouts.sandbox.launch import prepare
@@ -93,4 +94,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_in_order()
     main()

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.ending import end_in_order
 from benchmarks.shardcast_run import broadcast, capped, deltas, published, shaped
 from benchmarks.shardcast_run.namespaces import NoNamespaces
 
@@ -130,4 +131,5 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    end_in_order()
     main(sys.argv[1:])

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.ending import end_in_order
 from benchmarks.learning_loop import LearningLoop
 from cli.devnet.presets import LEARNING
 from rollouts.engines.interface import Dtype, EngineName
@@ -70,4 +71,5 @@ def _calibrate(model: Path, engine: EngineName, told: argparse.Namespace) -> Non
 
 
 if __name__ == "__main__":
+    end_in_order()
     main()

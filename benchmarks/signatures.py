@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 from starlette.types import Message
 
+from benchmarks.ending import end_in_order
 from protocol.admission import Admission
 from protocol.clock import SystemClock
 from protocol.curve import personal_hash, recover
@@ -148,4 +149,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    end_in_order()
     asyncio.run(main())

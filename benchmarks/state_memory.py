@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save
 
+from benchmarks.ending import end_in_order
 from trainer.files import write_whole
 from trainer.tensor_file import tensor_file
 
@@ -54,4 +55,5 @@ def _peak() -> float:
 
 
 if __name__ == "__main__":
+    end_in_order()
     main()

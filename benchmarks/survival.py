@@ -22,6 +22,7 @@ import signal
 import sys
 import tempfile
 import time
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ from rich.console import Console
 from rich.table import Table
 from safetensors import safe_open
 
+from benchmarks.ending import end_in_order
 from benchmarks.pool_under_load import redis_server
 from ledger.chain import ChainControls, ChainKind, start_chain
 from tests.ledger.client.conftest import Founded, World, found
@@ -93,6 +95,21 @@ class Trainer:
             stderr=asyncio.subprocess.DEVNULL,
             start_new_session=True,
         )
+        try:
+            ready = await self._until_over(process, begun, since, kill_after, starting=starting)
+            code = await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
+        if code not in {0, -signal.SIGKILL}:
+            raise SystemExit(f"the trainer ended with {code}")
+        took = None if ready is None else ready - since
+        return Life(seconds=time.perf_counter() - since, starting=took, killed=code != 0)
+
+    async def _until_over(
+        self, process: Process, begun: int, since: float, kill_after: float | None, *, starting: bool
+    ) -> float | None:
+        """Kills it when its time has come, if it has not ended; when it was ready, None if it never was."""
         ready: float | None = None
         while process.returncode is None:
             now = time.perf_counter()
@@ -103,11 +120,7 @@ class Trainer:
                 process.send_signal(signal.SIGKILL)
                 break
             await asyncio.sleep(0.01)
-        code = await process.wait()
-        if code not in {0, -signal.SIGKILL}:
-            raise SystemExit(f"the trainer ended with {code}")
-        took = None if ready is None else ready - since
-        return Life(seconds=time.perf_counter() - since, starting=took, killed=code != 0)
+        return ready
 
     async def _ahead(self) -> float:
         """How far the chain's time, which is the orchestrator's, is ahead of this machine's."""
@@ -244,4 +257,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    end_in_order()
     main()

@@ -17,6 +17,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.ending import end_in_order
 from rollouts import toploc
 
 ROUNDS = int(os.environ.get("MUSTER_BENCHMARK_ROUNDS", "7"))
@@ -109,4 +110,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_in_order()
     main()

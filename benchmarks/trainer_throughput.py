@@ -22,6 +22,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.ending import end_in_order
 from benchmarks.models import random_model
 from protocol.identifiers import ZERO_DIGEST
 from trainer.learning.groups import TrainingGroup, TrainingSample
@@ -182,4 +183,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_in_order()
     main()

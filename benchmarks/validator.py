@@ -38,6 +38,7 @@ from benchmarks.attack_tries import (
     Tally,
     run_all,
 )
+from benchmarks.ending import end_in_order
 from benchmarks.validator_rates import show_rates
 from cli.devnet.cheats.cheat import End
 from cli.devnet.cheats.registry import CHEATS
@@ -265,4 +266,5 @@ def _show_close(console: Console, told: argparse.Namespace, tallies: dict[str, T
 
 
 if __name__ == "__main__":
+    end_in_order()
     main()

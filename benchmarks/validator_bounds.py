@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.ending import end_in_order
 from benchmarks.models import SHAPES
 
 ROUNDS = 5
@@ -64,4 +65,5 @@ def seconds(weights: list[torch.Tensor], rows: int) -> float:
 
 
 if __name__ == "__main__":
+    end_in_order()
     main()

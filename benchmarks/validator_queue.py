@@ -12,6 +12,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+from benchmarks.ending import end_in_order
 from benchmarks.pool_under_load import redis_server
 from protocol.clock import SystemClock
 from protocol.identifiers import ZERO_ADDRESS, Digest, digest
@@ -113,4 +114,5 @@ async def _memory(redis: Any) -> int:  # noqa: ANN401 - untyped in redis-py
 
 
 if __name__ == "__main__":
+    end_in_order()
     main()

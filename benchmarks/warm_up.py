@@ -17,6 +17,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.ending import end_in_order
 from cli.trainer_work import EvaluationChoices, WarmUpChoices, run_evaluation, settings_of
 from trainer.evaluation import Evaluation
 from trainer.presets import DEVNET, devnet_base
@@ -72,4 +73,5 @@ def _settings(to: Path, seed: int) -> WarmUpSettings:
 
 
 if __name__ == "__main__":
+    end_in_order()
     main()

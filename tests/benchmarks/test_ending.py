@@ -1,0 +1,55 @@
+"""A measurement that is told to end leaves nothing behind."""
+
+from __future__ import annotations
+
+import ast
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import benchmarks
+
+SCRIPTS = sorted(Path(benchmarks.__path__[0]).glob("*.py"))
+
+MEASURES_FOR_LONG = """
+import subprocess, sys, tempfile, time
+from benchmarks.ending import end_in_order
+end_in_order()
+with tempfile.TemporaryDirectory(dir=sys.argv[1]), subprocess.Popen(["sleep", "60"]) as child:
+    try:
+        print(child.pid, flush=True)
+        {body}
+    finally:
+        child.terminate()
+"""
+
+
+@pytest.mark.parametrize("body", ["time.sleep(60)", "import asyncio; asyncio.run(asyncio.sleep(60))"])
+def test_sigterm_ends_what_was_started_and_removes_what_was_written(tmp_path: Path, body: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", MEASURES_FOR_LONG.format(body=body), str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        assert len(list(tmp_path.iterdir())) == 1
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 128 + signal.SIGTERM
+    assert not list(tmp_path.iterdir())
+    assert not Path(f"/proc/{child}").exists()
+
+
+def test_every_benchmark_that_is_run_by_itself_ends_so() -> None:
+    ended = {path.name: first for path in SCRIPTS if (first := _first_of_main(path)) is not None}
+    assert len(ended) > 20
+    assert set(ended.values()) == {"end_in_order()"}, ended
+
+
+def _first_of_main(script: Path) -> str | None:
+    """What a script does first when it is run; None if it can't be."""
+    for statement in ast.parse(script.read_text()).body:
+        if isinstance(statement, ast.If) and ast.unparse(statement.test) == "__name__ == '__main__'":
+            return ast.unparse(statement.body[0])
+    return None
