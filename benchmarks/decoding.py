@@ -16,12 +16,13 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.ending import end_in_order
-from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST
+from protocol.identifiers import ZERO_DIGEST
 from rollouts.decoding import Decoder
-from rollouts.engines.interface import Dtype, EngineName, FinishReason
-from rollouts.samples import RolloutFile, Sample, SlotHeader
+from rollouts.engines.interface import Completion, Dtype, EngineName, FinishReason
+from rollouts.samples import RolloutFile
 from rollouts.sandbox import Sandboxes, SandboxSettings
 from rollouts.schema import ReadLimits, read_rollout_bytes, table_of, write_table
+from rollouts.unleased import unleased_header, unrewarded_sample
 
 SHAPES = ((64, 8), (256, 8), (256, 1024), (1024, 4096))
 """Answers of a file, and tokens of each: a file of the devnet, a step of it, and files of larger models."""
@@ -34,36 +35,25 @@ LIMITS = ReadLimits(rows=1 << 16, decoded_bytes=1 << 28)
 def file_of(answers: int, tokens: int) -> bytes:
     """A file of random tokens."""
     rng = np.random.default_rng([answers, tokens])
-    header = SlotHeader(
-        run=ZERO_DIGEST,
-        step=0,
-        index=0,
-        node=ZERO_ADDRESS,
-        checkpoint=ZERO_DIGEST,
-        environment="letters",
-        environment_version="1",
-        engine=EngineName.TORCH,
-        dtype=Dtype.FLOAT32,
-    )
-    samples = tuple(
-        Sample(
-            group=number // 16,
+    drawn = [
+        Completion(
             sample=number,
-            prompt_index=number // 16,
-            prompt_tokens=rng.integers(0, 64, PROMPT).astype(np.int32),
-            output_tokens=rng.integers(0, 32_000, tokens).astype(np.int32),
+            tokens=tuple(rng.integers(0, 32_000, tokens).tolist()),
             logprobs=-rng.random(tokens, np.float32),
             finish=FinishReason.EOS,
-            task_reward=1.0,
-            length_penalty=0.0,
-            reward=1.0,
-            target_length=None,
             proofs=rng.bytes(PROOF_BYTES * -(-tokens // 32)),
+            version=ZERO_DIGEST,
         )
         for number in range(answers)
-    )
+    ]
+    prompts = rng.integers(0, 64, (answers, PROMPT)).tolist()
+    samples = [
+        unrewarded_sample(answer, prompt=prompt, group=answer.sample // 16, prompt_index=answer.sample // 16)
+        for answer, prompt in zip(drawn, prompts, strict=True)
+    ]
+    header = unleased_header(engine=EngineName.TORCH, dtype=Dtype.FLOAT32)
     sink = io.BytesIO()
-    write_table(table_of(RolloutFile(header, samples)), sink)
+    write_table(table_of(RolloutFile(header, tuple(samples))), sink)
     return sink.getvalue()
 
 

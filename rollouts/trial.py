@@ -7,10 +7,11 @@ from functools import cache
 
 import numpy as np
 
-from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST
-from rollouts.engines.interface import Dtype, EngineName, FinishReason
-from rollouts.samples import RolloutFile, Sample, SlotHeader
+from protocol.identifiers import ZERO_DIGEST
+from rollouts.engines.interface import Completion, Dtype, EngineName, FinishReason
+from rollouts.samples import RolloutFile
 from rollouts.schema import ReadLimits, table_of, write_table
+from rollouts.unleased import unleased_header, unrewarded_sample
 
 TRIAL_LIMITS = ReadLimits(file_bytes=1 << 16, rows=1, decoded_bytes=1 << 20, tokens=16)
 
@@ -18,31 +19,16 @@ TRIAL_LIMITS = ReadLimits(file_bytes=1 << 16, rows=1, decoded_bytes=1 << 20, tok
 @cache
 def trial_file() -> bytes:
     """One sample of one token: its work units are 1."""
-    header = SlotHeader(
-        run=ZERO_DIGEST,
-        step=0,
-        index=0,
-        node=ZERO_ADDRESS,
-        checkpoint=ZERO_DIGEST,
-        environment="self-test",
-        environment_version="1",
-        engine=EngineName.TORCH,
-        dtype=Dtype.FLOAT32,
-    )
-    sample = Sample(
-        group=0,
+    answer = Completion(
         sample=0,
-        prompt_index=0,
-        prompt_tokens=np.zeros(1, np.int32),
-        output_tokens=np.zeros(1, np.int32),
+        tokens=(0,),
         logprobs=np.zeros(1, np.float32),
         finish=FinishReason.EOS,
-        task_reward=0.0,
-        length_penalty=0.0,
-        reward=0.0,
-        target_length=None,
         proofs=b"",
+        version=ZERO_DIGEST,
     )
+    header = unleased_header(engine=EngineName.TORCH, dtype=Dtype.FLOAT32)
+    file = RolloutFile(header, (unrewarded_sample(answer, prompt=(0,)),))
     written = io.BytesIO()
-    write_table(table_of(RolloutFile(header, (sample,))), written)
+    write_table(table_of(file), written)
     return written.getvalue()

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
-import numpy as np
-
-from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST
 from rollouts.checks import CheckedVersion
 from rollouts.engines.interface import Completion, Engine
-from rollouts.plan import PlannedGroup, SlotPlan
-from rollouts.samples import RolloutFile, Sample, SlotHeader
+from rollouts.plan import SlotPlan
+from rollouts.samples import RolloutFile
+from rollouts.unleased import unleased_header, unrewarded_sample
 
 _TAG = b"muster-calibration-v2"
 
@@ -50,33 +48,22 @@ def honest_files(
 
 def file_of(version: CheckedVersion, engine: Engine, plan: SlotPlan, drawn: Mapping[int, Completion]) -> RolloutFile:
     """The file of a slot that was drawn."""
-    header = SlotHeader(
-        run=ZERO_DIGEST,
-        step=0,
-        index=0,
-        node=ZERO_ADDRESS,
+    header = unleased_header(
+        engine=engine.name,
+        dtype=engine.dtype,
         checkpoint=version.digest,
         environment=version.recipe.environment.name,
         environment_version=version.environment.version,
-        engine=engine.name,
-        dtype=engine.dtype,
     )
-    rows: Sequence[Sample] = [_sample(group, drawn[number]) for group in plan.groups for number in group.samples]
+    rows = [
+        unrewarded_sample(
+            drawn[number],
+            prompt=group.tokens,
+            group=group.group,
+            prompt_index=group.prompt.index,
+            target_length=group.prompt.target_length,
+        )
+        for group in plan.groups
+        for number in group.samples
+    ]
     return RolloutFile(header, tuple(rows))
-
-
-def _sample(group: PlannedGroup, completion: Completion) -> Sample:
-    return Sample(
-        group=group.group,
-        sample=completion.sample,
-        prompt_index=group.prompt.index,
-        prompt_tokens=np.array(group.tokens, np.int32),
-        output_tokens=np.array(completion.tokens, np.int32),
-        logprobs=completion.logprobs,
-        finish=completion.finish,
-        task_reward=0.0,
-        length_penalty=0.0,
-        reward=0.0,
-        target_length=group.prompt.target_length,
-        proofs=completion.proofs,
-    )
