@@ -1,24 +1,18 @@
-"""The ledger's events as typed values, and the decoder that makes them from logs.
+"""The ledger's events as typed values: one class for each, in the order of the contracts.
 
 A class is called what the contract calls its event, and its fields stand in the order of the parameters, so that the
-ABI alone decides how a log is read.
+ABI alone decides how a log is read (`ledger.decoding`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum
-from typing import Any, Protocol, get_type_hints
 
-from eth_abi.abi import decode
-from eth_abi.exceptions import DecodingError
-from eth_utils.crypto import keccak
-
-from ledger.artifacts import Contract, artifact
+from ledger.artifacts import Contract
 from ledger.receipts import Log
-from ledger.values import from_abi
 from protocol.identifiers import Address, Digest
 from protocol.verdicts import Outcome
 
@@ -31,15 +25,6 @@ class Departure(IntEnum):
     """Without blame: it was dead."""
     EVICTED = 2
     BANNED = 3
-
-
-class Deployed(Protocol):
-    """Knows where the contracts are; `ledger.deployment.Deployment` does."""
-
-    @property
-    def contracts(self) -> Mapping[Contract, Address]:
-        """Addresses by contract."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -453,70 +438,3 @@ EVENTS: Mapping[Contract, tuple[type[LedgerEvent], ...]] = {
     Contract.AUDIT_SECRETS: (SecretCommitted, SecretRevealed),
 }
 """Every event that somebody may want to follow, by the contract that emits it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    kind: type[LedgerEvent]
-    names: tuple[str, ...]
-    hints: Mapping[str, Any]
-    parameters: tuple[tuple[str, bool], ...]
-    """ABI type and whether it is a topic, in order."""
-
-    def read(self, log: Log) -> LedgerEvent:
-        topics = iter(log.topics[1:])
-        data = iter(decode([kind for kind, indexed in self.parameters if not indexed], log.data))
-        values = [
-            decode([kind], bytes.fromhex(next(topics)[2:]))[0] if indexed else next(data)
-            for kind, indexed in self.parameters
-        ]
-        arguments = {name: from_abi(self.hints[name], value) for name, value in zip(self.names, values, strict=True)}
-        return self.kind(log=log, **arguments)
-
-
-class EventDecoder:
-    """Turns logs of one deployment's contracts into events.
-
-    Args:
-        deployment: Where the contracts are; logs from elsewhere are nobody's.
-    """
-
-    def __init__(self, deployment: Deployed) -> None:
-        self._shapes = {
-            (place, topic): shape
-            for contract, place in deployment.contracts.items()
-            for topic, shape in _shapes(contract).items()
-        }
-
-    def decode(self, log: Log) -> LedgerEvent | None:
-        """The event in a log; None if it is none of ours, or not as the ABI says."""
-        shape = self._shapes.get((log.address, log.topics[0])) if log.topics else None
-        if shape is None:
-            return None
-        try:
-            return shape.read(log)
-        except (DecodingError, StopIteration, ValueError):
-            return None
-
-
-def topic_of(kind: type[LedgerEvent]) -> Digest:
-    """The first topic of an event's logs, to filter by."""
-    for contract, kinds in EVENTS.items():
-        if kind in kinds:
-            return next(topic for topic, shape in _shapes(contract).items() if shape.kind is kind)
-    raise KeyError(kind.__name__)
-
-
-def _shapes(contract: Contract) -> dict[Digest, _Shape]:
-    entries = {entry["name"]: entry for entry in artifact(contract).abi if entry["type"] == "event"}
-    found = {}
-    for kind in EVENTS.get(contract, ()):
-        inputs = entries[kind.__name__]["inputs"]
-        signature = f"{kind.__name__}({','.join(item['type'] for item in inputs)})"
-        names = tuple(field.name for field in fields(kind) if field.name != "log")
-        parameters = tuple((item["type"], bool(item["indexed"])) for item in inputs)
-        if len(names) != len(parameters):
-            raise TypeError(f"{kind.__name__} has {len(names)} fields, its event {len(parameters)} parameters")
-        topic = Digest("0x" + keccak(text=signature).hex())
-        found[topic] = _Shape(kind, names, get_type_hints(kind), parameters)
-    return found

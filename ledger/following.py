@@ -9,10 +9,11 @@ from redis.asyncio import Redis
 from ledger.client import Ledger
 from ledger.cursor import Batch, EventCursor
 from ledger.cursor_stores import RedisCursorStore
+from ledger.decoding import EventDecoder, topic_of
 from ledger.deployment import Deployment
 from ledger.errors import CursorTooOld
 from ledger.event_source import Web3Events
-from ledger.events import EventDecoder, LedgerEvent, topic_of
+from ledger.events import LedgerEvent
 from ledger.receipts import Log
 from protocol.clock import Clock
 from protocol.identifiers import Address

@@ -14,8 +14,9 @@ from web3.types import RPCEndpoint
 
 from ledger.artifacts import Artifact
 from ledger.client.views import views_of
+from ledger.decoding import EventDecoder
 from ledger.errors import ChainUnavailable, TransactionReverted
-from ledger.events import EventDecoder, LedgerEvent
+from ledger.events import LedgerEvent
 from ledger.inflight import Call
 from ledger.receipts import Receipt
 from ledger.refusals import in_plain_words

@@ -9,7 +9,8 @@ import pytest
 from eth_abi.abi import encode
 
 from ledger.artifacts import Contract, artifact
-from ledger.events import EVENTS, EventDecoder, LedgerEvent, MemberLeft, WorkDisputed, topic_of
+from ledger.decoding import EventDecoder, topic_of
+from ledger.events import EVENTS, LedgerEvent, MemberLeft, WorkDisputed
 from ledger.receipts import Log
 from protocol.identifiers import ZERO_DIGEST, Address, Digest, address
 

@@ -12,8 +12,9 @@ from datetime import timedelta
 from ledger.client import Ledger
 from ledger.cursor import EventCursor
 from ledger.cursor_stores import MemoryCursorStore
+from ledger.decoding import EventDecoder
 from ledger.event_source import Web3Events
-from ledger.events import EVENTS, EventDecoder, LedgerEvent
+from ledger.events import EVENTS, LedgerEvent
 from protocol.clock import Clock
 from protocol.errors import MusterError
 
