@@ -30,7 +30,7 @@ from cli.devnet.cheats.weights import Earlier, OtherWeights, Tensors, quantised,
 from cli.devnet.cheats.workshop import HandedIn, Workshop
 from protocol.identifiers import Address, Digest, address
 from protocol.verdicts import Outcome
-from protocol.wire.runs import SlotGrant
+from protocol.wire.slots import SlotGrant
 from rollouts.calibration import RolloutCalibration
 from rollouts.engines.interface import Dtype, EngineName
 from rollouts.engines.opening import open_engine

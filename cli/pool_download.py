@@ -17,7 +17,7 @@ from protocol.clock import SystemClock
 from protocol.errors import InvalidInput, NotFound
 from protocol.identifiers import Digest
 from protocol.objects import ObjectTransfer
-from protocol.wire.runs import RolloutItem
+from protocol.wire.listings import RolloutItem
 
 app = typer.Typer()
 

@@ -15,7 +15,9 @@ from cli.pool_connection import Manager, Where, open_orchestrator
 from cli.quantities import ago, format_size, moment
 from protocol.identifiers import digest
 from protocol.verdicts import Outcome, ReasonCode
-from protocol.wire.runs import Deliveries, Demand, LeaseView, NewCheckpoint, RolloutItem, RunView, StepView
+from protocol.wire.listings import RolloutItem
+from protocol.wire.runs import Demand, NewCheckpoint, RunView, StepView
+from protocol.wire.slots import Deliveries, LeaseView
 
 app = typer.Typer()
 

@@ -10,7 +10,7 @@ from cli.documents import read_document
 from cli.output import note, printable, say, show_fields, show_json, show_table, warn
 from protocol.errors import InvalidInput
 from protocol.identifiers import Digest, digest
-from protocol.wire.runs import SlotGrant
+from protocol.wire.slots import SlotGrant
 from rollouts.calibration import RolloutCalibration
 from rollouts.checks import CheckResult, Finding, SlotFacts, State, open_version
 from rollouts.checks.reading import read

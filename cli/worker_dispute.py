@@ -26,7 +26,7 @@ from protocol.identifiers import Digest, digest
 from protocol.keys import Key
 from protocol.leases import Dispute
 from protocol.objects import ObjectTransfer
-from protocol.wire.runs import DisputeReceipt, ReceiptState, SignedDispute
+from protocol.wire.carried import DisputeReceipt, ReceiptState, SignedDispute
 from protocol.wire.uploads import UploadKind, UploadRequest, UploadTicket
 
 VALID = timedelta(hours=1)

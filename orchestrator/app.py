@@ -35,20 +35,13 @@ from protocol.service import create_service
 from protocol.tokens import TokenBook
 from protocol.verification import RequestVerifier
 from protocol.versions import release
+from protocol.wire.carried import Joining, SignedDispute, Submission
 from protocol.wire.heartbeat import Heartbeat, LogBatch
 from protocol.wire.identity import ServiceIdentity
 from protocol.wire.pool import Cause, NewWebhook
 from protocol.wire.relays import RelayOffer
-from protocol.wire.runs import (
-    Demand,
-    Joining,
-    NewCheckpoint,
-    ReleasedSlots,
-    SignedDispute,
-    SlotRequest,
-    Submission,
-    TrainerWish,
-)
+from protocol.wire.runs import Demand, NewCheckpoint, TrainerWish
+from protocol.wire.slots import ReleasedSlots, SlotRequest
 from protocol.wire.tasks import NewTask, TaskPatch
 from protocol.wire.uploads import UploadRequest
 

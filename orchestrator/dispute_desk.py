@@ -13,7 +13,7 @@ from protocol.identifiers import Address
 from protocol.leases import Dispute
 from protocol.typed_data import SigningDomain
 from protocol.verdicts import Outcome
-from protocol.wire.runs import DisputeReceipt, ReceiptState, SignedDispute
+from protocol.wire.carried import DisputeReceipt, ReceiptState, SignedDispute
 
 LONGEST = timedelta(days=1)
 """A word that holds longer could be carried when nobody thinks of it any more."""

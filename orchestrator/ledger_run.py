@@ -45,8 +45,8 @@ from protocol.keys import Key
 from protocol.leases import Lease
 from protocol.redis import RedisKeys, store_errors
 from protocol.typed_data import SigningDomain
+from protocol.wire.carried import Joining, SignedDispute
 from protocol.wire.leases import SignedWork
-from protocol.wire.runs import Joining, SignedDispute
 
 ANSWER_PATIENCE = timedelta(seconds=5)
 ROLES_GOOD_FOR = timedelta(seconds=10)

@@ -17,8 +17,8 @@ from protocol.invites import Join
 from protocol.keys import Key
 from protocol.signing import unix_ms
 from protocol.typed_data import SigningDomain
+from protocol.wire.carried import Joining, JoinReceipt, ReceiptState, Submission, SubmissionReceipt
 from protocol.wire.leases import SignedWork
-from protocol.wire.runs import Joining, JoinReceipt, ReceiptState, Submission, SubmissionReceipt
 from protocol.wire.uploads import ObjectKey
 
 MOST_WAITING = 10_000

@@ -18,17 +18,8 @@ from protocol.keys import Key
 from protocol.leases import Lease
 from protocol.signing import unix_ms
 from protocol.wire.leases import SignedLease
-from protocol.wire.runs import (
-    MOST_RELAYS,
-    CheckpointRef,
-    Deliveries,
-    LeaseState,
-    LeaseView,
-    SlotGrant,
-    SlotName,
-    SlotRequest,
-    StepAnswer,
-)
+from protocol.wire.runs import MOST_RELAYS, CheckpointRef, StepAnswer
+from protocol.wire.slots import Deliveries, LeaseState, LeaseView, SlotGrant, SlotName, SlotRequest
 
 SHOWN_LEASES = 200
 _TRIES = 4

@@ -16,17 +16,8 @@ from protocol.clock import Clock
 from protocol.errors import Conflict, InvalidInput, NotFound, Unavailable
 from protocol.identifiers import Digest
 from protocol.signing import unix_ms
-from protocol.wire.runs import (
-    CheckpointRef,
-    Demand,
-    NewCheckpoint,
-    RolloutItem,
-    RolloutStatus,
-    RunView,
-    StepView,
-    TrainerLease,
-    TrainerWish,
-)
+from protocol.wire.listings import RolloutItem, RolloutStatus
+from protocol.wire.runs import CheckpointRef, Demand, NewCheckpoint, RunView, StepView, TrainerLease, TrainerWish
 
 SHOWN_BEFORE = 4
 """Closed steps that the view still shows."""

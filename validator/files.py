@@ -17,7 +17,7 @@ from protocol.identifiers import Digest, digest
 from protocol.objects import ObjectTransfer
 from protocol.store_answers import BytesRefused, UrlStale
 from protocol.wire.audits import LARGEST_AUDIT_FILE, AuditFile
-from protocol.wire.runs import RolloutItem
+from protocol.wire.listings import RolloutItem
 from protocol.wire.uploads import ObjectKey, UploadKind, UploadRequest
 from validator.items import Item
 from validator.submissions import SubmittedWork

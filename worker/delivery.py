@@ -27,8 +27,9 @@ from protocol.identifiers import Digest, digest
 from protocol.keys import Key
 from protocol.objects import BytesRefused, ObjectTransfer, UrlStale
 from protocol.signing import unix_ms
+from protocol.wire.carried import ReceiptState, SubmissionReceipt
 from protocol.wire.leases import SignedWork
-from protocol.wire.runs import LEASED_WORK, ReceiptState, SubmissionReceipt
+from protocol.wire.slots import LEASED_WORK
 from protocol.wire.uploads import UploadKind, UploadRequest, UploadTicket
 from worker.chain import Chain, why
 from worker.leased_work import check_copy, leased, sign_work

@@ -16,8 +16,8 @@ from protocol.identifiers import Address
 from protocol.invites import Join
 from protocol.keys import Key
 from protocol.retry import Deadline
+from protocol.wire.carried import Joining, ReceiptState
 from protocol.wire.invites import SignedInvite
-from protocol.wire.runs import Joining, ReceiptState
 
 PATIENCE = timedelta(seconds=60)
 """How long the orchestrator may take before the node pays for itself; invites last minutes."""

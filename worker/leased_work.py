@@ -12,7 +12,7 @@ from protocol.keys import Key
 from protocol.leases import Work
 from protocol.typed_data import SigningDomain
 from protocol.wire.leases import SignedWork
-from protocol.wire.runs import LEASED_WORK, LeasedWork
+from protocol.wire.slots import LEASED_WORK, LeasedWork
 from worker.queue.item import QueueItem
 from worker.queue.runner import GivenUp
 

@@ -12,9 +12,11 @@ from protocol.clients.node import NodeClient
 from protocol.clock import Clock
 from protocol.identifiers import Digest
 from protocol.keys import Key
+from protocol.wire.carried import SubmissionReceipt
 from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer, LogBatch, LogReceipt
 from protocol.wire.leases import SignedWork
-from protocol.wire.runs import SlotGrant, SlotName, SlotRequest, StepAnswer, SubmissionReceipt
+from protocol.wire.runs import StepAnswer
+from protocol.wire.slots import SlotGrant, SlotName, SlotRequest
 from protocol.wire.uploads import UploadRequest, UploadTicket
 from worker.membership import Membership
 from worker.server_time import ServerTime

@@ -24,16 +24,8 @@ from protocol.rates import IpRates, Rate
 from protocol.retry import Backoff, Deadline, retry
 from protocol.typed_data import SigningDomain
 from protocol.wire.leases import SignedLease
-from protocol.wire.runs import (
-    MOST_RELEASED,
-    LeasedWork,
-    RolloutOf,
-    SlotGrant,
-    SlotName,
-    SlotRequest,
-    SlotWish,
-    StepAnswer,
-)
+from protocol.wire.runs import StepAnswer
+from protocol.wire.slots import MOST_RELEASED, LeasedWork, RolloutOf, SlotGrant, SlotName, SlotRequest, SlotWish
 from worker.state import StateDirectory
 
 T = TypeVar("T")

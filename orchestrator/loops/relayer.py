@@ -22,7 +22,7 @@ from protocol.clock import Clock
 from protocol.errors import Conflict, Unavailable
 from protocol.identifiers import ZERO_DIGEST
 from protocol.signing import unix_ms
-from protocol.wire.runs import Joining, ReceiptState, SignedDispute, Submission
+from protocol.wire.carried import Joining, ReceiptState, SignedDispute, Submission
 
 BATCH = 64
 """Per transaction: some 10 million gas at the most; the contracts take up to 256."""

@@ -26,7 +26,7 @@ from protocol.errors import Unavailable
 from protocol.identifiers import Address, Digest
 from protocol.leases import WorkKey
 from protocol.signing import unix_ms
-from protocol.wire.runs import ReceiptState, Submission
+from protocol.wire.carried import ReceiptState, Submission
 
 MONEY_EVERY = timedelta(seconds=10)
 """Without news of it, what the pool can pay is read so often."""

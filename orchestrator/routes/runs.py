@@ -18,28 +18,19 @@ from orchestrator.store.relay import RelayKind
 from orchestrator.store.runs import SlotRow
 from protocol.errors import NotFound
 from protocol.identifiers import WireDigest
+from protocol.wire.carried import DisputeReceipt, Joining, JoinReceipt, SignedDispute, Submission, SubmissionReceipt
+from protocol.wire.listings import RolloutItem, RolloutPage
 from protocol.wire.runs import (
     CheckpointRef,
-    Deliveries,
     Demand,
-    DisputeReceipt,
-    Joining,
-    JoinReceipt,
     NewCheckpoint,
-    ReleasedSlots,
-    RolloutItem,
-    RolloutPage,
     RunView,
-    SignedDispute,
-    SlotGrant,
-    SlotRequest,
     StepAnswer,
     StepView,
-    Submission,
-    SubmissionReceipt,
     TrainerLease,
     TrainerWish,
 )
+from protocol.wire.slots import Deliveries, ReleasedSlots, SlotGrant, SlotRequest
 
 router = APIRouter(prefix="/v1", tags=["run"])
 

@@ -12,8 +12,8 @@ from protocol.identifiers import Address, Digest
 from protocol.leases import Lease
 from protocol.typed_data import SigningDomain
 from protocol.verdicts import Outcome
+from protocol.wire.carried import Joining, SignedDispute
 from protocol.wire.leases import SignedWork
-from protocol.wire.runs import Joining, SignedDispute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

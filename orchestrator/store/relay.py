@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.store.database import Database
 from orchestrator.store.nodes import text_of
-from protocol.wire.runs import ReceiptState
+from protocol.wire.carried import ReceiptState
 
 KEPT = timedelta(days=2)
 """How long it is remembered what became of something."""

@@ -7,23 +7,12 @@ from datetime import timedelta
 
 from protocol.clients.base import TypedClient
 from protocol.identifiers import Digest
+from protocol.wire.carried import DisputeReceipt, Joining, JoinReceipt, SignedDispute, Submission, SubmissionReceipt
 from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer, LogBatch, LogReceipt
 from protocol.wire.leases import SignedWork
 from protocol.wire.pool import NodeSelf
-from protocol.wire.runs import (
-    Deliveries,
-    DisputeReceipt,
-    Joining,
-    JoinReceipt,
-    ReleasedSlots,
-    SignedDispute,
-    SlotGrant,
-    SlotName,
-    SlotRequest,
-    StepAnswer,
-    Submission,
-    SubmissionReceipt,
-)
+from protocol.wire.runs import StepAnswer
+from protocol.wire.slots import Deliveries, ReleasedSlots, SlotGrant, SlotName, SlotRequest
 from protocol.wire.uploads import ObjectKey, ObjectLink, UploadRequest, UploadTicket
 
 HEARTBEAT_PATIENCE = timedelta(seconds=15)

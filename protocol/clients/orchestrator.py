@@ -15,6 +15,7 @@ from protocol.clients.streams import ServerEvent, listening
 from protocol.errors import InvalidInput, MusterError, RateLimited
 from protocol.identifiers import Address, Digest
 from protocol.wire.heartbeat import LogLine, NodeState
+from protocol.wire.listings import RolloutItem, RolloutPage
 from protocol.wire.pool import (
     AllowedNode,
     AllowList,
@@ -35,18 +36,8 @@ from protocol.wire.pool import (
     WebhookList,
 )
 from protocol.wire.relays import KnownRelay, RelayList
-from protocol.wire.runs import (
-    CheckpointRef,
-    Deliveries,
-    Demand,
-    NewCheckpoint,
-    RolloutItem,
-    RolloutPage,
-    RunView,
-    StepView,
-    TrainerLease,
-    TrainerWish,
-)
+from protocol.wire.runs import CheckpointRef, Demand, NewCheckpoint, RunView, StepView, TrainerLease, TrainerWish
+from protocol.wire.slots import Deliveries
 from protocol.wire.tasks import IDEMPOTENCY_HEADER, NewTask, Task, TaskPage, TaskPatch
 from protocol.wire.uploads import ObjectKey, ObjectLink
 

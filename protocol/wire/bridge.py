@@ -8,7 +8,7 @@ from pydantic import Field
 
 from protocol.identifiers import WireAddress
 from protocol.wire.base import Identifier, Name, PoolId, ShortText, WireModel
-from protocol.wire.runs import RolloutOf
+from protocol.wire.slots import RolloutOf
 from protocol.wire.tasks import GroupPlace
 
 MOST_METRICS = 32

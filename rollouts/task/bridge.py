@@ -13,7 +13,8 @@ from protocol.client import ServiceClient
 from protocol.clock import Clock
 from protocol.retry import Backoff
 from protocol.wire.bridge import HandedOver, HandOver, Metrics, TaskIdentity
-from protocol.wire.runs import ReleasedSlots, SlotGrant, SlotName, SlotWish, StepAnswer
+from protocol.wire.runs import StepAnswer
+from protocol.wire.slots import ReleasedSlots, SlotGrant, SlotName, SlotWish
 
 _HAND_OVER_PATIENCE = timedelta(minutes=10)
 """A worker that restarts is back long before; until then the file stays on the task's own volume."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from protocol.clock import Clock
 from protocol.identifiers import Digest
-from protocol.wire.runs import SlotGrant
+from protocol.wire.slots import SlotGrant
 from rollouts.engines.interface import Completion, Engine
 from rollouts.environments import Environment, Reward, load_environment
 from rollouts.plan import PlannedGroup, SlotPlan, SlotPlanner

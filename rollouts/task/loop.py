@@ -23,7 +23,8 @@ from protocol.clock import Clock
 from protocol.errors import Conflict, InvalidInput, MusterError, RateLimited, Unavailable
 from protocol.identifiers import Digest
 from protocol.wire.bridge import HandOver
-from protocol.wire.runs import CheckpointRef, SlotGrant, SlotName, SlotWish, StepAnswer
+from protocol.wire.runs import CheckpointRef, StepAnswer
+from protocol.wire.slots import SlotGrant, SlotName, SlotWish
 from rollouts.engines.errors import EngineFailed, GenerationStopped
 from rollouts.engines.interface import Engine
 from rollouts.recipe import read_recipe

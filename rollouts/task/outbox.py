@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from protocol.errors import MusterError
 from protocol.wire.bridge import ROLLOUT_KIND, HandOver
-from protocol.wire.runs import RolloutOf
+from protocol.wire.slots import RolloutOf
 from rollouts.samples import RolloutFile, Sample
 from rollouts.schema import write_rollouts
 from rollouts.task.bridge import Bridge

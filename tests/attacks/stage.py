@@ -12,7 +12,7 @@ import httpx
 
 from protocol.keys import Key
 from protocol.objects import ObjectTransfer
-from protocol.wire.runs import LEASED_WORK, LeasedWork, SlotGrant
+from protocol.wire.slots import LEASED_WORK, LeasedWork, SlotGrant
 from tests.ledger.client.conftest import POOL, URL, World
 from tests.orchestrator.runs.edge import RunUnderTest
 from tests.orchestrator.runs.test_on_chain import join_by_relay, orchestrating, publish

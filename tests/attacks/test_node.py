@@ -17,7 +17,7 @@ from cli.devnet.cheats.worker import turned
 from protocol.clock import SystemClock
 from protocol.errors import NotFound
 from protocol.retry import Backoff
-from protocol.wire.runs import LEASED_WORK, LeasedWork
+from protocol.wire.slots import LEASED_WORK, LeasedWork
 from protocol.wire.tasks import NetworkMode, Resources
 from rollouts.checks import SlotFacts, open_version
 from rollouts.engines.interface import Dtype

@@ -24,9 +24,10 @@ from protocol.logs import configure_logs
 from protocol.redis import connect_redis
 from protocol.tokens import Scope, TokenSetting, hash_token, new_token
 from protocol.verdicts import Outcome
+from protocol.wire.carried import ReceiptState
 from protocol.wire.heartbeat import Heartbeat
 from protocol.wire.leases import SignedWork
-from protocol.wire.runs import ReceiptState, SlotRequest
+from protocol.wire.slots import SlotRequest
 from tests.orchestrator.edge import POOL, MemoryLedger
 from tests.orchestrator.runs.edge import RUN, MemoryRunLedger, sha, upload
 from tests.serving import served

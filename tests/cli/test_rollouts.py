@@ -13,7 +13,7 @@ from protocol.keys import Key
 from protocol.leases import Lease
 from protocol.typed_data import SigningDomain
 from protocol.wire.leases import SignedLease
-from protocol.wire.runs import SlotGrant
+from protocol.wire.slots import SlotGrant
 from rollouts.checks import CheckedVersion
 from rollouts.samples import RolloutFile
 from rollouts.schema import write_rollouts

@@ -32,7 +32,7 @@ from protocol.objects import ObjectTransfer
 from protocol.redis import connect_redis
 from protocol.wire.audits import AuditFile
 from protocol.wire.leases import SignedWork
-from protocol.wire.runs import SlotGrant
+from protocol.wire.slots import SlotGrant
 from protocol.wire.uploads import ObjectKey
 from tests.ledger.client.conftest import POOL, URL, World, founded, world
 from tests.ledger.conftest import embedded, embedded_process

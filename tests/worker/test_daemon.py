@@ -24,7 +24,8 @@ from ledger.chain import ChainKind, start_chain
 from protocol.clients import OrchestratorClient
 from protocol.errors import MusterError
 from protocol.identifiers import digest, run_id
-from protocol.wire.runs import NewCheckpoint, RolloutItem
+from protocol.wire.listings import RolloutItem
+from protocol.wire.runs import NewCheckpoint
 from protocol.wire.tasks import MEBIBYTE, AssignmentState, NewTask, Resources, Task, TaskSpec, TaskState
 from protocol.wire.uploads import ObjectKey
 from tests.worker.conftest import Engine

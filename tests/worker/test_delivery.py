@@ -32,8 +32,9 @@ from protocol.keys import Key
 from protocol.leases import Lease
 from protocol.objects import ObjectTransfer
 from protocol.redis import connect_redis
+from protocol.wire.carried import ReceiptState, SubmissionReceipt
 from protocol.wire.leases import SignedLease, SignedWork
-from protocol.wire.runs import LEASED_WORK, LeasedWork, ReceiptState, SubmissionReceipt
+from protocol.wire.slots import LEASED_WORK, LeasedWork
 from protocol.wire.uploads import UploadRequest, UploadTicket
 from tests.ledger.client.conftest import POOL, QUICK, Founded, World
 from tests.orchestrator.conftest import under_test

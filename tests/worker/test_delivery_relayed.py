@@ -10,7 +10,8 @@ import httpx
 
 from protocol.identifiers import digest
 from protocol.objects import ObjectTransfer
-from protocol.wire.runs import LEASED_WORK, LeasedWork, ReceiptState
+from protocol.wire.carried import ReceiptState
+from protocol.wire.slots import LEASED_WORK, LeasedWork
 from tests.ledger.client.conftest import POOL, URL, World
 from tests.orchestrator.runs.test_on_chain import join_by_relay, orchestrating, publish
 from worker.chain import LedgerChain

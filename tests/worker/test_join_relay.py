@@ -13,8 +13,8 @@ from protocol.invites import Invite, Join
 from protocol.keys import Key
 from protocol.signing import sign_response
 from protocol.typed_data import SigningDomain
+from protocol.wire.carried import Joining, JoinReceipt, ReceiptState
 from protocol.wire.invites import SignedInvite
-from protocol.wire.runs import Joining, JoinReceipt, ReceiptState
 from worker.join_relay import PATIENCE, JoinRelay
 
 DOMAIN = SigningDomain(1, Key.generate().address)

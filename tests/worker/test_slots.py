@@ -20,7 +20,8 @@ from protocol.keys import Key
 from protocol.leases import Lease
 from protocol.typed_data import SigningDomain
 from protocol.wire.leases import SignedLease
-from protocol.wire.runs import LEASED_WORK, LeasedWork, SlotGrant, SlotName, SlotRequest, StepAnswer
+from protocol.wire.runs import StepAnswer
+from protocol.wire.slots import LEASED_WORK, LeasedWork, SlotGrant, SlotName, SlotRequest
 from worker.bridge.app import BridgeParts, create_bridge
 from worker.memory import RunningTask
 from worker.queue.store import QueueStore

@@ -18,7 +18,7 @@ from protocol.identifiers import Digest
 from protocol.objects import BytesRefused, ObjectTransfer
 from protocol.verdicts import Outcome
 from protocol.wire.audits import LARGEST_AUDIT_FILE
-from protocol.wire.runs import RolloutItem
+from protocol.wire.listings import RolloutItem
 from rollouts.decoding import Decoder
 from trainer.errors import NotWritten
 from trainer.run.batches import SeenFile, in_lease_order

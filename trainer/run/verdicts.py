@@ -7,7 +7,7 @@ from ledger.events import VerdictGiven
 from protocol.errors import Unavailable
 from protocol.identifiers import Digest
 from protocol.verdicts import Outcome
-from protocol.wire.runs import RolloutItem
+from protocol.wire.listings import RolloutItem
 
 
 class NotOnLedger(Unavailable):

@@ -17,7 +17,8 @@ from ledger.client.work import Work
 from protocol.clock import Clock
 from protocol.errors import MusterError, RateLimited
 from protocol.identifiers import Address, Digest
-from protocol.wire.runs import CheckpointRef, RolloutItem
+from protocol.wire.listings import RolloutItem
+from protocol.wire.runs import CheckpointRef
 from validator.chain import Chain, NotSeated
 from validator.drawing import Drawing
 from validator.evidence import Drawn, audit_file, by_hand

@@ -35,7 +35,8 @@ from protocol.service import create_service
 from protocol.signing import unix_ms
 from protocol.wire.base import Identifier
 from protocol.wire.bridge import ROLLOUT_KIND, FileState, HandedOver, HandOver, Metrics, TaskIdentity
-from protocol.wire.runs import LEASED_WORK, ReleasedSlots, SlotGrant, SlotWish, StepAnswer
+from protocol.wire.runs import StepAnswer
+from protocol.wire.slots import LEASED_WORK, ReleasedSlots, SlotGrant, SlotWish
 from worker.bridge.paths import open_inside
 from worker.memory import RunningTask
 from worker.queue.item import Stage

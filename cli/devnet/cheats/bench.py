@@ -13,7 +13,7 @@ import torch
 from protocol.clock import Clock
 from protocol.errors import InvalidInput
 from protocol.identifiers import Digest
-from protocol.wire.runs import SlotGrant
+from protocol.wire.slots import SlotGrant
 from rollouts.engines.errors import GenerationStopped
 from rollouts.engines.interface import Completion, Dtype, Engine, EngineName, FinishReason, SampleRequest
 from rollouts.model import ModelFacts, read_model

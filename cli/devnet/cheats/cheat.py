@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from protocol.verdicts import ReasonCode
-from protocol.wire.runs import SlotGrant
+from protocol.wire.slots import SlotGrant
 from rollouts.samples import RolloutFile
 from rollouts.schema import write_rollouts
 from worker.delivery import PoolDelivery

@@ -8,7 +8,7 @@ from pathlib import Path
 from cli.devnet.cheats.bench import Bench
 from cli.devnet.cheats.cheat import Trick
 from cli.devnet.cheats.proofs import other_node
-from protocol.wire.runs import SlotGrant
+from protocol.wire.slots import SlotGrant
 from rollouts.samples import RolloutFile
 from rollouts.schema import write_rollouts
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from cli.devnet.cheats.bench import Bench
 from cli.devnet.cheats.cheat import Trick
-from protocol.wire.runs import SlotGrant
+from protocol.wire.slots import SlotGrant
 from rollouts.plan import SlotPlan
 from rollouts.samples import RolloutFile, Sample
 from rollouts.sampling.parameters import SamplingParameters

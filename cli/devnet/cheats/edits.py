@@ -10,7 +10,7 @@ import numpy as np
 from cli.devnet.cheats.bench import Bench
 from cli.devnet.cheats.cheat import Trick
 from protocol.identifiers import run_id
-from protocol.wire.runs import SlotGrant
+from protocol.wire.slots import SlotGrant
 from rollouts.engines.interface import Dtype, EngineName, FinishReason
 from rollouts.samples import RolloutFile, Sample, SlotHeader
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from cli.devnet.cheats.bench import Bench
 from cli.devnet.cheats.cheat import Trick
-from protocol.wire.runs import SlotGrant
+from protocol.wire.slots import SlotGrant
 from rollouts.samples import RolloutFile
 from rollouts.schema import SCHEMA, SCHEMA_VERSION, VERSION_KEY, write_rollouts, write_table
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from cli.devnet.cheats.bench import Bench
 from cli.devnet.cheats.cheat import Trick
 from protocol.identifiers import Digest, address, digest
-from protocol.wire.runs import SlotGrant
+from protocol.wire.slots import SlotGrant
 from rollouts.samples import RolloutFile, Sample
 from rollouts.toploc import TOPLOC
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cli.devnet.cheats.bench import Bench
 from cli.devnet.cheats.cheat import Trick
-from protocol.wire.runs import SlotGrant
+from protocol.wire.slots import SlotGrant
 from rollouts.samples import RolloutFile
 
 _FAR = 1_000

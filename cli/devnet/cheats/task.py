@@ -18,7 +18,7 @@ from cli.devnet.cheats.cheat import Trick
 from cli.devnet.cheats.registry import find_cheat
 from protocol.errors import MusterError
 from protocol.wire.bridge import HandOver
-from protocol.wire.runs import SlotGrant, SlotWish
+from protocol.wire.slots import SlotGrant, SlotWish
 from rollouts.samples import RolloutFile
 from rollouts.task.bridge import Bridge
 from rollouts.task.loop import RolloutTask

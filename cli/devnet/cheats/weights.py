@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from cli.devnet.cheats.bench import Bench
 from cli.devnet.cheats.cheat import Trick
 from protocol.errors import InvalidInput
-from protocol.wire.runs import SlotGrant
+from protocol.wire.slots import SlotGrant
 from rollouts.model import CONFIG_FILE, SINGLE_WEIGHTS, WEIGHTS_INDEX, read_model
 from rollouts.policy import read_tensor
 from rollouts.samples import RolloutFile

@@ -21,7 +21,7 @@ from protocol.keys import Key
 from protocol.leases import Lease
 from protocol.typed_data import SigningDomain
 from protocol.wire.leases import SignedLease
-from protocol.wire.runs import SlotGrant
+from protocol.wire.slots import SlotGrant
 from rollouts.checks import CheckedVersion, open_version
 from rollouts.engines.interface import Engine
 from rollouts.task.policies import HeldPolicy

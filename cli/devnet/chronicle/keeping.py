@@ -21,7 +21,8 @@ from ledger.deployment import Deployment
 from protocol.clock import Clock, SystemClock
 from protocol.errors import MusterError
 from protocol.identifiers import Address
-from protocol.wire.runs import LeaseView, RolloutItem
+from protocol.wire.listings import RolloutItem
+from protocol.wire.slots import LeaseView
 
 
 class Chronicle:

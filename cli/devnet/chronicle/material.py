@@ -9,7 +9,8 @@ from typing import Any
 from cli.devnet.report.model import ProcessCost
 from ledger.events import LedgerEvent
 from protocol.identifiers import Address, Digest
-from protocol.wire.runs import LeaseView, RolloutItem
+from protocol.wire.listings import RolloutItem
+from protocol.wire.slots import LeaseView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,8 @@ from protocol.clock import TurnedClock
 from protocol.identifiers import ZERO_DIGEST, Address, Digest, digest, run_id
 from protocol.keys import Key
 from protocol.verdicts import Outcome, ReasonCode
-from protocol.wire.runs import LeaseState, LeaseView, RolloutItem, RolloutStatus
+from protocol.wire.listings import RolloutItem, RolloutStatus
+from protocol.wire.slots import LeaseState, LeaseView
 
 RUN = run_id("devnet")
 HONEST, CHEAT, VALIDATOR = (Key.from_hex("0x" + f"{number:064x}").address for number in (1, 2, 3))

@@ -36,8 +36,10 @@ from protocol.keys import Key
 from protocol.leases import Lease, Work
 from protocol.typed_data import SigningDomain
 from protocol.verdicts import Outcome
+from protocol.wire.carried import Joining, SignedDispute
 from protocol.wire.leases import SignedWork
-from protocol.wire.runs import Joining, SignedDispute, SlotGrant, StepAnswer
+from protocol.wire.runs import StepAnswer
+from protocol.wire.slots import SlotGrant
 from protocol.wire.uploads import ObjectKey
 from tests.orchestrator.edge import PROVIDER, PoolUnderTest
 

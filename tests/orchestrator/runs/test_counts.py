@@ -12,7 +12,7 @@ from orchestrator.runs.slots import Counted, Happening
 from protocol.identifiers import Digest
 from protocol.keys import Key
 from protocol.verdicts import Outcome
-from protocol.wire.runs import SlotGrant
+from protocol.wire.slots import SlotGrant
 from tests.orchestrator.runs.conftest import MakeRun
 from tests.orchestrator.runs.edge import RunUnderTest, sha
 

@@ -27,8 +27,9 @@ from protocol.leases import Dispute
 from protocol.redis import connect_redis
 from protocol.tokens import Scope, TokenSetting
 from protocol.verdicts import Outcome
+from protocol.wire.carried import Joining
 from protocol.wire.invites import SignedInvite
-from protocol.wire.runs import Joining, SlotGrant
+from protocol.wire.slots import SlotGrant
 from tests.ledger.client.conftest import POOL, URL, World, founded, world
 from tests.ledger.client.verdicts import verdict_on
 from tests.ledger.conftest import embedded, embedded_process

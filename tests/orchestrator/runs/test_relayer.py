@@ -16,9 +16,10 @@ from protocol.invites import Invite, Join
 from protocol.keys import Key
 from protocol.leases import Work
 from protocol.typed_data import SigningDomain
+from protocol.wire.carried import Joining
 from protocol.wire.invites import SignedInvite
 from protocol.wire.leases import SignedLease, SignedWork
-from protocol.wire.runs import Joining, SlotGrant
+from protocol.wire.slots import SlotGrant
 from tests.orchestrator.edge import POOL
 from tests.orchestrator.runs.conftest import MakeRun
 from tests.orchestrator.runs.edge import RunUnderTest, sha

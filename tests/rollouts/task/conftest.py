@@ -21,7 +21,8 @@ from protocol.leases import Lease
 from protocol.retry import Backoff
 from protocol.typed_data import SigningDomain
 from protocol.wire.leases import SignedLease
-from protocol.wire.runs import CheckpointRef, SlotGrant, SlotName, SlotRequest, StepAnswer
+from protocol.wire.runs import CheckpointRef, StepAnswer
+from protocol.wire.slots import SlotGrant, SlotName, SlotRequest
 from rollouts.engines.interface import Dtype
 from rollouts.engines.torch.engine import TorchEngine
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice, write_recipe

@@ -20,7 +20,8 @@ import torch
 from protocol.errors import Conflict, Unavailable
 from protocol.identifiers import Digest, run_id
 from protocol.wire.bridge import HandedOver, HandOver
-from protocol.wire.runs import LEASED_WORK, CheckpointRef, LeasedWork, SlotGrant, SlotRequest
+from protocol.wire.runs import CheckpointRef
+from protocol.wire.slots import LEASED_WORK, LeasedWork, SlotGrant, SlotRequest
 from rollouts.engines.interface import Dtype
 from rollouts.engines.torch.batch import Batch
 from rollouts.environments import load_environment

@@ -18,7 +18,7 @@ from protocol.leases import Lease
 from protocol.typed_data import SigningDomain
 from protocol.wire.audits import AuditFile
 from protocol.wire.leases import SignedLease
-from protocol.wire.runs import SlotGrant
+from protocol.wire.slots import SlotGrant
 from rollouts import schema
 from rollouts.decoding import Decoder
 from rollouts.errors import NotDecoded

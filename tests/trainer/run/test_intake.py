@@ -15,7 +15,7 @@ from protocol.clock import TurnedClock
 from protocol.errors import Unavailable
 from protocol.identifiers import Digest, address, digest
 from protocol.verdicts import Outcome
-from protocol.wire.runs import RolloutItem, RolloutStatus
+from protocol.wire.listings import RolloutItem, RolloutStatus
 from rollouts.engines.interface import FinishReason
 from rollouts.samples import Sample
 from tests.trainer.run.made import seen_file

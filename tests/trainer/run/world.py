@@ -33,7 +33,7 @@ from protocol.leases import Work
 from protocol.verdicts import Outcome
 from protocol.wire.audits import AuditFile, AuditRow
 from protocol.wire.leases import SignedWork
-from protocol.wire.runs import SlotGrant
+from protocol.wire.slots import SlotGrant
 from protocol.wire.uploads import ObjectKey
 from rollouts.decoding import Decoder
 from rollouts.engines.interface import Dtype, EngineName, FinishReason

@@ -17,7 +17,7 @@ from protocol.identifiers import ZERO_DIGEST, Digest
 from protocol.leases import Work as WorkWords
 from protocol.objects import TransferError
 from protocol.verdicts import Outcome, ReasonCode
-from protocol.wire.runs import RolloutItem
+from protocol.wire.listings import RolloutItem
 from tests.ledger.client.conftest import POOL, World
 from tests.orchestrator.runs.test_on_chain import publish
 from tests.validator.conftest import PoolWithValidators, ValidatorUnderTest, concluded

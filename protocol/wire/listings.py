@@ -1,0 +1,67 @@
+"""Listings of what was submitted to a run, for its trainer, its owner and its validators."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from protocol.identifiers import WireAddress, WireDigest
+from protocol.verdicts import Outcome
+from protocol.wire.base import Bytes, Milliseconds, WireModel
+from protocol.wire.leases import Count
+from protocol.wire.runs import Figures, SlotGroups, SlotIndex, Step, Units, Version
+
+
+class RolloutStatus(StrEnum):
+    """Where submitted work is on the ledger."""
+
+    SUBMITTED = "submitted"
+    PROVISIONAL = "provisional"
+    """Judged; the verdict may be disputed."""
+    DISPUTED = "disputed"
+    FINAL = "final"
+    EXPIRED = "expired"
+    """Nobody judged it in time: unpaid, blameless."""
+
+
+class RolloutItem(WireModel):
+    """One submitted file."""
+
+    key: WireDigest
+    node: WireAddress
+    provider: WireAddress | None
+    """Who was the node's provider when it joined, as far as the orchestrator has read."""
+    step: Step
+    index: SlotIndex
+    version: Version
+    digest: WireDigest
+    """The policy's version digest."""
+    beacon_block: Count | None = None
+    """The block whose hash the slot's seed stands on, as it was when the slot was leased; None if that is forgotten."""
+    groups: SlotGroups
+    units: Units
+    sha256: WireDigest
+    size: Bytes | None = None
+    """In bytes, where the store knows the file."""
+    submitted_block: Count
+    submitted_at_ms: Milliseconds
+    """When the orchestrator read it on the ledger."""
+    status: RolloutStatus
+    outcome: Outcome | None
+    """The verdict that counts so far."""
+    reason: Annotated[int, Field(ge=0, lt=1 << 16)] = 0
+    """The verdict's reason code."""
+    audit_hash: WireDigest | None = None
+    """SHA-256 of the audit file."""
+    figures: Figures = {}
+    file_url: str | None = None
+    audit_url: str | None = None
+
+
+class RolloutPage(WireModel):
+    """Answer of `GET /v1/run/rollouts`: in lease order (step, then node and index), so that fast nodes aren't first."""
+
+    items: Annotated[tuple[RolloutItem, ...], Field(max_length=1000)]
+    next_cursor: str | None
