@@ -98,6 +98,11 @@ class Intent:
         """The nonce it was last sent under."""
         return self.broadcasts[-1].nonce if self.broadcasts else None
 
+    @property
+    def named(self) -> str:
+        """Its versions' hashes, as part of a sentence."""
+        return " or ".join(broadcast.transaction for broadcast in self.broadcasts) or "a transaction never sent"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendPolicy:
