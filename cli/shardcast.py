@@ -21,7 +21,8 @@ from protocol.clients.relay import RelayClient
 from protocol.clock import SystemClock
 from protocol.errors import InvalidInput
 from protocol.logs import configure_logs
-from shardcast.client import KEPT_FOLDERS, Client, Fetched
+from shardcast.attempts import Fetched
+from shardcast.client import KEPT_FOLDERS, Client
 from shardcast.delta.bases import LONGEST_CHAIN
 from shardcast.guard import ServingLimits
 from shardcast.origin import KEPT_VERSIONS, Origin

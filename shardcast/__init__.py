@@ -3,7 +3,8 @@
 `from shardcast import Origin, Relay, Client`: each is an async context manager, and says in its module how it is used.
 """
 
-from shardcast.client import Client, Fetched
+from shardcast.attempts import Fetched
+from shardcast.client import Client
 from shardcast.freshness import Announced, Announcements
 from shardcast.manifest import VersionKey
 from shardcast.origin import Origin

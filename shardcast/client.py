@@ -18,7 +18,6 @@ import ssl
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -28,10 +27,11 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from protocol.clock import Clock, SystemClock
-from protocol.errors import MusterError, Unavailable
-from protocol.identifiers import Address, Digest, run_id
+from protocol.errors import MusterError
+from protocol.identifiers import Address, run_id
 from protocol.retry import Deadline, DeadlinePassed
-from shardcast.assembly import Assembly, OnProgress
+from shardcast.assembly import OnProgress
+from shardcast.attempts import Attempts, Fetched
 from shardcast.delta.bases import Bases
 from shardcast.delta.fetching import Chains
 from shardcast.directory import Directory
@@ -48,22 +48,6 @@ KEPT_FOLDERS = 2
 """Versions that `follow` leaves on disk: the newest, and the one that may still be in use."""
 
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fetched:
-    """A version that is whole and verified."""
-
-    version: int
-    attempt: int
-    digest: Digest
-    path: Path
-    """The folder that holds its files."""
-    size: int
-    """Bytes of its files."""
-    received: int
-    """Bytes that came for it; what lay on the disk already did not."""
-    took: timedelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +105,6 @@ class Client:
         self.peers = Peers(check_peers(relays, allow_plain_http=allow_plain_http), draws=draws)
         self.metrics = FetchingMetrics(CollectorRegistry() if registry is None else registry)
         self._announcements = announcements
-        self._pace = pace
         self._clock = SystemClock() if clock is None else clock
         self._upstream = Upstream(patience=patience, tls=tls)
         self._directory = Directory(
@@ -131,6 +114,15 @@ class Client:
             upstream=self._upstream,
             metrics=self.metrics,
             clock=self._clock,
+        )
+        self._attempts = Attempts(
+            self._directory,
+            peers=self.peers,
+            upstream=self._upstream,
+            announcements=announcements,
+            metrics=self.metrics,
+            clock=self._clock,
+            pace=pace,
         )
         self._chains = Chains(
             Bases(self._directory),
@@ -272,84 +264,9 @@ class Client:
         self, key: VersionKey, to: Path, on_progress: OnProgress | None, *, overtaken: bool
     ) -> Fetched | None:
         """Fetches one attempt; None if a newer one voids it, or takes its place before it is sealed."""
-        wanted = partial(self._fetch_once, to=to, on_progress=on_progress, overtaken=overtaken)
-        between = partial(self._fetch_once, to=to, on_progress=None, overtaken=False)
+        wanted = partial(self._attempts.fetch, to=to, on_progress=on_progress, overtaken=overtaken)
+        between = partial(self._attempts.fetch, to=to, on_progress=None, overtaken=False)
         return await self._chains.fetch(key, to, wanted=wanted, between=between)
-
-    async def _fetch_once(
-        self,
-        key: VersionKey,
-        expected: Digest | None,
-        base: Path | None,
-        *,
-        to: Path,
-        on_progress: OnProgress | None,
-        overtaken: bool,
-    ) -> Fetched | None:
-        began = self._clock.monotonic()
-        assembly = Assembly(
-            key,
-            to,
-            manifest=self._directory.manifest(key),
-            peers=self.peers,
-            upstream=self._upstream,
-            metrics=self.metrics,
-            clock=self._clock,
-            pace=self._pace,
-            on_progress=on_progress,
-            base=base,
-        )
-        work = asyncio.create_task(self._assemble(assembly, expected))
-        watch = asyncio.create_task(self._until_voided(assembly, overtaken=overtaken))
-        try:
-            await asyncio.wait({work, watch}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                self.metrics.versions.labels("voided").inc()
-                return None
-            path = work.result()
-        except MusterError as error:
-            self.metrics.versions.labels(error.code).inc()
-            raise
-        finally:
-            work.cancel()
-            watch.cancel()
-            await asyncio.gather(work, watch, return_exceptions=True)
-        took = self._clock.monotonic() - began
-        self.metrics.versions.labels("complete").inc()
-        self.metrics.seconds.observe(took)
-        digest = assembly.manifest.digest
-        if digest is None:
-            raise VersionDropped(f"version {key} was never sealed")
-        return Fetched(
-            version=key.version,
-            attempt=key.attempt,
-            digest=digest,
-            path=path,
-            size=sum(file.size for file in assembly.manifest.content()),
-            received=assembly.received,
-            took=timedelta(seconds=took),
-        )
-
-    async def _assemble(self, assembly: Assembly, expected: Digest | None) -> Path:
-        path = await assembly.run(expected=expected or await self._expected(assembly.key))
-        expected = await self._expected(assembly.key)  # it may have been announced meanwhile
-        if expected not in {None, assembly.manifest.digest}:
-            await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
-            raise VersionDropped(f"version {assembly.key} was announced as {expected}, and is another")
-        return path
-
-    async def _until_voided(self, assembly: Assembly, *, overtaken: bool) -> None:
-        """Returns when a newer attempt is real; with `overtaken`, also a newer version while this one is unsealed."""
-        key = assembly.key
-        while True:
-            seen = self._directory.revision
-            newer = await self._directory.newest()
-            again = await self._directory.newest(version=key.version)
-            if again is not None and again > key:
-                return
-            if overtaken and newer is not None and newer > key and not assembly.manifest.sealed:
-                return
-            await self._directory.next_change(seen)
 
     async def _shown(self, announced: Announced) -> bool:
         found = await self._directory.newest(version=announced.version)
@@ -370,15 +287,6 @@ class Client:
 
     async def _announced(self) -> Announced | None:
         return None if self._announcements is None else await self._announcements.latest()
-
-    async def _expected(self, key: VersionKey) -> Digest | None:
-        try:
-            announced = await self._announced()
-        except Unavailable as error:
-            # What the publisher signed is the publisher's; only how fresh it is stays unknown for now.
-            _log.warning("announcements-unavailable", why=error.detail)
-            return None
-        return announced.digest if announced is not None and announced.key == key else None
 
     def _nothing(self, version: int | None = None) -> MusterError:
         if not self._directory.answered:

@@ -1,49 +1,39 @@
 """Brings what is missing of one version here: several connections to several peers, every block verified on its way.
 
-Followers read the manifest as it grows, lanes fetch the blocks that it announces, a watchman cuts what has gone silent
-and ends the transfer when nobody gives anything any more. A relay and a client do the same here.
+Followers read the manifest as it grows (`following`), lanes fetch the blocks that it announces, a watchman cuts what
+has gone silent and ends the transfer when nobody gives anything any more. A relay and a client do the same here.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
-import structlog
-
 from protocol.clock import Clock
 from shardcast.connection import BlockConnection, Failed
-from shardcast.errors import BadBlock, BadManifest, NoProgress, VersionGone
+from shardcast.errors import BadBlock, NoProgress, VersionGone
 from shardcast.extensions import BLOCK
+from shardcast.following import Following
+from shardcast.givers import Givers
 from shardcast.holding import Holding, verify
 from shardcast.manifest import BlockSpan, FileState
 from shardcast.metrics import FetchingMetrics
 from shardcast.peers import Fault, Peers
 from shardcast.schedule import Claim, Schedule
+from shardcast.turns import Turns
 from shardcast.upstream import Upstream
-
-FOLLOWERS = 2
-"""Peers whose word on a growing manifest is heard at a time, so that one that withholds it holds up nobody."""
-
-MOST_FOLLOWERS = 8
-"""While a manifest is not sealed, one more peer is heard each time that an answer's patience has passed: so a client
-that drew slow or unwilling ones first does not depend on them."""
 
 _CHECK_BLOCKS = 64
 _GONE_FOR = timedelta(seconds=5)
 """When every peer has said for so long that it lacks the version, it is gone."""
 
-_LACKING_PAUSE = timedelta(milliseconds=250)
 _WATCH_EVERY = timedelta(seconds=1)
-_LONGEST_PAUSE_S = 5.0
-_SHORTEST_PAUSE_S = 0.005
-
-_log = structlog.get_logger(__name__)
+_LONGEST_PAUSE = timedelta(seconds=5)
+_SHORTEST_PAUSE = timedelta(milliseconds=5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +75,7 @@ class Transfer:
         self.holding = holding
         self.received = 0
         """Verified bytes that came, those that came twice too."""
-        self._peers = peers
+        self._givers = Givers(peers, key=holding.manifest.key, metrics=metrics, clock=clock)
         self._upstream = upstream
         self._metrics = metrics
         self._clock = clock
@@ -99,15 +89,16 @@ class Transfer:
         self._unchecked = 0
         self._busy: dict[Claim, BlockConnection] = {}
         self._idle: dict[str, list[BlockConnection]] = {}
-        self._changed = asyncio.Event()
-        self._resting: deque[asyncio.Future[None]] = deque()
-        """Lanes that have nothing to do."""
+        self._turns = Turns(clock=clock)
         self._progress_at = clock.monotonic()
-        self._following: set[str] = set()
-        self._quiet: set[str] = set()
-        """Peers that had no news of the manifest; the others are heard before they are again."""
-        self._lacking: dict[str, float] = {}
-        self._lacking_since: float | None = None
+        self._following = Following(
+            holding,
+            givers=self._givers,
+            upstream=upstream,
+            clock=clock,
+            announced=self._hear,
+            pause=lambda: self._turns.pause(self._until_next(_LONGEST_PAUSE)),
+        )
 
     @property
     def finished(self) -> bool:
@@ -129,8 +120,7 @@ class Transfer:
         threads = ThreadPoolExecutor(self._pace.connections, thread_name_prefix="shardcast")
         finish = asyncio.create_task(self._until_finished())
         tasks = [finish, asyncio.create_task(self._watch()), asyncio.create_task(self._check_what_lies_here())]
-        followers = min(MOST_FOLLOWERS, len(self._peers.urls))
-        tasks += [asyncio.create_task(self._follow(late=max(0, n + 1 - FOLLOWERS))) for n in range(followers)]
+        tasks += [asyncio.create_task(line) for line in self._following.lines()]
         tasks += [asyncio.create_task(self._lane(threads)) for _ in range(self._pace.connections)]
         try:
             while not finish.done():
@@ -149,53 +139,13 @@ class Transfer:
 
     async def _until_finished(self) -> None:
         while not self.finished:
-            await self._changed.wait()
+            await self._turns.change()
 
     # The manifest
 
-    async def _follow(self, *, late: int) -> None:
-        """Reads the manifest from one peer after another until it is sealed; begins after so many patiences."""
-        if late:
-            await self._clock.sleep(late * self._upstream.patience.answer)
-        while not self.holding.manifest.sealed:
-            url = self._draw(without=self._following | self._quiet)
-            if url is None and self._quiet:
-                self._quiet.clear()
-                continue
-            if url is None:
-                await self._pause()
-                continue
-            self._following.add(url)
-            try:
-                await self._read_manifest(url)
-            except Failed as error:
-                self._note_fault(url, error.fault)
-            except BadManifest as error:
-                _log.warning("bad-manifest", peer=url, why=error.detail)
-                self._note_fault(url, Fault.BAD_MANIFEST)
-            finally:
-                self._following.discard(url)
-
-    async def _read_manifest(self, url: str) -> None:
-        holding = self.holding
-        following = holding.manifest.length
-        heard = self._clock.monotonic()
-        async for line in self._upstream.manifest_lines(url, holding.manifest.key, start=following):
-            if line == b"\n":
-                # An origin may have nothing to say for long, and a relay may keep it to itself: nobody is blamed.
-                silent = self._clock.monotonic() - heard > self._upstream.patience.answer.total_seconds()
-                if silent and len(self._peers.urls) > FOLLOWERS:
-                    self._quiet.add(url)
-                    return
-                continue
-            heard = self._clock.monotonic()
-            if following == holding.manifest.length:  # or the other follower was first
-                self._announce(holding.take(line))
-                self._note_progress()
-            following += 1
-            if holding.manifest.sealed:
-                return
-        raise Failed(Fault.GONE, f"{url} ended the manifest without a seal")
+    def _hear(self, spans: Iterable[BlockSpan]) -> None:
+        self._announce(spans)
+        self._note_progress()
 
     def _announce(self, spans: Iterable[BlockSpan]) -> None:
         for span in spans:
@@ -207,9 +157,9 @@ class Transfer:
                 self._to_check.put_nowait(span)
             else:
                 self._schedule.announce([span])
-        self._wake_lane()
+        self._turns.wake_one()
         if self.finished:
-            self._wake()
+            self._turns.wake()
 
     def _lies_here(self, state: FileState) -> int:
         if state.index not in self._lying:
@@ -229,9 +179,9 @@ class Transfer:
                     self.holding.mark(part.file, block)
                 self._schedule.announce(part.without(good))
                 self._note_progress()
-                self._wake()
+                self._turns.wake()
             self._unchecked -= 1
-            self._wake()
+            self._turns.wake()
 
     # The blocks
 
@@ -243,25 +193,25 @@ class Transfer:
                 await self._rest()
                 continue
             if self._schedule.has_waiting:
-                self._wake_lane()
+                self._turns.wake_one()
             try:
                 await self._bring(claim, threads)
             finally:
                 self._schedule.give_up(claim)
                 if claim.left or self.finished:
-                    self._wake()
+                    self._turns.wake()
 
     def _next_claim(self) -> Claim | None:
         """What to ask for next, and whom; None if there is nothing to ask for, or nobody who may be asked now."""
         now = self._clock.monotonic()
-        peer = self._draw(without=set())
+        peer = self._givers.draw()
         if peer is None:
             return None
         claim = self._schedule.claim(now, connections=self._pace.connections, growing=not self.holding.manifest.sealed)
-        if claim is None and len(self._peers.urls) > 1:
+        if claim is None and self._givers.count > 1:
             claim = self._schedule.hedge(now, after=self._upstream.patience.hedge.total_seconds())
             if claim is not None and claim.hedge_of is not None:
-                peer = self._draw(without={claim.hedge_of.peer})
+                peer = self._givers.draw(without={claim.hedge_of.peer})
                 if peer is None:
                     self._schedule.give_up(claim)
                     return None
@@ -300,14 +250,12 @@ class Transfer:
             raise
         except (BadBlock, Failed) as error:
             if not claim.done:  # or it was cut because another had brought the rest
-                self._note_fault(url, Fault.BAD_BLOCK if isinstance(error, BadBlock) else error.fault)
+                self._givers.note_fault(url, Fault.BAD_BLOCK if isinstance(error, BadBlock) else error.fault)
         else:
             if not connection.is_cut:
                 idle.append(connection)
-            now = self._clock.monotonic()
-            self._peers[url].note_good(now)
-            self._peers[url].note_bandwidth((connection.received - received) / max(now - began, 1e-6))
-            self._measure(url)
+            took_s = self._clock.monotonic() - began
+            self._givers.note_good(url, received=connection.received - received, took_s=took_s)
         finally:
             del self._busy[claim]
 
@@ -323,38 +271,14 @@ class Transfer:
                 self._busy[other].cut()  # all that it was sent for is here
         self._note_progress()
         if self.finished:
-            self._wake()
-
-    # Who is asked, and for how long
-
-    def _draw(self, *, without: set[str]) -> str | None:
-        now = self._clock.monotonic()
-        lacking = {url for url, until in self._lacking.items() if until > now}
-        return self._peers.draw(now, without=without | lacking)
-
-    def _note_fault(self, url: str, fault: Fault) -> None:
-        now = self._clock.monotonic()
-        self._metrics.errors.labels(url, fault.value).inc()
-        if fault is Fault.GONE:
-            self._lacking[url] = now + _LACKING_PAUSE.total_seconds()
-            if self._lacking_since is None and all(url in self._lacking for url in self._peers.urls):
-                self._lacking_since = now
-        else:
-            self._peers[url].note_fault(fault, now)
-            self._measure(url)
-            if fault in {Fault.BAD_BLOCK, Fault.BAD_MANIFEST}:
-                _log.warning("peer-lied", peer=url, fault=fault.value, version=str(self.holding.manifest.key))
+            self._turns.wake()
 
     def _note_progress(self) -> None:
         self._progress_at = self._clock.monotonic()
-        self._lacking_since = None
-        self._lacking.clear()
+        self._givers.note_progress()
         self._advanced()
 
-    def _measure(self, url: str) -> None:
-        standing = self._peers[url]
-        self._metrics.bandwidth.labels(url).set(standing.bandwidth)
-        self._metrics.success.labels(url).set(standing.success_at(self._clock.monotonic()))
+    # For how long
 
     async def _watch(self) -> None:
         """Cuts connections that have gone silent, and gives up when nobody gives anything any more."""
@@ -372,7 +296,7 @@ class Transfer:
             for connection, (_, since) in seen.items():
                 if now - since > patience.stall.total_seconds():
                     connection.cut()
-            if self._lacking_since is not None and now - self._lacking_since > _GONE_FOR.total_seconds():
+            if self._givers.gone_for > _GONE_FOR:
                 raise VersionGone(f"no relay holds version {self.holding.manifest.key} any more")
             if now - self._progress_at > patience.progress.total_seconds():
                 raise NoProgress(
@@ -382,44 +306,16 @@ class Transfer:
 
     async def _rest(self) -> None:
         """Pauses a lane until it is its turn, or a claim may have become late."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._resting.append(turn)
-        try:
-            # Claims that others make meanwhile are not late before this has passed.
-            await self._pause(turn, most_s=self._upstream.patience.hedge.total_seconds())
-        finally:
-            if turn in self._resting:
-                self._resting.remove(turn)
+        # Claims that others make meanwhile are not late before this has passed.
+        await self._turns.rest(self._until_next(self._upstream.patience.hedge))
 
-    async def _pause(self, turn: asyncio.Future[None] | None = None, *, most_s: float = _LONGEST_PAUSE_S) -> None:
-        """Waits until there is something to do, or somebody may be asked again."""
+    def _until_next(self, most: timedelta) -> timedelta:
+        """How long until somebody may be asked again, or for something: `most` if nothing is known."""
         now = self._clock.monotonic()
         moments = [
             self._schedule.next_hedge(after=self._upstream.patience.hedge.total_seconds()),
             self._schedule.next_gathered(),
-            self._peers.next_return(now),
-            min(self._lacking.values(), default=None),
+            self._givers.next_return(),
         ]
-        wait_s = min([each - now for each in moments if each is not None and each > now], default=most_s)
-        wait_s = min(wait_s, most_s)
-        alarm = asyncio.ensure_future(self._clock.sleep(timedelta(seconds=max(wait_s, _SHORTEST_PAUSE_S))))
-        change = asyncio.ensure_future(self._changed.wait()) if turn is None else turn
-        try:
-            await asyncio.wait({alarm, change}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            alarm.cancel()
-            change.cancel()
-
-    def _wake(self) -> None:
-        """Makes everybody look again."""
-        self._changed.set()
-        self._changed = asyncio.Event()
-        while self._resting:
-            self._wake_lane()
-
-    def _wake_lane(self) -> None:
-        """Gives one resting lane its turn; it wakes the next if there is more than it takes."""
-        if self._resting:
-            turn = self._resting.popleft()
-            if not turn.done():
-                turn.set_result(None)
+        wait_s = min([each - now for each in moments if each is not None and each > now], default=most.total_seconds())
+        return max(min(timedelta(seconds=wait_s), most), _SHORTEST_PAUSE)

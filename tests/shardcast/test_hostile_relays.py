@@ -13,10 +13,11 @@ import pytest
 
 from protocol.errors import MusterError
 from shardcast.client import Client
+from shardcast.following import FOLLOWERS
 from shardcast.manifest import VersionKey
 from shardcast.origin import Origin
 from shardcast.peers import Peers
-from shardcast.transfer import FOLLOWERS, Pace
+from shardcast.transfer import Pace
 from tests.shardcast import hostile
 from tests.shardcast.conftest import QUICK, content, eventually, read_folder, total, write_folder
 from tests.shardcast.hostile import HostileRelay, Spoil

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from protocol.checkpoints import folder_files, version_digest
-from shardcast.client import Client, Fetched
+from shardcast.attempts import Fetched
+from shardcast.client import Client
 from shardcast.delta.segments import HEADER
 from shardcast.delta.selection import stands_alone
 from shardcast.errors import VersionDropped, VersionGone
