@@ -19,10 +19,11 @@ from protocol.keys import Key
 from protocol.keystores import find_key
 from protocol.wire.nodes import Registration, RuntimeKind
 from worker.chain import open_chain
-from worker.daemon import Daemon, DaemonParts
+from worker.daemon import Daemon
 from worker.delivery import PoolDelivery
 from worker.gpus import GpuInventory, read_gpus
 from worker.hardware import read_hardware, read_software
+from worker.parts import Parts
 from worker.runtime.docker import DockerRuntime, engine_socket
 from worker.runtime.interface import Runtime, RuntimeDown
 from worker.runtime.process import WARNING, ProcessRuntime
@@ -140,7 +141,7 @@ async def run_worker(
             )
         )
         daemon = Daemon(
-            DaemonParts(
+            Parts(
                 settings=settings,
                 key=key,
                 state=state,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import secrets
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from datetime import timedelta
@@ -20,16 +19,18 @@ import structlog
 from protocol.clock import Clock
 from protocol.errors import MusterError
 from protocol.identifiers import Address
+from protocol.signing import unix_ms
 from protocol.wire.heartbeat import AssignmentReport
 from protocol.wire.tasks import Assignment, AssignmentState
 from worker import convergence
 from worker.convergence import Desired, Launch, Progress, Remove, Stop, converge
-from worker.launch import InstalledGpu, Placement, Volumes, container_spec, fingerprint
-from worker.logs import LogStore, remove_old_logs
+from worker.launch import InstalledGpu, fingerprint
+from worker.launcher import Launcher
+from worker.logs import LogStore
 from worker.memory import RunningTask, load_progress, load_task, save_progress, save_task
-from worker.output import OutputCollector
 from worker.runtime.interface import Container, ContainerStatus, LaunchRefused, Runtime, RuntimeDown
-from worker.state import StateDirectory, check_room, make_volume, remove_tree
+from worker.state import StateDirectory, remove_tree
+from worker.task_logs import TaskLogs
 
 LOOK_EVERY = timedelta(seconds=1)
 """How soon the end of a container is noticed at the latest; the end of its output is noticed at once."""
@@ -65,20 +66,15 @@ class Converger:
     ) -> None:
         self._runtime = runtime
         self._state = state
-        self._node = node
-        self._pool_id = pool_id
-        self._gpus = gpus
         self._clock = clock
-        self._task_user = task_user
+        self._launcher = Launcher(runtime, state, node=node, pool_id=pool_id, gpus=gpus, task_user=task_user)
         self._on_task = on_task
         self._heard = False
         self._assignment: Assignment | None = None
         self._fingerprint = ""
         self._secret = state.fingerprint_secret()
         self._changed = asyncio.Event()
-        self._logs: LogStore | None = None
-        self._logs_of = ""
-        self._collector = OutputCollector(runtime, self._changed)
+        self.task_logs = TaskLogs(runtime, state, clock=clock, ended=self._changed)
         self._running_since: dict[str, float] = {}
         self.trouble = ""
         """Why the runtime can't be used at the moment; empty when it can."""
@@ -88,7 +84,7 @@ class Converger:
     @property
     def logs(self) -> LogStore | None:
         """The output of the present assignment."""
-        return self._logs
+        return self.task_logs.present
 
     @property
     def assignment(self) -> Assignment | None:
@@ -130,7 +126,7 @@ class Converger:
     async def run(self) -> None:
         """Converges until cancelled; containers run on then."""
         if self.task is not None:
-            self._open_logs(self.task.assignment_id)
+            self.task_logs.open(self.task.assignment_id)
             await self._on_task(self.task)
         try:
             while True:
@@ -138,16 +134,17 @@ class Converger:
                 wake_in = await self._round()
                 await self._wait(min(wake_in or LOOK_EVERY, LOOK_EVERY))
         finally:
-            await self._collector.close()
+            await self.task_logs.stop()
 
     async def hand_over(self) -> None:
         """Stops everything within its grace, for good: the worker leaves. Called when `run` has ended."""
         for container in await self._runtime.containers():
             if container.status is ContainerStatus.RUNNING:
                 await self._runtime.stop(container.name, grace=container.stop_grace)
-            await self._collect_rest(container)
+            self.task_logs.follow(container)
+            await self.task_logs.finish(container.name)
             await self._runtime.remove(container.name)
-        await self._collector.close()
+        await self.task_logs.stop()
         if self.progress is not None and not self.progress.state.is_final:
             self._remember(replace(self.progress, state=AssignmentState.STOPPED, detail="the worker handed over"))
 
@@ -165,7 +162,8 @@ class Converger:
             try:
                 observed = await self._runtime.containers()
                 self.trouble = ""
-                self._collect(observed)
+                for container in observed:
+                    self.task_logs.follow(container)
                 if not self._heard:  # nothing is stopped or started before somebody was heard
                     return None
                 decision = self._decide(observed)
@@ -214,10 +212,10 @@ class Converger:
             case Stop():
                 _log.info("stopping", container=action.name, why=action.why)
                 await self._runtime.stop(action.name, grace=action.grace)
-                await self._collector.finish(action.name)
+                await self.task_logs.finish(action.name)
                 await self._runtime.remove(action.name)
             case Remove():
-                await self._collector.finish(action.name)
+                await self.task_logs.finish(action.name)
                 await self._runtime.remove(action.name)
             case Launch():
                 await self._launch(action.number)
@@ -229,12 +227,12 @@ class Converger:
         task = await self._prepare(assignment)
         self._remember(convergence.launching(progress, number=number, detail=f"pulling {assignment.spec.image}"))
         try:
-            await self._unless_superseded(self._pull_and_start(assignment, task, number), assignment)
+            await self._unless_superseded(self._start(assignment, task, number), assignment)
         except MusterError as error:
             hopeless = isinstance(error, LaunchRefused) and not error.retryable
             detail = f"{error.detail} ({error.hint})" if error.hint else error.detail
             _log.warning("launch-failed", task=task.task_name, detail=error.detail, code=error.code)
-            self._note(f"not started: {detail}")
+            self.task_logs.note(f"not started: {detail}")
             self._remember(
                 convergence.launch_failed(
                     self.progress or progress,
@@ -247,24 +245,22 @@ class Converger:
                 )
             )
 
-    async def _pull_and_start(self, assignment: Assignment, task: RunningTask, number: int) -> None:
-        placement = Placement(
-            node=self._node,
-            pool_id=self._pool_id,
-            volumes=self._volumes(task),
-            gpus=self._gpus,
-            bridge_token=task.token,
+    async def _prepare(self, assignment: Assignment) -> RunningTask:
+        """Volumes, token, bridge and log store of the assignment."""
+        task = await self._launcher.prepare(assignment, present=self.task)
+        if task != self.task:
+            self.task = task
+            save_task(self._state, task)
+        self.task_logs.open(task.assignment_id)
+        await self._on_task(task)
+        return task
+
+    async def _start(self, assignment: Assignment, task: RunningTask, number: int) -> None:
+        await self._launcher.start(
+            assignment, task, number=number, fingerprint=self._fingerprint, pulling=self._pulling
         )
-        spec = container_spec(assignment, placement, fingerprint=self._fingerprint, number=number)
-        check_room(self._state.root, assignment.spec.resources.disk_bytes)
-        for mount in spec.mounts:
-            if mount.source != placement.volumes.bridge and not mount.source.exists():
-                make_volume(mount.source, user=self._task_user)
-        await self._runtime.pull(spec.image, credentials=assignment.registry, progress=self._pulling)
-        await self._runtime.start(spec)
-        _log.info("started", task=task.task_name, container=spec.name, image=spec.image)
         if self.progress is not None:
-            self._remember(convergence.launched(self.progress, at_ms=self._now_ms()))
+            self._remember(convergence.launched(self.progress, at_ms=unix_ms(self._clock.now())))
 
     def _pulling(self, words: str) -> None:
         if self.progress is not None:
@@ -290,63 +286,10 @@ class Converger:
         finally:
             running.cancel()
 
-    async def _prepare(self, assignment: Assignment) -> RunningTask:
-        """Volumes, token, bridge and log store of the assignment; what belonged to another task goes."""
-        token = secrets.token_urlsafe(32)
-        if self.task is not None and self.task.assignment_id == assignment.id:
-            token = self.task.token
-        task = RunningTask(
-            assignment_id=assignment.id,
-            task_id=assignment.task_id,
-            task_name=assignment.spec.name,
-            generation=assignment.generation,
-            token=token,
-            group=assignment.group,
-        )
-        for place in self._state.tasks.iterdir():
-            if place.name != task.task_id:
-                await asyncio.to_thread(remove_tree, place)
-        make_volume(self._volumes(task).data, user=self._task_user)
-        self._state.shared.chmod(0o777)
-        if task != self.task:
-            self.task = task
-            save_task(self._state, task)
-        self._open_logs(task.assignment_id)
-        await self._on_task(task)
-        return task
-
-    def _volumes(self, task: RunningTask) -> Volumes:
-        return Volumes.of(self._state, task_id=task.task_id, assignment_id=task.assignment_id)
-
-    def _open_logs(self, assignment_id: str) -> None:
-        if self._logs_of == assignment_id and self._logs is not None:
-            return
-        if self._logs is not None:
-            self._logs.close()
-        self._logs = LogStore(self._state.logs / assignment_id)
-        self._logs_of = assignment_id
-        remove_old_logs(self._state.logs, keep=assignment_id)
-
-    def _collect(self, observed: tuple[Container, ...]) -> None:
-        if self._logs is None:
-            return
-        for container in observed:
-            if container.assignment_id == self._logs_of and container.status is not ContainerStatus.CREATED:
-                self._collector.follow(container.name, self._logs)
-
-    async def _collect_rest(self, container: Container) -> None:
-        if self._logs is not None and container.assignment_id == self._logs_of:
-            self._collector.follow(container.name, self._logs)
-            await self._collector.finish(container.name)
-
-    def _note(self, text: str) -> None:
-        if self._logs is not None:
-            self._logs.note(text, now_ms=self._now_ms())
-
     def _remember(self, progress: Progress | None) -> None:
         before = "" if self.progress is None else self.progress.detail
         if progress is not None and progress.detail and progress.detail != before:
-            self._note(progress.detail)
+            self.task_logs.note(progress.detail)
         self.progress = progress
         if progress is not None:
             save_progress(self._state, progress)
@@ -359,9 +302,6 @@ class Converger:
         finally:
             changed.cancel()
             alarm.cancel()
-
-    def _now_ms(self) -> int:
-        return int(self._clock.now().timestamp() * 1000)
 
 
 def _luck() -> float:

@@ -12,69 +12,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 
-import httpx
 import structlog
 from fastapi import FastAPI
 
-from protocol import __version__
-from protocol.clients import DiscoveryClient
-from protocol.clock import Clock
 from protocol.errors import MusterError
-from protocol.keys import Key
 from protocol.loops import BackgroundLoops
 from protocol.objects import ObjectTransfer
-from protocol.wire.nodes import Registration
-from worker.chain import Chain, why
+from worker.chain import why
 from worker.control import create_control
 from worker.converger import Converger
-from worker.delivery import PoolDelivery
-from worker.hardware import read_load
 from worker.heart import Ending, Heart
 from worker.join_relay import JoinRelay
-from worker.launch import InstalledGpu
 from worker.log_pusher import LogPusher
-from worker.logs import LogStore, open_kept
 from worker.membership import Joiner, Membership, load_membership, save_membership
 from worker.orchestrator import Orchestrator
+from worker.parts import Parts
 from worker.queue.runner import QueueRunner
 from worker.queue.store import QueueStore
 from worker.registration import Registrar
-from worker.runtime.interface import Runtime
-from worker.settings import WorkerSettings
-from worker.state import StateDirectory
+from worker.self_report import SelfReport
 from worker.status import Phase, Situation, WorkerStatus
 from worker.task_bridge import TaskBridge
 from worker.unix_server import UnixServer
 
-OVER = frozenset({"delivered", "given_up", "parked"})
-"""What the queue counts and does not work on."""
 _LAST_WORDS = timedelta(seconds=5)
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DaemonParts:
-    """What a daemon is made of; `app.build_worker` makes the real ones."""
-
-    settings: WorkerSettings
-    key: Key
-    state: StateDirectory
-    runtime: Runtime
-    gpus: tuple[InstalledGpu, ...]
-    chain: Chain
-    discovery: Sequence[DiscoveryClient]
-    describe: Callable[[], Registration]
-    clock: Clock
-    task_user: int | None = None
-    warnings: Sequence[str] = ()
-    deliver: type[PoolDelivery] = PoolDelivery
-    """What carries files to the pool."""
-    transport: httpx.AsyncBaseTransport | None = None
-    """Of the orchestrator, in tests that serve it in the same process."""
 
 
 class Daemon:
@@ -84,7 +48,7 @@ class Daemon:
         parts: What it is made of.
     """
 
-    def __init__(self, parts: DaemonParts) -> None:
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
         settings, state = parts.settings, parts.state
         self.situation = Situation(warnings=list(parts.warnings))
@@ -122,9 +86,11 @@ class Daemon:
             situation=self.situation,
             longest_pause=self._longest_pause,
         )
-        self._pusher = LogPusher(self._log_of, clock=parts.clock)
+        self._pusher = LogPusher(self.converger.task_logs.of, clock=parts.clock)
         self._heart: Heart | None = None
-        self._past_log: tuple[str, LogStore] | None = None
+        self._report = SelfReport(
+            parts, situation=self.situation, converger=self.converger, bridge=self._bridge, queue=self._queue
+        )
 
     def stop(self) -> None:
         """Begins an orderly end; safe to call from a signal handler of the loop, and twice."""
@@ -205,7 +171,7 @@ class Daemon:
             chain=parts.chain,
             converger=self.converger,
             pusher=self._pusher,
-            gauges=self._gauges,
+            gauges=self._report.gauges,
             situation=self.situation,
             clock=parts.clock,
             stopping=self._stopping,
@@ -278,8 +244,7 @@ class Daemon:
         if self._pusher.orchestrator is not None:
             await self._pusher.orchestrator.close()
         await self._delivery.disconnect()
-        if self._past_log is not None:
-            self._past_log[1].close()
+        self.converger.task_logs.close()
         for service in self._parts.discovery:
             await service.aclose()
         await self._parts.runtime.close()
@@ -313,27 +278,6 @@ class Daemon:
             ),
         )
 
-    def _gauges(self) -> Mapping[str, float]:
-        counts = self._queue.counts()
-        waiting = sum(count for stage, count in counts.items() if stage not in OVER)
-        queue = {"queue.waiting": float(waiting), "queue.parked": float(counts["parked"])}
-        task = {f"task.{name}": value for name, value in self._bridge.metrics.items()}
-        return {**read_load(self._parts.state.root), **queue, **task}
-
-    def _log_of(self, assignment_id: str) -> LogStore | None:
-        task = self.converger.task
-        if task is not None and task.assignment_id == assignment_id and self.converger.logs is not None:
-            return self.converger.logs
-        if self._past_log is not None and self._past_log[0] == assignment_id:
-            return self._past_log[1]
-        kept = open_kept(self._parts.state.logs, assignment_id)
-        if kept is None:
-            return None
-        if self._past_log is not None:
-            self._past_log[1].close()
-        self._past_log = (assignment_id, kept)
-        return kept
-
     def _control_app(self) -> FastAPI:
         return create_control(
             status=self.status, logs=lambda: self.converger.logs, queue=self._queue, drain=self.drain, leave=self.leave
@@ -341,30 +285,4 @@ class Daemon:
 
     def status(self) -> WorkerStatus:
         """How this worker is."""
-        situation, task, parts = self.situation, self.converger.task, self._parts
-        return WorkerStatus(
-            node=parts.key.address,
-            pool_id=parts.settings.pool_id,
-            version=__version__,
-            phase=situation.phase,
-            detail=situation.detail,
-            node_state=situation.node_state,
-            orchestrator=situation.orchestrator,
-            last_answer_ms=situation.last_answer_ms,
-            interval_s=situation.interval_s,
-            silent_because=situation.silent_because,
-            clock_skew_s=situation.clock_skew_s,
-            discovery=dict(situation.discovery),
-            notices=list(situation.notices),
-            warnings=[*situation.warnings, *self._bridge.warnings],
-            draining=situation.draining,
-            runtime=parts.runtime.kind,
-            runtime_trouble=self.converger.trouble,
-            task=task.task_name if task is not None else "",
-            task_id=task.task_id if task is not None else "",
-            assignment=self.converger.report(),
-            metrics=dict(self._gauges()),
-            queue=self._queue.counts(),
-            given_up=[f"{item.name}: {item.given_up}" for item in self._queue.given_up()],
-            parked=[f"{item.id} {item.name}: {item.parked}" for item in self._queue.items() if item.parked],
-        )
+        return self._report.status()
