@@ -16,6 +16,7 @@ import structlog
 from orchestrator.dispute_desk import holds_until
 from orchestrator.runs.chain import NotTaken, RunLedger, error_name
 from orchestrator.runs.slots import SlotState
+from orchestrator.store.database import together
 from orchestrator.store.leases import Lease
 from orchestrator.store.relay import RelayKind, RelayRow, RelayStore
 from protocol.clock import Clock
@@ -98,7 +99,8 @@ class Relayer:
         now = unix_ms(self._clock.now())
         limit = DISPUTES if kind is RelayKind.DISPUTE else BATCH
         due = await self._store.due(kind, now_ms=now, limit=limit)
-        rows = [row for row in due if not await self._settled(kind, row)]
+        settled = await together(self._settled(kind, row) for row in due)
+        rows = [row for row, is_settled in zip(due, settled, strict=True) if not is_settled]
         until = now + int(AGAIN.total_seconds() * 1000)
         held = await self._store.put_off(kind, rows, until_ms=until, lease=self._lease.value)
         return [row for row in rows if row.name not in self._under_way[kind]] if held else []
@@ -107,9 +109,8 @@ class Relayer:
         """Without what the ledger refused before and would again: that is asked, so it is paid for once at the most."""
         doubtful = [row for row in rows if row.refusals]
         refused = {str(each.name): each for each in await self._refusals(kind, doubtful)} if doubtful else {}
-        for row in doubtful:
-            if (refusal := refused.get(_ledger_name(kind, row))) is not None:
-                await self._refuse(kind, row, refusal)
+        hopeless = [row for row in doubtful if _ledger_name(kind, row) in refused]
+        await together(self._refuse(kind, row, refused[_ledger_name(kind, row)]) for row in hopeless)
         return [row for row in rows if not row.refusals or _ledger_name(kind, row) not in refused]
 
     async def _settled(self, kind: RelayKind, row: RelayRow) -> bool:
@@ -171,13 +172,14 @@ class Relayer:
         if not await self._lease.hold():
             return 0  # whoever has it now looks it up on the ledger
         by_name = {str(each.name): each for each in refused}
-        for row in rows:
-            refusal = by_name.get(_ledger_name(kind, row))
-            if refusal is None:
-                await self._settle(kind, row, ReceiptState.CARRIED)
-            else:
-                await self._refuse(kind, row, refusal)
+        await together(self._end(kind, row, by_name.get(_ledger_name(kind, row))) for row in rows)
         return len(rows) - len(refused)
+
+    async def _end(self, kind: RelayKind, row: RelayRow, refusal: NotTaken | None) -> None:
+        if refusal is None:
+            await self._settle(kind, row, ReceiptState.CARRIED)
+        else:
+            await self._refuse(kind, row, refusal)
 
     async def _send_and_hold(self, kind: RelayKind, rows: Sequence[RelayRow]) -> list[NotTaken]:
         """A transaction may take longer than the loop's lease lasts; another orchestrator would pay for it again."""

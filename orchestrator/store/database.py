@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import hiredis
 from redis.asyncio import Redis
@@ -25,6 +25,7 @@ from protocol.admission import ADMISSION_LUA
 from protocol.redis import STORE_ERRORS, RedisKeys, store_errors, store_unavailable
 
 Argument = str | bytes | int | float
+T = TypeVar("T")
 
 MOST_TOGETHER = 128
 """Calls per pipeline: some ten kilobytes, and under a millisecond of Redis' time."""
@@ -214,6 +215,19 @@ class Database:
             else:
                 _settle(call, answer)
         return forgotten
+
+
+async def together(calls: Iterable[Awaitable[T]]) -> list[T]:
+    """Answers of calls that don't wait for each other: those of scripts share round trips. All end before it returns.
+
+    Raises:
+        Exception: The first that one of them raised.
+    """
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+    return cast("list[T]", answers)
 
 
 async def _answer(connection: AbstractConnection) -> object:

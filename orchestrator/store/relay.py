@@ -9,7 +9,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
-from orchestrator.store.database import Database
+from orchestrator.store.database import Database, together
 from orchestrator.store.nodes import text_of
 from protocol.wire.carried import ReceiptState
 
@@ -82,12 +82,11 @@ class RelayStore:
 
     async def put_off(self, kind: RelayKind, rows: Sequence[RelayRow], *, until_ms: int, lease: str) -> bool:
         """Writes down that these are about to be tried; False if the loop's lease was lost meanwhile."""
-        held = True
-        for row in rows:
-            held = held and await self._write(
-                kind, row.name, lease=lease, state=ReceiptState.QUEUED, reason=row.reason, due=until_ms
-            )
-        return held
+        written = await together(
+            self._write(kind, row.name, lease=lease, state=ReceiptState.QUEUED, reason=row.reason, due=until_ms)
+            for row in rows
+        )
+        return all(written)
 
     async def refused_for_now(self, kind: RelayKind, name: str, *, reason: str, until_ms: int, lease: str) -> None:
         """The ledger refused it for a reason that may pass."""

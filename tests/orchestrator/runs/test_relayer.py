@@ -6,20 +6,27 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.loops.relayer import AGAIN
+from orchestrator.loops.relayer import AGAIN, BATCH, Relayer
+from orchestrator.store.database import Database
+from orchestrator.store.leases import Lease as LoopLease
+from orchestrator.store.relay import RelayKind, RelayStore
 from protocol.errors import Unavailable
 from protocol.invites import Invite, Join
 from protocol.keys import Key
 from protocol.leases import Work
+from protocol.redis import RedisKeys, connect_redis
+from protocol.signing import unix_ms
 from protocol.typed_data import SigningDomain
-from protocol.wire.carried import Joining
+from protocol.wire.carried import Joining, Submission
 from protocol.wire.invites import SignedInvite
 from protocol.wire.leases import SignedLease, SignedWork
 from protocol.wire.slots import SlotGrant
+from tests.orchestrator.cut_line import cut_line
 from tests.orchestrator.edge import POOL
 from tests.orchestrator.runs.conftest import MakeRun
 from tests.orchestrator.runs.edge import RunUnderTest, sha
@@ -436,3 +443,25 @@ async def test_only_an_invite_of_this_pool_is_carried_for_its_own_node(
     assert answer.status_code == status
     await run.relayer.round()
     assert run.chain.batches == []
+
+
+async def test_a_batch_takes_a_few_round_trips_to_redis_however_large_it_is(
+    run: RunUnderTest, redis_url: str, tmp_path: Path
+) -> None:
+    key, grant = await leased(run)
+    works = [_signed_by(run, key, grant, index=index) for index in range(BATCH)]
+    parts = run.pool.parts
+    for work in works:
+        name, body = work.lease.lease.key.hash, Submission(work=work).model_dump_json()
+        await parts.relay.store.put(RelayKind.WORK, name, body, now_ms=unix_ms(run.pool.clock.now()))
+    async with cut_line(redis_url, tmp_path) as line:
+        redis = connect_redis(line.url, retries=0)
+        database = Database(redis, keys=RedisKeys(f"pool-{POOL}"))
+        lease = LoopLease(database, "relayer", lifetime=timedelta(seconds=60))
+        relayer = Relayer(RelayStore(database), ledger=run.chain, lease=lease, clock=run.pool.clock)
+        assert await relayer.round() == BATCH
+        settled = sum(command[0] == b"EVALSHA" for command in line.seen)
+        await redis.aclose()
+    assert run.chain.batches == [BATCH]
+    assert settled >= 2 * BATCH
+    assert line.reads < 40
