@@ -1,6 +1,7 @@
 """What can be wrong with the choice of an environment, and with its data.
 
 MusterError
+├── EnvironmentFault                an environment broke its own rules: raised, or gave no score
 ├── NotFound
 │   ├── UnknownEnvironment          no family has that name
 │   └── UnknownEnvironmentVersion   the family has, but not in that version or with those options
@@ -12,7 +13,14 @@ MusterError
 
 from __future__ import annotations
 
-from protocol.errors import InvalidInput, NotFound
+from protocol.errors import InvalidInput, MusterError, NotFound
+
+
+class EnvironmentFault(MusterError):
+    """An environment raised, or answered what is no prompt or no score. Nobody's guilt but its author's."""
+
+    code = "environment-fault"
+    default_hint = "report it to whoever wrote the environment; muster env show and score find it again"
 
 
 class UnknownEnvironment(NotFound):

@@ -53,7 +53,7 @@ def load_environment(
             this process share. A validator gives its own, which accept no weaker isolation than namespaces.
 
     Raises:
-        UnknownEnvironment: No family has the name, or the package that registers it can't be imported.
+        UnknownEnvironment: No family has the name, several packages register it, or its package can't be imported.
         UnknownEnvironmentVersion: It is here in another version, or with other options than the version names.
         BadOptions: An option is unknown or has an impossible value.
         BadDataset: The file that the options name is not there, or is another one.
@@ -75,9 +75,14 @@ def find_family(name: str) -> Family[Any]:
     """
     if name in BUILT_IN:
         return _checked(name, import_module(BUILT_IN[name]).family)
-    for entry in _registered():
-        if entry.name == name:
-            return _checked(name, _load(entry))
+    registered = [entry for entry in _registered() if entry.name == name]
+    if len({entry.value for entry in registered}) > 1:
+        raise UnknownEnvironment(
+            f"environment {name} is registered more than once: {', '.join(map(_origin, registered))}",
+            hint="uninstall all but one of these packages: which is meant can't be told",
+        )
+    if registered:
+        return _checked(name, _load(registered[0]))
     close = difflib.get_close_matches(name, environment_names(), n=1)
     raise UnknownEnvironment(
         f"there is no environment called {name[:80]!r}",
@@ -101,12 +106,17 @@ def _registered() -> list[EntryPoint]:
     return sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
 
 
+def _origin(entry: EntryPoint) -> str:
+    return entry.value if entry.dist is None else f"{entry.value} of {entry.dist.name}"
+
+
 def _load(entry: EntryPoint) -> object:
     try:
         return entry.load()
-    except Exception as error:  # a stranger's package may raise anything while it is imported
+    except (Exception, SystemExit) as error:  # a stranger's package may raise anything while it is imported
+        why = f"{type(error).__name__}: {error}"
         raise UnknownEnvironment(
-            f"environment {entry.name} is registered by {entry.value}, which can't be imported: {error}",
+            f"environment {entry.name} is registered by {entry.value}, which can't be imported: {why}",
             hint="install or mend the package that registers it",
         ) from error
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -32,7 +34,13 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (info / "entry_points.txt").write_text(
         "[muster.environments]\nsums = muster_test_sums:family\nletters = muster_test_sums:family\n"
         "misnamed = muster_test_sums:broken\nnothing = muster_test_sums:nothing\nmissing = muster_test_absent:family\n"
+        "twice = muster_test_sums:family\nleaving = muster_test_leaving:family\n"
     )
+    (tmp_path / "muster_test_leaving.py").write_text("raise SystemExit(0)")
+    rival = tmp_path / "muster_test_rival-1.0.dist-info"
+    rival.mkdir()
+    (rival / "METADATA").write_text("Metadata-Version: 2.1\nName: muster-test-rival\nVersion: 1.0\n")
+    (rival / "entry_points.txt").write_text("[muster.environments]\ntwice = muster_test_rival:family\n")
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
@@ -47,6 +55,27 @@ def test_a_package_adds_an_environment_by_an_entry_point() -> None:
     assert found.prompt(0).text.endswith("=")
 
 
+def test_the_environment_in_the_documentation_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "environments.md").read_text()
+    entry, source = re.findall(
+        r"```(?:toml|python)\n(.*?)```", page.partition("## An environment of your own")[2], re.DOTALL
+    )
+    (tmp_path / "doubles.py").write_text(source)
+    info = tmp_path / "doubles-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: doubles\nVersion: 1.0\n")
+    registered = tomllib.loads(entry)["project"]["entry-points"]["muster.environments"]
+    lines = [f"{name} = {value}" for name, value in registered.items()]
+    (info / "entry_points.txt").write_text("\n".join(["[muster.environments]", *lines]))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    environment = load_environment("doubles", version="1", options={"most": 50})
+    prompt = environment.prompt(21)
+    assert (environment.size(), prompt.text, environment.demonstration(prompt)) == (50, "2*21=", "42")
+    assert [environment.score(prompt, "42", finished=finished).task for finished in (True, False)] == [1.0, 0.0]
+    with pytest.raises(MusterError, match="from 0 to 49"):
+        environment.prompt(50)
+
+
 @pytest.mark.usefixtures("package")
 def test_no_package_takes_the_name_of_a_built_in_family() -> None:
     assert load_environment("letters").prompt(0).text == "sort:9694="
@@ -55,7 +84,13 @@ def test_no_package_takes_the_name_of_a_built_in_family() -> None:
 @pytest.mark.usefixtures("package")
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("misnamed", "no Family of that name"), ("nothing", "no Family"), ("missing", "can't be imported")],
+    [
+        ("misnamed", "no Family of that name"),
+        ("nothing", "no Family"),
+        ("missing", "can't be imported"),
+        ("leaving", "can't be imported: SystemExit"),
+        ("twice", "muster_test_rival:family of muster-test-rival"),
+    ],
 )
 def test_a_package_that_registers_something_else_is_named(name: str, said: str) -> None:
     with pytest.raises(UnknownEnvironment, match=said):

@@ -1,0 +1,127 @@
+"""What a package registers is held to the interface: whatever it answers or raises, it is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rollouts.environments import Environment, Prompt, Score
+from rollouts.environments.errors import EnvironmentFault, NoSuchPrompt
+from rollouts.environments.family import Family, Options
+from rollouts.sandbox import Sandboxes, SandboxUnavailable
+
+
+class Foreign:
+    """An environment whose answers are given by whoever makes it."""
+
+    name, version = "foreign", "1"
+
+    def __init__(self, **answers: Callable[..., object]) -> None:
+        self._answers = answers
+
+    def size(self) -> int | None:
+        return self._answer("size", 3)  # type: ignore[return-value]  # here and below: that is what is tried
+
+    def prompt(self, index: int) -> Prompt:
+        return self._answer("prompt", Prompt(index=index, text="?"))  # type: ignore[return-value]
+
+    def score(self, prompt: Prompt, completion: str, *, finished: bool) -> Score:
+        return self._answer("score", Score(task=float(finished)))  # type: ignore[return-value]
+
+    def demonstration(self, prompt: Prompt) -> str | None:
+        return self._answer("demonstration", "!")  # type: ignore[return-value]
+
+    def _answer(self, method: str, usual: object) -> object:
+        return self._answers[method]() if method in self._answers else usual
+
+
+def no_sandboxes() -> Sandboxes:
+    """None is asked for."""
+    raise AssertionError
+
+
+def family(**answers: Callable[..., object]) -> Family[Options]:
+    """One that makes such an environment."""
+    return Family(name="foreign", version="1", summary="", options=Options, build=lambda *_: Foreign(**answers))
+
+
+def load(of: Family[Options]) -> Environment:
+    """What it makes."""
+    return of.load(version=None, options={}, sandboxes=no_sandboxes)
+
+
+def raising(error: BaseException) -> Callable[[], object]:
+    """An answer that is none."""
+
+    def answer() -> object:
+        raise error
+
+    return answer
+
+
+ASKED: dict[str, Callable[[Environment], object]] = {
+    "size": lambda environment: environment.size(),
+    "prompt": lambda environment: environment.prompt(1),
+    "score": lambda environment: environment.score(Prompt(index=1, text="?"), "a", finished=True),
+    "demonstration": lambda environment: environment.demonstration(Prompt(index=1, text="?")),
+}
+BROKEN: list[tuple[str, object]] = [
+    *[("size", each) for each in (-1, 2.5, "3", True)],
+    *[("prompt", each) for each in (None, "?", Prompt(index=2, text="?"), Prompt(index=1, text="?", target_length=3))],
+    *[("prompt", Prompt(index=1, text=each)) for each in (None, b"?", "\ud800")],  # type: ignore[arg-type]
+    *[("score", each) for each in (None, 1.0, True)],
+    *[("score", Score(task=each)) for each in (0.5, 2.0, -1.0, float("nan"), float("inf"), "1", None)],  # type: ignore[arg-type]
+    *[("score", Score(task=1.0, parts={"length": each})) for each in (float("nan"), float("inf"), "2", None)],  # type: ignore[dict-item]
+    ("demonstration", 3),
+]
+
+
+@pytest.mark.parametrize("method", ASKED)
+@pytest.mark.parametrize("error", [ValueError("why"), RecursionError("why"), SystemExit("why")], ids=repr)
+def test_what_it_raises_is_its_fault_by_name(method: str, error: BaseException) -> None:
+    environment = load(family(**{method: raising(error)}))
+    with pytest.raises(
+        EnvironmentFault, match=rf"environment foreign 1: {method}\(.*raised {type(error).__name__}: why"
+    ):
+        ASKED[method](environment)
+
+
+@pytest.mark.parametrize(("method", "answer"), BROKEN)
+def test_what_is_no_answer_is_its_fault_by_name(method: str, answer: object) -> None:
+    environment = load(family(**{method: lambda: answer}))
+    with pytest.raises(EnvironmentFault, match=rf"environment foreign 1: {method}\("):
+        ASKED[method](environment)
+
+
+@pytest.mark.parametrize("error", [NoSuchPrompt("none"), SandboxUnavailable("none"), KeyboardInterrupt()], ids=repr)
+def test_what_the_interface_lets_it_raise_passes(error: BaseException) -> None:
+    environment = load(family(prompt=raising(error)))
+    with pytest.raises(type(error)):
+        environment.prompt(1)
+
+
+@pytest.mark.parametrize("task", [0, 1, False, True])
+def test_a_verdict_that_is_no_float_becomes_one(task: int) -> None:
+    found = ASKED["score"](load(family(score=lambda: Score(task=task, parts={"length": 2}))))
+    assert isinstance(found, Score)
+    assert (type(found.task), found.task, found.parts) == (float, task, {"length": 2})
+
+
+@pytest.mark.parametrize("made", [None, 7, object()])
+def test_a_family_that_makes_no_environment_is_named(made: object) -> None:
+    of = Family(name="foreign", version="1", summary="", options=Options, build=lambda *_: made)  # type: ignore[arg-type]
+    with pytest.raises(EnvironmentFault, match="environment foreign 1 has no size, prompt, score, demonstration"):
+        load(of)
+
+
+def test_a_family_that_raises_is_named() -> None:
+    of = Family(name="foreign", version="1", summary="", options=Options, build=lambda *_: 1 // 0)  # type: ignore[arg-type]
+    with pytest.raises(EnvironmentFault, match="environment foreign 1 can't be made: ZeroDivisionError"):
+        load(of)
+
+
+@pytest.mark.parametrize("version", ["", "1+2", "1 2", "1\n", "x" * 25])
+def test_a_version_that_no_recipe_could_name_is_refused(version: str) -> None:
+    with pytest.raises(ValueError, match="is no version"):
+        Family(name="foreign", version=version, summary="", options=Options, build=lambda *_: Foreign())
