@@ -150,14 +150,6 @@ TABLE: dict[NodeState, dict[Event, Transition]] = {
 }
 """The whole life. A pair that is not here changes nothing and asks for nothing."""
 
-NEEDS_A_PERSON = frozenset({Event.UNBANNED})
-"""Events that only the pool's owner or manager can cause."""
-
-QUIET = frozenset(
-    state for state, row in TABLE.items() if row.get(Event.HEARTBEAT, Transition(NodeState.DEAD)).state is state
-)
-"""States that a heartbeat does not change: the hot path serves them without a decision."""
-
 MEMBERS = frozenset({NodeState.HEALTHY, NodeState.UNHEALTHY, NodeState.DRAINING})
 """States of nodes that the orchestrator counts on being members of the pool."""
 

@@ -32,8 +32,6 @@ REQUEST_HEADERS = (ADDRESS_HEADER, AUDIENCE_HEADER, TIMESTAMP_HEADER, NONCE_HEAD
 MOST_TARGET_CHARACTERS = 8192
 """Path and query together, as nginx's default header buffers have it."""
 
-NO_BODY = hashlib.sha256(b"").hexdigest()
-
 _METHOD = re.compile(r"[A-Z]{3,10}")
 _TARGET = re.compile(r"/[\x21-\x7e]*")
 _TIMESTAMP = re.compile(r"[1-9][0-9]{11,14}")

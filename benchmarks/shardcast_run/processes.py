@@ -93,10 +93,6 @@ class Measured:
         self._process.kill()
         self._process.wait()
 
-    def end_of_it(self, *, patience: float) -> int:
-        """Waits until it ends by itself; its exit code."""
-        return self._process.wait(patience)
-
     def forget_start(self) -> None:
         """Counts CPU time from here on: what an interpreter needs to import its modules is nobody's broadcast."""
         self.look()

@@ -64,9 +64,6 @@ class RestartPolicy:
         return min(self.longest, self.backoff * doubled)
 
 
-NO_RESTART = RestartPolicy(attempts=0)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSpec:
     """One process of the network.

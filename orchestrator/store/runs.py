@@ -309,10 +309,6 @@ class RunStore:
         """Remembers for how many units a provider's free stake answers."""
         await self._database.ask("HSET", self._key("stakes"), provider, min(units, MOST_UNITS))
 
-    async def forget_stakes(self) -> None:
-        """Asks the ledger anew next time."""
-        await self._database.ask("DEL", self._key("stakes"))
-
     def _key(self, *parts: str) -> str:
         return self._database.key("run", *parts)
 

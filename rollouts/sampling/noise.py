@@ -35,8 +35,6 @@ Keys = NDArray[np.uint64]
 SAMPLING_TAG = b"muster-sampling-v1"
 """Keeps the keys of sampling apart from the other uses of a slot's seed; another tag is another protocol."""
 
-MOST_POSITIONS = 1 << 32
-
 ULP_BOUND = 1
 ULP_FLOOR = 2.0**-20
 """Near g = 0 units in the last place shrink without end, so the bound is relative to at least this (1e-6)."""

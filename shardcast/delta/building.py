@@ -18,7 +18,6 @@ from shardcast.delta.segments import (
     HEADER,
     MAGIC,
     MOST_LENGTH,
-    SEGMENT,
     WORDS,
     Mode,
     Segment,
@@ -153,7 +152,3 @@ def _read(descriptor: int, start: int, length: int) -> bytes:
 
 def _words(data: bytes, word: int) -> Words:
     return np.frombuffer(data, dtype=np.dtype(WORDS[word]).newbyteorder("<"))
-
-
-SMALLEST = HEADER.size + SEGMENT.size
-"""Bytes of the delta of a file that did not change and fits one segment."""

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from cli.devnet.guardian import NETWORK_ID, end_network, processes_of
-from cli.devnet.supervisor import NO_RESTART, ProcessFailed, ProcessSpec, ProcessState, RestartPolicy, Supervisor
+from cli.devnet.supervisor import ProcessFailed, ProcessSpec, ProcessState, RestartPolicy, Supervisor
 
 CHILD = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=DETACHED)"
 PARENT = f"import subprocess, sys, time; {CHILD}; time.sleep(600)"
@@ -175,7 +175,9 @@ async def test_a_process_that_ignores_sigterm_is_killed_after_its_grace(tmp_path
 async def test_children_of_a_process_end_with_it(tmp_path: Path, network_id: str) -> None:
     parent = PARENT.replace("DETACHED", "False")
     async with Supervisor(tmp_path, network_id=network_id) as supervisor:
-        await supervisor.start(ProcessSpec(name="parent", command=[sys.executable, "-c", parent], restart=NO_RESTART))
+        await supervisor.start(
+            ProcessSpec(name="parent", command=[sys.executable, "-c", parent], restart=RestartPolicy(attempts=0))
+        )
         await eventually(lambda: len(list(processes_of(network_id))) == 2)
     assert not list(processes_of(network_id))
 

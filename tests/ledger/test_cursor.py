@@ -8,7 +8,6 @@ import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from ledger.chain import free_port
 from ledger.cursor import Batch, Event, EventCursor
 from ledger.cursor_position import BlockRef, Position, advance, dump, load, next_range, rewind
-from ledger.cursor_stores import CursorStore, MemoryCursorStore, RedisCursorStore, SqliteCursorStore
+from ledger.cursor_stores import CursorStore, MemoryCursorStore, RedisCursorStore
 from ledger.errors import AnswerTooBig, ChainUnavailable, CursorTooOld
 from ledger.event_source import Header, Web3Events
 from ledger.receipts import Log
@@ -446,14 +445,10 @@ def redis_url() -> Iterator[str]:
         process.wait()
 
 
-@pytest.fixture(params=["memory", "sqlite", pytest.param("redis", marks=pytest.mark.needs_redis)])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[CursorStore]:
+@pytest.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.needs_redis)])
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[CursorStore]:
     if request.param == "memory":
         yield MemoryCursorStore()
-    elif request.param == "sqlite":
-        sqlite = SqliteCursorStore(tmp_path / "cursors.sqlite")
-        yield sqlite
-        sqlite.close()
     else:
         redis = Redis.from_url(request.getfixturevalue("redis_url"))
         for _ in range(100):
@@ -494,7 +489,7 @@ async def deploy(chain: LiveChain) -> Address:
         return await wire.deploy_gadget(chain.accounts[0])
 
 
-async def test_a_restarted_cursor_goes_on_where_it_was(chain: LiveChain, tmp_path: Path) -> None:
+async def test_a_restarted_cursor_goes_on_where_it_was(chain: LiveChain, store: CursorStore) -> None:
     contract = await deploy(chain)
     web3 = await connect(chain.url, expected_chain_id=chain.chain_id)
     async with Wire(chain.url) as wire:
@@ -502,10 +497,9 @@ async def test_a_restarted_cursor_goes_on_where_it_was(chain: LiveChain, tmp_pat
             for number in range(3):
                 data = gadget.emit(10 * round_of_three + number)
                 await wire.transact(chain.accounts[0], to=contract, data=data)
-            store = SqliteCursorStore(tmp_path / "cursor.sqlite")
-            cursor = EventCursor(Web3Events(web3, addresses=[contract]), name="c", store=store, max_range=4)
+            events = Web3Events(web3, addresses=[contract])
+            cursor = EventCursor(events, name=f"restarted {chain.kind}", store=store, max_range=4)
             assert await collect(cursor) == [(10 * round_of_three + number, False) for number in range(3)]
-            store.close()
     await web3.provider.disconnect()
 
 

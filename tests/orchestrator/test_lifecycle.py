@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.lifecycle import MEMBERS, NEEDS_A_PERSON, QUIET, TABLE, Action, Event, overdue, transition
+from orchestrator.lifecycle import MEMBERS, TABLE, Action, Event, overdue, transition
 from protocol.wire.heartbeat import NodeState
 
 S, E, A = NodeState, Event, Action
@@ -55,6 +55,10 @@ def test_every_state_stands_in_the_table_and_every_pair_has_an_answer() -> None:
     for state in NodeState:
         for event in Event:
             assert transition(state, event).state in NodeState
+
+
+NEEDS_A_PERSON = frozenset({Event.UNBANNED})
+"""Events that only the pool's owner or manager can cause."""
 
 
 def reachable(start: NodeState, events: frozenset[Event]) -> set[NodeState]:
@@ -115,4 +119,5 @@ def test_silence_never_leaves_a_watched_node_where_it_was(state: NodeState) -> N
 
 
 def test_only_states_that_a_heartbeat_leaves_alone_are_served_without_a_decision() -> None:
-    assert {S.HEALTHY, S.DRAINING} == QUIET
+    left_alone = {s for s, row in TABLE.items() if Event.HEARTBEAT in row and row[Event.HEARTBEAT].state is s}
+    assert left_alone == {S.HEALTHY, S.DRAINING}

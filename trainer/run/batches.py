@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from protocol.identifiers import Digest
 from trainer.learning.groups import TrainingGroup
 from trainer.run.journal import JournalFile
 from trainer.run.state import RunState
@@ -148,8 +147,3 @@ def after_batch(state: RunState, files: Sequence[SeenFile], *, learned: bool) ->
 def staleness(groups: Iterable[TrainingGroup], *, step: int) -> dict[int, int]:
     """How many groups are how many steps older than the step that learns them."""
     return dict(sorted(Counter(step - group.version for group in groups).items()))
-
-
-def file_keys(files: Iterable[SeenFile]) -> list[Digest]:
-    """Their work keys."""
-    return [file.entry.key for file in files]

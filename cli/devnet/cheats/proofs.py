@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from cli.devnet.cheats.bench import Bench
 from cli.devnet.cheats.cheat import Trick
-from protocol.identifiers import Digest, address, digest
+from protocol.identifiers import address
 from protocol.wire.slots import SlotGrant
 from rollouts.samples import RolloutFile, Sample
 from rollouts.toploc import TOPLOC
@@ -72,12 +72,6 @@ def other_node(grant: SlotGrant) -> SlotGrant:
     """The slot as another node would have it."""
     node = address("0x" + hashlib.sha256(grant.lease.node.encode()).hexdigest()[:40])
     return grant.model_copy(update={"lease": grant.lease.model_copy(update={"node": node})})
-
-
-def other_beacon(grant: SlotGrant) -> SlotGrant:
-    """The slot as it would have been with another block."""
-    beacon: Digest = digest(hashlib.sha256(grant.beacon.encode()).digest())
-    return grant.model_copy(update={"beacon": beacon})
 
 
 def constant(_: Bench, proof: bytes) -> bytes:
