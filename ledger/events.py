@@ -1,7 +1,7 @@
 """The ledger's events as typed values: one class for each, in the order of the contracts.
 
 A class is called what the contract calls its event, and its fields stand in the order of the parameters, so that the
-ABI alone decides how a log is read (`ledger.decoding`).
+ABI alone decides how a log is read (`ledger.event_decoder`).
 """
 
 from __future__ import annotations

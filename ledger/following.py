@@ -9,9 +9,9 @@ from redis.asyncio import Redis
 from ledger.client import Ledger
 from ledger.cursor import Batch, EventCursor
 from ledger.cursor_stores import RedisCursorStore
-from ledger.decoding import EventDecoder, topic_of
 from ledger.deployment import Deployment
 from ledger.errors import CursorTooOld
+from ledger.event_decoder import EventDecoder, topic_of
 from ledger.event_source import Web3Events
 from ledger.events import LedgerEvent
 from ledger.receipts import Log

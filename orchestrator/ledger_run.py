@@ -18,9 +18,9 @@ from ledger.client.pools import Pool, PoolStatus, Role, Terms
 from ledger.client.work import WorkStatus
 from ledger.cursor import Batch, EventCursor
 from ledger.cursor_stores import RedisCursorStore
-from ledger.decoding import EventDecoder, topic_of
 from ledger.deployment import Deployment
 from ledger.errors import CursorTooOld, TransactionReverted
+from ledger.event_decoder import EventDecoder, topic_of
 from ledger.event_source import Web3Events
 from ledger.events import CheckpointAnnounced
 from ledger.inflight import SendPolicy

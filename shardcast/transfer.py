@@ -23,8 +23,8 @@ from shardcast.holding import Holding, verify
 from shardcast.manifest import BlockSpan, FileState
 from shardcast.metrics import FetchingMetrics
 from shardcast.peers import Fault, Peers
+from shardcast.resting import Resting
 from shardcast.schedule import Claim, Schedule
-from shardcast.turns import Turns
 from shardcast.upstream import Upstream
 
 _CHECK_BLOCKS = 64
@@ -89,7 +89,7 @@ class Transfer:
         self._unchecked = 0
         self._busy: dict[Claim, BlockConnection] = {}
         self._idle: dict[str, list[BlockConnection]] = {}
-        self._turns = Turns(clock=clock)
+        self._resting = Resting(clock=clock)
         self._progress_at = clock.monotonic()
         self._following = Following(
             holding,
@@ -97,7 +97,7 @@ class Transfer:
             upstream=upstream,
             clock=clock,
             announced=self._hear,
-            pause=lambda: self._turns.pause(self._until_next(_LONGEST_PAUSE)),
+            pause=lambda: self._resting.pause(self._until_next(_LONGEST_PAUSE)),
         )
 
     @property
@@ -139,7 +139,7 @@ class Transfer:
 
     async def _until_finished(self) -> None:
         while not self.finished:
-            await self._turns.change()
+            await self._resting.change()
 
     # The manifest
 
@@ -157,9 +157,9 @@ class Transfer:
                 self._to_check.put_nowait(span)
             else:
                 self._schedule.announce([span])
-        self._turns.wake_one()
+        self._resting.wake_one()
         if self.finished:
-            self._turns.wake()
+            self._resting.wake()
 
     def _lies_here(self, state: FileState) -> int:
         if state.index not in self._lying:
@@ -179,9 +179,9 @@ class Transfer:
                     self.holding.mark(part.file, block)
                 self._schedule.announce(part.without(good))
                 self._note_progress()
-                self._turns.wake()
+                self._resting.wake()
             self._unchecked -= 1
-            self._turns.wake()
+            self._resting.wake()
 
     # The blocks
 
@@ -193,13 +193,13 @@ class Transfer:
                 await self._rest()
                 continue
             if self._schedule.has_waiting:
-                self._turns.wake_one()
+                self._resting.wake_one()
             try:
                 await self._bring(claim, threads)
             finally:
                 self._schedule.give_up(claim)
                 if claim.left or self.finished:
-                    self._turns.wake()
+                    self._resting.wake()
 
     def _next_claim(self) -> Claim | None:
         """What to ask for next, and whom; None if there is nothing to ask for, or nobody who may be asked now."""
@@ -271,7 +271,7 @@ class Transfer:
                 self._busy[other].cut()  # all that it was sent for is here
         self._note_progress()
         if self.finished:
-            self._turns.wake()
+            self._resting.wake()
 
     def _note_progress(self) -> None:
         self._progress_at = self._clock.monotonic()
@@ -307,7 +307,7 @@ class Transfer:
     async def _rest(self) -> None:
         """Pauses a lane until it is its turn, or a claim may have become late."""
         # Claims that others make meanwhile are not late before this has passed.
-        await self._turns.rest(self._until_next(self._upstream.patience.hedge))
+        await self._resting.rest(self._until_next(self._upstream.patience.hedge))
 
     def _until_next(self, most: timedelta) -> timedelta:
         """How long until somebody may be asked again, or for something: `most` if nothing is known."""

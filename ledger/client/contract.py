@@ -14,8 +14,8 @@ from web3.types import RPCEndpoint
 
 from ledger.artifacts import Artifact
 from ledger.client.views import views_of
-from ledger.decoding import EventDecoder
 from ledger.errors import ChainUnavailable, TransactionReverted
+from ledger.event_decoder import EventDecoder
 from ledger.events import LedgerEvent
 from ledger.inflight import Call
 from ledger.receipts import Receipt

@@ -23,9 +23,9 @@ from ledger.client.registry import Registry
 from ledger.client.stake import StakeAccounts
 from ledger.client.token import Token
 from ledger.client.work import WorkBook
-from ledger.decoding import EventDecoder, topic_of
 from ledger.deployment import Deployment, check_deployment
 from ledger.errors import AnswerTooBig
+from ledger.event_decoder import EventDecoder, topic_of
 from ledger.events import EVENTS, LedgerEvent, ValidatorAdded
 from ledger.inflight import SendPolicy
 from ledger.receipts import Log, read_log

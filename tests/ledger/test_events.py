@@ -9,7 +9,7 @@ import pytest
 from eth_abi.abi import encode
 
 from ledger.artifacts import Contract, artifact
-from ledger.decoding import EventDecoder, topic_of
+from ledger.event_decoder import EventDecoder, topic_of
 from ledger.events import EVENTS, LedgerEvent, MemberLeft, WorkDisputed
 from ledger.receipts import Log
 from protocol.identifiers import ZERO_DIGEST, Address, Digest, address

@@ -12,7 +12,7 @@ from datetime import timedelta
 from ledger.client import Ledger
 from ledger.cursor import EventCursor
 from ledger.cursor_stores import MemoryCursorStore
-from ledger.decoding import EventDecoder
+from ledger.event_decoder import EventDecoder
 from ledger.event_source import Web3Events
 from ledger.events import EVENTS, LedgerEvent
 from protocol.clock import Clock

@@ -10,7 +10,7 @@ from typing import Any
 from protocol.clock import Clock
 
 
-class Turns:
+class Resting:
     """Those that rest.
 
     Args:
