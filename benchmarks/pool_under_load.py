@@ -132,10 +132,13 @@ def orchestrator_process(redis_url: str, **settings: object) -> Iterator[tuple[i
 
 def _serve(redis_url: str, changes: dict[str, object], parent: Connection) -> None:
     _pin(0, last=False)
-    settings = bench_settings(**changes)
     configure_logs(level="WARNING")
-    app = build_orchestrator(settings, redis=connect_redis(redis_url), ledger=QuietLedger(), key=SERVER_KEY)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with (
+        tempfile.TemporaryDirectory(prefix="muster-bench-") as objects,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        settings = bench_settings(storage_directory=objects, **changes)
+        app = build_orchestrator(settings, redis=connect_redis(redis_url), ledger=QuietLedger(), key=SERVER_KEY)
         runner.run(serve(app, on_bound=parent.send))
 
 
@@ -146,7 +149,6 @@ def bench_settings(**changes: object) -> OrchestratorSettings:
             "public_url": "http://127.0.0.1:1",
             "pool_id": POOL,
             "deployment": "unused",
-            "storage_directory": str(Path(tempfile.gettempdir()) / "muster-benchmark-objects"),
             "node_rate_per_s": 1000,
             "node_burst": 1000,
             "ip_rate_per_s": 1_000_000,
