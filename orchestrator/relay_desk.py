@@ -9,7 +9,8 @@ from datetime import timedelta
 from orchestrator.pool_view import PoolView
 from orchestrator.storage import ObjectStore
 from orchestrator.store.relay import RelayKind, RelayRow, RelayStore
-from orchestrator.store.runs import RunStore, SlotRow
+from orchestrator.store.run_rows import SlotRow
+from orchestrator.store.runs import RunStore
 from protocol.clock import Clock
 from protocol.errors import Conflict, Forbidden, MusterError, NotFound, RateLimited, Unprocessable
 from protocol.identifiers import Address, Digest

@@ -10,7 +10,8 @@ from orchestrator.runs.deliveries import Delivered, PastLease, judge_deliveries
 from orchestrator.runs.slots import Happening, SlotState, after
 from orchestrator.runs.steps import StepCount, Window, choose_step
 from orchestrator.runs.terms import RunTerms
-from orchestrator.store.runs import MOST_UNITS, RunState, RunStore, SlotRow, slot_id
+from orchestrator.store.run_rows import RunState, SlotRow, slot_id
+from orchestrator.store.runs import MOST_UNITS, RunStore
 from protocol.clock import Clock
 from protocol.errors import Conflict, Forbidden, Unavailable
 from protocol.identifiers import Address

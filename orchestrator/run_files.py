@@ -10,7 +10,7 @@ from datetime import timedelta
 import structlog
 
 from orchestrator.storage import ObjectStore
-from orchestrator.store.runs import SlotRow
+from orchestrator.store.run_rows import SlotRow
 from protocol.errors import MusterError
 from protocol.wire.uploads import ObjectKey
 

@@ -11,7 +11,8 @@ from orchestrator.run_files import Links
 from orchestrator.runs.chain import Announced
 from orchestrator.runs.slots import Counted, SlotState
 from orchestrator.runs.steps import ask
-from orchestrator.store.runs import RunState, SlotRow, StepRow, TrainerFenced
+from orchestrator.store.run_rows import RunState, SlotRow, StepRow
+from orchestrator.store.runs import TrainerFenced
 from protocol.clock import Clock
 from protocol.errors import Conflict, InvalidInput, NotFound, Unavailable
 from protocol.identifiers import Digest

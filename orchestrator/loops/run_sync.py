@@ -20,7 +20,8 @@ from orchestrator.runs.deliveries import tried_in_time
 from orchestrator.runs.slots import LEASED, Happening, Slot, SlotState, after, as_on_ledger
 from orchestrator.store.leases import Lease
 from orchestrator.store.relay import RelayKind, RelayStore
-from orchestrator.store.runs import RunStore, SlotRow, slot_id
+from orchestrator.store.run_rows import SlotRow, slot_id
+from orchestrator.store.runs import RunStore
 from protocol.clock import Clock
 from protocol.errors import Unavailable
 from protocol.identifiers import Address, Digest

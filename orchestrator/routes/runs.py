@@ -15,7 +15,7 @@ from orchestrator.run_desk import RunDesk
 from orchestrator.run_files import links_to
 from orchestrator.run_owner import RunOwner, rollout_item
 from orchestrator.store.relay import RelayKind
-from orchestrator.store.runs import SlotRow
+from orchestrator.store.run_rows import SlotRow
 from protocol.errors import NotFound
 from protocol.identifiers import WireDigest
 from protocol.wire.carried import DisputeReceipt, Joining, JoinReceipt, SignedDispute, Submission, SubmissionReceipt

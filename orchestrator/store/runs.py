@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from orchestrator.runs.chain import Seat
-from orchestrator.runs.slots import Counted, Slot, SlotState
-from orchestrator.runs.steps import StepCount
+from orchestrator.runs.slots import Slot
 from orchestrator.store.database import Argument, Database
 from orchestrator.store.nodes import text_of
+from orchestrator.store.run_rows import RunState, SlotRow, StepRow, read_slot, read_state, read_step
 from protocol.errors import Conflict
 from protocol.identifiers import Address, Digest, address
-from protocol.verdicts import Outcome
 
 MOST_UNITS = 1 << 52
 """Sums of units stay below it, so that a script's doubles hold them exactly."""
@@ -33,9 +30,6 @@ class TrainerFenced(Conflict):
     default_hint = "one trainer works on a run: stop one of the two"
 
 
-NO_DIGEST = Digest("")
-"""Where there is none yet."""
-
 LOOP = "run"
 """The loop whose lease guards what the ledger's events write."""
 
@@ -43,85 +37,6 @@ TRAINER = "trainer"
 """The trainer's lease, which is kept as a loop's: it guards what a trainer says."""
 
 FORGOTTEN_AT_ONCE = 200
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunState:
-    """What is known of the run as a whole."""
-
-    revision: str = ""
-    ready: bool = False
-    """Whether the ledger was read to its end since Redis began: before that nobody knows what is accepted."""
-    floor: int = 0
-    """Steps below it are closed."""
-    base: int = 0
-    """The first index of a node: one life of Redis does not lease the indices of another."""
-    version: int | None = None
-    attempt: int = 0
-    digest: Digest = NO_DIGEST
-    block: int = 0
-    publisher: Address | None = None
-    units: int = 0
-    """The most work units of a group."""
-    relays: tuple[str, ...] = ()
-    arithmetic: tuple[str, ...] = ()
-    """The engines and types that the version is paid for, as the trainer says; empty if it has not said."""
-    escrow: int = 0
-    """How many work units the free escrow pays."""
-    price: int = 0
-    penalty: int = 0
-    active: bool = False
-    synced_ms: int = 0
-    """Up to when the ledger's word is known."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRow:
-    """A step's counts, and whether the trainer stated its demand."""
-
-    count: StepCount
-    stated: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotRow:
-    """What Redis has of a slot."""
-
-    id: str
-    revision: str = ""
-    step: int
-    index: int
-    node: Address
-    provider: Address | None
-    version: int
-    digest: Digest
-    groups: int
-    max_units: int
-    expiry: int
-    """Unix seconds."""
-    granted_ms: int = 0
-    beacon: Digest = NO_DIGEST
-    beacon_block: int = 0
-    slot: Slot
-    ended_ms: int = 0
-    key: Digest = NO_DIGEST
-    units: int = 0
-    """As submitted."""
-    sha256: Digest = NO_DIGEST
-    block: int = 0
-    at_ms: int = 0
-    """When the submission was read on the ledger."""
-    transaction: Digest = NO_DIGEST
-    reason: int = 0
-    audit_hash: Digest = NO_DIGEST
-    judge: Address | None = None
-    """Who gave the verdict that counts so far, and keeps its audit file."""
-    figures: Mapping[str, float]
-
-
-def slot_id(step: int, node: Address, index: int) -> str:
-    """The name of a slot."""
-    return f"{step}:{node}:{index}"
 
 
 class RunStore:
@@ -140,7 +55,7 @@ class RunStore:
 
     async def state(self) -> RunState:
         """The run as a whole."""
-        return _state(text_of(await self._database.ask("HGETALL", self._key("state"))))
+        return read_state(text_of(await self._database.ask("HGETALL", self._key("state"))))
 
     async def change(
         self,
@@ -193,7 +108,8 @@ class RunStore:
     async def steps(self, steps: Sequence[int]) -> dict[int, StepRow]:
         """How steps stand."""
         rows = await self._database.ask_many([("HGETALL", self._key("step", str(step))) for step in steps])
-        return {step: self._step(text_of(row)) for step, row in zip(steps, rows, strict=True)}
+        usual = self._default_demand
+        return {step: read_step(text_of(row), default_demand=usual) for step, row in zip(steps, rows, strict=True)}
 
     async def known_steps(self, *, first: int, limit: int) -> list[int]:
         """Steps that have slots or a demand, ascending."""
@@ -219,7 +135,7 @@ class RunStore:
     async def slots(self, names: Sequence[str]) -> list[SlotRow]:
         """Those that are there, in the order of their names."""
         hashes = await self._database.ask_many([("HGETALL", self._key("slot", name)) for name in names])
-        return [_slot(name, text_of(found)) for name, found in zip(names, hashes, strict=True) if found]
+        return [read_slot(name, text_of(found)) for name, found in zip(names, hashes, strict=True) if found]
 
     async def slot(self, name: str) -> SlotRow | None:
         """One slot."""
@@ -311,77 +227,3 @@ class RunStore:
 
     def _key(self, *parts: str) -> str:
         return self._database.key("run", *parts)
-
-    def _step(self, fields: Mapping[str, str]) -> StepRow:
-        count = StepCount(
-            demand=int(fields.get("demand") or self._default_demand),
-            rounds=int(fields.get("rounds") or 0),
-            **{counted.value: int(fields.get(counted.value) or 0) for counted in Counted if counted.value},
-        )
-        return StepRow(count=count, stated="demand" in fields)
-
-
-def _state(fields: Mapping[str, str]) -> RunState:
-    return RunState(
-        revision=fields.get("rev", ""),
-        ready=fields.get("ready") == "1",
-        floor=int(fields.get("floor") or 0),
-        base=int(fields.get("base") or 0),
-        version=int(fields["version"]) if fields.get("version") else None,
-        attempt=int(fields.get("attempt") or 0),
-        digest=Digest(fields.get("digest", "")),
-        block=int(fields.get("block") or 0),
-        publisher=address(fields["publisher"]) if fields.get("publisher") else None,
-        units=int(fields.get("units") or 0),
-        relays=tuple(json.loads(fields.get("relays") or "[]")),
-        arithmetic=tuple(json.loads(fields.get("arithmetic") or "[]")),
-        escrow=int(fields.get("escrow") or 0),
-        price=int(fields.get("price") or 0),
-        penalty=int(fields.get("penalty") or 0),
-        active=fields.get("active") == "1",
-        synced_ms=int(fields.get("synced") or 0),
-    )
-
-
-def _slot(name: str, fields: Mapping[str, str]) -> SlotRow:
-    outcome = Outcome(int(fields["outcome"])) if fields.get("outcome") else None
-    numbers: dict[str, Any] = {
-        field: int(fields.get(told) or 0)
-        for field, told in {
-            "step": "step",
-            "index": "index",
-            "version": "version",
-            "groups": "groups",
-            "max_units": "units",
-            "expiry": "expiry",
-            "granted_ms": "granted",
-            "beacon_block": "beacon_block",
-            "ended_ms": "ended",
-            "units": "worked",
-            "block": "block",
-            "at_ms": "at",
-            "reason": "reason",
-        }.items()
-    }
-    digests: dict[str, Any] = {
-        field: Digest(fields.get(told, ""))
-        for field, told in {
-            "digest": "digest",
-            "beacon": "beacon",
-            "key": "key",
-            "sha256": "sha256",
-            "transaction": "transaction",
-            "audit_hash": "audit",
-        }.items()
-    }
-    return SlotRow(
-        id=name,
-        revision=fields["rev"],
-        node=address(fields["node"]),
-        provider=address(fields["provider"]) if fields.get("provider") else None,
-        judge=address(fields["judge"]) if fields.get("judge") else None,
-        slot=Slot(SlotState(fields["state"]), Counted(fields["counted"]), outcome),
-        figures=json.loads(fields.get("figures") or "{}"),
-        **numbers,
-        **digests,
-    )

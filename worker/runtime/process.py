@@ -36,6 +36,7 @@ from worker.runtime.interface import (
     RuntimeDown,
     refuse_foreign,
 )
+from worker.runtime.process_output import OutputReader
 
 WARNING = (
     "tasks run without Docker: in a sandbox, but on this machine's kernel, programs and (unless a task asks for none) "
@@ -171,7 +172,7 @@ class ProcessRuntime:
         """Reads the keeper's files until the task has ended."""
         refuse_foreign(name, self._node)
         place = self._directory / name
-        reader = _OutputReader(place, after_ns)
+        reader = OutputReader(place, after_ns)
         while True:
             ended = (place / "exit.json").exists() or _keeper_pid(place) is None
             while lines := await asyncio.to_thread(reader.read):
@@ -330,46 +331,3 @@ def _json(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
-
-
-class _OutputReader:
-    """Reads what a keeper wrote, a mebibyte at a time, across the turning over of its file."""
-
-    def __init__(self, place: Path, after_ns: int) -> None:
-        self._current = place / "output.jsonl"
-        self._older = place / "output.1.jsonl"
-        self._last_ns = after_ns
-        self._inode = -1
-        self._position = 0
-
-    def read(self) -> list[OutputLine]:
-        """The next lines; none if there are none yet."""
-        try:
-            inode = self._current.stat().st_ino
-        except FileNotFoundError:
-            return []
-        found: list[OutputLine] = []
-        if inode != self._inode:
-            position = 0
-            while end := self._take(self._older, position, found):
-                position = end
-            self._inode, self._position = inode, 0
-        while not found and (end := self._take(self._current, self._position, found)):
-            self._position = end
-        return found
-
-    def _take(self, path: Path, position: int, found: list[OutputLine]) -> int:
-        """Adds complete new lines from `position` on; returns where they end, 0 if there are none."""
-        try:
-            with path.open("rb") as file:
-                file.seek(position)
-                data = file.read(1 << 20)
-        except FileNotFoundError:
-            return 0
-        complete = data[: data.rfind(b"\n") + 1]
-        for line in complete.splitlines():
-            time_ns, stream, text = json.loads(line)
-            if time_ns > self._last_ns:
-                self._last_ns = time_ns
-                found.append(OutputLine(time_ns=time_ns, stream=stream, text=text))
-        return position + len(complete) if complete else 0

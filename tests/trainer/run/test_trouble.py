@@ -13,7 +13,7 @@ import httpx
 import pytest
 from tokenizers import Tokenizer
 
-from orchestrator.store.runs import SlotRow
+from orchestrator.store.run_rows import SlotRow
 from protocol.identifiers import Digest
 from protocol.wire.uploads import ObjectKey
 from rollouts.errors import BadVersionFolder

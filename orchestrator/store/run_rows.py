@@ -1,0 +1,173 @@
+"""A run as it lies in Redis, read as values: its state, a step's counts, a slot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.runs.slots import Counted, Slot, SlotState
+from orchestrator.runs.steps import StepCount
+from protocol.identifiers import Address, Digest, address
+from protocol.verdicts import Outcome
+
+NO_DIGEST = Digest("")
+"""Where there is none yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """What is known of the run as a whole."""
+
+    revision: str = ""
+    ready: bool = False
+    """Whether the ledger was read to its end since Redis began: before that nobody knows what is accepted."""
+    floor: int = 0
+    """Steps below it are closed."""
+    base: int = 0
+    """The first index of a node: one life of Redis does not lease the indices of another."""
+    version: int | None = None
+    attempt: int = 0
+    digest: Digest = NO_DIGEST
+    block: int = 0
+    publisher: Address | None = None
+    units: int = 0
+    """The most work units of a group."""
+    relays: tuple[str, ...] = ()
+    arithmetic: tuple[str, ...] = ()
+    """The engines and types that the version is paid for, as the trainer says; empty if it has not said."""
+    escrow: int = 0
+    """How many work units the free escrow pays."""
+    price: int = 0
+    penalty: int = 0
+    active: bool = False
+    synced_ms: int = 0
+    """Up to when the ledger's word is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRow:
+    """A step's counts, and whether the trainer stated its demand."""
+
+    count: StepCount
+    stated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotRow:
+    """What Redis has of a slot."""
+
+    id: str
+    revision: str = ""
+    step: int
+    index: int
+    node: Address
+    provider: Address | None
+    version: int
+    digest: Digest
+    groups: int
+    max_units: int
+    expiry: int
+    """Unix seconds."""
+    granted_ms: int = 0
+    beacon: Digest = NO_DIGEST
+    beacon_block: int = 0
+    slot: Slot
+    ended_ms: int = 0
+    key: Digest = NO_DIGEST
+    units: int = 0
+    """As submitted."""
+    sha256: Digest = NO_DIGEST
+    block: int = 0
+    at_ms: int = 0
+    """When the submission was read on the ledger."""
+    transaction: Digest = NO_DIGEST
+    reason: int = 0
+    audit_hash: Digest = NO_DIGEST
+    judge: Address | None = None
+    """Who gave the verdict that counts so far, and keeps its audit file."""
+    figures: Mapping[str, float]
+
+
+def slot_id(step: int, node: Address, index: int) -> str:
+    """The name of a slot."""
+    return f"{step}:{node}:{index}"
+
+
+def read_state(fields: Mapping[str, str]) -> RunState:
+    """From the hash of the state; what is not there is as in the beginning."""
+    return RunState(
+        revision=fields.get("rev", ""),
+        ready=fields.get("ready") == "1",
+        floor=int(fields.get("floor") or 0),
+        base=int(fields.get("base") or 0),
+        version=int(fields["version"]) if fields.get("version") else None,
+        attempt=int(fields.get("attempt") or 0),
+        digest=Digest(fields.get("digest", "")),
+        block=int(fields.get("block") or 0),
+        publisher=address(fields["publisher"]) if fields.get("publisher") else None,
+        units=int(fields.get("units") or 0),
+        relays=tuple(json.loads(fields.get("relays") or "[]")),
+        arithmetic=tuple(json.loads(fields.get("arithmetic") or "[]")),
+        escrow=int(fields.get("escrow") or 0),
+        price=int(fields.get("price") or 0),
+        penalty=int(fields.get("penalty") or 0),
+        active=fields.get("active") == "1",
+        synced_ms=int(fields.get("synced") or 0),
+    )
+
+
+def read_step(fields: Mapping[str, str], *, default_demand: int) -> StepRow:
+    """From the hash of a step."""
+    count = StepCount(
+        demand=int(fields.get("demand") or default_demand),
+        rounds=int(fields.get("rounds") or 0),
+        **{counted.value: int(fields.get(counted.value) or 0) for counted in Counted if counted.value},
+    )
+    return StepRow(count=count, stated="demand" in fields)
+
+
+def read_slot(name: str, fields: Mapping[str, str]) -> SlotRow:
+    """From the hash of a slot that is there."""
+    outcome = Outcome(int(fields["outcome"])) if fields.get("outcome") else None
+    numbers: dict[str, Any] = {
+        field: int(fields.get(told) or 0)
+        for field, told in {
+            "step": "step",
+            "index": "index",
+            "version": "version",
+            "groups": "groups",
+            "max_units": "units",
+            "expiry": "expiry",
+            "granted_ms": "granted",
+            "beacon_block": "beacon_block",
+            "ended_ms": "ended",
+            "units": "worked",
+            "block": "block",
+            "at_ms": "at",
+            "reason": "reason",
+        }.items()
+    }
+    digests: dict[str, Any] = {
+        field: Digest(fields.get(told, ""))
+        for field, told in {
+            "digest": "digest",
+            "beacon": "beacon",
+            "key": "key",
+            "sha256": "sha256",
+            "transaction": "transaction",
+            "audit_hash": "audit",
+        }.items()
+    }
+    return SlotRow(
+        id=name,
+        revision=fields["rev"],
+        node=address(fields["node"]),
+        provider=address(fields["provider"]) if fields.get("provider") else None,
+        judge=address(fields["judge"]) if fields.get("judge") else None,
+        slot=Slot(SlotState(fields["state"]), Counted(fields["counted"]), outcome),
+        figures=json.loads(fields.get("figures") or "{}"),
+        **numbers,
+        **digests,
+    )

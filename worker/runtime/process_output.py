@@ -1,0 +1,56 @@
+"""Reads what the keeper of a process wrote of its output: lines of JSON with their time and stream."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from worker.runtime.interface import OutputLine
+
+
+class OutputReader:
+    """Reads a mebibyte at a time, across the turning over of the keeper's file.
+
+    Args:
+        place: The process's directory.
+        after_ns: Lines up to this time were read before.
+    """
+
+    def __init__(self, place: Path, after_ns: int) -> None:
+        self._current = place / "output.jsonl"
+        self._older = place / "output.1.jsonl"
+        self._last_ns = after_ns
+        self._inode = -1
+        self._position = 0
+
+    def read(self) -> list[OutputLine]:
+        """The next lines; none if there are none yet."""
+        try:
+            inode = self._current.stat().st_ino
+        except FileNotFoundError:
+            return []
+        found: list[OutputLine] = []
+        if inode != self._inode:
+            position = 0
+            while end := self._take(self._older, position, found):
+                position = end
+            self._inode, self._position = inode, 0
+        while not found and (end := self._take(self._current, self._position, found)):
+            self._position = end
+        return found
+
+    def _take(self, path: Path, position: int, found: list[OutputLine]) -> int:
+        """Adds complete new lines from `position` on; returns where they end, 0 if there are none."""
+        try:
+            with path.open("rb") as file:
+                file.seek(position)
+                data = file.read(1 << 20)
+        except FileNotFoundError:
+            return 0
+        complete = data[: data.rfind(b"\n") + 1]
+        for line in complete.splitlines():
+            time_ns, stream, text = json.loads(line)
+            if time_ns > self._last_ns:
+                self._last_ns = time_ns
+                found.append(OutputLine(time_ns=time_ns, stream=stream, text=text))
+        return position + len(complete) if complete else 0
