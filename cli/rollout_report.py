@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import torch
@@ -14,10 +16,16 @@ from protocol.wire.slots import SlotGrant
 from rollouts.calibration import RolloutCalibration
 from rollouts.checks import CheckResult, Finding, SlotFacts, State, open_version
 from rollouts.checks.reading import read
+from rollouts.decoding import Decoder
 from rollouts.engines.interface import Dtype
 from rollouts.samples import RolloutFile, Sample
+from rollouts.sandbox import Sandboxes
+from rollouts.schema import ReadLimits
 from rollouts.tokenizer import FolderTokenizer
 from rollouts.verify import Verification, verify_file
+
+_READ_LIMITS = ReadLimits(rows=1 << 18, decoded_bytes=512 << 20)
+"""Thirty million tokens; the decoder then takes 4 GiB and a minute and a half at most."""
 
 
 def verify(
@@ -37,16 +45,19 @@ def verify(
         MusterError: It could not be looked at.
     """
     stands_on = None if beacon is None else digest(beacon)
-    return verify_file(
-        file,
-        open_version(model),
-        facts=None if lease is None else _facts(lease, stands_on, units),
-        beacon=stands_on,
-        units=units,
-        calibration=None if calibration is None else RolloutCalibration.read(calibration),
-        dtype=dtype,
-        device=_device(device),
-    )
+    with _decoder() as decoder:
+        return verify_file(
+            file,
+            open_version(model),
+            facts=None if lease is None else _facts(lease, stands_on, units),
+            beacon=stands_on,
+            units=units,
+            calibration=None if calibration is None else RolloutCalibration.read(calibration),
+            dtype=dtype,
+            device=_device(device),
+            read_limits=_READ_LIMITS,
+            decoder=decoder,
+        )
 
 
 def show_verification(verification: Verification, *, as_json: bool) -> None:
@@ -99,8 +110,16 @@ def _device(name: str | None) -> torch.device | None:
     return device
 
 
+@contextmanager
+def _decoder() -> Iterator[Decoder]:
+    """Files may come from strangers: twelve kilobytes can unpack to a hundred gigabytes."""
+    with closing(Sandboxes()) as sandboxes:
+        yield Decoder(sandboxes)
+
+
 def _read(path: Path) -> RolloutFile:
-    found, result = read(path)
+    with _decoder() as decoder:
+        found, result = read(path, limits=_READ_LIMITS, decoder=decoder)
     if found is None:
         raise InvalidInput(f"{path} is no file of rollouts: {result.findings[0].what}")
     return found

@@ -31,8 +31,9 @@ honest file must never meet this limit, and a bomb meets it all the same."""
 _COPIES = 4
 """How often a file's numbers stand in memory at a time: decoded, as columns, as rows, packed."""
 _CPU = timedelta(seconds=2)
-_CPU_PER_BYTE = timedelta(seconds=1) / (1 << 24)
-"""Decoding honest files takes a fiftieth of it."""
+_CPU_PER_MIB = timedelta(milliseconds=60)
+_CPU_PER_ROW = timedelta(microseconds=200)
+"""Decoding honest files takes less than a seventh of it."""
 _WALL = 10
 _ATTEMPTS = 2
 _SAID_OUT_OF_MEMORY = 77
@@ -107,7 +108,8 @@ def no_memory(what: str) -> NotDecoded:
 
 
 def _job(content: bytes, limits: ReadLimits, memory: int) -> Job:
-    cpu = _CPU + _CPU_PER_BYTE * (limits.decoded_bytes + len(content))
+    mebibytes = (limits.decoded_bytes + len(content)) / (1 << 20)
+    cpu = _CPU + mebibytes * _CPU_PER_MIB + limits.rows * _CPU_PER_ROW
     return Job(
         module="inside.parquet",
         payload={"limits": asdict(limits)},
@@ -125,7 +127,7 @@ def _ended(outcome: Outcome, limits: Limits) -> _Broken | None:
     """
     if outcome.succeeded:
         return None
-    if outcome.ending is Ending.OUT_OF_TIME and outcome.cpu < limits.cpu:
+    if outcome.ending is Ending.OUT_OF_TIME and outcome.waited:
         raise NotDecoded(
             f"a decoder had {outcome.cpu.total_seconds():.1f} s of processor time in all its time",
             code="took-too-long",

@@ -31,11 +31,14 @@ from rollouts.checks import (
 from rollouts.checks.bounds import fits_model
 from rollouts.checks.reading import read
 from rollouts.checks.result import unknown
+from rollouts.decoding import Decoder
 from rollouts.engines.interface import Dtype, EngineName
+from rollouts.environments.errors import EnvironmentFault
 from rollouts.errors import BadVersionFolder
 from rollouts.policy import Policy, load_policy
 from rollouts.samples import RolloutFile
 from rollouts.sandbox.errors import SandboxUnavailable
+from rollouts.schema import ReadLimits
 from rollouts.toploc import Arithmetic
 
 _DOES_NOT_FIT = "tokens or lengths are out of bounds, see there"
@@ -77,6 +80,8 @@ def verify_file(
     dtype: Dtype | None = None,
     device: torch.device | None = None,
     rows: Sequence[int] | None = None,
+    read_limits: ReadLimits | None = None,
+    decoder: Decoder | None = None,
 ) -> Verification:
     """Reads a file and runs all checks that make sense: all exact ones, and the others if the tokens fit the model.
 
@@ -90,12 +95,15 @@ def verify_file(
         dtype: What to compute in; None for what the file names.
         device: Where; None for an accelerator if there is one.
         rows: Which rows to compute again; None for all.
+        read_limits: How large a file is taken.
+        decoder: Decodes the file in a sandbox; None for files of one's own, which are decoded in this process.
 
     Raises:
         BadVersionFolder: The version's weights can't be loaded.
+        NotDecoded: The decoder can say nothing about the file.
         OutOfMemory: They do not fit.
     """
-    file, format_result = read(path)
+    file, format_result = read(path, limits=read_limits, decoder=decoder)
     if file is None:
         return Verification(file=None, results=(format_result,), limits=None)
     facts = facts or SlotFacts.of_file(file, beacon=beacon, units=units)
@@ -103,10 +111,10 @@ def verify_file(
     calibration = calibration or RolloutCalibration.shipped()
     limits = limits_of(file, version, calibration=calibration, dtype=dtype)
     case = Case(file=file, facts=facts, version=version, limits=limits)
-    fits = fits_model(case)
-    results = [format_result, *(_exact(check, case, fits=fits) for check in EXACT_CHECKS)]
-    if not fits:
-        results += [unknown(check.name, _DOES_NOT_FIT) for check in PREFILL_CHECKS]
+    reason = _not_computed(case)
+    results = [format_result, *(_exact(check, case, reason) for check in EXACT_CHECKS)]
+    if reason is not None:
+        results += [unknown(check.name, reason) for check in PREFILL_CHECKS]
         return Verification(file=file, results=tuple(results), limits=limits)
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     policy = load_policy(version.folder, dtype=dtype, device=device)
@@ -115,15 +123,23 @@ def verify_file(
     return Verification(file=file, results=tuple(results), limits=limits)
 
 
-def _exact(check: Check, case: Case, *, fits: bool) -> CheckResult:
-    return run_check(check, case) if fits or check.cost is not Cost.SCORE else unknown(check.name, _DOES_NOT_FIT)
+def _not_computed(case: Case) -> str | None:
+    """Why nothing of the file is scored or computed: it does not fit the model, or would cost more than its slot."""
+    if not fits_model(case):
+        return _DOES_NOT_FIT
+    rows, wanted = len(case.file.samples), case.facts.groups * case.version.recipe.group_size
+    return f"the file has {rows} samples, and its slot {wanted}" if rows > wanted else None
+
+
+def _exact(check: Check, case: Case, reason: str | None) -> CheckResult:
+    return run_check(check, case) if reason is None or check.cost is not Cost.SCORE else unknown(check.name, reason)
 
 
 def run_check(check: Check, case: Case) -> CheckResult:
     """One check; what this machine or the version can't do is no verdict about the file."""
     try:
         return check.judge(case)
-    except (SandboxUnavailable, BadVersionFolder) as error:
+    except (SandboxUnavailable, BadVersionFolder, EnvironmentFault) as error:
         return unknown(check.name, error.detail)
 
 

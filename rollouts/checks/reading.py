@@ -7,7 +7,7 @@ from pathlib import Path
 from protocol.verdicts import ReasonCode
 from rollouts.checks.case import Case
 from rollouts.checks.result import Check, CheckResult, Cost, Fails, Finding, concluded
-from rollouts.decoding import BEYOND_LIMITS, CRASHED
+from rollouts.decoding import BEYOND_LIMITS, CRASHED, Decoder
 from rollouts.errors import BadRolloutFile
 from rollouts.samples import RolloutFile
 from rollouts.schema import ReadLimits, read_rollouts
@@ -30,15 +30,28 @@ _REASONS = {
 """Every other way of being no such file breaks the schema."""
 
 
-def read(path: Path, *, limits: ReadLimits | None = None) -> tuple[RolloutFile | None, CheckResult]:
+def read(
+    path: Path, *, limits: ReadLimits | None = None, decoder: Decoder | None = None
+) -> tuple[RolloutFile | None, CheckResult]:
     """Reads a file, and says why if it can't be one.
+
+    Args:
+        path: Where it is.
+        limits: What is taken.
+        decoder: Decodes it in a sandbox; None for files of one's own, which are decoded in this process.
 
     Raises:
         OSError: There is no such file, or the machine can't read it.
+        NotDecoded: The decoder can say nothing about it.
     """
-    size = path.stat().st_size
+    size, limits = path.stat().st_size, limits or ReadLimits()
+    if size > limits.file_bytes:
+        return None, refused(ReasonCode.FORMAT_TOO_LARGE, f"{size} bytes, more than {limits.file_bytes}", size=size)
     try:
-        file = read_rollouts(path, limits=limits)
+        if decoder is None:
+            file = read_rollouts(path, limits=limits)
+        else:
+            file = decoder.decode(path.read_bytes(), limits=limits)
     except BadRolloutFile as error:
         return None, refused(reason_of(error.code), error.detail, size=size)
     return file, passed(file, size=size)

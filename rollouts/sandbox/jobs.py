@@ -106,6 +106,9 @@ class Outcome:
     answer: bytes
     """What it wrote to descriptor 3, cut at the limit."""
     cpu: timedelta
+    """As the system counts at the end: up to a few tenths less than the limit where it was the limit that ended it."""
+    waited: bool = False
+    """Whether it was ended because time passed, whatever the processor was doing meanwhile."""
 
     @property
     def succeeded(self) -> bool:

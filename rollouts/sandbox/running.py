@@ -128,6 +128,7 @@ class RunningJob:
             errors=read.get("errors", b""),
             answer=read.get("answer", b""),
             cpu=timedelta(seconds=report.cpu_seconds),
+            waited=self._cut_short is Ending.OUT_OF_TIME,
         )
 
     def _ending(self, report: Report) -> Ending:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+import resource
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
+from cli import rollout_report
+from protocol.errors import InvalidInput
 from protocol.keys import Key
 from protocol.leases import Lease
 from protocol.typed_data import SigningDomain
@@ -16,7 +21,7 @@ from protocol.wire.leases import SignedLease
 from protocol.wire.slots import SlotGrant
 from rollouts.checks import CheckedVersion
 from rollouts.samples import RolloutFile
-from rollouts.schema import write_rollouts
+from rollouts.schema import SCHEMA, ReadLimits, table_of, write_rollouts
 from tests.e2e.conftest import run_muster
 from tests.rollouts.made import BEACON, INDEX, NODE, RUN, STEP, as_version, facts_of, make, with_row
 from tests.rollouts.tiny import tiny_folder
@@ -162,3 +167,44 @@ def test_samples_are_shown_as_text_or_as_tokens(made: Made) -> None:
     assert [one["sample"] for one in listed] == [0, 1]
     assert listed[0]["answer"] == " ".join(map(str, made.file.samples[0].output_tokens))
     assert run_muster("rollouts", "show", str(made.path), "--group", "9").code == 1
+
+
+@pytest.fixture
+def bomb(made: Made, tmp_path: Path) -> Path:
+    """A few kilobytes of one proof of 4 MiB, which two thousand rows have: eight gigabytes when they are unpacked."""
+    sample = replace(made.file.samples[0], proofs=b"")
+    rows = 2000
+    table = table_of(replace(made.file, samples=tuple(replace(sample, sample=number) for number in range(rows))))
+    at = table.schema.get_field_index("proofs")
+    words = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([bytes(4 << 20)], pa.binary()))
+    table = table.set_column(at, table.schema.field(at).with_type(words.type), words)
+    path = tmp_path / "bomb.parquet"
+    with pq.ParquetWriter(
+        path, table.schema, compression="zstd", store_schema=False, dictionary_pagesize_limit=1 << 30
+    ) as writer:
+        writer.add_key_value_metadata(SCHEMA.metadata)
+        writer.write_table(table)
+    assert path.stat().st_size < 100_000
+    return path
+
+
+def test_a_stranger_s_bomb_goes_off_in_a_sandbox(made: Made, bomb: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout_report, "_READ_LIMITS", ReadLimits(decoded_bytes=64 << 20))
+    monkeypatch.setattr("rollouts.decoding._LIBRARIES", 512 << 20)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InvalidInput, match="no file of rollouts: two decoders were tried"):
+        rollout_report.show_samples(bomb, model=None, group=None, limit=1, as_json=False)
+    verification = rollout_report.verify(
+        bomb, model=made.version.folder, lease=None, beacon=None, units=None, calibration=None, dtype=None, device=None
+    )
+    assert [one.check for one in verification.failed] == ["format"]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 << 10  # in KiB
+
+
+def test_what_is_more_than_the_slot_is_not_computed(made: Made) -> None:
+    path = made.folder / "more.parquet"
+    write_rollouts(path, replace(made.file, samples=(*made.file.samples, *made.file.samples[-2:])))
+    said = run_muster(*verify(made, str(path)), "--beacon", BEACON)
+    assert said.code == 1
+    assert "sample 11 stands here again" in said.out
+    assert "computation: the file has 14 samples, and its slot 12" in said.err

@@ -123,8 +123,13 @@ def test_what_would_not_end_is_ended(sandboxes: Sandboxes, source: str, endings:
 
 def test_processor_time_is_limited_apart_from_time_that_passes(sandboxes: Sandboxes) -> None:
     outcome = run(sandboxes, "while True: pass", limits=replace(LIMITS, cpu=timedelta(seconds=1)))
-    assert (outcome.ending, outcome.undecided) == (Ending.OUT_OF_TIME, True)
+    assert (outcome.ending, outcome.undecided, outcome.waited) == (Ending.OUT_OF_TIME, True, False)
     assert timedelta(seconds=0.7) < outcome.cpu < timedelta(seconds=3)
+
+
+def test_time_that_passes_is_told_apart_from_processor_time(sandboxes: Sandboxes) -> None:
+    outcome = run(sandboxes, "import time; time.sleep(60)", limits=SOON)
+    assert (outcome.ending, outcome.undecided, outcome.waited) == (Ending.OUT_OF_TIME, True, True)
 
 
 def test_nothing_is_left_on_this_machine(sandboxes: Sandboxes) -> None:

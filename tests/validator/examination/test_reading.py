@@ -165,8 +165,26 @@ def test_other_bytes_than_were_fetched_are_nobody_s_guilt(
         assert (found.code, found.retryable) == ("file-changed", True)
 
 
-def ended(ending: Ending, *, code: int = 0, cpu: float = 0.0, answer: bytes = b"") -> Outcome:
-    return Outcome(ending=ending, exit_code=code, output=b"", errors=b"", answer=answer, cpu=timedelta(seconds=cpu))
+@pytest.mark.parametrize(
+    ("lease", "seconds"), [(LEASE, 2), (ReadLimits(decoded_bytes=1 << 30, rows=64), 60), (ReadLimits(rows=1 << 18), 50)]
+)
+def test_larger_files_get_more_processor_time(lease: ReadLimits, seconds: int, path: Path) -> None:
+    path.write_bytes(b"x")
+    asked: list[Job] = []
+
+    class Noting:
+        def run(self, kind: Kind, job: Job) -> Outcome:
+            asked.append(job)
+            return CRASH
+
+    LimitedReader(Noting(), most=ReadLimits()).read(path, sha256=submitted(path), lease=lease)  # type: ignore[arg-type]  # as below
+    assert {job.limits.cpu >= timedelta(seconds=seconds) for job in asked} == {True}
+    assert all(job.limits.wall >= 10 * job.limits.cpu for job in asked)
+
+
+def ended(ending: Ending, *, code: int = 0, waited: bool = False, answer: bytes = b"") -> Outcome:
+    cpu = timedelta(seconds=1.9)
+    return Outcome(ending=ending, exit_code=code, output=b"", errors=b"", answer=answer, cpu=cpu, waited=waited)
 
 
 class Scripted:
@@ -183,7 +201,7 @@ class Scripted:
 
 
 CRASH, BIG = ended(Ending.KILLED), ended(Ending.OUT_OF_MEMORY, code=77)
-SLOW, LATE = ended(Ending.OUT_OF_TIME, cpu=1000), ended(Ending.OUT_OF_TIME, cpu=0.5)
+SLOW, LATE = ended(Ending.OUT_OF_TIME), ended(Ending.OUT_OF_TIME, waited=True)
 ENDINGS: dict[str, tuple[tuple[Outcome, ...], ReasonCode | str]] = {
     "two crashes": ((CRASH, CRASH), ReasonCode.FORMAT_UNREADABLE),
     "a failure of the decoder's own": ((ended(Ending.EXITED, code=1),), "decoder-failed"),
