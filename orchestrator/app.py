@@ -19,7 +19,18 @@ from orchestrator.chain import PoolLedger
 from orchestrator.gauges import PoolGauges
 from orchestrator.loops.background import add_loops
 from orchestrator.parts import build_parts, parts_of
-from orchestrator.routes import allowlist, checkpoint_relays, events, heartbeat, logs, nodes, runs, tasks, uploads
+from orchestrator.routes import (
+    allowlist,
+    checkpoint_relays,
+    events,
+    heartbeat,
+    logs,
+    nodes,
+    pool,
+    runs,
+    tasks,
+    uploads,
+)
 from orchestrator.runs.chain import RunLedger
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.storage import ObjectStore
@@ -55,7 +66,7 @@ BODY_LIMIT = 1024 * 1024
 
 _log = structlog.get_logger(__name__)
 
-TAGS = ("nodes", "tasks", "groups", "events", "webhooks", "files", "run", "relays", "identity")
+TAGS = ("pool", "nodes", "tasks", "groups", "events", "webhooks", "files", "run", "relays", "identity")
 
 BODIES = (
     Heartbeat,
@@ -153,15 +164,14 @@ def build_orchestrator(
         ip_rates=IpRates(ip_rate, clock=clock),
         callers=CallerAddresses(settings.trusted_proxies),
         express={heartbeat.HEARTBEAT: heartbeat.express_heartbeat(verifier=verifier, desk=parts.desk, key=key)},
-        tags=[
-            {"name": name} for name in ("nodes", "tasks", "groups", "events", "webhooks", "files", "run", "identity")
-        ],
+        tags=[{"name": name} for name in TAGS],
     )
     app.state.parts = parts
     app.state.tokens = TokenBook(settings.tokens)
     app.state.verifier = verifier
     # The allow list before the nodes: `allowlist` is not one of them.
     owned = (
+        pool.router,
         tasks.router,
         logs.router,
         allowlist.router,

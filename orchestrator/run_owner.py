@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from orchestrator.run_desk import RunDesk
+from orchestrator.run_figures import FigureBook
 from orchestrator.run_files import Links
 from orchestrator.runs.chain import Announced
 from orchestrator.runs.slots import Counted, SlotState
@@ -17,7 +18,7 @@ from protocol.clock import Clock
 from protocol.errors import Conflict, InvalidInput, NotFound, Unavailable
 from protocol.identifiers import Digest
 from protocol.signing import unix_ms
-from protocol.wire.listings import RolloutItem, RolloutStatus
+from protocol.wire.listings import RolloutItem, RolloutStatus, StepFigures
 from protocol.wire.runs import CheckpointRef, Demand, NewCheckpoint, RunView, StepView, TrainerLease, TrainerWish
 
 SHOWN_BEFORE = 4
@@ -46,6 +47,7 @@ class RunOwner:
         self._desk = desk
         self._store = desk.store
         self._clock = clock
+        self._figures = FigureBook(self._store)
 
     async def ask(self, demand: Demand, *, actor: str) -> StepView:
         """Takes what the trainer wants of a step.
@@ -178,6 +180,12 @@ class RunOwner:
             queued_submissions=queued,
             paused=await self._desk.obstacle(state),
         )
+
+    async def figures(self, *, first: int | None, limit: int) -> tuple[StepFigures, ...]:
+        """What nodes say of steps' accepted files; without `first`, of the newest steps."""
+        window = self._desk.window(await self._store.state())
+        start = max(0, window.last + 1 - limit) if first is None else first
+        return await self._figures.of(await self._store.known_steps(first=start, limit=limit), floor=window.first)
 
     async def rollout(self, key: Digest) -> SlotRow:
         """One piece of submitted work.

@@ -10,8 +10,14 @@ from protocol.identifiers import address
 from protocol.wire.pool import GroupMember, GroupView, NodeView
 
 
-async def node_views(parts: Parts, rows: Sequence[NodeRow]) -> list[NodeView]:
-    """Nodes with what they run, or ran last."""
+async def node_views(parts: Parts, rows: Sequence[NodeRow], *, metric: str | None = None) -> list[NodeView]:
+    """Nodes with what they run, or ran last.
+
+    Args:
+        parts: Of the orchestrator.
+        rows: Which nodes.
+        metric: Name of a gauge of the last heartbeat that is wanted with them.
+    """
     names = [row.assignment_id or row.last_assignment_id for row in rows]
     assignments = await parts.assignments.views([name for name in names if name])
     return [
@@ -28,6 +34,7 @@ async def node_views(parts: Parts, rows: Sequence[NodeRow]) -> list[NodeView]:
             labels=dict(row.machine.labels),
             last_seen_ms=row.seen_ms,
             assignment=assignments.get(name) if name else None,
+            metrics=row.metrics(metric) if metric is not None else {},
         )
         for row, name in zip(rows, names, strict=True)
     ]

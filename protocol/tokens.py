@@ -14,7 +14,6 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TypeVar
 
 from fastapi import Request
@@ -22,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from protocol.errors import Forbidden, InvalidInput, Unauthenticated
 from protocol.identifiers import Address
+from protocol.scopes import Scope
 from protocol.signing import ADDRESS_HEADER
 from protocol.verification import DEFAULT_BODY_LIMIT, check_declared_size, read_body, unprocessable, verifier_of
 
@@ -33,19 +33,6 @@ SCRYPT_R = 8
 
 _TOKEN = re.compile(r"mst_([0-9a-f]{8})_([A-Za-z0-9_-]{43})")
 _HASH = re.compile(r"scrypt\$([0-9a-f]{8})\$([A-Za-z0-9+/=]{24})\$([A-Za-z0-9+/=]{44})")
-
-
-class Scope(StrEnum):
-    """What a token may do; each includes those above it."""
-
-    READ = "read"
-    OPERATE = "operate"
-    ADMIN = "admin"
-
-    def includes(self, other: Scope) -> bool:
-        """Whether this scope is enough where `other` is needed."""
-        order = list(Scope)
-        return order.index(self) >= order.index(other)
 
 
 class TokenSetting(BaseModel):

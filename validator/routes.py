@@ -9,8 +9,9 @@ from pydantic import BaseModel
 
 from protocol.errors import MusterError, NotFound, Unavailable
 from protocol.identifiers import Address
+from protocol.scopes import Scope
 from protocol.signing import unix_ms
-from protocol.tokens import OwnerRequest, Scope, owner_access
+from protocol.tokens import OwnerRequest, owner_access
 from protocol.verdicts import Outcome
 from protocol.versions import release
 from validator.items import ItemId, ParkedItem, Resolution, read_item_id

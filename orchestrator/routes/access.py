@@ -10,8 +10,9 @@ from pydantic import BaseModel
 
 from orchestrator.parts import parts_of
 from protocol.identifiers import Address, WireAddress
+from protocol.scopes import Scope
 from protocol.signing import ADDRESS_HEADER
-from protocol.tokens import OwnerRequest, Scope, owner_access
+from protocol.tokens import OwnerRequest, owner_access
 from protocol.verification import SignedRequest, signed_request
 
 OWNER_BODY = 256 * 1024

@@ -39,6 +39,9 @@ async def list_nodes(
     state: Annotated[NodeState | None, Query(description="Only nodes in this state")] = None,
     task: Annotated[str | None, Query(pattern="^[0-9a-f]{32}$", description="Only nodes that hold this task")] = None,
     label: Annotated[str | None, Query(max_length=264, description="Only nodes with this `name=value`")] = None,
+    metric: Annotated[
+        str | None, Query(max_length=63, description="A gauge of the last heartbeat that is wanted with each node")
+    ] = None,
 ) -> NodeViewPage:
     """Nodes in the order of their addresses."""
     parts = parts_of(request)
@@ -50,7 +53,8 @@ async def list_nodes(
     for _ in range(PAGES_PER_REQUEST):
         addresses = await parts.nodes.page(after=after, limit=limit)
         rows = await parts.nodes.get_many(addresses)
-        views = await node_views(parts, [row for row in rows if state is None or row.state is state])
+        chosen = [row for row in rows if state is None or row.state is state]
+        views = await node_views(parts, chosen, metric=metric)
         for view in views:
             held = view.assignment is not None and view.assignment.ended_at_ms is None
             if task is not None and not (held and view.assignment and view.assignment.task_id == task):

@@ -12,14 +12,14 @@ from orchestrator.dispute_desk import take_dispute
 from orchestrator.parts import Parts, parts_of
 from orchestrator.routes.access import Node, NodePath, Reader, RunOperator, RunReader, body
 from orchestrator.run_desk import RunDesk
-from orchestrator.run_files import links_to
+from orchestrator.run_files import Links, links_to
 from orchestrator.run_owner import RunOwner, rollout_item
 from orchestrator.store.relay import RelayKind
 from orchestrator.store.run_rows import SlotRow
 from protocol.errors import NotFound
 from protocol.identifiers import WireDigest
 from protocol.wire.carried import DisputeReceipt, Joining, JoinReceipt, SignedDispute, Submission, SubmissionReceipt
-from protocol.wire.listings import RolloutItem, RolloutPage
+from protocol.wire.listings import MOST_FIGURED_STEPS, FiguresPage, RolloutItem, RolloutPage
 from protocol.wire.runs import (
     CheckpointRef,
     Demand,
@@ -153,11 +153,25 @@ async def rollouts(
     ] = "accepted",
     cursor: Cursor = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    links: Annotated[bool, Query(description="Whether to ask the store for sizes, and for links to files")] = True,
 ) -> RolloutPage:
     """Submitted files in lease order, so that who is fast is not first."""
     parts = parts_of(request)
     found, following = await _owner(parts).rollouts(step=step, status=status, cursor=cursor, limit=limit)
-    return RolloutPage(items=await _items(parts, found), next_cursor=following)
+    items = await _items(parts, found) if links else tuple(rollout_item(row, Links()) for row in found)
+    return RolloutPage(items=items, next_cursor=following)
+
+
+@router.get("/run/figures")
+async def figures(
+    _reader: RunReader,
+    request: Request,
+    *,
+    first: Annotated[int | None, Query(ge=0, lt=1 << 48, description="From this step on; default: the newest")] = None,
+    limit: Annotated[int, Query(ge=1, le=MOST_FIGURED_STEPS, description="Steps looked at")] = MOST_FIGURED_STEPS,
+) -> FiguresPage:
+    """What nodes say of the accepted files of each step: rewards and lengths, as a curve over the run."""
+    return FiguresPage(items=await _owner(parts_of(request)).figures(first=first, limit=limit))
 
 
 @router.get("/run/rollouts/{key}")

@@ -47,6 +47,13 @@ class NodeRow:
     """The assignment's own part of the heartbeat's answer, as JSON without braces."""
     reference: str = ""
     """Task and its generation: names the rest of the answer."""
+    gauges: str = ""
+    """Of the last heartbeat, as JSON: few readers of a row want them."""
+
+    def metrics(self, name: str) -> dict[str, float]:
+        """The gauge of the last heartbeat that has this name, by its name; nothing if there was none."""
+        told: dict[str, float] = json.loads(self.gauges or "{}")
+        return {name: told[name]} if name in told else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +246,7 @@ def row_of(address: Address, fields: Mapping[str, str]) -> NodeRow:
         generation=int(fields.get("agen") or 0),
         head=fields.get("ahead", ""),
         reference=fields.get("aref", ""),
+        gauges=fields.get("metrics", ""),
     )
 
 

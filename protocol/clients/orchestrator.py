@@ -15,7 +15,7 @@ from protocol.clients.streams import ServerEvent, listening
 from protocol.errors import InvalidInput, MusterError, RateLimited
 from protocol.identifiers import Address, Digest
 from protocol.wire.heartbeat import LogLine, NodeState
-from protocol.wire.listings import RolloutItem, RolloutPage
+from protocol.wire.listings import FiguresPage, RolloutItem, RolloutPage, StepFigures
 from protocol.wire.pool import (
     AllowedNode,
     AllowList,
@@ -32,6 +32,7 @@ from protocol.wire.pool import (
     NodeView,
     NodeViewPage,
     PoolEvent,
+    PoolOverview,
     Webhook,
     WebhookList,
 )
@@ -57,10 +58,21 @@ class OrchestratorClient(TypedClient):
     `Forbidden` for a token of too small a scope, `Conflict` where the state does not allow it.
     """
 
+    # The pool
+
+    async def overview(self) -> PoolOverview:
+        """The pool in a few numbers, and what this client may do."""
+        return await self._get("/v1/pool", PoolOverview)
+
     # Nodes
 
     async def nodes(
-        self, *, state: NodeState | None = None, task: str | None = None, label: str | None = None
+        self,
+        *,
+        state: NodeState | None = None,
+        task: str | None = None,
+        label: str | None = None,
+        metric: str | None = None,
     ) -> AsyncIterator[NodeView]:
         """All nodes in the order of their addresses, page by page.
 
@@ -68,9 +80,11 @@ class OrchestratorClient(TypedClient):
             state: Only nodes in this state.
             task: Only nodes that hold this task.
             label: Only nodes with this `name=value`.
+            metric: A gauge of the last heartbeat that is wanted with each node.
         """
         query: Query = {"limit": PAGE}
-        query |= {name: str(value) for name, value in (("state", state), ("task", task), ("label", label)) if value}
+        asked = (("state", state), ("task", task), ("label", label), ("metric", metric))
+        query |= {name: str(value) for name, value in asked if value}
         while True:
             page = await self._get("/v1/nodes", NodeViewPage, query)
             for node in page.nodes:
@@ -216,14 +230,24 @@ class OrchestratorClient(TypedClient):
         """
         return (await self.call("PUT", "/v1/run/trainer", body=wish, repeatable=True)).read(TrainerLease)
 
-    async def rollouts(self, *, step: int | None = None, status: str = "accepted") -> AsyncIterator[RolloutItem]:
+    async def figures(self, *, first: int | None = None) -> tuple[StepFigures, ...]:
+        """What nodes say of accepted files, a step each, from `first` on; by default of the newest steps."""
+        query: Query = {} if first is None else {"first": first}
+        return (await self._get("/v1/run/figures", FiguresPage, query)).items
+
+    async def rollouts(
+        self, *, step: int | None = None, status: str = "accepted", links: bool = True
+    ) -> AsyncIterator[RolloutItem]:
         """Submitted files in lease order, page by page.
 
         Args:
             step: Only this step's; by default those of all steps that are kept, ascending.
             status: `accepted`, `rejected`, `pending`, or `all`.
+            links: Whether to ask the store for sizes, and for links to files.
         """
         query: Query = {"limit": PAGE, "status": status}
+        if not links:
+            query["links"] = "false"
         if step is not None:
             query["step"] = step
         while True:

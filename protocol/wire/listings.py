@@ -13,6 +13,8 @@ from protocol.wire.base import Bytes, Milliseconds, WireModel
 from protocol.wire.leases import Count
 from protocol.wire.runs import Figures, SlotGroups, SlotIndex, Step, Units, Version
 
+MOST_FIGURED_STEPS = 100
+
 
 class RolloutStatus(StrEnum):
     """Where submitted work is on the ledger."""
@@ -65,3 +67,22 @@ class RolloutPage(WireModel):
 
     items: Annotated[tuple[RolloutItem, ...], Field(max_length=1000)]
     next_cursor: str | None
+
+
+class StepFigures(WireModel):
+    """What nodes say of a step's accepted files, as means over groups: shown to people, believed by nobody."""
+
+    step: Step
+    closed: bool
+    files: Annotated[int, Field(ge=0)]
+    """Accepted files that the means are taken over: of a very large step, the first in lease order."""
+    reward: float | None = None
+    """None if nobody said."""
+    length: float | None = None
+    """In tokens."""
+
+
+class FiguresPage(WireModel):
+    """Answer of `GET /v1/run/figures`: ascending steps that have accepted files."""
+
+    items: Annotated[tuple[StepFigures, ...], Field(max_length=MOST_FIGURED_STEPS)]

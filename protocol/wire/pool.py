@@ -7,10 +7,41 @@ from typing import Annotated
 from pydantic import Field, IPvAnyAddress, SecretStr, StringConstraints, field_serializer
 
 from protocol.identifiers import WireAddress
-from protocol.wire.base import Identifier, Labels, LongText, Milliseconds, Name, ShortText, WireModel
+from protocol.scopes import Scope
+from protocol.wire.base import Identifier, Labels, LongText, Milliseconds, Name, PoolId, ShortText, WireModel
 from protocol.wire.heartbeat import LogLine, NodeState
 from protocol.wire.nodes import Hardware, Software
 from protocol.wire.tasks import AssignmentState, GroupPlace
+
+
+class Caller(WireModel):
+    """Who asks, as the orchestrator knows them."""
+
+    name: str
+    """The token's name, or the manager's address."""
+    scope: Scope
+
+
+class PoolOverview(WireModel):
+    """Answer of `GET /v1/pool`: the pool in numbers that cost nothing to read, whatever its size."""
+
+    pool_id: PoolId
+    service: WireAddress
+    """The orchestrator that answers."""
+    release: ShortText
+    """Of the software that it runs."""
+    run: Name | None
+    """The run that the pool works on."""
+    time_ms: Milliseconds
+    """The orchestrator's clock, from which ages are counted."""
+    nodes_known: Annotated[int, Field(ge=0)]
+    nodes_expected: Annotated[int, Field(ge=0)]
+    """Of these, how many are expected to speak: healthy, unhealthy and draining ones."""
+    removals_waiting: Annotated[int, Field(ge=0)]
+    """Dead nodes that the ledger still has."""
+    tasks_open: Annotated[int, Field(ge=0)]
+    """Tasks that are wanted and not over."""
+    caller: Caller
 
 
 class AssignmentView(WireModel):
@@ -51,6 +82,8 @@ class NodeView(WireModel):
     last_seen_ms: Milliseconds | None = None
     """The last heartbeat."""
     assignment: AssignmentView | None = None
+    metrics: dict[str, float] = {}
+    """Of the last heartbeat, the one that was asked for."""
 
 
 class NodeViewPage(WireModel):

@@ -24,7 +24,8 @@ from protocol.clock import SystemClock
 from protocol.keys import Key
 from protocol.logs import configure_logs
 from protocol.redis import connect_redis
-from protocol.tokens import Scope, TokenSetting, hash_token, new_token
+from protocol.scopes import Scope
+from protocol.tokens import TokenSetting, hash_token, new_token
 from protocol.wire.heartbeat import CommandKind, Heartbeat, HeartbeatAnswer, LogBatch, LogLine
 from tests.orchestrator.edge import HARDWARE, POOL, SOFTWARE, MemoryLedger
 from tests.serving import served

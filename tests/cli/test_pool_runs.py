@@ -22,7 +22,8 @@ from protocol.keys import Key
 from protocol.leases import Work
 from protocol.logs import configure_logs
 from protocol.redis import connect_redis
-from protocol.tokens import Scope, TokenSetting, hash_token, new_token
+from protocol.scopes import Scope
+from protocol.tokens import TokenSetting, hash_token, new_token
 from protocol.verdicts import Outcome
 from protocol.wire.carried import ReceiptState
 from protocol.wire.heartbeat import Heartbeat

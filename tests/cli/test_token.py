@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from protocol.tokens import Scope, TokenSetting
+from protocol.scopes import Scope
+from protocol.tokens import TokenSetting
 from tests.e2e.conftest import run_muster
 
 

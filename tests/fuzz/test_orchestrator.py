@@ -20,7 +20,8 @@ from protocol.clients import NodeClient, OrchestratorClient
 from protocol.clock import SystemClock
 from protocol.keys import Key
 from protocol.redis import connect_redis
-from protocol.tokens import Scope, TokenSetting, hash_token, new_token
+from protocol.scopes import Scope
+from protocol.tokens import TokenSetting, hash_token, new_token
 from protocol.wire.heartbeat import Heartbeat
 from protocol.wire.tasks import NewTask, TaskSpec
 from tests.fuzz.harness import Signed, fuzz, operations

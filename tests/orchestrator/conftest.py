@@ -20,7 +20,8 @@ from orchestrator.store.leases import Lease
 from protocol.clock import TurnedClock
 from protocol.keys import Key
 from protocol.redis import connect_redis
-from protocol.tokens import Scope, TokenSetting, hash_token, new_token
+from protocol.scopes import Scope
+from protocol.tokens import TokenSetting, hash_token, new_token
 from tests.orchestrator.edge import POOL, MemoryLedger, PoolUnderTest
 
 MakePool = Callable[..., PoolUnderTest]

@@ -47,6 +47,7 @@ OWNERS = [
     ("POST", f"/v1/nodes/0x{'1' * 40}/ban", "admin"),
     ("POST", f"/v1/nodes/0x{'1' * 40}/unban", "admin"),
     ("GET", "/v1/groups", "read"),
+    ("GET", "/v1/pool", "read"),
     ("GET", "/v1/events", "read"),
     ("GET", "/v1/webhooks", "admin"),
     ("POST", "/v1/webhooks", "admin"),

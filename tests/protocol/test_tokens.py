@@ -15,7 +15,8 @@ from protocol.auth import RequestSigner
 from protocol.clock import TurnedClock
 from protocol.errors import InvalidInput, Unauthenticated
 from protocol.identifiers import Address
-from protocol.tokens import OwnerRequest, Scope, TokenBook, TokenSetting, hash_token, new_token, owner_access
+from protocol.scopes import Scope
+from protocol.tokens import OwnerRequest, TokenBook, TokenSetting, hash_token, new_token, owner_access
 from tests.protocol.conftest import NODE, SERVICE, STRANGER, Note
 
 TOKENS = {scope: new_token() for scope in Scope}

@@ -26,7 +26,8 @@ from ledger.deployment import Deployment
 from protocol.clients import OrchestratorClient
 from protocol.errors import MusterError
 from protocol.keys import Key
-from protocol.tokens import Scope, hash_token, new_token
+from protocol.scopes import Scope
+from protocol.tokens import hash_token, new_token
 from worker.control import Control
 from worker.state import StateDirectory
 from worker.status import WorkerStatus

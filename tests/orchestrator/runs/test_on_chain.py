@@ -25,7 +25,8 @@ from protocol.invites import Join
 from protocol.keys import Key
 from protocol.leases import Dispute
 from protocol.redis import connect_redis
-from protocol.tokens import Scope, TokenSetting
+from protocol.scopes import Scope
+from protocol.tokens import TokenSetting
 from protocol.verdicts import Outcome
 from protocol.wire.carried import Joining
 from protocol.wire.invites import SignedInvite

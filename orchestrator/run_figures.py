@@ -1,0 +1,88 @@
+"""What nodes say of a step's accepted files, in a few numbers. A node may say anything: nothing is paid by it.
+
+Means are weighted by groups, which the lease binds, and not by the samples that a node counted itself.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from orchestrator.runs.slots import Counted
+from orchestrator.runs.steps import StepCount
+from orchestrator.store.run_rows import SlotRow
+from orchestrator.store.runs import RunStore
+from protocol.wire.listings import StepFigures
+
+MOST_SLOTS = 2_000
+"""Slots of one step that are looked at, in lease order."""
+SLOTS_AT_ONCE = 500
+LARGEST = 1e9
+"""No reward and no length is beyond it; what is would hide everybody else's."""
+REMEMBERED_STEPS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The means over some accepted files; None where nobody said."""
+
+    files: int
+    reward: float | None
+    length: float | None
+
+
+def told(rows: Iterable[SlotRow]) -> Told:
+    """The means over those of these files that are accepted."""
+    accepted = [row for row in rows if row.slot.counted is Counted.ACCEPTED]
+    return Told(len(accepted), _mean(accepted, "reward"), _mean(accepted, "length"))
+
+
+def _mean(rows: Sequence[SlotRow], name: str) -> float | None:
+    said = [(row.groups, row.figures[name]) for row in rows if abs(row.figures.get(name, LARGEST)) < LARGEST]
+    groups = sum(weight for weight, _ in said)
+    return sum(weight * value for weight, value in said) / groups if groups else None
+
+
+class FigureBook:
+    """Figures by step. A step whose counts are what they were is not read again.
+
+    Args:
+        store: Where slots are kept.
+    """
+
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
+        self._known: OrderedDict[int, tuple[StepCount, Told]] = OrderedDict()
+
+    async def of(self, steps: Sequence[int], *, floor: int) -> tuple[StepFigures, ...]:
+        """Those of these steps that have accepted files, in the order of `steps`; below `floor` they are closed."""
+        rows = await self._store.steps(steps)
+        found = [(step, await self._told(step, row.count)) for step, row in rows.items() if row.count.accepted]
+        return tuple(
+            StepFigures(step=step, closed=step < floor, files=each.files, reward=each.reward, length=each.length)
+            for step, each in found
+            if each.files
+        )
+
+    async def _told(self, step: int, count: StepCount) -> Told:
+        known = self._known.get(step)
+        if known is not None and known[0] == count:
+            return known[1]
+        new = told(await self._slots(step))
+        self._known[step] = (count, new)
+        self._known.move_to_end(step)
+        if len(self._known) > REMEMBERED_STEPS:
+            self._known.popitem(last=False)
+        return new
+
+    async def _slots(self, step: int) -> list[SlotRow]:
+        found: list[SlotRow] = []
+        after: tuple[int, str] | None = None
+        while len(found) < MOST_SLOTS:
+            page = await self._store.page(step, after=after, limit=SLOTS_AT_ONCE)
+            found += page
+            if len(page) < SLOTS_AT_ONCE:
+                break
+            after = (page[-1].expiry, page[-1].id)
+        return found

@@ -1,0 +1,111 @@
+"""What nodes say of accepted files, step by step: a curve that no single node can bend out of shape."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from orchestrator.run_figures import FigureBook
+from orchestrator.runs.slots import Happening
+from orchestrator.store.runs import RunStore
+from protocol.clients import OrchestratorClient
+from protocol.identifiers import Digest
+from protocol.keys import Key
+from protocol.verdicts import Outcome
+from protocol.wire.listings import StepFigures
+from tests.orchestrator.conftest import READER
+from tests.orchestrator.runs.edge import RunUnderTest
+
+
+def client(run: RunUnderTest) -> OrchestratorClient:
+    return OrchestratorClient("http://127.0.0.1:1", token=READER, transport=httpx.ASGITransport(app=run.pool.app))
+
+
+async def told(run: RunUnderTest, first: int | None = None) -> list[StepFigures]:
+    async with client(run) as owner:
+        return list(await owner.figures(first=first))
+
+
+async def judged(
+    run: RunUnderTest, key: Key, file: int, outcome: Outcome | None, *, groups: int = 2, step: int = 0, **said: float
+) -> Digest:
+    """A file of so many groups with figures of its own, and its verdict."""
+    grant = await run.lease(key, step=step, groups=groups)
+    assert (await run.hand_in(key, run.signed(key, grant, file=file), uploaded=True, **said)).status_code == 200
+    await run.relayer.round()
+    await run.sync.round()
+    work = grant.lease.lease.key.hash
+    if outcome is not None:
+        run.chain.happen(work, key.address, Happening.JUDGED, outcome)
+        await run.sync.round()
+    return work
+
+
+async def test_means_are_over_accepted_groups_whatever_samples_a_node_counted(run: RunUnderTest) -> None:
+    key = await run.member()
+    assert await told(run) == []
+    await judged(run, key, 1, Outcome.ACCEPTED, groups=3, reward=0.5, length=10, samples=1e300)
+    await judged(run, key, 2, Outcome.ACCEPTED, groups=1, reward=1.0, samples=-4)
+    await judged(run, key, 3, Outcome.REJECTED, reward=99)
+    await judged(run, key, 4, None, reward=77)
+    assert await told(run) == [StepFigures(step=0, closed=False, files=2, reward=0.625, length=10)]
+    await run.demand(0, 0, closed=True)
+    assert [each.closed for each in await told(run)] == [True]
+    assert await told(run, first=1) == []
+
+
+@pytest.mark.parametrize("said", [1e308, -1e308, 1e9])
+async def test_a_figure_that_nothing_can_have_counts_for_nothing(run: RunUnderTest, said: float) -> None:
+    key = await run.member()
+    await judged(run, key, 1, Outcome.ACCEPTED, reward=said, length=said)
+    assert await told(run) == [StepFigures(step=0, closed=False, files=1)]
+    await judged(run, key, 2, Outcome.ACCEPTED, reward=0.25)
+    assert [each.reward for each in await told(run)] == [0.25]
+
+
+async def test_a_step_is_read_again_only_when_its_counts_change(
+    run: RunUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    page = RunStore.page
+
+    async def counting(self: RunStore, step: int, **more: object) -> object:
+        read.append(step)
+        return await page(self, step, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(RunStore, "page", counting)
+    key = await run.member()
+    work = await judged(run, key, 1, Outcome.ACCEPTED, reward=0.5)
+    for _ in range(3):
+        assert len(await told(run)) == 1
+    assert read == [0]
+    run.chain.happen(work, key.address, Happening.DISPUTED)
+    run.chain.happen(work, key.address, Happening.DECIDED, Outcome.FORGED)
+    await run.sync.round()
+    assert await told(run) == [], "a verdict that was turned over takes its file out"
+
+
+async def test_a_very_large_step_is_read_as_far_as_its_first_files(
+    run: RunUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = await run.member()
+    for file in range(1, 5):
+        await judged(run, key, file, Outcome.ACCEPTED, groups=1, reward=float(file))
+    monkeypatch.setattr("orchestrator.run_figures.MOST_SLOTS", 3)
+    monkeypatch.setattr("orchestrator.run_figures.SLOTS_AT_ONCE", 2)
+    assert [each.files for each in await FigureBook(run.desk.store).of([0], floor=0)] == [4]
+    monkeypatch.setattr("orchestrator.run_figures.MOST_SLOTS", 2)
+    assert [each.files for each in await FigureBook(run.desk.store).of([0], floor=0)] == [2]
+
+
+async def test_rollouts_are_listed_without_asking_the_store(run: RunUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = await run.member()
+    await judged(run, key, 1, Outcome.ACCEPTED)
+
+    async def refuse(*_: object) -> None:
+        raise AssertionError("the store was asked")
+
+    monkeypatch.setattr(type(run.pool.parts.objects), "head", refuse)
+    async with client(run) as owner:
+        [item] = [each async for each in owner.rollouts(links=False)]
+    assert (item.size, item.file_url, item.audit_url) == (None, None, None)

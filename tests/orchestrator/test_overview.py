@@ -1,0 +1,63 @@
+"""The pool at a glance: cheap numbers, and what whoever asks may do."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from orchestrator.store.database import Database
+from protocol.clients import OrchestratorClient
+from protocol.signing import unix_ms
+from tests.orchestrator.conftest import READER, TOKEN
+from tests.orchestrator.edge import POOL, PoolUnderTest
+
+
+def client(pool: PoolUnderTest, token: str) -> OrchestratorClient:
+    return OrchestratorClient("http://127.0.0.1:1", token=token, transport=httpx.ASGITransport(app=pool.app))
+
+
+@pytest.mark.parametrize(
+    ("token", "name", "scope"), [(TOKEN, "boss", "admin"), (READER, "looker", "read")], ids=["admin", "read"]
+)
+async def test_a_token_hears_what_the_pool_has_and_what_it_may_do(
+    pool: PoolUnderTest, token: str, name: str, scope: str
+) -> None:
+    await pool.member()
+    await pool.run(replicas=1)
+    async with client(pool, token) as owner:
+        view = await owner.overview()
+    assert (view.pool_id, view.service, view.run) == (POOL, pool.parts.key.address, None)
+    assert (view.nodes_known, view.nodes_expected, view.tasks_open, view.removals_waiting) == (1, 1, 1, 0)
+    assert view.time_ms == unix_ms(pool.clock.now())
+    assert (view.caller.name, view.caller.scope) == (name, scope)
+
+
+async def test_the_overview_costs_the_same_whatever_the_pools_size(
+    pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    ask = Database.ask
+
+    async def counting(self: Database, *command: str) -> object:
+        asked.append(command[0])
+        return await ask(self, *command)
+
+    monkeypatch.setattr(Database, "ask", counting)
+    costs = []
+    for nodes in (1, 9):
+        for _ in range(nodes):
+            await pool.member()
+        asked.clear()
+        await pool.owner("GET", "/v1/pool")
+        costs.append(list(asked))
+    assert costs[0] == costs[1]
+
+
+async def test_a_gauge_comes_with_each_node_that_sent_it_and_only_if_it_is_asked_for(pool: PoolUnderTest) -> None:
+    fast, silent = await pool.member(), await pool.member()
+    await pool.beat(fast, metrics={"task.tokens-per-second": 41.5, "cpu": 0.5})
+    async with client(pool, READER) as owner:
+        shown = {node.address: node.metrics async for node in owner.nodes(metric="task.tokens-per-second")}
+        plain = [node.metrics async for node in owner.nodes()]
+    assert shown == {fast.address: {"task.tokens-per-second": 41.5}, silent.address: {}}
+    assert plain == [{}, {}]
