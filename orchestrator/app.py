@@ -26,6 +26,7 @@ from orchestrator.routes import (
     heartbeat,
     logs,
     nodes,
+    page,
     pool,
     runs,
     tasks,
@@ -181,7 +182,7 @@ def build_orchestrator(
         events.router,
         uploads.router,
     )
-    for router in (heartbeat.router, identity_router, *owned):
+    for router in (page.router, heartbeat.router, identity_router, *owned):
         app.include_router(router)
     _declare_bodies(app, BODIES)
     gauges = PoolGauges(

@@ -57,7 +57,7 @@ redis_server() {
 for name in "$@"; do
   case $name in
     redis) redis_server ;;
-    node) if need node npm "nodejs npm" "tests on anvil and the recompilation of the contracts are skipped"; then npm_tools; fi ;;
+    node) if need node npm "nodejs npm" "tests on anvil, those of the owner's page, and the recompilation of the contracts are skipped"; then npm_tools; fi ;;
     docker) need docker dockerd docker.io "tasks run in the process sandbox and Docker tests are skipped" || true ;;
     sandbox) need sandbox bwrap bubblewrap "tasks without Docker and untrusted scoring are not available" || true ;;
     nginx) need nginx nginx nginx-light "tests of the nginx configuration are skipped" || true ;;

@@ -1,0 +1,51 @@
+// The owner's token: pasted once, kept for this tab only, and given to nobody but the orchestrator's API.
+
+const KEY = "muster-token";
+const TOKEN = /^mst_[0-9a-f]{8}_[A-Za-z0-9_-]{43}$/;
+export const SCOPES = ["read", "operate", "admin"];
+
+/** The token in what was pasted (spaces and a leading `Bearer` are forgiven), or null if there is none in it. */
+export function tokenIn(text) {
+  const token = String(text).trim().replace(/^(authorization:\s*)?bearer\s+/i, "");
+  return TOKEN.test(token) ? token : null;
+}
+
+export const NO_TOKEN =
+  "This is not a whole token: one reads mst_, eight digits, another underscore and 43 characters. `muster token new` makes one.";
+
+/** Whether a token of `scope` may do what needs `needed`. */
+export function includes(scope, needed) {
+  return SCOPES.indexOf(scope) >= SCOPES.indexOf(needed) && SCOPES.includes(needed);
+}
+
+/** The token in the storage of one tab. */
+export class Access {
+  constructor(storage) {
+    this.storage = storage;
+  }
+
+  /** The token, or null. */
+  get token() {
+    try {
+      return tokenIn(this.storage.getItem(KEY) ?? "");
+    } catch {
+      return null; // a browser that keeps nothing for us: the token is asked for again
+    }
+  }
+
+  keep(token) {
+    try {
+      this.storage.setItem(KEY, token);
+    } catch {
+      // It is good until the page is loaded again.
+    }
+  }
+
+  forget() {
+    try {
+      this.storage.removeItem(KEY);
+    } catch {
+      // Nothing was kept.
+    }
+  }
+}

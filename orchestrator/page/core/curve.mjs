@@ -1,0 +1,50 @@
+// A curve as numbers: where its points, ticks and lines are. What draws it stands elsewhere.
+
+import { amount } from "./format.mjs";
+
+const TICKS = 4;
+
+/** Values between which ticks are round; both ends apart. */
+export function range(values) {
+  const low = Math.min(...values);
+  const high = Math.max(...values);
+  if (high - low < 1e-9) return { low: low - 0.5, high: high + 0.5 };
+  if (low >= 0 && high <= 1) return { low: 0, high: 1 };
+  const pad = (high - low) * 0.05;
+  return { low: low - pad, high: high + pad };
+}
+
+/** Round numbers within a range, at most six. */
+export function ticks(low, high) {
+  const raw = (high - low) / TICKS;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 2.5, 5, 10].map((each) => each * power).find((each) => each >= raw);
+  const found = [];
+  for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-6; at += step) found.push(Number(at.toPrecision(12)));
+  return found;
+}
+
+/**
+ * The geometry of `points` (`{x, y}` in ascending x) in a box with room for ticks: `line` is the `d` of a path.
+ *
+ * Null if there are no two points to draw a line between.
+ */
+export function curve(points, { width, height, left, bottom, top = 10, right = 12 }) {
+  if (points.length < 2) return null;
+  const [first, last] = [points[0].x, points[points.length - 1].x];
+  const { low, high } = range(points.map((point) => point.y));
+  const x = (value) => round(left + ((value - first) / (last - first)) * (width - left - right));
+  const y = (value) => round(top + ((high - value) / (high - low)) * (height - top - bottom));
+  const line = points.map((point, index) => `${index ? "L" : "M"}${x(point.x)} ${y(point.y)}`).join("");
+  const end = points[points.length - 1];
+  return {
+    line,
+    end: { x: x(end.x), y: y(end.y), label: amount(end.y) },
+    across: ticks(low, high).map((value) => ({ at: y(value), label: amount(value) })),
+    along: ticks(first, last).filter(Number.isInteger).map((value) => ({ at: x(value), label: amount(value, 0) })),
+  };
+}
+
+function round(value) {
+  return Math.round(value * 10) / 10;
+}

@@ -1,0 +1,78 @@
+// Asks again and again, slower while it fails, and never twice at a time.
+
+import { ApiError } from "./problem.mjs";
+
+const LONGEST_PAUSE_MS = 15_000;
+
+/** Milliseconds until the next try: what the service asked for, else doubled with each failure in a row. */
+export function pauseAfter(error, failures, everyMs) {
+  if (error?.retryAfterS) return Math.max(everyMs, error.retryAfterS * 1000);
+  return failures === 0 ? everyMs : Math.min(LONGEST_PAUSE_MS, everyMs * 2 ** Math.min(failures, 10));
+}
+
+/** Resolves after so long, or at once when `signal` aborts. */
+export function sleep(ms, signal) {
+  return new Promise((resolve) => {
+    if (signal?.aborted) return resolve();
+    const done = () => {
+      clearTimeout(timer);
+      signal?.removeEventListener("abort", done);
+      resolve();
+    };
+    const timer = setTimeout(done, ms);
+    signal?.addEventListener("abort", done);
+  });
+}
+
+/**
+ * Keeps something up to date: `ask(signal)` gets it, `take(value)` is given it, `failed(error)` what went wrong.
+ *
+ * It rests while `paused()` says so, and ends when `signal` aborts. `again()` asks at once.
+ */
+export class Feed {
+  constructor({ ask, take, failed, everyMs, signal, sleep: wait = sleep, paused = () => false }) {
+    Object.assign(this, { ask, take, failed, everyMs, signal, wait, paused });
+    this.failures = 0;
+    this.wanted = false;
+    this.waking = new AbortController();
+  }
+
+  /** Runs until the end; the promise never rejects. */
+  async run() {
+    while (!this.signal.aborted) {
+      let pause = this.everyMs;
+      this.wanted = false;
+      if (!this.paused()) pause = await this.once();
+      if (this.signal.aborted) return;
+      if (this.wanted) continue; // somebody wanted it while the last answer was on its way, perhaps of another page
+      const waking = (this.waking = new AbortController());
+      await this.wait(pause, AbortSignal.any([this.signal, waking.signal]));
+    }
+  }
+
+  again() {
+    this.wanted = true;
+    this.waking.abort();
+  }
+
+  async once() {
+    let error = null;
+    try {
+      const value = await this.ask(this.signal);
+      if (!this.signal.aborted) this.take(value);
+      this.failures = 0;
+    } catch (thrown) {
+      if (this.signal.aborted) return 0;
+      error = asError(thrown);
+      this.failures += 1;
+      this.failed(error);
+    }
+    return pauseAfter(error, this.failures, this.everyMs);
+  }
+}
+
+function asError(thrown) {
+  if (thrown instanceof ApiError) return thrown;
+  console.error(thrown); // a fault of this page: the console has its place
+  return new ApiError({ status: 0, code: "page-fault", detail: "this page could not show what it was told" });
+}

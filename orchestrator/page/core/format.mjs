@@ -1,0 +1,77 @@
+// Times, sizes and names as a person reads them.
+
+import { numberOf, shown } from "./text.mjs";
+
+export const NOTHING = "–";
+const MINUTE = 60;
+const HOUR = 60 * MINUTE;
+const DAY = 24 * HOUR;
+const LATEST_MS = 8.64e15; // the last moment that Date knows
+
+/** `42 s`, `5 min`, `3 h 20 min`, `12 d`. */
+export function span(seconds) {
+  const whole = Math.max(0, Math.round(seconds));
+  if (whole < 2 * MINUTE) return `${whole} s`;
+  if (whole < 2 * HOUR) return `${Math.floor(whole / MINUTE)} min`;
+  if (whole < 2 * DAY) {
+    const minutes = Math.floor((whole % HOUR) / MINUTE);
+    return `${Math.floor(whole / HOUR)} h${minutes ? ` ${minutes} min` : ""}`;
+  }
+  return `${Math.floor(whole / DAY)} d`;
+}
+
+/** `5 s ago`; both in milliseconds. A moment that is still to come is `now`: clocks differ by a little. */
+export function ago(moment, now) {
+  const from = numberOf(moment);
+  if (from === null) return NOTHING;
+  return now - from < 1000 ? "now" : `${span((now - from) / 1000)} ago`;
+}
+
+/** The time of day here, with the date if that is another one than `now`'s. */
+export function clock(moment, now) {
+  const at = numberOf(moment);
+  if (at === null || Math.abs(at) > LATEST_MS) return NOTHING;
+  const date = new Date(at);
+  const time = [date.getHours(), date.getMinutes(), date.getSeconds()].map(two).join(":");
+  return date.toDateString() === new Date(now).toDateString() ? time : `${day(date)} ${time}`;
+}
+
+function day(date) {
+  return [date.getFullYear(), two(date.getMonth() + 1), two(date.getDate())].join("-");
+}
+
+function two(number) {
+  return String(number).padStart(2, "0");
+}
+
+/** `1,234`, `0.875`, `2.5e+12`. */
+export function amount(value, digits = 3) {
+  const number = numberOf(value);
+  if (number === null) return NOTHING;
+  if (Math.abs(number) >= 1e12) return number.toExponential(1);
+  return number.toLocaleString("en-US", { maximumFractionDigits: digits });
+}
+
+/** `31.2 GiB`. */
+export function size(bytes) {
+  let left = numberOf(bytes);
+  if (left === null) return NOTHING;
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  let unit = 0;
+  while (Math.abs(left) >= 1024 && unit < units.length - 1) {
+    left /= 1024;
+    unit += 1;
+  }
+  return `${left.toLocaleString("en-US", { maximumFractionDigits: left < 10 && unit > 0 ? 1 : 0 })} ${units[unit]}`;
+}
+
+/** An address or a digest that is told from others at a glance; the whole of it belongs into a title. */
+export function short(name) {
+  const text = shown(name, 80);
+  return text.length > 14 ? `${text.slice(0, 6)}…${text.slice(-4)}` : text;
+}
+
+/** `1 node`, `2 nodes`. */
+export function count(number, one, many = `${one}s`) {
+  return `${amount(number, 0)} ${number === 1 ? one : many}`;
+}

@@ -1,0 +1,75 @@
+// What went wrong, as the orchestrator or the network says it, and in a sentence for whoever keeps this page open.
+
+import { shown } from "./text.mjs";
+
+const MEDIA_TYPE = "application/problem+json";
+const LONGEST_WAIT_S = 3600;
+const MOST = 600;
+
+/** An answer that is no success, or none at all (`status` 0). */
+export class ApiError extends Error {
+  constructor({ status, code = "error", detail = "", hint = "", retryAfterS = null }) {
+    super(detail);
+    this.status = status;
+    this.code = code;
+    this.detail = detail;
+    this.hint = hint;
+    this.retryAfterS = retryAfterS;
+  }
+
+  /** `token` | `scope` | `limited` | `gone` | `refused`: what the page does about it. */
+  get kind() {
+    if (this.status === 401) return "token";
+    if (this.status === 403 && this.code === "scope") return "scope";
+    if (this.status === 429) return "limited";
+    if (this.status === 0 || this.status >= 500) return "gone";
+    return "refused";
+  }
+}
+
+/** Reads the error from any answer; one that is no problem JSON (a proxy's page) becomes one by its status. */
+export async function errorOf(response) {
+  const status = response.status;
+  const retryAfterS = waitOf(response.headers.get("Retry-After"), Date.now());
+  const type = (response.headers.get("Content-Type") ?? "").split(";")[0].trim().toLowerCase();
+  const said = type === MEDIA_TYPE ? await response.json().catch(() => null) : null;
+  if (said === null || typeof said !== "object") {
+    return new ApiError({ status, code: `http-${status}`, detail: `the answer was ${status}, without an explanation`, retryAfterS });
+  }
+  const [code, detail, hint] = [said.code, said.detail, said.hint].map((text) => shown(text, MOST));
+  return new ApiError({ status, code, detail, hint, retryAfterS });
+}
+
+/** Nobody answered. */
+export function noAnswer(error) {
+  const late = error?.name === "TimeoutError";
+  return new ApiError({ status: 0, code: "no-answer", detail: late ? "no answer in time" : "nobody answers" });
+}
+
+/** Seconds to wait, of a `Retry-After` header: a number or a date. Null if there is none. */
+export function waitOf(header, now) {
+  if (header === null || header.trim() === "") return null;
+  const seconds = /^\d+$/.test(header.trim()) ? Number(header) : (Date.parse(header) - now) / 1000;
+  return Number.isFinite(seconds) ? Math.min(LONGEST_WAIT_S, Math.max(1, Math.ceil(seconds))) : null;
+}
+
+/** What to tell whoever gave the token that was refused. */
+export function tokenWords(error) {
+  if (error.code === "no-token") return "The orchestrator saw no token. Does something in front of it take the Authorization header away?";
+  return (
+    "The orchestrator does not know this token. Check that it is whole, and of this pool; if it was taken out of the settings, " +
+    "ask for another: `muster token new` makes one, its hash goes under [[orchestrator.tokens]], and the orchestrator is restarted."
+  );
+}
+
+/** One or two sentences: what happened, and what to do. */
+export function words(error) {
+  if (error.kind === "token") return tokenWords(error);
+  const what = error.detail || `the answer was ${error.status}`;
+  return error.hint ? `${sentence(what)} ${sentence(error.hint)}` : sentence(what);
+}
+
+function sentence(text) {
+  const begun = text.charAt(0).toUpperCase() + text.slice(1);
+  return /[.!?…]$/.test(begun) ? begun : `${begun}.`;
+}

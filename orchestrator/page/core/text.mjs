@@ -1,0 +1,22 @@
+// What strangers wrote, made fit to be shown. Nothing here is markup: the page sets text, never HTML.
+
+// Control characters, marks that turn the direction of writing, and characters that nobody sees.
+const STEERING = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+const TOWERS = /(\p{M}{3})\p{M}+/gu;
+
+export const LINE = 200;
+export const LOG_LINE = 2000;
+
+/** One line of at most `most` characters, whatever the value is; what was cut off is counted. */
+export function shown(value, most = LINE) {
+  const text = value === null || value === undefined ? "" : String(value);
+  const points = Array.from(text.slice(0, 2 * most + 2));
+  const kept = points.slice(0, most).join("");
+  const line = kept.replace(/\t/g, "  ").replace(STEERING, "\ufffd").replace(TOWERS, "$1");
+  return text.length > kept.length ? `${line}… (${text.length - kept.length} more)` : line;
+}
+
+/** A number, or null for anything else: what is counted or compared is a number first. */
+export function numberOf(value) {
+  return typeof value === "number" && Number.isFinite(value) ? value : null;
+}

@@ -1,0 +1,115 @@
+// Puts the page together: who looks, what is shown, and how it stands with the orchestrator.
+
+import { Access } from "./core/access.mjs";
+import { isStale, said } from "./core/connection.mjs";
+import { VIEWS, placeOf } from "./core/place.mjs";
+import { words } from "./core/problem.mjs";
+import { shown } from "./core/text.mjs";
+import { Session } from "./session.mjs";
+import { element, say, show } from "./view/dom.mjs";
+import { eventsView } from "./view/events.mjs";
+import { nodeView } from "./view/node.mjs";
+import { nodesView } from "./view/nodes.mjs";
+import { rolloutsView } from "./view/rollouts.mjs";
+import { runView } from "./view/run.mjs";
+import { signIn } from "./view/signin.mjs";
+import { tasksView } from "./view/tasks.mjs";
+
+const OPEN = { run: runView, nodes: nodesView, tasks: tasksView, rollouts: rolloutsView, events: eventsView };
+const EVERY_MS = 1000; // ages are counted on, also while nobody answers
+
+const part = (name) => document.getElementById(name);
+const access = new Access(globalThis.sessionStorage);
+const base = new URL("..", location.href.split("#")[0]);
+
+let session = null;
+let view = null;
+
+async function begin(token) {
+  const started = new Session({ token, base, refused: (error) => end(words(error)), announce: (text) => say(part("announcer"), text) });
+  await started.begin();
+  access.keep(token);
+  session = started;
+  show(part("who"), true);
+  show(part("views"), true);
+  go();
+}
+
+/** Ends the sitting: nothing of the pool stays on the page, and nothing of the token in the browser. */
+function end(why) {
+  session?.end();
+  session = null;
+  view = null;
+  access.forget();
+  ask(why);
+}
+
+function ask(why) {
+  show(part("who"), false);
+  show(part("views"), false);
+  say(part("pool"), "");
+  const form = signIn({ attempt: begin, why });
+  part("content").replaceChildren(form.element);
+  form.field.focus();
+  render();
+}
+
+function go() {
+  const place = placeOf(location.hash);
+  if (session === null || (place === null && view !== null)) return;
+  const { view: name, node } = place ?? { view: "run", node: null };
+  session.leave();
+  view = name === "node" ? nodeView(session, node) : OPEN[name](session);
+  part("content").replaceChildren(view.element);
+  for (const each of VIEWS) mark(part(`to-${each}`), each === name || (each === "nodes" && name === "node"));
+  window.scrollTo(0, 0);
+  if (document.activeElement === document.body) part("content").focus(); // what was clicked is gone with the last view
+  render();
+}
+
+function mark(link, here) {
+  if (here) link.setAttribute("aria-current", "page");
+  else link.removeAttribute("aria-current");
+}
+
+function render() {
+  if (document.hidden) return;
+  const trouble = session === null ? "" : said(session.connection, session.now());
+  say(part("trouble"), trouble);
+  show(part("trouble"), trouble !== "");
+  document.body.classList.toggle("stale", session !== null && isStale(session.connection));
+  const pool = session?.pool;
+  const name = pool ? `Pool ${pool.pool_id}${pool.run ? ` · ${shown(pool.run, 63)}` : ""}` : "Pool";
+  document.title = `${view && session ? `${view.title} · ` : ""}${name} · Muster`;
+  if (session === null || view === null) return;
+  say(part("pool"), name);
+  say(part("caller"), `${shown(pool.caller.name, 63)} (${shown(pool.caller.scope, 20)})`);
+  view.render();
+}
+
+/** A token that was good before this page was loaded; without an answer, it is tried until there is one. */
+async function resume(token) {
+  part("content").replaceChildren(element("p", { class: "note", role: "status" }, "Asking the orchestrator…"));
+  for (let pause = 1000; access.token === token; pause = Math.min(15_000, pause * 2)) {
+    try {
+      return await begin(token);
+    } catch (error) {
+      if (error.kind !== "gone" && error.kind !== "limited") return end(words(error));
+      const wait = Math.max(pause, (error.retryAfterS ?? 0) * 1000);
+      const text = `${words(error)} This page tries again by itself.`;
+      part("content").replaceChildren(element("p", { class: "fault", role: "status" }, text));
+      await new Promise((resolve) => setTimeout(resolve, wait));
+    }
+  }
+}
+
+part("forget").addEventListener("click", () => end("The token is forgotten."));
+window.addEventListener("hashchange", go);
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) return;
+  session?.refresh();
+  render();
+});
+setInterval(render, EVERY_MS);
+if (access.token === null) ask("");
+else resume(access.token);

@@ -1,0 +1,41 @@
+// What happens in the pool: the newest events, bounded, each once.
+
+import { clock } from "../core/format.mjs";
+import { shown } from "../core/text.mjs";
+import { cell, nodeCell } from "./cells.mjs";
+
+const MOST = 300;
+const BAD = /\.(dead|evicted|banned|failed)$/;
+const WARN = /\.(unhealthy|draining|stopped)$/;
+
+export const COLUMNS = [{ name: "Time" }, { name: "What" }, { name: "Node" }, { name: "In words", text: true }, { name: "By" }];
+
+export function eventRow(event, now) {
+  const tone = BAD.test(event.kind) ? "bad" : WARN.test(event.kind) ? "warn" : undefined;
+  const actor = shown(event.actor);
+  return {
+    key: event.id,
+    cells: [
+      cell(clock(event.time_ms, now)),
+      cell(event.kind, { tone, code: true }),
+      nodeCell(event.node),
+      cell(event.detail || "–"),
+      cell(actor.startsWith("0x") ? actor.slice(0, 10) : actor, { title: actor }),
+    ],
+  };
+}
+
+/** Events newest first. One that comes twice, as after a broken stream, stands there once. */
+export class EventLog {
+  constructor() {
+    this.events = [];
+    this.cursor = null;
+  }
+
+  take(event) {
+    if (this.events.some((known) => known.id === event.id)) return;
+    this.events.unshift(event);
+    this.events.length = Math.min(this.events.length, MOST);
+    this.cursor = event.id;
+  }
+}

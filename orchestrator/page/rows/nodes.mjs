@@ -1,0 +1,119 @@
+// Nodes as rows, and one node as fields.
+
+import { NOTHING, ago, amount, clock, count, size } from "../core/format.mjs";
+import { LINE, shown } from "../core/text.mjs";
+import { cell, nodeCell, numberCell } from "./cells.mjs";
+
+export const SPEED = "task.tokens-per-second";
+export const STATES = ["discovered", "invited", "healthy", "unhealthy", "dead", "draining", "evicted", "banned"];
+const TONES = { healthy: "good", unhealthy: "warn", draining: "warn", dead: "bad", evicted: "bad", banned: "bad" };
+
+export const COLUMNS = [
+  { name: "Node" },
+  { name: "State" },
+  { name: "Why", text: true },
+  { name: "Runs", text: true },
+  { name: "Last heartbeat" },
+  { name: "Tokens/s", number: true },
+  { name: "Hardware", text: true },
+];
+
+/** A row of the list. */
+export function nodeRow(node, now) {
+  return {
+    key: node.address,
+    cells: [
+      nodeCell(node.address),
+      stateCell(node, now),
+      cell(node.reason || NOTHING),
+      cell(runs(node), { title: node.assignment?.detail ? shown(node.assignment.detail) : undefined }),
+      cell(ago(node.last_seen_ms, now)),
+      numberCell(works(node) ? amount(node.metrics?.[SPEED], 0) : NOTHING),
+      cell(hardware(node.hardware), { most: 400 }),
+    ],
+  };
+}
+
+/** A state with how long it has lasted. */
+export function stateCell(node, now) {
+  return cell(node.state, { tone: TONES[node.state] ?? "soft", title: `since ${clock(node.since_ms, now)}` });
+}
+
+function works(node) {
+  return node.assignment !== null && node.assignment.ended_at_ms === null;
+}
+
+/** What it runs, in words. */
+export function runs(node) {
+  if (!works(node)) return NOTHING;
+  const held = node.assignment;
+  const again = held.restarts ? `, restarted ${count(held.restarts, "time")}` : "";
+  return `${shown(held.task_name, 63)} (${shown(held.state, 20)}${again})`;
+}
+
+/** `8 cores, 32 GiB, 2 × NVIDIA H100`. */
+export function hardware(machine) {
+  if (!machine) return NOTHING;
+  const models = new Map();
+  for (const gpu of machine.gpus ?? []) models.set(gpu.model, (models.get(gpu.model) ?? 0) + 1);
+  const gpus = [...models].map(([model, number]) => `${number} × ${shown(model, 60)}`);
+  return [count(machine.cpu_cores, "core"), size(machine.memory_bytes), ...gpus].join(", ");
+}
+
+/** Everything of one node, as pairs of a name and a cell. */
+export function nodeFields(node, now) {
+  const held = node.assignment;
+  const labels = Object.entries(node.labels ?? {}).map(([name, value]) => `${shown(name, 63)}=${shown(value)}`);
+  return [
+    ["State", cell(`${node.state}, since ${clock(node.since_ms, now)}`, { tone: TONES[node.state] ?? "soft" })],
+    ["Why", cell(node.reason || NOTHING)],
+    ["Last heartbeat", cell(ago(node.last_seen_ms, now))],
+    ["Member on the ledger", cell(node.member ? "yes" : "no")],
+    ["Provider", cell(node.provider ?? NOTHING, { code: true })],
+    ["Runs", cell(runs(node))],
+    ["Assignment", cell(held ? `${held.id}, generation ${held.generation}` : NOTHING, { code: true })],
+    ["It says", cell(held?.detail || NOTHING, { most: 1000 })],
+    ["Ended", cell(held && held.ended_at_ms !== null ? `${clock(held.ended_at_ms, now)}: ${held.ended_because}` : NOTHING)],
+    ["Hardware", cell(hardware(node.hardware), { most: 1000 })],
+    ["Processor", cell(node.hardware?.cpu_model ?? NOTHING)],
+    ["Free disk", cell(size(node.hardware?.disk_free_bytes))],
+    ["Software", cell(software(node))],
+    ["Labels", cell(labels.join(", ") || NOTHING, { most: 2000 })],
+  ];
+}
+
+function software(node) {
+  const system = node.software;
+  const parts = [node.worker_version && `worker ${node.worker_version}`, system?.operating_system, system?.runtimes?.join(", ")];
+  return parts.filter(Boolean).map((part) => shown(part, LINE)).join(", ") || NOTHING;
+}
+
+export const HISTORY_COLUMNS = [{ name: "Time" }, { name: "From" }, { name: "To" }, { name: "Cause", text: true }, { name: "By" }];
+
+/** A change in a node's life; `index` counts from the oldest, so that a row keeps its key. */
+export function historyRow(entry, index, now) {
+  return {
+    key: `${index}:${entry.time_ms}`,
+    cells: [
+      cell(clock(entry.time_ms, now)),
+      cell(entry.before),
+      cell(entry.after, { tone: TONES[entry.after] ?? "soft" }),
+      cell(entry.cause || entry.event),
+      cell(entry.actor.startsWith("0x") ? entry.actor.slice(0, 10) : entry.actor, { title: shown(entry.actor) }),
+    ],
+  };
+}
+
+/** Gauges of the last heartbeat by name; those that say so are in bytes. */
+export function metricRows(metrics) {
+  const names = Object.keys(metrics).sort();
+  const value = (name) => (name.endsWith("-bytes") ? size(metrics[name]) : amount(metrics[name]));
+  return names.map((name) => ({ key: name, cells: [cell(name, { code: true }), numberCell(value(name))] }));
+}
+
+/** What a page of the list holds, in words: a filter may have looked through many nodes and found none. */
+export function pageWords({ found, filtered, more }) {
+  if (found === 0 && more) return "None among the nodes that were looked through; go on to the next ones.";
+  if (found === 0) return filtered ? "No node is in this state." : "No node has come yet.";
+  return more ? `${count(found, "node")} shown, there are more.` : `${count(found, "node")} shown.`;
+}

@@ -1,0 +1,41 @@
+// Tasks as rows.
+
+import { NOTHING, clock } from "../core/format.mjs";
+import { shown } from "../core/text.mjs";
+import { cell, numberCell } from "./cells.mjs";
+
+const TONES = { running: "good", pending: "warn", failed: "bad" };
+
+export const COLUMNS = [
+  { name: "Task" },
+  { name: "State" },
+  { name: "Why", text: true },
+  { name: "Nodes", text: true },
+  { name: "Replicas", number: true },
+  { name: "Priority", number: true },
+  { name: "Image", text: true },
+  { name: "Posted" },
+];
+
+export function taskRow(task, now) {
+  const wanted = task.desired_state === "stopped" && task.state !== "stopped" ? `${task.state}, to be stopped` : task.state;
+  return {
+    key: task.id,
+    cells: [
+      cell(task.spec.name, { title: `${task.id}, generation ${task.generation}` }),
+      cell(wanted, { tone: TONES[task.state] ?? "soft" }),
+      cell(task.reason || NOTHING),
+      cell(nodesOf(task)),
+      numberCell(task.spec.replicas === "every-node" ? "every node" : task.spec.replicas),
+      numberCell(task.spec.priority),
+      cell(task.spec.image, { title: shown(task.spec.image, 512), code: true }),
+      cell(clock(task.created_at_ms, now)),
+    ],
+  };
+}
+
+/** `3 running, 1 failed`. */
+function nodesOf(task) {
+  const counted = Object.entries(task.assignments ?? {}).filter(([, number]) => number > 0);
+  return counted.map(([state, number]) => `${number} ${shown(state, 20)}`).join(", ") || NOTHING;
+}

@@ -1,0 +1,140 @@
+// One sitting of an owner at the page: the token, what keeps itself up to date, and how the orchestrator answers.
+
+import { Api } from "./core/api.mjs";
+import { BEGUN, after, isStale } from "./core/connection.mjs";
+import { Feed, sleep } from "./core/feed.mjs";
+import { ApiError } from "./core/problem.mjs";
+import { follow } from "./core/stream.mjs";
+import { EventLog } from "./rows/events.mjs";
+
+const EVENTS_AT_FIRST = 100;
+
+export class Session {
+  /** `refused(error)` is called once the token is refused: the sitting is over then. */
+  constructor({ token, base, refused, announce }) {
+    this.over = new AbortController();
+    this.signal = this.over.signal;
+    this.api = new Api({ token, base });
+    this.refused = refused;
+    this.announce = announce;
+    this.connection = BEGUN;
+    this.pool = null;
+    this.ahead = 0; // the orchestrator's clock minus ours, in milliseconds
+    this.events = new EventLog();
+    this.eventsFault = null;
+    this.place = new AbortController(); // of the view that is open
+    this.feeds = new Set();
+  }
+
+  /** Milliseconds on the orchestrator's clock. */
+  now() {
+    return Date.now() + this.ahead;
+  }
+
+  get scope() {
+    return this.pool?.caller.scope ?? "";
+  }
+
+  /** Reads the pool once, and keeps it up to date from then on. Throws ApiError if the token is refused. */
+  async begin() {
+    this.took(await this.api.get("/v1/pool"));
+    this.feed({
+      everyMs: 5000,
+      signal: this.signal,
+      ask: (signal) => this.api.get("/v1/pool", {}, { signal }),
+      take: (pool) => this.took(pool),
+      failed: (error) => (this.connection = after(this.connection, error, this.now())),
+    });
+    this.followEvents();
+  }
+
+  end() {
+    this.over.abort();
+    this.place.abort();
+  }
+
+  /** Ends what the last view kept up to date. */
+  leave() {
+    this.place.abort();
+    this.place = new AbortController();
+  }
+
+  /** Keeps something up to date while the view is open; see Feed. A refused token ends the sitting, whoever hears of it. */
+  feed({ signal = AbortSignal.any([this.signal, this.place.signal]), failed, ...more }) {
+    const feed = new Feed({
+      ...more,
+      signal,
+      paused: () => document.hidden,
+      failed: (error) => this.refusedBy(error) || failed(error),
+    });
+    this.feeds.add(feed);
+    feed.run().then(() => this.feeds.delete(feed));
+    return feed;
+  }
+
+  /** Asks for everything at once, as when somebody comes back to the tab. */
+  refresh() {
+    for (const feed of this.feeds) feed.again();
+  }
+
+  /** Whether an error means that the token is good no longer. */
+  refusedBy(error) {
+    if (!(error instanceof ApiError) || error.kind !== "token") return false;
+    if (!this.signal.aborted) this.refused(error);
+    return true;
+  }
+
+  took(pool) {
+    this.pool = pool;
+    this.ahead = pool.time_ms - Date.now();
+    if (isStale(this.connection)) this.refresh(); // it is back: nothing else has to wait out its pause
+    this.connection = after(this.connection, null, this.now());
+  }
+
+  /** The newest events, and from then on each as it happens; not while nobody looks, so that a hidden tab holds no stream. */
+  async followEvents() {
+    while (!this.signal.aborted) {
+      const looking = new AbortController();
+      const hide = () => document.hidden && looking.abort();
+      document.addEventListener("visibilitychange", hide);
+      const signal = AbortSignal.any([this.signal, looking.signal]);
+      try {
+        await this.streamEvents(signal);
+      } catch (error) {
+        if (this.refusedBy(error)) return;
+        this.eventsFault = error;
+        await sleep(15_000, this.signal);
+      } finally {
+        document.removeEventListener("visibilitychange", hide);
+      }
+      await this.visible();
+    }
+  }
+
+  async streamEvents(signal) {
+    const told = (error) => (this.eventsFault = error);
+    if (this.events.cursor === null) await this.firstEvents(signal);
+    await follow({
+      signal,
+      sleep,
+      cursor: this.events.cursor,
+      open: (cursor) => this.api.open("/v1/events", { follow: "true", after: cursor }, { signal }),
+      take: (event) => this.events.take(event),
+      told,
+    });
+  }
+
+  async firstEvents(signal) {
+    const page = await this.api.get("/v1/events", { limit: EVENTS_AT_FIRST }, { signal });
+    for (const event of page.events) this.events.take(event);
+    this.events.cursor = page.next_cursor;
+  }
+
+  async visible() {
+    while (document.hidden && !this.signal.aborted) {
+      const shown = new AbortController();
+      document.addEventListener("visibilitychange", () => shown.abort(), { once: true });
+      await sleep(60_000, AbortSignal.any([this.signal, shown.signal]));
+    }
+  }
+}

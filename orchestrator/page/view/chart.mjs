@@ -1,0 +1,46 @@
+// Draws a curve. Who does not see it hears its first and last value, and the table of steps has the others.
+
+import { curve } from "../core/curve.mjs";
+import { curveWords } from "../rows/run.mjs";
+import { element, say, shape } from "./dom.mjs";
+
+const ROOM = { height: 230, left: 44, bottom: 26 };
+const NARROWEST = 280;
+
+export class Chart {
+  constructor(what) {
+    this.what = what;
+    this.drawn = "";
+    this.svg = shape("svg", { role: "img" });
+    this.words = element("p", { class: "note" });
+    this.element = element("div", { class: "chart" }, this.svg, this.words);
+  }
+
+  show(points) {
+    const width = Math.max(NARROWEST, this.element.clientWidth);
+    const found = curve(points, { ...ROOM, width });
+    const state = JSON.stringify([width, found]);
+    say(this.words, curveWords(points, this.what));
+    this.svg.setAttribute("aria-label", this.words.textContent);
+    this.svg.toggleAttribute("hidden", found === null);
+    if (found === null || state === this.drawn) return;
+    this.drawn = state;
+    this.svg.setAttribute("viewBox", `0 0 ${width} ${ROOM.height}`);
+    this.svg.replaceChildren(...shapes(found, width));
+  }
+}
+
+function shapes(found, width) {
+  const right = width - 12;
+  const floor = ROOM.height - ROOM.bottom;
+  return [
+    ...found.across.flatMap(({ at, label }) => [
+      shape("line", { class: "grid", x1: ROOM.left, x2: right, y1: at, y2: at }),
+      shape("text", { class: "axis", x: ROOM.left - 8, y: at + 4, "text-anchor": "end" }, label),
+    ]),
+    ...found.along.map(({ at, label }) => shape("text", { class: "axis", x: at, y: floor + 18, "text-anchor": "middle" }, label)),
+    shape("path", { class: "line", d: found.line }),
+    shape("circle", { class: "end", cx: found.end.x, cy: found.end.y, r: 4 }),
+    shape("text", { class: "last", x: found.end.x - 8, y: Math.max(12, found.end.y - 10), "text-anchor": "end" }, found.end.label),
+  ];
+}

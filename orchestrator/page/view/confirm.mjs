@@ -1,0 +1,50 @@
+// Asks before something is done to a node: what will happen, and why it is wanted.
+
+import { LONGEST_REASON, reasonFault } from "../rows/actions.mjs";
+import { words } from "../core/problem.mjs";
+import { button, element, say, show } from "./dom.mjs";
+
+/**
+ * Shows the question, and does it when it is answered with yes: `act(reason)` is awaited, and its failure is shown.
+ *
+ * Resolves to whether it was done.
+ */
+export function confirm(action, act) {
+  const reason = element("input", { id: "reason", type: "text", autocomplete: "off", maxlength: LONGEST_REASON });
+  const fault = element("p", { class: "fault", role: "alert", hidden: true });
+  const cancel = button("Cancel", () => dialog.close());
+  const go = element("button", { type: "submit", class: action.grave ? "grave" : "main" }, action.label);
+  const label = element("label", { for: "reason" }, action.needsReason ? "Why (needed)" : "Why (if you like)");
+  const form = element("form", {}, label, reason, fault, element("div", { class: "buttons" }, cancel, go));
+  const dialog = element("dialog", { "aria-labelledby": "question" }, element("h2", { id: "question" }, action.title), element("p", {}, action.happens), form);
+  let done = false;
+
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const wrong = reasonFault(reason.value, action);
+    say(fault, wrong);
+    show(fault, wrong !== "");
+    if (wrong !== "") return reason.focus();
+    go.disabled = true;
+    try {
+      await act(reason.value.trim());
+      done = true;
+      dialog.close();
+    } catch (error) {
+      say(fault, words(error));
+      show(fault, true);
+    } finally {
+      go.disabled = false;
+    }
+  });
+
+  document.body.append(dialog);
+  dialog.showModal();
+  (action.needsReason ? reason : cancel).focus();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      resolve(done);
+    });
+  });
+}

@@ -1,0 +1,48 @@
+// Elements from values. Text is always a text node; there is no way in here to hand over HTML, a style or a handler as text.
+
+const ATTRIBUTES = /^(class|id|title|href|type|for|role|scope|tabindex|autocomplete|spellcheck|autocapitalize|maxlength|rows|value|selected|disabled|hidden|open|data-[a-z]+|aria-[a-z]+)$/;
+const SHAPES = /^(viewBox|d|x|y|x1|x2|y1|y2|cx|cy|r|class|role|text-anchor|aria-[a-z]+)$/;
+const SVG = "http://www.w3.org/2000/svg";
+
+/** An HTML element. Children are elements or text; null and false are left out. */
+export function element(name, attributes = {}, ...children) {
+  return filled(document.createElement(name), attributes, ATTRIBUTES, children);
+}
+
+/** An SVG element. */
+export function shape(name, attributes = {}, ...children) {
+  return filled(document.createElementNS(SVG, name), attributes, SHAPES, children);
+}
+
+function filled(made, attributes, allowed, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (!allowed.test(name)) throw new Error(`an element gets no ${name} here`);
+    if (name === "href" && !String(value).startsWith("#")) throw new Error("links lead within this page only");
+    made.setAttribute(name, value === true ? "" : String(value));
+  }
+  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  return made;
+}
+
+/** Sets text where it differs: what is the same stays selected, and is not read out again. */
+export function say(target, text) {
+  if (target.textContent !== text) target.textContent = text;
+}
+
+export function show(target, visible) {
+  if (target.hidden === visible) target.hidden = !visible;
+}
+
+export function button(label, onClick, attributes = {}) {
+  const made = element("button", { type: "button", ...attributes }, label);
+  made.addEventListener("click", onClick);
+  return made;
+}
+
+/** A labelled choice; `onChange` is told the value. */
+export function choice(label, id, options, onChange) {
+  const select = element("select", { id }, ...options.map(([value, text]) => element("option", { value }, text)));
+  select.addEventListener("change", () => onChange(select.value));
+  return { select, element: element("span", { class: "field" }, element("label", { for: id }, label), select) };
+}

@@ -1,0 +1,63 @@
+// The log of a node's task as it comes. Lines are the task's own words: text, cut to a length, the oldest let go.
+
+import { nodePath } from "../core/api.mjs";
+import { sleep } from "../core/feed.mjs";
+import { words } from "../core/problem.mjs";
+import { follow } from "../core/stream.mjs";
+import { MOST_LINES, following, logLine } from "../rows/logs.mjs";
+import { button, element, say } from "./dom.mjs";
+import { Panel } from "./panel.mjs";
+
+const TAIL = 200;
+
+export function logPanel(session, address) {
+  const box = element("ol", { class: "log", tabindex: "0", "aria-label": "Lines of the log, oldest first" });
+  const about = element("p", { class: "note", role: "status" }, "The log is asked for when you want it: the node sends its lines at its next heartbeat.");
+  const toggle = button("Follow the log", () => (state.stop ? stop("Stopped.") : start()));
+  const panel = new Panel("Log", element("div", { class: "buttons" }, toggle), about, box);
+  const state = { assignment: null, stop: null, next: null };
+
+  function start() {
+    const end = (state.stop = new AbortController());
+    const signal = AbortSignal.any([session.signal, end.signal]);
+    say(toggle, "Stop following");
+    say(about, "Following.");
+    const open = (since) =>
+      session.api.open(nodePath(address, "logs"), { follow: "true", assignment: state.assignment, ...(since === null ? { tail: TAIL } : { since }) }, { signal });
+    follow({
+      signal,
+      sleep,
+      open: () => open(state.next),
+      take: (line) => ((state.next = following(line)), add(logLine(line, session.now()))),
+      told: (error) => say(about, error === null ? "Following." : words(error)),
+    }).catch((error) => !signal.aborted && (session.refusedBy(error) || stop(words(error))));
+  }
+
+  function stop(why) {
+    state.stop?.abort();
+    state.stop = null;
+    say(toggle, "Follow the log");
+    say(about, why);
+  }
+
+  function add(line) {
+    const atEnd = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
+    box.append(element("li", { class: line.stream }, element("time", {}, line.time), line.stream === "stdout" ? null : element("b", {}, line.stream), element("span", {}, line.text)));
+    while (box.childElementCount > MOST_LINES) box.firstElementChild.remove();
+    if (atEnd) box.scrollTop = box.scrollHeight;
+  }
+
+  return {
+    element: panel.element,
+    /** What the node runs now: another assignment has another log. */
+    assigned(assignment) {
+      if (assignment === state.assignment) return;
+      Object.assign(state, { assignment, next: null });
+      box.replaceChildren();
+      if (state.stop) {
+        stop("");
+        start();
+      }
+    },
+  };
+}

@@ -1,0 +1,80 @@
+// One node: where it stands and why, what was done to it, what it measures, and what its task writes.
+
+import { nodePath } from "../core/api.mjs";
+import { actionsFor } from "../rows/actions.mjs";
+import { HISTORY_COLUMNS, historyRow, metricRows, nodeFields } from "../rows/nodes.mjs";
+import { confirm } from "./confirm.mjs";
+import { button, element, say } from "./dom.mjs";
+import { logPanel } from "./log.mjs";
+import { Fields, Panel } from "./panel.mjs";
+import { Table, dress } from "./table.mjs";
+
+export function nodeView(session, address) {
+  const fields = new Fields();
+  const bar = element("div", { class: "buttons" });
+  const may = element("p", { class: "note" });
+  const history = new Table({ caption: "Changes in its life, newest first", columns: HISTORY_COLUMNS, empty: "Nothing has happened to it." });
+  const metrics = new Table({ caption: "Gauges of its last heartbeat", columns: [{ name: "Gauge" }, { name: "Value", number: true }], empty: "It has sent none.", slim: true });
+  const panel = new Panel(`Node`, element("p", {}, element("code", { class: "whole" }, address)), bar, may, fields.element);
+  const historyPanel = new Panel("History", history.element);
+  const metricPanel = new Panel("Metrics", metrics.element);
+  const log = logPanel(session, address);
+  const state = { node: null, history: [], metrics: {}, shown: "" };
+
+  const about = session.feed({
+    everyMs: 3000,
+    ask: (signal) => session.api.get(nodePath(address), {}, { signal }),
+    take: (node) => {
+      state.node = node;
+      log.assigned(node.assignment?.id ?? null);
+      panel.failed(null);
+    },
+    failed: (error) => panel.failed(error),
+  });
+  const past = session.feed({
+    everyMs: 10_000,
+    ask: (signal) => session.api.get(nodePath(address, "history"), { limit: 100 }, { signal }),
+    take: (page) => ((state.history = page.entries), historyPanel.failed(null)),
+    failed: (error) => historyPanel.failed(error),
+  });
+  session.feed({
+    everyMs: 5000,
+    ask: (signal) => session.api.get(nodePath(address, "metrics"), {}, { signal }),
+    take: (page) => ((state.metrics = page.metrics), metricPanel.failed(null)),
+    failed: (error) => metricPanel.failed(error),
+  });
+
+  async function carryOut(action) {
+    const done = await confirm(action, async (reason) => {
+      state.node = await session.api.post(nodePath(address, action.name), { reason });
+    });
+    if (!done) return;
+    session.announce(`Done: ${action.label.toLowerCase()}. The node is ${state.node.state}.`);
+    about.again();
+    past.again();
+  }
+
+  function drawActions() {
+    const actions = actionsFor(state.node, session.scope);
+    const wanted = JSON.stringify(actions);
+    if (wanted === state.shown) return; // buttons that stay keep their focus
+    state.shown = wanted;
+    bar.replaceChildren(...actions.map((action) => button(`${action.label}…`, () => carryOut(action), { disabled: !action.allowed, class: action.grave ? "grave" : null })));
+    const beyond = actions.filter((action) => !action.allowed);
+    say(may, beyond.map((action) => `“${action.label}” needs a token of scope ${action.needs}; this one has ${session.scope}.`).join(" "));
+  }
+
+  return {
+    title: `Node ${address.slice(0, 10)}`,
+    element: element("div", {}, element("p", {}, element("a", { href: "#nodes" }, "← All nodes")), panel.element, historyPanel.element, metricPanel.element, log.element),
+    render() {
+      if (state.node === null) return;
+      drawActions();
+      const now = session.now();
+      fields.show(nodeFields(state.node, now), dress);
+      const oldest = state.history.length;
+      history.show(state.history.map((entry, index) => historyRow(entry, oldest - index, now)));
+      metrics.show(metricRows(state.metrics));
+    },
+  };
+}

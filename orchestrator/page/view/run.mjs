@@ -1,0 +1,70 @@
+// The first view: the pool and its run at a glance.
+
+import { Curve, RELAY_COLUMNS, STEP_COLUMNS, pausedWords, relayRows, stepRows, tiles } from "../rows/run.mjs";
+import { COLUMNS as EVENT_COLUMNS, eventRow } from "../rows/events.mjs";
+import { Chart } from "./chart.mjs";
+import { element, say, show } from "./dom.mjs";
+import { Panel } from "./panel.mjs";
+import { Table } from "./table.mjs";
+
+const EVENTS_SHOWN = 8;
+
+export function runView(session) {
+  const grid = element("div", { class: "tiles" });
+  const paused = element("p", { class: "fault", hidden: true });
+  const chart = new Chart("reward");
+  const steps = new Table({ caption: "Steps of the run", columns: STEP_COLUMNS, empty: "No step has begun." });
+  const relays = new Table({ caption: "Checkpoint relays", columns: RELAY_COLUMNS, empty: "No relay is allowed, and the version names none." });
+  const events = new Table({ caption: "Newest events", columns: EVENT_COLUMNS, empty: "Nothing has happened yet." });
+  const curvePanel = new Panel("Reward by step", chart.element);
+  const stepPanel = new Panel("Steps", steps.element);
+  const relayPanel = new Panel("Relays", relays.element);
+  const eventPanel = new Panel("Newest events", events.element, element("p", { class: "note" }, element("a", { href: "#events" }, "All events")));
+  const ofRun = [curvePanel, stepPanel].map((panel) => panel.element);
+  const curve = new Curve();
+  const state = { run: null, relays: [], without: false };
+
+  session.feed({
+    everyMs: 3000,
+    ask: (signal) => session.api.get("/v1/run", {}, { signal }),
+    take: (run) => Object.assign(state, { run, without: false }) && stepPanel.failed(null),
+    failed: (error) => (error.code === "no-run" ? (state.without = true) : stepPanel.failed(error)),
+  });
+  session.feed({
+    everyMs: 10_000,
+    ask: (signal) => session.api.get("/v1/run/figures", { first: curve.first }, { signal }),
+    take: (page) => curve.take(page.items) || curvePanel.failed(null),
+    failed: (error) => error.code === "no-run" || curvePanel.failed(error),
+  });
+  session.feed({
+    everyMs: 15_000,
+    ask: (signal) => session.api.get("/v1/relays", {}, { signal }),
+    take: (page) => ((state.relays = page.relays), relayPanel.failed(null)),
+    failed: (error) => relayPanel.failed(error),
+  });
+
+  const tileBoxes = [];
+  return {
+    title: "Run",
+    element: element("div", {}, grid, paused, ...ofRun, relayPanel.element, eventPanel.element),
+    render() {
+      drawTiles(grid, tileBoxes, tiles(session.pool, state.run));
+      say(paused, state.without ? "This pool works on no run: its orchestrator has none in its settings." : pausedWords(state.run));
+      show(paused, paused.textContent !== "");
+      ofRun.forEach((part) => show(part, !state.without));
+      chart.show(curve.points("reward"));
+      if (state.run) steps.show(stepRows(state.run, curve.rewards));
+      relays.show(relayRows(state.relays, state.run));
+      events.show(session.events.events.slice(0, EVENTS_SHOWN).map((event) => eventRow(event, session.now())));
+    },
+  };
+}
+
+function drawTiles(grid, boxes, wanted) {
+  while (boxes.length < wanted.length) {
+    const box = { name: element("span"), value: element("strong"), note: element("small") };
+    boxes.push(box);
+    grid.append(element("div", { class: "tile" }, box.name, box.value, box.note));
+  }
+  wanted.forEach((tile, index) => ["name", "value", "note"].forEach((part) => say(boxes[index][part], tile[part])));
+}

@@ -1,0 +1,101 @@
+"""The pool owner's web page: files that hold nothing of any pool, and the headers that keep it so.
+
+The page is public. What it shows it asks of the API, as anybody may who has a token. See docs/decisions/0053.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+
+from protocol.errors import NotFound
+
+START = "index.html"
+
+MEDIA_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+"""Nothing but our own files is loaded, nothing is asked of anybody else, and no text becomes markup or code."""
+
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    # Asked for each time, and answered 304: after an upgrade no file of the former release stays beside a new one.
+    "Cache-Control": "no-cache",
+}
+
+router = APIRouter(include_in_schema=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PageFile:
+    """One file of the page."""
+
+    body: bytes
+    media_type: str
+    etag: str
+
+
+@cache
+def page_files() -> Mapping[str, PageFile]:
+    """All files by their path below `/page/`: what is not in here can't be asked for."""
+    return dict(_files_in(files("orchestrator") / "page", ""))
+
+
+@router.api_route("/", methods=["GET", "HEAD"])
+@router.api_route("/page", methods=["GET", "HEAD"])
+async def to_the_page() -> Response:
+    """Leads to the page. The path is relative, so it holds behind a proxy that has us below a path of its own."""
+    return RedirectResponse("page/", status_code=307, headers=HEADERS)
+
+
+@router.api_route("/page/{name:path}", methods=["GET", "HEAD"])
+async def page(request: Request, name: str) -> Response:
+    """One file of the page."""
+    found = page_files().get(name or START)
+    if found is None:
+        raise NotFound("the page has no such file", hint="the page is at /page/")
+    headers = {**HEADERS, "ETag": found.etag}
+    if found.etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return Response(found.body, media_type=found.media_type, headers=headers)
+
+
+def _files_in(folder: Traversable, prefix: str) -> list[tuple[str, PageFile]]:
+    found: list[tuple[str, PageFile]] = []
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            found += _files_in(entry, f"{prefix}{entry.name}/")
+        elif media_type := MEDIA_TYPES.get("." + entry.name.rpartition(".")[2]):
+            body = entry.read_bytes()
+            found.append((prefix + entry.name, PageFile(body, media_type, f'"{sha256(body).hexdigest()[:32]}"')))
+    return found

@@ -1,0 +1,152 @@
+"""The page as a browser gets it: which files, under which rules, and what is in none of them."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import httpx
+import pytest
+
+from orchestrator.routes.page import page_files
+from tests.orchestrator.conftest import READER, TOKEN
+from tests.orchestrator.edge import PoolUnderTest
+
+RULES = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-cache",
+}
+POLICY = {
+    **dict.fromkeys(("default-src", "base-uri", "form-action", "frame-ancestors"), "'none'"),
+    **dict.fromkeys(("script-src", "style-src", "img-src", "connect-src"), "'self'"),
+    "require-trusted-types-for": "'script'",
+    "trusted-types": "'none'",
+}
+OUTSIDE = (
+    "..%2fapp.py",
+    "../app.py",
+    "%2e%2e/app.py",
+    "core",
+    "core/",
+    "main.mjs/",
+    "/main.mjs",
+    "main.mjs%00",
+    "x" * 4000,
+)
+
+
+async def ask(pool: PoolUnderTest, path: str, *, method: str = "GET", **headers: str) -> httpx.Response:
+    async with pool.http() as http:
+        return await http.request(method, path, headers=headers)
+
+
+async def test_the_address_of_the_orchestrator_leads_to_the_page(pool: PoolUnderTest) -> None:
+    for path, method in (("/", "GET"), ("/", "HEAD"), ("/page", "GET"), ("/page", "HEAD")):
+        answer = await ask(pool, path, method=method)
+        assert (answer.status_code, answer.headers["location"]) == (307, "page/"), "relative: a proxy may be before it"
+        async with pool.http() as http:
+            page = await http.get(path, follow_redirects=True)
+        assert (page.url.path, page.headers["content-type"]) == ("/page/", "text/html; charset=utf-8")
+
+
+async def test_every_file_comes_without_a_token_and_with_strict_rules(pool: PoolUnderTest) -> None:
+    for name in ("", *page_files()):
+        answer = await ask(pool, f"/page/{name}")
+        assert answer.status_code == 200, name
+        assert "set-cookie" not in answer.headers
+        assert {key: answer.headers.get(key) for key in RULES} == RULES, name
+        policy = dict(part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; "))
+        assert policy == POLICY, name
+        head = await ask(pool, f"/page/{name}", method="HEAD")
+        assert (head.status_code, head.content, head.headers["etag"]) == (200, b"", answer.headers["etag"])
+
+
+async def test_a_file_that_a_browser_has_is_not_sent_again_and_one_that_changed_is(pool: PoolUnderTest) -> None:
+    tag = (await ask(pool, "/page/main.mjs")).headers["etag"]
+    again = await ask(pool, "/page/main.mjs", **{"If-None-Match": f'W/"x", {tag}'})
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+    assert "content-security-policy" in again.headers
+    assert (await ask(pool, "/page/main.mjs", **{"If-None-Match": '"another"'})).status_code == 200
+
+
+async def test_nothing_else_is_served(pool: PoolUnderTest) -> None:
+    for name in OUTSIDE:
+        answer = await ask(pool, f"/page/{name}")
+        assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json"), name
+
+
+async def test_the_page_is_not_part_of_the_api(pool: PoolUnderTest) -> None:
+    paths = (await ask(pool, "/openapi.json")).json()["paths"]
+    assert all(path.startswith(("/v1/", "/healthz", "/readyz", "/metrics")) for path in paths)
+
+
+class _Reading(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, Any]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+
+def test_the_html_has_no_code_no_style_and_nothing_from_elsewhere() -> None:
+    reading = _Reading()
+    reading.feed(page_files()["index.html"].body.decode())
+    for tag, attributes in reading.tags:
+        assert not any(name == "style" or name.startswith("on") for name in attributes), (tag, attributes)
+        assert tag != "script" or attributes == {"type": "module", "src": "main.mjs"}
+        assert tag not in {"style", "base", "form", "iframe", "object", "embed"}
+        for name in ("src", "href"):
+            wanted = attributes.get(name)
+            assert wanted is None or wanted.startswith("#") or wanted in page_files(), wanted
+
+
+def test_no_file_of_the_page_loads_anything_from_elsewhere_or_holds_a_token() -> None:
+    for name, file in page_files().items():
+        text = file.body.decode()
+        assert re.search(r"@import|\burl\([\"'h]|mst_[0-9a-f]{8}_", text) is None, name
+        elsewhere = set(re.findall(r"https?://[^\s\"'`)]+", text))
+        assert elsewhere <= {"http://www.w3.org/2000/svg"}, name
+
+
+async def test_the_page_finds_everything_that_it_asks_for(pool: PoolUnderTest) -> None:
+    """Paths and parameters of the page's own modules, asked with the token that only reads."""
+    paths = (await ask(pool, "/openapi.json")).json()["paths"]
+    text = "\n".join(file.body.decode() for name, file in page_files().items() if name.endswith(".mjs"))
+    asked = set(re.findall(r"\"(/v1/[a-z/]+)\"", text)) - {"/v1/nodes"}
+    rests = re.findall(r"nodePath\(\w+(?:, \"(\w+)\")?\)", text)
+    actions = re.findall(r"^    name: \"(\w+)\",$", page_files()["rows/actions.mjs"].body.decode(), re.MULTILINE)
+    known = {
+        "/v1/nodes",
+        "/v1/pool",
+        "/v1/run",
+        "/v1/run/figures",
+        "/v1/run/rollouts",
+        "/v1/tasks",
+        "/v1/events",
+        "/v1/relays",
+    }
+    assert asked | {"/v1/nodes"} == known <= set(paths)
+    assert {"", "history", "metrics", "logs"} == set(rests)
+    for rest in rests:
+        assert "get" in paths["/v1/nodes/{node}" + (f"/{rest}" if rest else "")]
+    assert actions == ["restart", "drain", "resume", "ban", "unban"]
+    for action in actions:
+        assert "post" in paths[f"/v1/nodes/{{node}}/{action}"]
+
+
+@pytest.mark.parametrize("token", [TOKEN, READER], ids=["admin", "read"])
+async def test_a_node_that_writes_markup_is_told_as_it_is_and_never_as_a_page(pool: PoolUnderTest, token: str) -> None:
+    markup = "<img src=x onerror=alert(1)>"
+    key = await pool.member(labels={"zone": markup})
+    await pool.beat(key, worker_version=markup)
+    async with pool.http() as http:
+        answer = await http.get(f"/v1/nodes/{key.address}", headers={"Authorization": f"Bearer {token}"})
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.json()["labels"]["zone"] == markup

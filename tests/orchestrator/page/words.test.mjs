@@ -1,0 +1,49 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { ago, amount, clock, count, short, size, span } from "../../../orchestrator/page/core/format.mjs";
+import { shown } from "../../../orchestrator/page/core/text.mjs";
+import { LONG, MARKUP, TOWER, TURNED } from "./hostile.mjs";
+
+test("markup stays what it is: text", () => {
+  assert.equal(shown(MARKUP), MARKUP);
+});
+
+test("what steers a screen, turns its direction or can't be seen is shown as a mark", () => {
+  assert.equal(shown(TURNED), "harmless\ufffdtxt.exe\ufffd\ufffd");
+  assert.equal(shown("a\u001b[31mb\u0000\r\nc"), "a\ufffd[31mb\ufffd\ufffd\ufffdc");
+  assert.equal(shown("a\tb"), "a  b");
+});
+
+test("text is cut, and says how much is missing", () => {
+  assert.equal(shown(LONG, 10), "xxxxxxxxxx… (4990 more)");
+  assert.equal(shown("😀".repeat(20), 3).slice(0, 7), "😀😀😀…");
+  assert.equal(shown(TOWER, 2000), "a\u0301\u0301\u0301", "marks are not piled up over other lines");
+});
+
+test("anything becomes a line", () => {
+  for (const [value, line] of [[null, ""], [undefined, ""], [0, "0"], [{}, "[object Object]"], [["a"], "a"]]) assert.equal(shown(value), line);
+});
+
+test("spans are as long as a person needs", () => {
+  for (const [seconds, words] of [[-5, "0 s"], [0, "0 s"], [119, "119 s"], [120, "2 min"], [7200, "2 h"], [7260, "2 h 1 min"], [200_000, "2 d"]])
+    assert.equal(span(seconds), words);
+});
+
+test("ages count from the orchestrator's clock, and nothing is from the future", () => {
+  for (const [moment, words] of [[9_500, "now"], [5_000, "5 s ago"], [20_000, "now"], [null, "–"], ["x", "–"]]) assert.equal(ago(moment, 10_000), words);
+});
+
+test("a time is of today, or has its date; no number breaks it", () => {
+  const noon = new Date(2026, 10, 22, 12, 3, 4).getTime();
+  assert.equal(clock(noon, noon), "12:03:04");
+  assert.equal(clock(noon, noon + 86_400_000), "2026-11-22 12:03:04");
+  for (const value of [2 ** 63, -(2 ** 63), NaN, null, "1"]) assert.equal(clock(value, noon), "–");
+});
+
+test("numbers and sizes of any size are short", () => {
+  for (const [value, words] of [[0.87512, "0.875"], [1234567, "1,234,567"], [2.5e15, "2.5e+15"], [NaN, "–"], [undefined, "–"]]) assert.equal(amount(value), words);
+  for (const [bytes, words] of [[0, "0 B"], [1536, "1.5 KiB"], [31 * 2 ** 30, "31 GiB"], [2 ** 63, "8,192 PiB"], [null, "–"]]) assert.equal(size(bytes), words);
+  assert.deepEqual([count(1, "node"), count(2, "node")], ["1 node", "2 nodes"]);
+  assert.equal(short("0x1234567890abcdef1234"), "0x1234…1234");
+});
