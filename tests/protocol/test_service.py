@@ -257,3 +257,13 @@ async def test_a_stop_waits_for_open_requests_and_ends_well(path: str, answer: s
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+async def test_docs_run_apart_from_the_service_whose_api_they_show(http: httpx.AsyncClient) -> None:
+    """Scripts of a CDN could read what a page of the same origin keeps."""
+    docs = await http.get("/docs")
+    assert docs.headers["content-security-policy"] == "sandbox allow-scripts allow-popups"
+    assert "openapi.json" in docs.text
+    schema = await http.get("/openapi.json", headers={"Origin": "null"})
+    assert schema.headers["access-control-allow-origin"] == "*"
+    assert (await http.get("/healthz", headers={"Origin": "null"})).headers.get("access-control-allow-origin") is None
