@@ -12,6 +12,7 @@ import typer
 from cli.configuration import Configuration
 from cli.keys import open_key
 from protocol.clients import OrchestratorClient
+from protocol.clients.location import ServiceLocation
 from protocol.errors import InvalidInput, NotFound
 from protocol.identifiers import Address
 from protocol.wire.pool import NodeView
@@ -39,13 +40,9 @@ async def open_orchestrator(
     Raises:
         InvalidInput: No orchestrator is configured, or nobody can speak to it.
     """
-    location = where or configuration.pool.orchestrator
-    if location is None:
-        raise InvalidInput(
-            "which orchestrator?", hint="give --orchestrator URL, or set orchestrator under [pool] in muster.toml"
-        )
+    location = location_of(configuration, where)
     key = open_key(configuration, manager) if manager is not None else None
-    token = None if key is not None else _token(configuration)
+    token = None if key is not None else token_of(configuration)
     async with OrchestratorClient(location, key=key, token=token) as client:
         yield client
 
@@ -89,7 +86,34 @@ def short(node: Address) -> str:
     return f"{node[:6]}…{node[-4:]}"
 
 
-def _token(configuration: Configuration) -> str:
+def location_of(configuration: Configuration, where: str | None) -> ServiceLocation:
+    """Where the orchestrator is: as the option says, else the configuration.
+
+    Raises:
+        InvalidInput: Neither says, or it can't be spoken to there.
+    """
+    location = where or configuration.pool.orchestrator
+    if location is None:
+        raise InvalidInput(
+            "which orchestrator?", hint="give --orchestrator URL, or set orchestrator under [pool] in muster.toml"
+        )
+    return ServiceLocation.parse(location)
+
+
+def token_place(configuration: Configuration) -> str | None:
+    """Where the owner's token is taken from, in words; None if there is none."""
+    if os.environ.get(TOKEN_VARIABLE, "").strip():
+        return f"in the variable {TOKEN_VARIABLE}"
+    return None if configuration.pool.token_file is None else f"in the file {configuration.pool.token_file}"
+
+
+def token_of(configuration: Configuration) -> str:
+    """The owner's token.
+
+    Raises:
+        InvalidInput: None is configured.
+        NotFound: Its file can't be read.
+    """
     if token := os.environ.get(TOKEN_VARIABLE, "").strip():
         return token
     path = configuration.pool.token_file

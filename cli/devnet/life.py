@@ -110,6 +110,8 @@ class _Life:
                     await self._start.services(network, network.places)
                 command = "pool nodes" if network.places is not None else "pool show"
                 self._view.event(f"ready: try `.venv/bin/muster {command}` in another terminal, here in this folder")
+                if network.places is not None:
+                    self._view.event(f"or open {network.places.page} with the token in {self._directory.owner_token}")
                 return await self._go_on(showing)
         finally:
             await self._start.aclose()
@@ -239,7 +241,8 @@ class _Life:
             await ledger.pools.escrow(POOL),
             await ledger.work.totals(POOL),
         )
-        return {
+        page, token = network.places and network.places.page, network.directory.owner_token
+        return ({"web page": f"{page}, with the token in {token}"} if page else {}) | {
             "chain": f"{network.rpc} (id {CHAIN_ID}), block {await ledger.block()}",
             "pool": f"{POOL} {pool.status.name.lower()}, {pool.member_count} members",
             "escrow": f"{format_amount(escrow.balance)} MUST, {format_amount(escrow.reserved)} reserved for open work",

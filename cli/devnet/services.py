@@ -19,6 +19,7 @@ from cli.devnet.supervisor import Gate, ProcessSpec
 from protocol.identifiers import Address
 from protocol.tokens import hash_token, new_token
 from protocol.wire.nodes import RuntimeKind
+from protocol.wire.pool import PAGE_PATH
 
 POOL = 1
 RUN = "devnet"
@@ -60,6 +61,11 @@ class ServicePlaces:
     def orchestrator(self) -> str:
         """The orchestrator's URL."""
         return f"http://127.0.0.1:{self.orchestrator_port}"
+
+    @property
+    def page(self) -> str:
+        """The URL of the pool owner's web page."""
+        return self.orchestrator + PAGE_PATH
 
     @property
     def origin(self) -> str:

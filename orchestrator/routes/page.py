@@ -16,6 +16,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
 from protocol.errors import NotFound
+from protocol.wire.pool import PAGE_PATH
 
 START = "index.html"
 
@@ -72,18 +73,18 @@ def page_files() -> Mapping[str, PageFile]:
 
 
 @router.api_route("/", methods=["GET", "HEAD"])
-@router.api_route("/page", methods=["GET", "HEAD"])
+@router.api_route(PAGE_PATH.rstrip("/"), methods=["GET", "HEAD"])
 async def to_the_page() -> Response:
     """Leads to the page. The path is relative, so it holds behind a proxy that has us below a path of its own."""
-    return RedirectResponse("page/", status_code=307, headers=HEADERS)
+    return RedirectResponse(PAGE_PATH.lstrip("/"), status_code=307, headers=HEADERS)
 
 
-@router.api_route("/page/{name:path}", methods=["GET", "HEAD"])
+@router.api_route(PAGE_PATH + "{name:path}", methods=["GET", "HEAD"])
 async def page(request: Request, name: str) -> Response:
     """One file of the page."""
     found = page_files().get(name or START)
     if found is None:
-        raise NotFound("the page has no such file", hint="the page is at /page/")
+        raise NotFound("the page has no such file", hint=f"the page is at {PAGE_PATH}")
     headers = {**HEADERS, "ETag": found.etag}
     if found.etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)

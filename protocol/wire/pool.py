@@ -13,6 +13,9 @@ from protocol.wire.heartbeat import LogLine, NodeState
 from protocol.wire.nodes import Hardware, Software
 from protocol.wire.tasks import AssignmentState, GroupPlace
 
+PAGE_PATH = "/page/"
+"""Where an orchestrator serves the pool owner's web page."""
+
 
 class Caller(WireModel):
     """Who asks, as the orchestrator knows them."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from cli import main as command_line
@@ -164,3 +165,20 @@ def test_a_mistake_is_answered_in_words(owner: Owner, words: list[str], says: st
     error = owner.muster(*words, fails=True)
     assert says in error
     assert "Traceback" not in error
+
+
+def test_an_owner_finds_the_page_and_its_token_is_printed_only_when_asked_for(owner: Owner) -> None:
+    said = owner.muster("page")
+    assert all(part in said for part in (f"{owner.url}/page/", f"in the file {owner.home / 'token'}"))
+    assert TOKEN not in said
+    assert owner.asks("page") == {"page": f"{owner.url}/page/", "token": f"in the file {owner.home / 'token'}"}
+    assert owner.asks("page", "--show-token")["token_itself"] == TOKEN
+    owner.monkeypatch.setenv("MUSTER_POOL_TOKEN", TOKEN)
+    assert owner.asks("page")["token"] == "in the variable MUSTER_POOL_TOKEN"
+    assert httpx.get(owner.asks("page")["page"]).headers["content-type"].startswith("text/html")
+
+
+def test_the_page_of_a_pool_without_a_token_here_says_how_to_get_one(owner: Owner) -> None:
+    (owner.home / "muster.toml").write_text('[pool]\norchestrator = "https://pool.example/#0x' + "1" * 40 + '"\n')
+    assert owner.asks("page") == {"page": "https://pool.example/page/", "token": None}
+    assert "no token" in owner.muster("page", "--show-token", fails=True)
