@@ -29,10 +29,9 @@ from protocol.objects import BytesRefused, ObjectTransfer, UrlStale
 from protocol.signing import unix_ms
 from protocol.wire.carried import ReceiptState, SubmissionReceipt
 from protocol.wire.leases import SignedWork
-from protocol.wire.slots import LEASED_WORK
 from protocol.wire.uploads import UploadKind, UploadRequest, UploadTicket
 from worker.chain import Chain, why
-from worker.leased_work import check_copy, leased, sign_work
+from worker.leased_work import LEASED_WORK, check_copy, leased, sign_work
 from worker.queue.item import QueueItem, Stage
 from worker.queue.runner import GivenUp, NotYet, StepBack
 

@@ -11,10 +11,22 @@ from protocol.identifiers import digest
 from protocol.keys import Key
 from protocol.leases import Work
 from protocol.typed_data import SigningDomain
-from protocol.wire.leases import SignedWork
-from protocol.wire.slots import LEASED_WORK, LeasedWork
+from protocol.wire.base import WireModel
+from protocol.wire.leases import SignedLease, SignedWork
+from protocol.wire.runs import Figures, Units
 from worker.queue.item import QueueItem
 from worker.queue.runner import GivenUp
+
+LEASED_WORK = "work"
+"""The key of a queue item's metadata under which the bridge leaves a `LeasedWork` as JSON; no task can write it."""
+
+
+class LeasedWork(WireModel):
+    """What the delivery needs to submit a file: the bridge writes it, the worker's queue carries it."""
+
+    lease: SignedLease
+    units: Units
+    figures: Figures = {}
 
 
 def sign_work(item: QueueItem, *, key: Key, pool_id: int, domain: SigningDomain) -> SignedWork | None:

@@ -25,7 +25,8 @@ from protocol.retry import Backoff, Deadline, retry
 from protocol.typed_data import SigningDomain
 from protocol.wire.leases import SignedLease
 from protocol.wire.runs import StepAnswer
-from protocol.wire.slots import MOST_RELEASED, LeasedWork, RolloutOf, SlotGrant, SlotName, SlotRequest, SlotWish
+from protocol.wire.slots import MOST_RELEASED, RolloutOf, SlotGrant, SlotName, SlotRequest, SlotWish
+from worker.leased_work import LeasedWork
 from worker.state import StateDirectory
 
 T = TypeVar("T")

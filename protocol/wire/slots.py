@@ -1,4 +1,4 @@
-"""Slots: what a node asks for, what it is leased, what became of that, and the work that it makes of it."""
+"""Slots: what a node asks for, what it is leased, what became of that, and which of them a file is the work of."""
 
 from __future__ import annotations
 
@@ -104,16 +104,4 @@ class RolloutOf(WireModel):
     index: SlotIndex
     units: Units
     """Generated tokens in the file; at most the lease's `max_units`, and validators count again."""
-    figures: Figures = {}
-
-
-LEASED_WORK = "work"
-"""The key of a queue item's metadata under which the bridge leaves a `LeasedWork` as JSON; no task can write it."""
-
-
-class LeasedWork(WireModel):
-    """What the delivery needs to submit a file: the bridge writes it, the worker's queue carries it."""
-
-    lease: SignedLease
-    units: Units
     figures: Figures = {}

@@ -17,7 +17,6 @@ from cli.devnet.cheats.worker import turned
 from protocol.clock import SystemClock
 from protocol.errors import NotFound
 from protocol.retry import Backoff
-from protocol.wire.slots import LEASED_WORK, LeasedWork
 from protocol.wire.tasks import NetworkMode, Resources
 from rollouts.checks import SlotFacts, open_version
 from rollouts.engines.interface import Dtype
@@ -27,6 +26,7 @@ from rollouts.task.bridge import Bridge
 from rollouts.task.policies import PolicyStore
 from rollouts.verify import verify_file
 from tests.rollouts.task.conftest import BEACON, TASK, Surroundings, around, until
+from worker.leased_work import LEASED_WORK, LeasedWork
 from worker.queue.item import QueueItem
 from worker.runtime.interface import ContainerSpec
 

@@ -34,7 +34,6 @@ from protocol.objects import ObjectTransfer
 from protocol.redis import connect_redis
 from protocol.wire.carried import ReceiptState, SubmissionReceipt
 from protocol.wire.leases import SignedLease, SignedWork
-from protocol.wire.slots import LEASED_WORK, LeasedWork
 from protocol.wire.uploads import UploadRequest, UploadTicket
 from tests.ledger.client.conftest import POOL, QUICK, Founded, World
 from tests.orchestrator.conftest import under_test
@@ -42,6 +41,7 @@ from tests.orchestrator.edge import MemoryLedger, PoolUnderTest
 from tests.serving import served
 from worker.chain import LedgerChain
 from worker.delivery import RELAY_PATIENCE, PoolDelivery
+from worker.leased_work import LEASED_WORK, LeasedWork
 from worker.membership import Membership
 from worker.orchestrator import Orchestrator
 from worker.queue.item import QueueItem, Stage

@@ -11,11 +11,11 @@ import httpx
 from protocol.identifiers import digest
 from protocol.objects import ObjectTransfer
 from protocol.wire.carried import ReceiptState
-from protocol.wire.slots import LEASED_WORK, LeasedWork
 from tests.ledger.client.conftest import POOL, URL, World
 from tests.orchestrator.runs.test_on_chain import join_by_relay, orchestrating, publish
 from worker.chain import LedgerChain
 from worker.delivery import PoolDelivery
+from worker.leased_work import LEASED_WORK, LeasedWork
 from worker.membership import Membership
 from worker.orchestrator import Orchestrator
 from worker.queue.item import Stage

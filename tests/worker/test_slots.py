@@ -21,8 +21,9 @@ from protocol.leases import Lease
 from protocol.typed_data import SigningDomain
 from protocol.wire.leases import SignedLease
 from protocol.wire.runs import StepAnswer
-from protocol.wire.slots import LEASED_WORK, LeasedWork, SlotGrant, SlotName, SlotRequest
+from protocol.wire.slots import SlotGrant, SlotName, SlotRequest
 from worker.bridge.app import BridgeParts, create_bridge
+from worker.leased_work import LEASED_WORK, LeasedWork
 from worker.memory import RunningTask
 from worker.queue.store import QueueStore
 from worker.slots import TaskSlots

@@ -36,8 +36,9 @@ from protocol.signing import unix_ms
 from protocol.wire.base import Identifier
 from protocol.wire.bridge import ROLLOUT_KIND, FileState, HandedOver, HandOver, Metrics, TaskIdentity
 from protocol.wire.runs import StepAnswer
-from protocol.wire.slots import LEASED_WORK, ReleasedSlots, SlotGrant, SlotWish
+from protocol.wire.slots import ReleasedSlots, SlotGrant, SlotWish
 from worker.bridge.paths import open_inside
+from worker.leased_work import LEASED_WORK
 from worker.memory import RunningTask
 from worker.queue.item import Stage
 from worker.queue.store import QueueStore

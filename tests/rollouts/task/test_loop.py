@@ -21,7 +21,7 @@ from protocol.errors import Conflict, Unavailable
 from protocol.identifiers import Digest, run_id
 from protocol.wire.bridge import HandedOver, HandOver
 from protocol.wire.runs import CheckpointRef
-from protocol.wire.slots import LEASED_WORK, LeasedWork, SlotGrant, SlotRequest
+from protocol.wire.slots import SlotGrant, SlotRequest
 from rollouts.engines.interface import Dtype
 from rollouts.engines.torch.batch import Batch
 from rollouts.environments import load_environment
@@ -34,6 +34,7 @@ from rollouts.task.loop import RolloutTask
 from rollouts.task.policies import HeldPolicy
 from rollouts.tokenizer import FolderTokenizer
 from tests.rollouts.task.conftest import BEACON, NODE, PATIENCE_S, RUN, Surroundings, until
+from worker.leased_work import LEASED_WORK, LeasedWork
 
 LATE_S = 20
 """The second that a task has to stop, and what a busy machine adds."""
