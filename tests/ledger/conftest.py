@@ -76,12 +76,6 @@ async def anvil_process() -> AsyncIterator[ChainProcess]:
 
 
 @pytest.fixture
-def embedded_url(embedded_process: ChainProcess) -> str:
-    """Where the embedded chain answers."""
-    return embedded_process.url
-
-
-@pytest.fixture
 def anvil_url(anvil_process: ChainProcess) -> str:
     """Where anvil answers."""
     return anvil_process.url

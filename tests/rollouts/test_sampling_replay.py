@@ -88,11 +88,6 @@ def test_the_gap_is_how_far_the_best_score_exceeds_the_recorded_tokens() -> None
     assert replay(tokens).gaps[7] == pytest.approx(float(scores.max() - scores[0]), rel=1e-6)
 
 
-def one_row(shares: list[float], token: int, **kept: float) -> Gaps:
-    parameters = SamplingParameters(max_new_tokens=1, **kept)  # type: ignore[arg-type]  # top_k is whole where given
-    return gaps(torch.tensor([shares]).log(), [token], seed=SEED, sample=SAMPLE, parameters=parameters)
-
-
 def log_odds(share: float) -> float:
     return math.log(share / (1 - share))
 

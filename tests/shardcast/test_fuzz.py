@@ -32,8 +32,6 @@ FRANTIC = replace(
     progress=timedelta(seconds=1),
 )
 
-LONG = timedelta(seconds=15)
-
 # Most of the bytes are of blocks; the first few hundred are of heads, listings and manifests.
 PLACES = st.integers(0, 600) | st.integers(0, 270_000) | st.integers(0, BLOCK + 20_000)
 SPOILINGS = st.builds(

@@ -180,11 +180,6 @@ def test_backoff_grows_is_jittered_and_bounded(failures: int, luck: float) -> No
     assert backoff(failures + 1, luck) >= wait
 
 
-_STATUSES = st.sampled_from(
-    [there(RUNNING), there(EXITED, 0), there(EXITED, 1), there(CREATED), there(RUNNING, content="old")]
-)
-
-
 @given(
     rule=st.builds(RestartRule, kind=st.sampled_from(list(RestartKind)), attempts=st.integers(0, 3)),
     codes=st.lists(st.integers(0, 2), min_size=1, max_size=12),

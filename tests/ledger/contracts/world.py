@@ -21,7 +21,6 @@ FAR = 2**40 - 1
 RUN = keccak(text="run")
 DIGEST = keccak(text="digest")
 SHA256 = keccak(text="file")
-REASON = "because"
 
 TERMS: dict[str, int] = {
     "pricePerUnit": 10,
