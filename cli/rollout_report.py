@@ -142,8 +142,10 @@ def _print(verification: Verification) -> None:
     for one in verification.results:
         if one.note:
             warn(f"{one.check}: {one.note}")
-    words = "rejected" if verification.failed else "nothing is wrong with it"
-    if verification.unknown and not verification.failed:
+    if verification.not_taken:
+        say(f"{verification.not_taken}: not paid, and no slash")
+    words = "rejected" if verification.rejected else "nothing is wrong with it"
+    if verification.unknown and not verification.rejected:
         words += f", as far as it could be checked: not {', '.join(one.check for one in verification.unknown)}"
     say(words)
 
@@ -169,7 +171,8 @@ def _place(finding: Finding) -> str:
 
 def _report(verification: Verification) -> dict[str, object]:
     return {
-        "rejected": bool(verification.failed),
+        "rejected": verification.rejected,
+        "not_taken": verification.not_taken,
         "header": None if verification.file is None else verification.file.header,
         "checks": verification.results,
         "limits": verification.limits,

@@ -69,7 +69,7 @@ def verify(
         show_error(error)
         raise typer.Exit(EXIT_NOT_LOOKED_AT) from error
     show_verification(verification, as_json=as_json)
-    raise typer.Exit(EXIT_REJECTED if verification.failed else 0)
+    raise typer.Exit(EXIT_REJECTED if verification.rejected else 0)
 
 
 @app.command()
