@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,33 @@ def test_other_bytes_never_become_the_object(place: Path, target: Path, content:
     assert not target.exists()
 
 
+def test_the_right_bytes_of_another_size_than_announced_never_become_the_object(place: Path, target: Path) -> None:
+    coming = Incoming(place, target, size=len(CONTENT) + 1, sha256=SHA)
+    coming.write(CONTENT)
+    with pytest.raises(OtherBytes, match="1000 of the announced 1001 bytes"):
+        coming.finish()
+    coming.close()
+    assert not target.exists()
+
+
+def test_the_bytes_are_on_the_disk_before_they_have_their_name(
+    place: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def noting(name: str, call: Callable[..., object]) -> Callable[..., object]:
+        def noted(*arguments: object) -> object:
+            done.append(name)
+            return call(*arguments)
+
+        return noted
+
+    monkeypatch.setattr(os, "fsync", noting("fsync", os.fsync))
+    monkeypatch.setattr(os, "link", noting("link", os.link))
+    send(place, target)
+    assert done[:3] == ["fsync", "link", "fsync"]
+
+
 def test_the_first_byte_too_many_ends_it(place: Path, target: Path) -> None:
     coming = incoming(place, target)
     coming.write(CONTENT)
@@ -94,6 +122,7 @@ def test_the_same_again_is_compared_and_changes_nothing(place: Path, target: Pat
 
 KILLED = """
 import os, signal, sys
+from collections.abc import Callable
 from pathlib import Path
 from orchestrator.storage.incoming import Incoming
 place, target, sha, when = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]
