@@ -41,7 +41,12 @@ function end(why) {
   session = null;
   view = null;
   access.forget();
+  closeQuestions();
   ask(why);
+}
+
+function closeQuestions() {
+  for (const dialog of document.querySelectorAll("dialog")) dialog.close();
 }
 
 function ask(why) {
@@ -59,6 +64,7 @@ function go() {
   if (session === null || (place === null && view !== null)) return;
   const { view: name, node } = place ?? { view: "run", node: null };
   session.leave();
+  closeQuestions();
   view = name === "node" ? nodeView(session, node) : OPEN[name](session);
   part("content").replaceChildren(view.element);
   for (const each of VIEWS) mark(part(`to-${each}`), each === name || (each === "nodes" && name === "node"));

@@ -8,6 +8,8 @@ import { follow } from "./core/stream.mjs";
 import { EventLog } from "./rows/events.mjs";
 
 const EVENTS_AT_FIRST = 100;
+const EVENTS_AGAIN_MS = 15_000;
+const LOOK_MS = 60_000;
 
 export class Session {
   /** `refused(error)` is called once the token is refused: the sitting is over then. */
@@ -91,28 +93,41 @@ export class Session {
     this.connection = after(this.connection, null, this.now());
   }
 
-  /** The newest events, and from then on each as it happens; not while nobody looks, so that a hidden tab holds no stream. */
-  async followEvents() {
-    while (!this.signal.aborted) {
+  /**
+   * Runs `run(signal)` while somebody looks at the tab, and again whenever they come back: a hidden tab holds no stream.
+   *
+   * Until `signal` aborts, or `run` throws something of its own.
+   */
+  async whileLookedAt(run, signal) {
+    while (!signal.aborted) {
+      await visible(signal);
       const looking = new AbortController();
       const hide = () => document.hidden && looking.abort();
       document.addEventListener("visibilitychange", hide);
-      const signal = AbortSignal.any([this.signal, looking.signal]);
       try {
-        await this.streamEvents(signal);
+        await run(AbortSignal.any([signal, looking.signal]));
       } catch (error) {
-        if (this.refusedBy(error)) return;
-        this.eventsFault = error;
-        await sleep(15_000, this.signal);
+        if (!looking.signal.aborted && !signal.aborted) throw error;
       } finally {
         document.removeEventListener("visibilitychange", hide);
       }
-      await this.visible();
+    }
+  }
+
+  /** The newest events, and from then on each as it happens. */
+  async followEvents() {
+    while (!this.signal.aborted) {
+      try {
+        await this.whileLookedAt((signal) => this.streamEvents(signal), this.signal);
+      } catch (error) {
+        if (this.refusedBy(error)) return;
+        this.eventsFault = error;
+        await sleep(EVENTS_AGAIN_MS, this.signal);
+      }
     }
   }
 
   async streamEvents(signal) {
-    const told = (error) => (this.eventsFault = error);
     if (this.events.cursor === null) await this.firstEvents(signal);
     await follow({
       signal,
@@ -120,7 +135,7 @@ export class Session {
       cursor: this.events.cursor,
       open: (cursor) => this.api.open("/v1/events", { follow: "true", after: cursor }, { signal }),
       take: (event) => this.events.take(event),
-      told,
+      told: (error) => (this.eventsFault = error),
     });
   }
 
@@ -129,12 +144,12 @@ export class Session {
     for (const event of page.events) this.events.take(event);
     this.events.cursor = page.next_cursor;
   }
+}
 
-  async visible() {
-    while (document.hidden && !this.signal.aborted) {
-      const shown = new AbortController();
-      document.addEventListener("visibilitychange", () => shown.abort(), { once: true });
-      await sleep(60_000, AbortSignal.any([this.signal, shown.signal]));
-    }
+async function visible(signal) {
+  while (document.hidden && !signal.aborted) {
+    const shown = new AbortController();
+    document.addEventListener("visibilitychange", () => shown.abort(), { once: true });
+    await sleep(LOOK_MS, AbortSignal.any([signal, shown.signal]));
   }
 }

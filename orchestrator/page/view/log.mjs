@@ -16,21 +16,26 @@ export function logPanel(session, address) {
   const toggle = button("Follow the log", () => (state.stop ? stop("Stopped.") : start()));
   const panel = new Panel("Log", element("div", { class: "buttons" }, toggle), about, box);
   const state = { assignment: null, stop: null, next: null };
+  const place = session.place.signal; // it ends with the view
+  const waiting = []; // lines until the next frame: thousands come at once from a node that was not asked before
 
   function start() {
     const end = (state.stop = new AbortController());
-    const signal = AbortSignal.any([session.signal, end.signal]);
+    const all = AbortSignal.any([place, end.signal]);
     say(toggle, "Stop following");
     say(about, "Following.");
-    const open = (since) =>
-      session.api.open(nodePath(address, "logs"), { follow: "true", assignment: state.assignment, ...(since === null ? { tail: TAIL } : { since }) }, { signal });
-    follow({
+    session.whileLookedAt(stream, all).catch((error) => all.aborted || session.refusedBy(error) || stop(words(error)));
+  }
+
+  function stream(signal) {
+    const from = () => (state.next === null ? { tail: TAIL } : { since: state.next });
+    return follow({
       signal,
       sleep,
-      open: () => open(state.next),
+      open: () => session.api.open(nodePath(address, "logs"), { follow: "true", assignment: state.assignment, ...from() }, { signal }),
       take: (line) => ((state.next = following(line)), add(logLine(line, session.now()))),
       told: (error) => say(about, error === null ? "Following." : words(error)),
-    }).catch((error) => !signal.aborted && (session.refusedBy(error) || stop(words(error))));
+    });
   }
 
   function stop(why) {
@@ -41,8 +46,14 @@ export function logPanel(session, address) {
   }
 
   function add(line) {
+    waiting.push(line);
+    if (waiting.length > MOST_LINES) waiting.shift();
+    else if (waiting.length === 1) requestAnimationFrame(draw);
+  }
+
+  function draw() {
     const atEnd = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
-    box.append(element("li", { class: line.stream }, element("time", {}, line.time), line.stream === "stdout" ? null : element("b", {}, line.stream), element("span", {}, line.text)));
+    box.append(...waiting.splice(0).map(drawn));
     while (box.childElementCount > MOST_LINES) box.firstElementChild.remove();
     if (atEnd) box.scrollTop = box.scrollHeight;
   }
@@ -53,6 +64,7 @@ export function logPanel(session, address) {
     assigned(assignment) {
       if (assignment === state.assignment) return;
       Object.assign(state, { assignment, next: null });
+      waiting.length = 0;
       box.replaceChildren();
       if (state.stop) {
         stop("");
@@ -60,4 +72,9 @@ export function logPanel(session, address) {
       }
     },
   };
+}
+
+function drawn({ time, stream, text }) {
+  const whose = stream === "stdout" ? null : element("b", {}, stream);
+  return element("li", { class: stream }, element("time", {}, time), whose, element("span", {}, text));
 }
