@@ -115,5 +115,6 @@ export function metricRows(metrics) {
 export function pageWords({ found, filtered, more }) {
   if (found === 0 && more) return "None among the nodes that were looked through; go on to the next ones.";
   if (found === 0) return filtered ? "No node is in this state." : "No node has come yet.";
+  if (filtered && more) return `${count(found, "node")} shown; the next ones were not looked through yet.`;
   return more ? `${count(found, "node")} shown, there are more.` : `${count(found, "node")} shown.`;
 }

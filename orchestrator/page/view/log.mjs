@@ -76,5 +76,5 @@ export function logPanel(session, address) {
 
 function drawn({ time, stream, text }) {
   const whose = stream === "stdout" ? null : element("b", {}, stream);
-  return element("li", { class: stream }, element("time", {}, time), whose, element("span", {}, text));
+  return element("li", { class: stream === "stderr" ? stream : null }, element("time", {}, time), whose, element("span", {}, text));
 }

@@ -85,6 +85,7 @@ test("a page of nodes says whether there is more, and that a filter may have fou
     [{ found: 0, filtered: false, more: false }, /No node has come/],
     [{ found: 0, filtered: true, more: false }, /in this state/],
     [{ found: 0, filtered: true, more: true }, /go on/],
+    [{ found: 24, filtered: true, more: true }, /24 nodes shown; the next ones were not looked through/],
     [{ found: 100, filtered: false, more: true }, /100 nodes shown, there are more/],
   ])
     assert.match(pageWords(found), says);

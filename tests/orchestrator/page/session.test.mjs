@@ -1,0 +1,111 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Session } from "../../../orchestrator/page/session.mjs";
+import { element, shape } from "../../../orchestrator/page/view/dom.mjs";
+
+const POOL = { pool_id: 7, run: null, time_ms: Date.now() + 60_000, caller: { name: "ada", scope: "operate" } };
+const TOKEN = `mst_00000000_${"x".repeat(43)}`;
+
+/** A browser as far as a session needs one: a tab that is looked at or not, and answers by path. */
+function browser(answers) {
+  const tab = Object.assign(new EventTarget(), { hidden: false });
+  globalThis.document = tab;
+  const streams = [];
+  globalThis.fetch = async (url, { signal }) => {
+    const { pathname, searchParams } = new URL(url);
+    if (searchParams.get("follow")) {
+      const body = new ReadableStream({ start: (controller) => signal.addEventListener("abort", () => controller.error(signal.reason)) });
+      streams.push({ pathname, after: searchParams.get("after"), signal });
+      return new Response(body);
+    }
+    const found = answers[pathname];
+    if (found === undefined) return new Response("{}", { status: 404 });
+    return typeof found === "number" ? new Response("{}", { status: found }) : Response.json(found);
+  };
+  const look = (hidden) => {
+    tab.hidden = hidden;
+    tab.dispatchEvent(new Event("visibilitychange"));
+  };
+  return { streams, look, answers, open: () => streams.filter((each) => !each.signal.aborted) };
+}
+
+async function until(holds) {
+  for (let tries = 0; tries < 500; tries += 1) {
+    if (holds()) return;
+    await new Promise((resolve) => setTimeout(resolve, 2));
+  }
+  assert.fail(`not so: ${holds}`);
+}
+
+async function begun(given = {}) {
+  const page = browser({ "/v1/pool": POOL, "/v1/events": { events: [], next_cursor: "5-0" }, ...given });
+  const refused = [];
+  const session = new Session({ token: TOKEN, base: "https://pool.example/", refused: (error) => refused.push(error), announce: () => {} });
+  await session.begin();
+  return { page, session, refused };
+}
+
+test("a session knows the pool, what its token may do, and the orchestrator's time", async () => {
+  const { session } = await begun();
+  assert.deepEqual([session.scope, session.connection.phase], ["operate", "well"]);
+  assert.ok(session.now() - Date.now() > 55_000);
+  session.end();
+});
+
+test("a session of a token that is not known does not begin", async () => {
+  await assert.rejects(begun({ "/v1/pool": 401 }), { status: 401 });
+});
+
+test("events are followed while the tab is looked at, and from where they were left when somebody comes back", async () => {
+  const { page, session } = await begun();
+  await until(() => page.open().length === 1);
+  page.look(true);
+  await until(() => page.open().length === 0);
+  session.events.cursor = "9-0";
+  page.look(false);
+  await until(() => page.open().length === 1);
+  assert.deepEqual(page.streams.map((each) => each.after), ["5-0", "9-0"]);
+  session.end();
+  await until(() => page.open().length === 0);
+});
+
+test("what a view keeps up to date ends with the view, and everything with the session", async () => {
+  const { page, session } = await begun();
+  let asked = 0;
+  const signals = [];
+  session.feed({ everyMs: 1, ask: async (signal) => (signals.push(signal), (asked += 1)), take: () => {}, failed: assert.fail });
+  const place = session.place.signal;
+  session.whileLookedAt((signal) => session.api.open("/v1/nodes/0x/logs", { follow: "true" }, { signal }).then(() => new Promise((resolve) => signal.addEventListener("abort", resolve))), place);
+  await until(() => asked > 2 && page.open().length === 2);
+  session.leave();
+  await until(() => page.open().length === 1 && place.aborted);
+  const before = asked;
+  await new Promise((resolve) => setTimeout(resolve, 20));
+  assert.ok(asked <= before + 1);
+  assert.equal(session.feeds.size, 1, "the pool itself is still asked for");
+  session.end();
+  await until(() => session.feeds.size === 0 && page.open().length === 0);
+});
+
+test("whoever hears that the token is refused ends the session once, and shows no fault of its own", async () => {
+  const { page, session, refused } = await begun();
+  page.answers["/v1/run"] = 401;
+  const faults = [];
+  session.feed({ everyMs: 1, ask: (signal) => session.api.get("/v1/run", {}, { signal }), take: assert.fail, failed: (error) => faults.push(error) });
+  await until(() => refused.length > 0);
+  session.end();
+  assert.deepEqual([refused[0].status, faults], [401, []]);
+});
+
+test("an element takes text and a few attributes; code, styles and ways out of the page are refused", () => {
+  const made = [];
+  const make = (name) => ({ name, kept: {}, children: [], setAttribute(key, value) { this.kept[key] = value; }, append(...more) { this.children.push(...more); } });
+  globalThis.document = { createElement: (name) => (made.push(make(name)), made.at(-1)), createElementNS: (_, name) => make(name) };
+  const cell = element("td", { class: "number", title: null }, "<b>", null, ["x"]);
+  assert.deepEqual([cell.kept, cell.children], [{ class: "number" }, ["<b>", "x"]]);
+  for (const attributes of [{ onclick: "x" }, { style: "x" }, { src: "x" }, { srcdoc: "x" }, { action: "x" }, { href: "javascript:alert(1)" }, { href: "https://a.example" }])
+    assert.throws(() => element("a", attributes));
+  assert.throws(() => shape("path", { onload: "x" }));
+  assert.throws(() => shape("a", { href: "#x" }));
+});
