@@ -37,6 +37,11 @@ export class Session {
     return this.pool?.caller.scope ?? "";
   }
 
+  /** Whether the pool works on no run. */
+  get runless() {
+    return this.pool !== null && this.pool.run === null;
+  }
+
   /** Reads the pool once, and keeps it up to date from then on. Throws ApiError if the token is refused. */
   async begin() {
     this.took(await this.api.get("/v1/pool"));
@@ -62,11 +67,11 @@ export class Session {
   }
 
   /** Keeps something up to date while the view is open; see Feed. A refused token ends the sitting, whoever hears of it. */
-  feed({ signal = AbortSignal.any([this.signal, this.place.signal]), failed, ...more }) {
+  feed({ signal = AbortSignal.any([this.signal, this.place.signal]), failed, paused = () => false, ...more }) {
     const feed = new Feed({
       ...more,
       signal,
-      paused: () => document.hidden,
+      paused: () => document.hidden || paused(),
       failed: (error) => this.refusedBy(error) || failed(error),
     });
     this.feeds.add(feed);

@@ -22,8 +22,12 @@ export function nodesView(session) {
   const filter = choice("State", "state", [["", "all"], ...STATES.map((each) => [each, each])], (value) =>
     again({ filter: value, cursors: [null], next: null }),
   );
-  const back = button("Previous", () => again({ cursors: state.cursors.slice(0, -1) }));
-  const on = button("Next", () => again({ cursors: [...state.cursors, state.next] }));
+  const turn = (cursors) => {
+    again({ cursors });
+    panel.element.scrollIntoView();
+  };
+  const back = button("Previous", () => turn(state.cursors.slice(0, -1)));
+  const on = button("Next", () => turn([...state.cursors, state.next]));
   const panel = new Panel(
     "Nodes",
     element("div", { class: "bar" }, filter.element, finder()),

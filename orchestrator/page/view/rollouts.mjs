@@ -12,7 +12,7 @@ const PAGE = 100;
 export function rolloutsView(session) {
   const table = new Table({ caption: "Submitted files of the step", columns: COLUMNS, empty: "Nothing of this kind was submitted for this step." });
   const words = element("p", { class: "note", role: "status" });
-  const state = { step: null, chosen: false, status: "all", cursors: [null], next: null, items: null, newest: 0 };
+  const state = { step: null, chosen: false, status: "all", cursors: [null], next: null, items: null };
   const again = (change) => {
     Object.assign(state, { cursors: [null], next: null }, change);
     feed.again();
@@ -26,12 +26,17 @@ export function rolloutsView(session) {
   });
   const status = choice("Verdict", "status", STATUSES.map((each) => [each, each]), (value) => again({ status: value }));
   const newest = button("Go with the run", () => again({ step: null, chosen: false }));
-  const back = button("Previous", () => again({ cursors: state.cursors.slice(0, -1) }));
-  const on = button("Next", () => again({ cursors: [...state.cursors, state.next] }));
+  const turn = (cursors) => {
+    again({ cursors, chosen: true }); // a page is of one step, whatever the run does meanwhile
+    panel.element.scrollIntoView();
+  };
+  const back = button("Previous", () => turn(state.cursors.slice(0, -1)));
+  const on = button("Next", () => turn([...state.cursors, state.next]));
   const panel = new Panel("Rollouts", element("div", { class: "bar" }, form, status.element, newest), words, table.element, element("div", { class: "buttons" }, back, on));
 
   const feed = session.feed({
     everyMs: 5000,
+    paused: () => session.runless,
     ask: async (signal) => {
       const asked = state.cursors;
       const step = state.chosen ? state.step : current(await session.api.get("/v1/run", {}, { signal }))?.step;
@@ -54,6 +59,7 @@ export function rolloutsView(session) {
       show(newest, state.chosen);
       show(back, state.cursors.length > 1);
       show(on, state.next !== null);
+      if (session.runless) return say(words, "This pool works on no run.");
       if (state.items === null) return;
       const going = state.chosen ? "" : " It is the step that is worked on, and changes with the run.";
       say(words, `Step ${state.step}: ${count(state.items.length, "file")} shown, in the order of their leases.${going}`);

@@ -12,29 +12,32 @@ const EVENTS_SHOWN = 8;
 export function runView(session) {
   const grid = element("div", { class: "tiles" });
   const paused = element("p", { class: "fault", hidden: true });
+  const without = element("p", { class: "note", hidden: true }, "This pool works on no run: its orchestrator has none in its settings.");
   const chart = new Chart("reward");
   const steps = new Table({ caption: "Steps of the run", columns: STEP_COLUMNS, empty: "No step has begun." });
   const relays = new Table({ caption: "Checkpoint relays", columns: RELAY_COLUMNS, empty: "No relay is allowed, and the version names none." });
-  const events = new Table({ caption: "Newest events", columns: EVENT_COLUMNS, empty: "Nothing has happened yet." });
+  const events = new Table({ caption: "The newest events of the pool", columns: EVENT_COLUMNS, empty: "Nothing has happened yet." });
   const curvePanel = new Panel("Reward by step", chart.element);
   const stepPanel = new Panel("Steps", steps.element);
   const relayPanel = new Panel("Relays", relays.element);
   const eventPanel = new Panel("Newest events", events.element, element("p", { class: "note" }, element("a", { href: "#events" }, "All events")));
   const ofRun = [curvePanel, stepPanel].map((panel) => panel.element);
   const curve = new Curve();
-  const state = { run: null, relays: [], without: false };
+  const state = { run: null, relays: [] };
 
   session.feed({
     everyMs: 3000,
+    paused: () => session.runless,
     ask: (signal) => session.api.get("/v1/run", {}, { signal }),
-    take: (run) => Object.assign(state, { run, without: false }) && stepPanel.failed(null),
-    failed: (error) => (error.code === "no-run" ? (state.without = true) : stepPanel.failed(error)),
+    take: (run) => ((state.run = run), stepPanel.failed(null)),
+    failed: (error) => stepPanel.failed(error),
   });
   session.feed({
     everyMs: 10_000,
+    paused: () => session.runless,
     ask: (signal) => session.api.get("/v1/run/figures", { first: curve.first }, { signal }),
-    take: (page) => curve.take(page.items) || curvePanel.failed(null),
-    failed: (error) => error.code === "no-run" || curvePanel.failed(error),
+    take: (page) => (curve.take(page.items), curvePanel.failed(null)),
+    failed: (error) => curvePanel.failed(error),
   });
   session.feed({
     everyMs: 15_000,
@@ -46,12 +49,13 @@ export function runView(session) {
   const tileBoxes = [];
   return {
     title: "Run",
-    element: element("div", {}, grid, paused, ...ofRun, relayPanel.element, eventPanel.element),
+    element: element("div", {}, grid, without, paused, ...ofRun, relayPanel.element, eventPanel.element),
     render() {
       drawTiles(grid, tileBoxes, tiles(session.pool, state.run));
-      say(paused, state.without ? "This pool works on no run: its orchestrator has none in its settings." : pausedWords(state.run));
+      show(without, session.runless);
+      say(paused, pausedWords(state.run));
       show(paused, paused.textContent !== "");
-      ofRun.forEach((part) => show(part, !state.without));
+      ofRun.forEach((part) => show(part, !session.runless));
       chart.show(curve.points("reward"));
       if (state.run) steps.show(stepRows(state.run, curve.rewards));
       relays.show(relayRows(state.relays, state.run));

@@ -13,6 +13,7 @@ export function tasksView(session) {
   const again = (cursors) => {
     state.cursors = cursors;
     feed.again();
+    panel.element.scrollIntoView();
   };
   const back = button("Previous", () => again(state.cursors.slice(0, -1)));
   const on = button("Next", () => again([...state.cursors, state.next]));
