@@ -3,12 +3,13 @@
 import { amount } from "./format.mjs";
 
 const TICKS = 4;
+const FINEST = 1e-9; // of what is shown: below it numbers hold no steps any more that could be counted
 
 /** Values between which ticks are round; both ends apart. */
 export function range(values) {
   const low = Math.min(...values);
   const high = Math.max(...values);
-  if (high - low < 1e-9) return { low: low - 0.5, high: high + 0.5 };
+  if (high - low < FINEST * Math.max(1, Math.abs(low), Math.abs(high))) return { low: low - 0.5, high: high + 0.5 };
   if (low >= 0 && high <= 1) return { low: 0, high: 1 };
   const pad = (high - low) * 0.05;
   return { low: low - pad, high: high + pad };

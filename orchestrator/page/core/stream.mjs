@@ -15,9 +15,9 @@ export class EventParser {
 
   push(piece) {
     this.rest += piece.replace(/\r\n?/g, "\n");
-    if (this.rest.length > MOST_CHARACTERS) throw new Error("an event without an end");
     const blocks = this.rest.split("\n\n");
     this.rest = blocks.pop();
+    if (this.rest.length > MOST_CHARACTERS) throw new Error("an event without an end");
     return blocks.map(eventOf).filter((event) => event.data !== null);
   }
 }
@@ -25,7 +25,7 @@ export class EventParser {
 function eventOf(block) {
   const event = { id: "", event: "message", data: null };
   for (const line of block.split("\n")) {
-    const [, name, value] = /^([^:]*): ?(.*)$/.exec(line) ?? [null, line, ""];
+    const [, name, value] = /^([^:]*): ?(.*)$/s.exec(line) ?? [null, line, ""];
     if (name === "data") event.data = event.data === null ? value : `${event.data}\n${value}`;
     else if (name === "id" || name === "event") event[name] = value;
   }
@@ -46,6 +46,7 @@ export async function follow({ open, take, told, signal, sleep, cursor = null })
       told(null);
       for await (const event of eventsOf(response, { signal, sleep })) {
         if (event.event === "error") throw new ApiError({ status: 503, code: event.data, detail: `the stream broke off: ${event.data}` });
+        if (signal.aborted) return; // what came with the last piece is not wanted any more
         failures = 0;
         cursor = event.id || cursor;
         take(JSON.parse(event.data));

@@ -1,7 +1,7 @@
 // What strangers wrote, made fit to be shown. Nothing here is markup: the page sets text, never HTML.
 
-// Control characters, marks that turn the direction of writing, and characters that nobody sees.
-const STEERING = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+// Control characters, halves of characters, marks that turn the direction of writing, and what nobody sees; emoji keep their look.
+const STEERING = /[\p{Cc}\p{Cs}\u2028\u2029\ufff9-\ufffb]|(?![\ufe00-\ufe0f])\p{Default_Ignorable_Code_Point}/gu;
 const TOWERS = /(\p{M}{3})\p{M}+/gu;
 
 export const LINE = 200;

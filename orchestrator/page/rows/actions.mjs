@@ -2,7 +2,6 @@
 
 import { includes } from "../core/access.mjs";
 import { shown } from "../core/text.mjs";
-import { short } from "../core/format.mjs";
 
 export const LONGEST_REASON = 200;
 const SERVING = ["healthy", "unhealthy"];
@@ -63,7 +62,7 @@ export function actionsFor(node, scope) {
     needsReason: action.needsReason === true,
     allowed: includes(scope, action.scope),
     needs: action.scope,
-    title: `${action.question ?? action.label} ${short(node.address)}?`,
+    title: `${action.question ?? action.label} ${shown(node.address)}?`, // the whole: others can be made that begin and end like it
     happens: action.happens(node),
   }));
 }

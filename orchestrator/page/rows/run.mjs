@@ -74,8 +74,8 @@ export class Curve {
 
   /** From which step on to ask; null for the newest that there are. */
   get first() {
-    const open = [...this.steps.values()].filter((each) => !each.closed).map((each) => each.step);
     const last = Math.max(...this.steps.keys());
+    const open = [...this.steps.values()].filter((each) => !each.closed && each.step > last - MOST_OPEN).map((each) => each.step);
     return this.steps.size ? Math.max(0, Math.min(last, ...open) - SETTLING) : null;
   }
 
@@ -97,6 +97,7 @@ export class Curve {
 }
 
 const SETTLING = 8; // closed steps whose verdicts may still be turned over
+const MOST_OPEN = 50; // what is further behind was open when it was last told of, and is not any more
 const MOST_STEPS = 500;
 
 /** A curve in a sentence, for who does not see it. */

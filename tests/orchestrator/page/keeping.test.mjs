@@ -104,6 +104,26 @@ test("events come whole, however their bytes are cut", () => {
   }
 });
 
+test("no character that somebody wrote into a line makes its event unseen", () => {
+  for (const mark of ["\u2028", "\u2029", "\u0085", "\u000b", "\u000c", ": ", "\ufeff"]) {
+    const [event] = new EventParser().push(`id: 7\ndata: ${JSON.stringify({ text: `a${mark}b` })}\n\n`);
+    assert.deepEqual([event.id, JSON.parse(event.data).text], ["7", `a${mark}b`]);
+  }
+});
+
+test("many events may come in one piece", () => {
+  const one = `id: 6\ndata: {"text":"${"x".repeat(2000)}"}\n\n`;
+  assert.equal(new EventParser().push(one.repeat(1000)).length, 1000);
+});
+
+test("what came with the last piece is not taken after the end", async () => {
+  const end = new AbortController();
+  const taken = [];
+  const open = async () => new Response("data: 1\n\ndata: 2\n\n");
+  await follow({ open, take: (value) => (taken.push(value), end.abort()), told: () => {}, signal: end.signal, ...clockwork() });
+  assert.deepEqual(taken, [1]);
+});
+
 test("an event without an end is refused before it fills the memory", () => {
   const parser = new EventParser();
   assert.throws(() => {

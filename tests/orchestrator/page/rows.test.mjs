@@ -127,6 +127,13 @@ test("a curve asks again only for what may still change, and keeps what it has",
   assert.equal(held.steps.size, 500);
 });
 
+test("a curve comes to the newest step, although one that it saw open is never told of again", () => {
+  const items = Array.from({ length: 100 }, (_, step) => ({ step: step + 10, closed: true, files: 1, reward: 0.5, length: null }));
+  const held = new Curve();
+  held.take([{ ...items[0], step: 9, closed: false }, ...items]);
+  assert.equal(held.first, 101);
+});
+
 test("a curve has a line, round ticks and an end, and words for who does not see it", () => {
   const points = [0, 1, 2, 3].map((x) => ({ x, y: x / 4 }));
   const found = curve(points, { width: 400, height: 200, left: 40, bottom: 30 });
@@ -139,7 +146,7 @@ test("a curve has a line, round ticks and an end, and words for who does not see
 });
 
 test("no values break a curve", () => {
-  for (const ys of [[1, 1], [-1e9, 1e9], [0, 1e-12], [1e308, -1e308].map((y) => y / 1e300)]) {
+  for (const ys of [[1, 1], [-1e9, 1e9], [0, 1e-12], [999999998, 999999998.0000001], [5e8, 5e8 + 6e-8], [-1e9, -1e9 + 2.4e-7], [1e6, 1e6 + 2e-3], [1e308, -1e308].map((y) => y / 1e300)]) {
     const found = curve(ys.map((y, x) => ({ x, y })), { width: 400, height: 200, left: 40, bottom: 30 });
     assert.doesNotMatch(JSON.stringify(found), /null|NaN/);
     assert.ok(found.across.length >= 1 && found.across.length <= 7, String(found.across.length));
@@ -181,6 +188,7 @@ test("an action is offered where it fits, says what will happen, and needs its s
   assert.doesNotMatch(restart.happens, /\u202e/);
   const ban = actionsFor(node(), "admin").find((each) => each.name === "ban");
   assert.match(ban.happens, /ledger.*reason.*everybody/);
+  assert.equal(ban.title, `Ban ${NODE}?`);
 });
 
 test("a ban needs a reason, and every reason fits into its field", () => {

@@ -13,6 +13,8 @@ test("what steers a screen, turns its direction or can't be seen is shown as a m
   assert.equal(shown(TURNED), "harmless\ufffdtxt.exe\ufffd\ufffd");
   assert.equal(shown("a\u001b[31mb\u0000\r\nc"), "a\ufffd[31mb\ufffd\ufffd\ufffdc");
   assert.equal(shown("a\tb"), "a  b");
+  assert.equal(shown("gpu\u{e0041}\u3164\u115f\u034f\u{1d173}\ud800"), `gpu${"\ufffd".repeat(6)}`);
+  assert.equal(shown("❤️ 日本 שלום"), "❤️ 日本 שלום");
 });
 
 test("text is cut, and says how much is missing", () => {
