@@ -40,6 +40,7 @@ class Candidate:
 class Outcome:
     """How one assignment of a task ended."""
 
+    assignment_id: str
     node: Address
     spec_generation: int
     state: AssignmentState
@@ -104,6 +105,14 @@ class Verdict:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Remove what no plan will look at again of how a task's assignments ended."""
+
+    task_id: str
+    assignment_ids: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
     """How long the scheduler waits for what."""
@@ -120,10 +129,11 @@ class Patience:
 
 @dataclass(slots=True)
 class Plan:
-    """What to do, in the order in which to do it: settle, stop, renew, start; then what to say about each task."""
+    """What to do, in this order: settle, stop, renew, start; say where each task stands; forget."""
 
     settles: list[Settle] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
     renewals: list[Renew] = field(default_factory=list)
     starts: list[Start] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
+    forgets: list[Forget] = field(default_factory=list)

@@ -12,6 +12,7 @@ from datetime import timedelta
 
 from orchestrator.decisions import (
     Candidate,
+    Forget,
     OpenTask,
     Outcome,
     Patience,
@@ -74,6 +75,7 @@ class _Planner:
             self._look_at_what_it_holds(node)
         for task in self.tasks:
             self._serve(task)
+            self._forget(task)
         return self.result
 
     def _look_at_what_it_holds(self, node: Candidate) -> None:
@@ -96,6 +98,7 @@ class _Planner:
         task = self.by_id[placement.task_id]
         if placement.spec_generation == task.generation:
             outcome = Outcome(
+                assignment_id=placement.id,
                 node=node.address,
                 spec_generation=placement.spec_generation,
                 state=placement.state,
@@ -246,13 +249,26 @@ class _Planner:
         return self.now_ms < max(outcome.at_ms for outcome in failures) + wait
 
     def _failures(self, task: OpenTask) -> list[Outcome]:
-        since = self.now_ms - _ms(self.patience.failures)
-        forgiving = task.spec.restart.kind is not RestartKind.NEVER and task.spec.replicas != "every-node"
         return [
             outcome
             for outcome in self.outcomes[task.id]
-            if outcome.state is AssignmentState.FAILED and (not forgiving or outcome.at_ms >= since)
+            if outcome.state is AssignmentState.FAILED and not self._is_forgiven(task, outcome)
         ]
+
+    def _is_forgiven(self, task: OpenTask, outcome: Outcome) -> bool:
+        forgiving = task.spec.restart.kind is not RestartKind.NEVER and task.spec.replicas != "every-node"
+        return forgiving and outcome.at_ms < self.now_ms - _ms(self.patience.failures)
+
+    def _forget(self, task: OpenTask) -> None:
+        """A task that runs for months would be read with all its failures in each turn."""
+        past = tuple(
+            outcome.assignment_id
+            for outcome in task.outcomes
+            if outcome.spec_generation != task.generation
+            or (outcome.state is AssignmentState.FAILED and self._is_forgiven(task, outcome))
+        )
+        if past:
+            self.result.forgets.append(Forget(task.id, past))
 
     def _most_failures(self, task: OpenTask) -> int:
         once = 1 if task.spec.restart.kind is RestartKind.NEVER else self.patience.placements

@@ -177,6 +177,8 @@ class Scheduler:
                 now_ms,
                 1 if over else 0,
             )
+        for forget in result.forgets:
+            await self._tasks.forget_outcomes(forget.task_id, forget.assignment_ids)
         for decisions in (result.settles, result.stops, result.renewals, result.starts):
             self._pending |= {decision.node for decision in decisions}
 
@@ -185,6 +187,7 @@ class Scheduler:
         if placement is None:
             return
         outcome = Outcome(
+            assignment_id=settle.assignment_id,
             node=settle.node,
             spec_generation=placement.spec_generation,
             state=settle.state,

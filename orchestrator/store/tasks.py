@@ -213,6 +213,10 @@ class TaskStore:
             for row, values in zip(rows, outcomes, strict=True)
         ]
 
+    async def forget_outcomes(self, identifier: str, assignments: Sequence[str]) -> None:
+        """Removes how some of a task's assignments ended; what was counted stays counted."""
+        await self._database.ask("HDEL", self._database.key("outcomes", identifier), *assignments)
+
     async def fragment(self, reference: str) -> bytes | None:
         """The task's part of an assignment as JSON without braces: spec, secrets, registry.
 

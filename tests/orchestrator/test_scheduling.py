@@ -76,6 +76,7 @@ def runs(task_id: str = "a", state: AssignmentState = A.RUNNING, **more: Any) ->
 
 def ended(number: int, state: AssignmentState, **more: Any) -> Outcome:
     values: dict[str, Any] = {
+        "assignment_id": f"on-{number}",
         "node": addr(number),
         "spec_generation": 1,
         "state": state,
@@ -401,3 +402,30 @@ def test_a_plan_that_was_carried_out_is_followed_by_rest(
         if silent.state in MEMBERS and silent.placement is not None:
             waits = [replace(one, state=S.UNHEALTHY) if one is silent else one for one in after]
             assert not plan(tasks, waits, now_ms=NOW).stops
+
+
+HOURS_AGO = NOW - 7_200_000
+
+
+@pytest.mark.parametrize(
+    ("ended_as", "spec", "forgotten"),
+    [
+        pytest.param(ended(1, A.FAILED, at_ms=HOURS_AGO), {"replicas": 1}, True, id="a failure that is forgiven"),
+        pytest.param(ended(1, A.FAILED, at_ms=NOW), {"replicas": 1}, False, id="not one that still counts"),
+        pytest.param(
+            ended(1, A.FAILED, at_ms=HOURS_AGO),
+            {"replicas": 1, "restart": {"kind": "never"}},
+            False,
+            id="nor one that is never forgiven",
+        ),
+        pytest.param(ended(1, A.FAILED, at_ms=HOURS_AGO), {}, False, id="nor whom every node's task would go to again"),
+        pytest.param(ended(1, A.COMPLETED, at_ms=HOURS_AGO), {"replicas": 2}, False, id="nor a replica that is done"),
+        pytest.param(ended(1, A.COMPLETED, spec_generation=0), {"replicas": 2}, True, id="but one of a former spec"),
+    ],
+)
+def test_what_no_plan_looks_at_again_is_forgotten(ended_as: Outcome, spec: dict[str, Any], forgotten: bool) -> None:
+    before = task(outcomes=(ended_as,), **spec)
+    result = plan([before], [node(1), node(2)], now_ms=NOW)
+    assert [one.assignment_ids for one in result.forgets] == ([("on-1",)] if forgotten else [])
+    if forgotten:
+        assert plan([replace(before, outcomes=())], [node(1), node(2)], now_ms=NOW).starts == result.starts

@@ -202,6 +202,19 @@ async def test_a_task_fails_after_its_attempts_and_says_why(pool: PoolUnderTest)
     assert "no such image" in seen["reason"]
 
 
+async def test_failures_of_long_ago_are_not_kept_but_stay_counted(pool: PoolUnderTest) -> None:
+    key = await pool.member()
+    task = await pool.run(replicas=1)
+    await pool.beat(key, **report(given(await pool.beat(key)), "failed", detail="no such image", exit_code=1))
+    await pool.scheduler.tick()
+    assert len((await pool.parts.tasks.open_tasks())[0].outcomes) == 1
+    await pool.clock.turn(timedelta(hours=2))
+    await pool.scheduler.tick()
+    assert (await pool.parts.tasks.open_tasks())[0].outcomes == ()
+    seen = await pool.owner("GET", f"/v1/tasks/{task}")
+    assert (seen["state"], seen["assignments"]["failed"]) == ("pending", 1)
+
+
 async def test_what_a_dead_node_ran_goes_to_another_and_a_returning_node_gets_something_new(
     pool: PoolUnderTest,
 ) -> None:
