@@ -7,6 +7,7 @@ MusterError
 │   ├── TransactionNotMined    the deadline passed first; it may still happen  retryable, with the same intent
 │   ├── WrongChain             another chain than the one expected
 │   ├── AnvilMissing           the development chain's binary is not there
+│   ├── NoFreePort             whatever is started here would have nowhere to listen
 │   └── CursorTooOld           a reorg went deeper than what the cursor remembers
 └── Conflict
     ├── TransactionReverted    the contract said no; `name` and `arguments` say how
@@ -68,6 +69,13 @@ class AnvilMissing(Unavailable):
     code = "anvil-missing"
     retryable = False
     default_hint = "npm install --prefix .tools @foundry-rs/anvil, set MUSTER_ANVIL, or use the embedded chain"
+
+
+class NoFreePort(Unavailable):
+    """Whatever is started here would have nowhere to listen."""
+
+    code = "no-free-port"
+    default_hint = "see with `ss -tln` what listens on them, and stop what is not needed"
 
 
 class CursorTooOld(Unavailable):

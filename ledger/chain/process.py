@@ -22,7 +22,7 @@ import httpx
 
 from ledger.chain.accounts import DevelopmentAccount, development_accounts
 from ledger.chain.anvil import anvil_command
-from ledger.errors import ChainUnavailable, WrongChain
+from ledger.errors import ChainUnavailable, NoFreePort, WrongChain
 from protocol.clock import Clock, SystemClock
 
 _POLL = timedelta(milliseconds=50)
@@ -177,15 +177,18 @@ def free_port() -> int:
     """A TCP port on loopback that nobody listens on at this moment, and that systems give to nobody by themselves.
 
     A port that the system chose would be given again, before whoever wanted it listens: to an outgoing connection.
+
+    Raises:
+        NoFreePort: All of them are taken, or were given by this process before.
     """
-    while True:
-        port = random.choice(_PORTS)  # noqa: S311 - so that two processes hardly ever choose the same
+    for port in random.sample(_PORTS, len(_PORTS)):  # so that two processes hardly ever choose alike
+        if port in _given:
+            continue
         with socket.socket() as probe, contextlib.suppress(OSError):
-            if port in _given:
-                continue
             probe.bind(("127.0.0.1", port))
             _given.add(port)
             return port
+    raise NoFreePort(f"none of the ports {_PORTS.start} to {_PORTS.stop - 1} on 127.0.0.1 is free")
 
 
 def _listening(port: int) -> bool:

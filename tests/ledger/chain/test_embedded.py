@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import socket
 import sqlite3
 import time
 from datetime import timedelta
@@ -15,12 +17,13 @@ import httpx
 import pytest
 
 from ledger.chain import ChainControls, development_accounts, free_port, start_chain
+from ledger.chain import process as chain_process
 from ledger.chain.embedded import methods
 from ledger.chain.embedded.errors import RpcError
 from ledger.chain.embedded.node import Node
 from ledger.chain.embedded.server import MAX_BODY, dispatch
 from ledger.chain.embedded.store import ChainStore
-from ledger.errors import ChainUnavailable
+from ledger.errors import ChainUnavailable, NoFreePort
 from protocol.identifiers import address
 from tests.ledger.chain import gadget
 from tests.ledger.chain.wire import Refusal, Wire, signed
@@ -289,3 +292,15 @@ def test_free_ports_differ_and_are_none_that_the_system_gives_away_meanwhile() -
     assert len(set(found)) == len(found)
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     assert max(found) < max(lowest, 32_768)
+
+
+def test_when_all_ports_are_taken_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = free_port()
+    monkeypatch.setattr(chain_process, "_PORTS", range(first, first + 2))
+    with contextlib.ExitStack() as stack:
+        for port in (first, first + 1):
+            listener = stack.enter_context(socket.socket())
+            with contextlib.suppress(OSError):  # somebody else has it: as well
+                listener.bind(("127.0.0.1", port))
+        with pytest.raises(NoFreePort, match=f"none of the ports {first} to {first + 1}"):
+            free_port()
