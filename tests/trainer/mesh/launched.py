@@ -56,7 +56,8 @@ async def launched(served: ServedPool, *, steps: int, **changes: Any) -> AsyncIt
     log, before = served.pool.folder / "log", len(served.pool.progress("step"))
     log.write_bytes(b"")
     settings = {"steps": steps, "mesh_timeout_s": MESH_TIMEOUT_S, **changes}
-    agent = await served.start(*TORCHRUN, log=log, **settings)
+    # torchrun would leave a folder in the system's own for temporary files, however it ends
+    agent = await served.start(*TORCHRUN, "--log-dir", str(served.pool.folder / "torchrun"), log=log, **settings)
     found = Launched(agent, log, {})
     try:
         await until(lambda: len(served.pool.progress("step")) > before or agent.returncode is not None)
