@@ -91,13 +91,16 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-_ALONE_BY_MARK = ("needs_docker", "needs_swift", "needs_vllm")
-_ALONE_BY_PLACE = ("e2e/", "rollouts/sandbox/", "shardcast/test_under_faults.py")
 _LONGEST_FIRST = (
-    "trainer/mesh/test_run.py",
+    "e2e/test_loop.py",
     "ledger/invariants/test_economy.py",
+    "trainer/mesh/test_run.py",
     "worker/test_daemon.py",
+    "rollouts/engines/test_vllm.py",
+    "e2e/test_financial_life.py",
     "attacks/test_whole_service.py",
+    "e2e/test_stranger.py",
+    "e2e/test_devnet.py",
     "orchestrator/test_process.py",
     "trainer/run/test_kill.py",
     "trainer/run/test_survival.py",
@@ -107,23 +110,35 @@ _LONGEST_FIRST = (
     "cli/test_pool_commands.py",
     "discovery/test_process.py",
 )
-"""Files of few tests that take long: were one of them the last, the other process would have nothing left to do."""
+"""Files of few tests that take long: were one of them the last, the other processes would have nothing left to do."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """For `-m alone` a file is read only if some of its tests may be: importing all of them takes long."""
+    if config.option.markexpr != "alone" or not collection_path.match("test_*.py"):
+        return None
+    return None if _speaks_of_docker(collection_path) else True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever uses Redis is marked so, and `-m 'not needs_redis'` leaves it out. Likewise `alone`."""
+    """Whatever uses Redis is marked so, and `-m 'not needs_redis'` leaves it out. What needs Docker is `alone`."""
     items.sort(key=lambda item: _LONGEST_FIRST.index(place) if (place := _place(item)) in _LONGEST_FIRST else 99)
     for item in items:
-        place = _place(item)
-        if place in _LONGEST_FIRST and item.get_closest_marker("timeout") is None:
+        if _place(item) in _LONGEST_FIRST and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(900))
-        if place.startswith(_ALONE_BY_PLACE) or any(item.get_closest_marker(name) for name in _ALONE_BY_MARK):
+        if item.get_closest_marker("needs_docker"):
+            if not _speaks_of_docker(item.path):
+                raise pytest.UsageError(f"{item.nodeid} would never run: its file does not say that it needs Docker")
             item.add_marker(pytest.mark.alone)
         names = getattr(item, "fixturenames", ())
         if "redis_server" in names:
             item.add_marker(pytest.mark.needs_redis)
         if "anvil_process" in names:
             item.add_marker(pytest.mark.needs_anvil)
+
+
+def _speaks_of_docker(path: Path) -> bool:
+    return "docker" in path.read_text()
 
 
 def _place(item: pytest.Item) -> str:
