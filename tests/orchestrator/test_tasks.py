@@ -212,7 +212,7 @@ async def test_failures_of_long_ago_are_not_kept_but_stay_counted(pool: PoolUnde
     await pool.scheduler.tick()
     assert (await pool.parts.tasks.open_tasks())[0].outcomes == ()
     seen = await pool.owner("GET", f"/v1/tasks/{task}")
-    assert (seen["state"], seen["assignments"]["failed"]) == ("pending", 1)
+    assert (seen["state"], seen["assignments"]["failed"]) == ("running", 1)
 
 
 async def test_what_a_dead_node_ran_goes_to_another_and_a_returning_node_gets_something_new(
