@@ -10,6 +10,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -22,15 +23,17 @@ from protocol.identifiers import Digest, run_id
 from protocol.wire.bridge import HandedOver, HandOver
 from protocol.wire.runs import CheckpointRef
 from protocol.wire.slots import SlotGrant, SlotRequest
+from rollouts.engines.errors import EngineFailed
 from rollouts.engines.interface import Dtype
 from rollouts.engines.torch.batch import Batch
-from rollouts.environments import load_environment
+from rollouts.environments import Prompt, Score, load_environment
+from rollouts.environments.letters import Letters
 from rollouts.plan import SlotPlanner
 from rollouts.recipe import eligible_prompts, read_recipe
 from rollouts.samples import RolloutFile
 from rollouts.schema import read_rollouts
 from rollouts.seeds import slot_seed
-from rollouts.task.loop import RolloutTask
+from rollouts.task.loop import MOST_ENGINE_FAILURES, RolloutTask
 from rollouts.task.policies import HeldPolicy
 from rollouts.tokenizer import FolderTokenizer
 from tests.rollouts.task.conftest import BEACON, NODE, PATIENCE_S, RUN, Surroundings, until
@@ -465,6 +468,108 @@ async def test_a_version_that_can_not_be_used_leases_nothing(around: Surrounding
     task.stop()
     await asyncio.wait_for(running, PATIENCE_S)
     assert [lease.version for lease in around.orchestrator.granted] == [1]
+
+
+async def test_an_engine_that_failed_loads_its_version_anew_and_does_the_next_slot(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around.publish(0)
+    around.orchestrator.slots = 3
+    task = await around.task()
+    loads = failing(task, monkeypatch, times=2)
+    await run_until(task, lambda: task.totals.slots == 1)
+    assert [slot.index for slot in around.orchestrator.released] == [0, 1]
+    assert [file.header.index for file in handed_over(around)] == [2]
+    assert len(loads) == 3
+
+
+async def test_an_engine_that_fails_again_and_again_ends_the_task_with_its_reason(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around.publish(0)
+    around.orchestrator.slots = 99
+    task = await around.task()
+    failing(task, monkeypatch, times=99)
+    with pytest.raises(EngineFailed, match="it broke"):
+        await asyncio.wait_for(task.run(), PATIENCE_S)
+    assert [slot.index for slot in around.orchestrator.released] == [*range(MOST_ENGINE_FAILURES)]
+
+
+async def test_a_version_that_changes_while_it_is_loaded_is_not_generated_with(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = around.publish(0)
+    task = await around.task()
+    load = task._engine.load
+
+    def load_and_spoil(folder: Path, *, version: Digest) -> None:
+        load(folder, version=version)
+        if version == digest:
+            (folder / "model.safetensors").touch()
+
+    monkeypatch.setattr(task._engine, "load", load_and_spoil)
+    running = asyncio.create_task(task.run())
+    await until(lambda: task._unusable != {})
+    around.publish(1)
+    await until(lambda: task.totals.slots == 1)
+    task.stop()
+    await asyncio.wait_for(running, PATIENCE_S)
+    assert "changed under the engine" in task._unusable[digest].detail
+    assert [lease.version for lease in around.orchestrator.granted] == [1]
+
+
+async def test_an_environment_s_fault_gives_the_slot_back_and_the_next_one_is_done(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around.publish(0)
+    around.orchestrator.slots = 2
+    task = await around.task()
+    score, left = Letters.score, [1]
+
+    def broken_once(letters: Letters, prompt: Prompt, completion: str, *, finished: bool) -> Score:
+        if left:
+            return left.pop()  # type: ignore[return-value]  # that is its fault
+        return score(letters, prompt, completion, finished=finished)
+
+    monkeypatch.setattr(Letters, "score", broken_once)
+    await run_until(task, lambda: task.totals.slots == 1)
+    assert [slot.index for slot in around.orchestrator.released] == [0]
+    assert [file.header.index for file in handed_over(around)] == [1]
+
+
+async def test_a_version_with_prompts_longer_than_its_context_is_leased_once(around: Surroundings) -> None:
+    digest = around.publish(0, new_tokens=250)  # of a context of 256
+    around.orchestrator.slots = 9
+    task = await around.task()
+    running = asyncio.create_task(task.run())
+    await until(lambda: digest in task._unusable)
+    asked = around.orchestrator.asked
+    await until(lambda: around.orchestrator.asked > asked + 2)
+    around.publish(1)
+    await until(lambda: task.totals.slots == 1)
+    task.stop()
+    await asyncio.wait_for(running, PATIENCE_S)
+    assert [lease.version for lease in around.orchestrator.granted][:2] == [0, 1]
+    assert [slot.index for slot in around.orchestrator.released][:1] == [0]
+
+
+def failing(task: RolloutTask, monkeypatch: pytest.MonkeyPatch, *, times: int) -> list[Digest]:
+    """Breaks the task's engine so many times; returns what will have been loaded."""
+    generate, load, loads = task._engine.generate, task._engine.load, list[Digest]()
+    failures = iter(range(times))
+
+    def broken(*requests: Any, **told: Any) -> Any:
+        if next(failures, None) is not None:
+            raise EngineFailed("it broke")
+        return generate(*requests, **told)
+
+    def loading(folder: Path, *, version: Digest) -> None:
+        loads.append(version)
+        load(folder, version=version)
+
+    monkeypatch.setattr(task._engine, "generate", broken)
+    monkeypatch.setattr(task._engine, "load", loading)
+    return loads
 
 
 async def _finished_but_not_handed_over(task: RolloutTask, around: Surroundings) -> RolloutFile:
