@@ -198,6 +198,58 @@ async def test_a_connection_that_breaks_leaves_nothing(pool: PoolUnderTest, node
     assert stored(tmp_path) == []
 
 
+async def test_a_file_that_trickles_in_is_given_up_and_may_come_again(
+    pool: PoolUnderTest, node: Key, tmp_path: Path, clock: TurnedClock
+) -> None:
+    async def trickle() -> AsyncIterator[bytes]:
+        yield CONTENT[:1000]
+        await clock.turn(timedelta(seconds=61))
+        yield CONTENT[1000:2000]  # a second after the first minute, and 16 KiB are asked of each
+
+    given = await ticket(pool, node)
+    answer = await put(pool, given, trickle())
+    assert (answer.status_code, answer.json()["code"], answer.json()["retryable"]) == (503, "upload-too-slow", True)
+    assert stored(tmp_path) == []
+    assert (await put(pool, given)).status_code == 201
+
+
+async def test_a_file_of_which_nothing_more_comes_is_given_up(
+    pool: PoolUnderTest, node: Key, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "PIECE_PATIENCE", timedelta(milliseconds=50))
+
+    async def silence() -> AsyncIterator[bytes]:
+        yield CONTENT[:1000]
+        await asyncio.Event().wait()
+
+    given = await ticket(pool, node)
+    answer = await asyncio.wait_for(put(pool, given, silence()), 60)
+    assert (answer.status_code, answer.json()["code"]) == (503, "upload-too-slow")
+    assert stored(tmp_path) == []
+
+
+async def test_an_object_that_is_not_as_large_as_announced_is_neither_taken_for_it_nor_replaced(
+    pool: PoolUnderTest, node: Key, tmp_path: Path
+) -> None:
+    await upload(pool, node)
+    (path,) = (path for path in (tmp_path / "objects").rglob(SHA[2:]) if path.is_file())
+    path.write_bytes(CONTENT[:100])  # a disk that lost the rest
+    answer = await ask(pool, node)
+    assert (answer.status_code, answer.json()["code"]) == (409, "other-object")
+    assert path.read_bytes() == CONTENT[:100]
+
+
+async def test_a_store_that_two_pools_share_gives_each_its_own(pool: PoolUnderTest, node: Key, tmp_path: Path) -> None:
+    given = await upload(pool, node)
+    (path,) = (path for path in (tmp_path / "objects").rglob(SHA[2:]) if path.is_file())
+    other = Path(str(path).replace(f"/{POOL}/", f"/{POOL + 1}/"))
+    other.parent.mkdir(parents=True)
+    other.write_bytes(CONTENT)
+    key = given.key.replace(f"{POOL}/", f"{POOL + 1}/", 1)
+    answer = await pool.send(node, f"/v1/objects?key={key}", None, method="GET")
+    assert (answer.status_code, answer.json()["code"]) == (404, "no-object")
+
+
 async def test_an_object_is_never_overwritten_and_the_same_bytes_again_are_a_success(
     pool: PoolUnderTest, node: Key, tmp_path: Path
 ) -> None:
