@@ -11,7 +11,7 @@ import pytest
 from protocol.identifiers import address, digest
 from protocol.verdicts import ReasonCode
 from rollouts.calibration import float32_limits
-from rollouts.checks import EXACT_CHECKS, PREFILL_CHECKS, Case, CheckedVersion, Fails, SlotFacts, State
+from rollouts.checks import EXACT_CHECKS, PREFILL_CHECKS, Case, CheckedVersion, Fails, SlotFacts, State, bounds
 from rollouts.checks.result import CheckResult
 from rollouts.engines.interface import FinishReason
 from rollouts.policy import Policy
@@ -269,6 +269,19 @@ def test_numbers_out_of_bounds_are_named(
         changes["logprobs"] = np.full_like(honest.samples[1].logprobs, changes["logprobs"])
     result = judge(with_row(honest, 1, replace(honest.samples[1], **changes)), facts)["bounds"]  # type: ignore[arg-type]  # of the table above
     assert [(one.reason, one.row) for one in result.findings] == [(reason, 1)]
+
+
+def test_an_answer_beyond_the_model_s_context_is_named_and_never_computed(
+    version: CheckedVersion, honest: RolloutFile, facts: SlotFacts
+) -> None:
+    lengths = [len(one.prompt_tokens) + len(one.output_tokens) for one in honest.samples]
+    small = replace(version, model=replace(version.model, context=max(lengths) - 1))
+    case = Case(file=honest, facts=facts, version=small)
+    beyond = [row for row, length in enumerate(lengths) if length == max(lengths)]
+    assert [(one.reason, one.row) for one in run_check(bounds.CHECK, case).findings] == [
+        (ReasonCode.BOUNDS_LENGTH, row) for row in beyond
+    ]
+    assert not bounds.fits_model(case)
 
 
 HEADERS: dict[str, object] = {
