@@ -156,6 +156,45 @@ def add(a, b): raise TypeError
     "return depth": "def add(a, b):\n    x = []\n    for _ in range(100000): x = [x]\n    return x",
     "return size": "def add(a, b): return 'x' * (1 << 26)",
     "return a number without end": "def add(a, b): return 1 << (1 << 24)",
+    "replace our own modules": """
+import inside.functions, inside.program, inside.values
+inside.values.encode = lambda value: '3'
+inside.functions._answer = lambda *a: '{"value": "3"}'
+inside.program.execute = lambda *a, **k: {}
+def add(a, b): return 0
+""",
+    "trace whoever calls": """
+import sys, threading
+def trace(frame, event, argument):
+    for name in ('passed', 'expected', 'failed'): frame.f_globals[name] = frame.f_locals[name] = None
+    return trace
+sys.settrace(trace)
+threading.settrace(trace)
+def add(a, b): return 0
+""",
+    "be of another class": """
+class Kind(type):
+    def __eq__(cls, other): return True
+    __hash__ = type.__hash__
+class Any_(metaclass=Kind):
+    __class__ = int
+    def __eq__(self, other): return True
+def add(a, b): return Any_()
+""",
+    "items without end": """
+class Endless(dict):
+    def items(self):
+        while True: yield 1, 1
+def add(a, b): return Endless(a=1)
+""",
+    "close every descriptor": "import os\nos.closerange(0, 64)\ndef add(a, b): return 3",
+    "code of its own that calls the kernel as 32 bits do": """
+import ctypes, mmap
+page = mmap.mmap(-1, 4096, prot=7)
+page.write(b'\\xb8\\x02\\0\\0\\0\\xcd\\x80\\xc3')  # fork
+ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()
+def add(a, b): return 0
+""",
     "return keys that are bytes": "def add(a, b): return {b'x': 3}",
     "return keys that are sets": "def add(a, b): return {frozenset([1]): 3}",
     "answer with numbers whose hashes are equal": """
