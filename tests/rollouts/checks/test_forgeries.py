@@ -11,7 +11,7 @@ import pytest
 from protocol.identifiers import address, digest
 from protocol.verdicts import ReasonCode
 from rollouts.calibration import float32_limits
-from rollouts.checks import EXACT_CHECKS, PREFILL_CHECKS, Case, CheckedVersion, Fails, SlotFacts, State, bounds
+from rollouts.checks import EXACT_CHECKS, PREFILL_CHECKS, Case, CheckedVersion, Fails, SlotFacts, State, bounds, reward
 from rollouts.checks.result import CheckResult
 from rollouts.engines.interface import FinishReason
 from rollouts.policy import Policy
@@ -202,6 +202,31 @@ def test_a_file_that_names_many_groups_is_not_drawn_at_their_cost(
     one_a_group = replace(SlotFacts.of_file(scattered, beacon=facts.beacon), groups=4 * len(honest.samples))
     [finding] = judge(scattered, one_a_group)["seeds"].findings
     assert finding.what == "12 samples in 48 groups, which have 192"
+
+
+def test_without_the_beacon_a_group_still_has_one_prompt(judge: Judge, honest: RolloutFile, facts: SlotFacts) -> None:
+    other = honest.samples[EACH]
+    row = replace(
+        honest.samples[1],
+        prompt_index=other.prompt_index,
+        prompt_tokens=other.prompt_tokens,
+        target_length=other.target_length,
+    )
+    result = judge(with_row(honest, 1, row), replace(facts, beacon=None))["seeds"]
+    assert [(one.reason, one.row) for one in result.findings] == [(ReasonCode.SEED_PROMPTS, 1)]
+    assert f"in a group that began with prompt {honest.samples[0].prompt_index}" in result.findings[0].what
+
+
+@pytest.mark.parametrize(("limited", "rows"), [(False, [1]), (True, [])])
+def test_who_claims_less_than_it_is_worth_is_excused_only_by_a_limit(
+    version: CheckedVersion, honest: RolloutFile, facts: SlotFacts, limited: bool, rows: list[int]
+) -> None:
+    claimed = honest.samples[1]
+    assert claimed.task_reward == 0.0
+    penalty = claimed.length_penalty
+    worth = {"task": 1.0, "length_penalty": penalty, "reward": 1.0 - penalty, "limited": limited}
+    result = reward.compared(Case(file=honest, facts=facts, version=version), {1: worth})
+    assert [one.row for one in result.findings] == rows
 
 
 def test_another_beacon_draws_other_prompts(judge: Judge, honest: RolloutFile, facts: SlotFacts) -> None:
