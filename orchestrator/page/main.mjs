@@ -26,7 +26,12 @@ let session = null;
 let view = null;
 
 async function begin(token) {
-  const started = new Session({ token, base, refused: (error) => end(words(error)), announce: (text) => say(part("announcer"), text) });
+  const started = new Session({
+    token,
+    base,
+    refused: (error) => end(words(error)),
+    announce: (text) => say(part("announcer"), text),
+  });
   await started.begin();
   access.keep(token);
   session = started;

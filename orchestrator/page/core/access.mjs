@@ -6,7 +6,9 @@ export const SCOPES = ["read", "operate", "admin"];
 
 /** The token in what was pasted (spaces and a leading `Bearer` are forgiven), or null if there is none in it. */
 export function tokenIn(text) {
-  const token = String(text).trim().replace(/^(authorization:\s*)?bearer\s+/i, "");
+  const token = String(text)
+    .trim()
+    .replace(/^(authorization:\s*)?bearer\s+/i, "");
   return TOKEN.test(token) ? token : null;
 }
 

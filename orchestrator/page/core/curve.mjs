@@ -21,7 +21,8 @@ export function ticks(low, high) {
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 2.5, 5, 10].map((each) => each * power).find((each) => each >= raw);
   const found = [];
-  for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-6; at += step) found.push(Number(at.toPrecision(12)));
+  for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-6; at += step)
+    found.push(Number(at.toPrecision(12)));
   return found;
 }
 
@@ -42,7 +43,9 @@ export function curve(points, { width, height, left, bottom, top = 10, right = 1
     line,
     end: { x: x(end.x), y: y(end.y), label: amount(end.y) },
     across: ticks(low, high).map((value) => ({ at: y(value), label: amount(value) })),
-    along: ticks(first, last).filter(Number.isInteger).map((value) => ({ at: x(value), label: amount(value, 0) })),
+    along: ticks(first, last)
+      .filter(Number.isInteger)
+      .map((value) => ({ at: x(value), label: amount(value, 0) })),
   };
 }
 

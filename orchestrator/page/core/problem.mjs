@@ -34,7 +34,12 @@ export async function errorOf(response) {
   const type = (response.headers.get("Content-Type") ?? "").split(";")[0].trim().toLowerCase();
   const said = type === MEDIA_TYPE ? await response.json().catch(() => null) : null;
   if (said === null || typeof said !== "object") {
-    return new ApiError({ status, code: `http-${status}`, detail: `the answer was ${status}, without an explanation`, retryAfterS });
+    return new ApiError({
+      status,
+      code: `http-${status}`,
+      detail: `the answer was ${status}, without an explanation`,
+      retryAfterS,
+    });
   }
   const [code, detail, hint] = [said.code, said.detail, said.hint].map((text) => shown(text, MOST));
   return new ApiError({ status, code, detail, hint, retryAfterS });
@@ -55,7 +60,8 @@ export function waitOf(header, now) {
 
 /** What to tell whoever gave the token that was refused. */
 export function tokenWords(error) {
-  if (error.code === "no-token") return "The orchestrator saw no token. Does something in front of it take the Authorization header away?";
+  if (error.code === "no-token")
+    return "The orchestrator saw no token. Does something in front of it take the Authorization header away?";
   return (
     "The orchestrator does not know this token. Check that it is whole, and of this pool; if it was taken out of the settings, " +
     "ask for another: `muster token new` makes one, its hash goes under [[orchestrator.tokens]], and the orchestrator is restarted."

@@ -45,7 +45,8 @@ export async function follow({ open, take, told, signal, sleep, cursor = null })
       const response = await open(cursor);
       told(null);
       for await (const event of eventsOf(response, { signal, sleep })) {
-        if (event.event === "error") throw new ApiError({ status: 503, code: event.data, detail: `the stream broke off: ${event.data}` });
+        if (event.event === "error")
+          throw new ApiError({ status: 503, code: event.data, detail: `the stream broke off: ${event.data}` });
         if (signal.aborted) return; // what came with the last piece is not wanted any more
         failures = 0;
         cursor = event.id || cursor;

@@ -69,7 +69,8 @@ export function actionsFor(node, scope) {
 
 /** What is wrong with a reason, in words; empty if it can be sent. */
 export function reasonFault(reason, { needsReason }) {
-  if (needsReason && reason.trim() === "") return "Say why: the reason stands in the node's history, and on the ledger.";
+  if (needsReason && reason.trim() === "")
+    return "Say why: the reason stands in the node's history, and on the ledger.";
   if (reason.length > LONGEST_REASON) return `At most ${LONGEST_REASON} characters; this has ${reason.length}.`;
   return /[\u0000-\u001f\u007f]/.test(reason) ? "One line, please." : "";
 }

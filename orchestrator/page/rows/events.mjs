@@ -8,7 +8,13 @@ const MOST = 300;
 const BAD = /\.(dead|evicted|banned|failed)$/;
 const WARN = /\.(unhealthy|draining|stopped)$/;
 
-export const COLUMNS = [{ name: "Time" }, { name: "What" }, { name: "Node" }, { name: "In words", text: true }, { name: "By" }];
+export const COLUMNS = [
+  { name: "Time" },
+  { name: "What" },
+  { name: "Node" },
+  { name: "In words", text: true },
+  { name: "By" },
+];
 
 export function eventRow(event, now) {
   const tone = BAD.test(event.kind) ? "bad" : WARN.test(event.kind) ? "warn" : undefined;

@@ -7,7 +7,12 @@ export const MOST_LINES = 1000;
 
 /** A line as it is shown; what was dropped before it is said by the worker in a line of its own. */
 export function logLine(line, now) {
-  return { key: line.sequence, time: clock(line.time_ms, now), stream: shown(line.stream, 10), text: shown(line.text, LOG_LINE) };
+  return {
+    key: line.sequence,
+    time: clock(line.time_ms, now),
+    stream: shown(line.stream, 10),
+    text: shown(line.text, LOG_LINE),
+  };
 }
 
 /** Where to go on: the number after the last line that was seen. */

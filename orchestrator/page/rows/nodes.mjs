@@ -73,7 +73,10 @@ export function nodeFields(node, now) {
     ["Runs", cell(runs(node))],
     ["Assignment", cell(held ? `${held.id}, generation ${held.generation}` : NOTHING, { code: true })],
     ["It says", cell(held?.detail || NOTHING, { most: 1000 })],
-    ["Ended", cell(held && held.ended_at_ms !== null ? `${clock(held.ended_at_ms, now)}: ${held.ended_because}` : NOTHING)],
+    [
+      "Ended",
+      cell(held && held.ended_at_ms !== null ? `${clock(held.ended_at_ms, now)}: ${held.ended_because}` : NOTHING),
+    ],
     ["Hardware", cell(hardware(node.hardware), { most: 1000 })],
     ["Processor", cell(node.hardware?.cpu_model ?? NOTHING)],
     ["Free disk", cell(size(node.hardware?.disk_free_bytes))],
@@ -84,11 +87,26 @@ export function nodeFields(node, now) {
 
 function software(node) {
   const system = node.software;
-  const parts = [node.worker_version && `worker ${node.worker_version}`, system?.operating_system, system?.runtimes?.join(", ")];
-  return parts.filter(Boolean).map((part) => shown(part, LINE)).join(", ") || NOTHING;
+  const parts = [
+    node.worker_version && `worker ${node.worker_version}`,
+    system?.operating_system,
+    system?.runtimes?.join(", "),
+  ];
+  return (
+    parts
+      .filter(Boolean)
+      .map((part) => shown(part, LINE))
+      .join(", ") || NOTHING
+  );
 }
 
-export const HISTORY_COLUMNS = [{ name: "Time" }, { name: "From" }, { name: "To" }, { name: "Cause", text: true }, { name: "By" }];
+export const HISTORY_COLUMNS = [
+  { name: "Time" },
+  { name: "From" },
+  { name: "To" },
+  { name: "Cause", text: true },
+  { name: "By" },
+];
 
 /** A change in a node's life; `index` counts from the oldest, so that a row keeps its key. */
 export function historyRow(entry, index, now) {

@@ -20,20 +20,32 @@ export const STEP_COLUMNS = [
 export function tiles(pool, run) {
   const found = [];
   if (pool) {
-    found.push({ name: "nodes at work", value: amount(pool.nodes_expected, 0), note: `${amount(pool.nodes_known, 0)} known` });
+    found.push({
+      name: "nodes at work",
+      value: amount(pool.nodes_expected, 0),
+      note: `${amount(pool.nodes_known, 0)} known`,
+    });
     const waiting = pool.removals_waiting ? `${count(pool.removals_waiting, "dead node")} still on the ledger` : "";
     found.push({ name: "open tasks", value: amount(pool.tasks_open, 0), note: waiting });
   }
   if (!run) return found;
   const at = run.checkpoint;
   const step = current(run);
-  found.push({ name: "version of the policy", value: at ? amount(at.version, 0) : "none", note: at ? short(at.digest) : "" });
+  found.push({
+    name: "version of the policy",
+    value: at ? amount(at.version, 0) : "none",
+    note: at ? short(at.digest) : "",
+  });
   if (step) {
     const lacks = `accepted of ${amount(step.demand, 0)} groups; ${amount(step.pending, 0)} pending, ${amount(step.leased, 0)} leased`;
     found.push({ name: `step ${amount(step.step, 0)}`, value: amount(step.accepted, 0), note: lacks });
   }
   found.push({ name: "asynchrony", value: `≤ ${amount(run.async_level, 0)}`, note: "steps ahead of the policy" });
-  found.push({ name: "waiting to be carried", value: amount(run.queued_submissions, 0), note: "submissions for the ledger" });
+  found.push({
+    name: "waiting to be carried",
+    value: amount(run.queued_submissions, 0),
+    note: "submissions for the ledger",
+  });
   return found;
 }
 
@@ -50,7 +62,9 @@ export function stepRows(run, rewards) {
     cells: [
       cell(amount(step.step, 0)),
       cell(stepState(step)),
-      ...["demand", "accepted", "pending", "leased", "rejected", "need"].map((name) => numberCell(amount(step[name], 0))),
+      ...["demand", "accepted", "pending", "leased", "rejected", "need"].map((name) =>
+        numberCell(amount(step[name], 0)),
+      ),
       numberCell(amount(rewards.get(step.step))),
     ],
   }));
@@ -75,7 +89,9 @@ export class Curve {
   /** From which step on to ask; null for the newest that there are. */
   get first() {
     const last = Math.max(...this.steps.keys());
-    const open = [...this.steps.values()].filter((each) => !each.closed && each.step > last - MOST_OPEN).map((each) => each.step);
+    const open = [...this.steps.values()]
+      .filter((each) => !each.closed && each.step > last - MOST_OPEN)
+      .map((each) => each.step);
     return this.steps.size ? Math.max(0, Math.min(last, ...open) - SETTLING) : null;
   }
 
@@ -121,7 +137,10 @@ export function relayRows(relays, run) {
   }));
   const known = new Set(relays.map((relay) => relay.url));
   const named = (run?.checkpoint?.relays ?? []).filter((url) => !known.has(url));
-  return [...allowed, ...named.map((url) => ({ key: url, cells: [cell(NOTHING), cell(url), cell("named by the version")] }))];
+  return [
+    ...allowed,
+    ...named.map((url) => ({ key: url, cells: [cell(NOTHING), cell(url), cell("named by the version")] })),
+  ];
 }
 
 function nodeCellOfRelay(address) {

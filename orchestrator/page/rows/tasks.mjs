@@ -18,7 +18,8 @@ export const COLUMNS = [
 ];
 
 export function taskRow(task, now) {
-  const wanted = task.desired_state === "stopped" && task.state !== "stopped" ? `${task.state}, to be stopped` : task.state;
+  const wanted =
+    task.desired_state === "stopped" && task.state !== "stopped" ? `${task.state}, to be stopped` : task.state;
   return {
     key: task.id,
     cells: [

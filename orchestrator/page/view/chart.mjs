@@ -38,9 +38,15 @@ function shapes(found, width) {
       shape("line", { class: "grid", x1: ROOM.left, x2: right, y1: at, y2: at }),
       shape("text", { class: "axis", x: ROOM.left - 8, y: at + 4, "text-anchor": "end" }, label),
     ]),
-    ...found.along.map(({ at, label }) => shape("text", { class: "axis", x: at, y: floor + 18, "text-anchor": "middle" }, label)),
+    ...found.along.map(({ at, label }) =>
+      shape("text", { class: "axis", x: at, y: floor + 18, "text-anchor": "middle" }, label),
+    ),
     shape("path", { class: "line", d: found.line }),
     shape("circle", { class: "end", cx: found.end.x, cy: found.end.y, r: 4 }),
-    shape("text", { class: "last", x: found.end.x - 8, y: Math.max(12, found.end.y - 10), "text-anchor": "end" }, found.end.label),
+    shape(
+      "text",
+      { class: "last", x: found.end.x - 8, y: Math.max(12, found.end.y - 10), "text-anchor": "end" },
+      found.end.label,
+    ),
   ];
 }

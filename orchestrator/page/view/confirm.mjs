@@ -16,7 +16,13 @@ export function confirm(action, act) {
   const go = element("button", { type: "submit", class: action.grave ? "grave" : "main" }, action.label);
   const label = element("label", { for: "reason" }, action.needsReason ? "Why (needed)" : "Why (if you like)");
   const form = element("form", {}, label, reason, fault, element("div", { class: "buttons" }, cancel, go));
-  const dialog = element("dialog", { "aria-labelledby": "question" }, element("h2", { id: "question" }, action.title), element("p", {}, action.happens), form);
+  const dialog = element(
+    "dialog",
+    { "aria-labelledby": "question" },
+    element("h2", { id: "question" }, action.title),
+    element("p", {}, action.happens),
+    form,
+  );
   let done = false;
 
   form.addEventListener("submit", async (event) => {

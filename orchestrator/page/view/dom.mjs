@@ -1,6 +1,7 @@
 // Elements from values. Text is always a text node; there is no way in here to hand over HTML, a style or a handler as text.
 
-const ATTRIBUTES = /^(class|id|title|href|type|for|role|scope|tabindex|autocomplete|spellcheck|autocapitalize|maxlength|rows|value|selected|disabled|hidden|open|data-[a-z]+|aria-[a-z]+)$/;
+const ATTRIBUTES =
+  /^(class|id|title|href|type|for|role|scope|tabindex|autocomplete|spellcheck|autocapitalize|maxlength|rows|value|selected|disabled|hidden|open|data-[a-z]+|aria-[a-z]+)$/;
 const SHAPES = /^(viewBox|d|x|y|x1|x2|y1|y2|cx|cy|r|class|role|text-anchor|aria-[a-z]+)$/;
 const SVG = "http://www.w3.org/2000/svg";
 

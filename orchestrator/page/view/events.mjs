@@ -7,14 +7,21 @@ import { Panel } from "./panel.mjs";
 import { Table } from "./table.mjs";
 
 export function eventsView(session) {
-  const table = new Table({ caption: "Events of the pool, newest first", columns: COLUMNS, empty: "Nothing has happened yet." });
+  const table = new Table({
+    caption: "Events of the pool, newest first",
+    columns: COLUMNS,
+    empty: "Nothing has happened yet.",
+  });
   const about = element("p", { class: "note" });
   const panel = new Panel("Events", about, table.element);
   return {
     title: "Events",
     element: panel.element,
     render() {
-      say(about, session.eventsFault === null ? "Newest first, as they happen." : `Not live now. ${words(session.eventsFault)}`);
+      say(
+        about,
+        session.eventsFault === null ? "Newest first, as they happen." : `Not live now. ${words(session.eventsFault)}`,
+      );
       table.show(session.events.events.map((event) => eventRow(event, session.now())));
     },
   };

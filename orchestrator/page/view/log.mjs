@@ -12,7 +12,11 @@ const TAIL = 200;
 
 export function logPanel(session, address) {
   const box = element("ol", { class: "log", tabindex: "0", "aria-label": "Lines of the log, oldest first" });
-  const about = element("p", { class: "note", role: "status" }, "The log is asked for when you want it: the node sends its lines at its next heartbeat.");
+  const about = element(
+    "p",
+    { class: "note", role: "status" },
+    "The log is asked for when you want it: the node sends its lines at its next heartbeat.",
+  );
   const toggle = button("Follow the log", () => (state.stop ? stop("Stopped.") : start()));
   const panel = new Panel("Log", element("div", { class: "buttons" }, toggle), about, box);
   const state = { assignment: null, stop: null, next: null };
@@ -32,7 +36,12 @@ export function logPanel(session, address) {
     return follow({
       signal,
       sleep,
-      open: () => session.api.open(nodePath(address, "logs"), { follow: "true", assignment: state.assignment, ...from() }, { signal }),
+      open: () =>
+        session.api.open(
+          nodePath(address, "logs"),
+          { follow: "true", assignment: state.assignment, ...from() },
+          { signal },
+        ),
       take: (line) => ((state.next = following(line)), add(logLine(line, session.now()))),
       told: (error) => say(about, error === null ? "Following." : words(error)),
     });
@@ -76,5 +85,11 @@ export function logPanel(session, address) {
 
 function drawn({ time, stream, text }) {
   const whose = stream === "stdout" ? null : element("b", {}, stream);
-  return element("li", { class: stream === "stderr" ? stream : null }, element("time", {}, time), whose, element("span", {}, text));
+  return element(
+    "li",
+    { class: stream === "stderr" ? stream : null },
+    element("time", {}, time),
+    whose,
+    element("span", {}, text),
+  );
 }

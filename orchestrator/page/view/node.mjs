@@ -13,9 +13,24 @@ export function nodeView(session, address) {
   const fields = new Fields();
   const bar = element("div", { class: "buttons" });
   const may = element("p", { class: "note" });
-  const history = new Table({ caption: "Changes in its life, newest first", columns: HISTORY_COLUMNS, empty: "Nothing has happened to it." });
-  const metrics = new Table({ caption: "Gauges of its last heartbeat", columns: [{ name: "Gauge" }, { name: "Value", number: true }], empty: "It has sent none.", slim: true });
-  const panel = new Panel(`Node`, element("p", {}, element("code", { class: "whole" }, address)), bar, may, fields.element);
+  const history = new Table({
+    caption: "Changes in its life, newest first",
+    columns: HISTORY_COLUMNS,
+    empty: "Nothing has happened to it.",
+  });
+  const metrics = new Table({
+    caption: "Gauges of its last heartbeat",
+    columns: [{ name: "Gauge" }, { name: "Value", number: true }],
+    empty: "It has sent none.",
+    slim: true,
+  });
+  const panel = new Panel(
+    `Node`,
+    element("p", {}, element("code", { class: "whole" }, address)),
+    bar,
+    may,
+    fields.element,
+  );
   const historyPanel = new Panel("History", history.element);
   const metricPanel = new Panel("Metrics", metrics.element);
   const log = logPanel(session, address);
@@ -59,14 +74,34 @@ export function nodeView(session, address) {
     const wanted = JSON.stringify(actions);
     if (wanted === state.shown) return; // buttons that stay keep their focus
     state.shown = wanted;
-    bar.replaceChildren(...actions.map((action) => button(`${action.label}…`, () => carryOut(action), { disabled: !action.allowed, class: action.grave ? "grave" : null })));
+    bar.replaceChildren(
+      ...actions.map((action) =>
+        button(`${action.label}…`, () => carryOut(action), {
+          disabled: !action.allowed,
+          class: action.grave ? "grave" : null,
+        }),
+      ),
+    );
     const beyond = actions.filter((action) => !action.allowed);
-    say(may, beyond.map((action) => `“${action.label}” needs a token of scope ${action.needs}; this one has ${session.scope}.`).join(" "));
+    say(
+      may,
+      beyond
+        .map((action) => `“${action.label}” needs a token of scope ${action.needs}; this one has ${session.scope}.`)
+        .join(" "),
+    );
   }
 
   return {
     title: `Node ${address.slice(0, 10)}`,
-    element: element("div", {}, element("p", {}, element("a", { href: "#nodes" }, "← All nodes")), panel.element, historyPanel.element, metricPanel.element, log.element),
+    element: element(
+      "div",
+      {},
+      element("p", {}, element("a", { href: "#nodes" }, "← All nodes")),
+      panel.element,
+      historyPanel.element,
+      metricPanel.element,
+      log.element,
+    ),
     render() {
       if (state.node === null) return;
       drawActions();

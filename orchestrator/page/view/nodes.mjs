@@ -60,16 +60,32 @@ export function nodesView(session) {
       if (state.nodes === null) return;
       const found = { found: state.nodes.length, filtered: state.filter !== "", more: state.next !== null };
       say(words, pageWords(found));
-      table.show(state.nodes.map((node) => nodeRow(node, session.now())), "");
+      table.show(
+        state.nodes.map((node) => nodeRow(node, session.now())),
+        "",
+      );
     },
   };
 }
 
 /** Leads to a node whose address is known. */
 function finder() {
-  const field = element("input", { id: "address", type: "text", autocomplete: "off", spellcheck: "false", maxlength: 60 });
+  const field = element("input", {
+    id: "address",
+    type: "text",
+    autocomplete: "off",
+    spellcheck: "false",
+    maxlength: 60,
+  });
   const fault = element("span", { class: "fault", role: "alert" });
-  const form = element("form", { class: "field" }, element("label", { for: "address" }, "Address"), field, element("button", { type: "submit" }, "Show"), fault);
+  const form = element(
+    "form",
+    { class: "field" },
+    element("label", { for: "address" }, "Address"),
+    field,
+    element("button", { type: "submit" }, "Show"),
+    fault,
+  );
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     const address = field.value.trim();

@@ -10,7 +10,11 @@ import { Table } from "./table.mjs";
 const PAGE = 100;
 
 export function rolloutsView(session) {
-  const table = new Table({ caption: "Submitted files of the step", columns: COLUMNS, empty: "Nothing of this kind was submitted for this step." });
+  const table = new Table({
+    caption: "Submitted files of the step",
+    columns: COLUMNS,
+    empty: "Nothing of this kind was submitted for this step.",
+  });
   const words = element("p", { class: "note", role: "status" });
   const state = { step: null, chosen: false, status: "all", cursors: [null], next: null, items: null };
   const again = (change) => {
@@ -18,13 +22,24 @@ export function rolloutsView(session) {
     feed.again();
   };
   const field = element("input", { id: "step", type: "number", autocomplete: "off" });
-  const form = element("form", { class: "field" }, element("label", { for: "step" }, "Step"), field, element("button", { type: "submit" }, "Show"));
+  const form = element(
+    "form",
+    { class: "field" },
+    element("label", { for: "step" }, "Step"),
+    field,
+    element("button", { type: "submit" }, "Show"),
+  );
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     const step = Number(field.value);
     if (field.value !== "" && Number.isInteger(step) && step >= 0 && step < 2 ** 48) again({ step, chosen: true });
   });
-  const status = choice("Verdict", "status", STATUSES.map((each) => [each, each]), (value) => again({ status: value }));
+  const status = choice(
+    "Verdict",
+    "status",
+    STATUSES.map((each) => [each, each]),
+    (value) => again({ status: value }),
+  );
   const newest = button("Go with the run", () => again({ step: null, chosen: false }));
   const turn = (cursors) => {
     again({ cursors, chosen: true }); // a page is of one step, whatever the run does meanwhile
@@ -32,7 +47,13 @@ export function rolloutsView(session) {
   };
   const back = button("Previous", () => turn(state.cursors.slice(0, -1)));
   const on = button("Next", () => turn([...state.cursors, state.next]));
-  const panel = new Panel("Rollouts", element("div", { class: "bar" }, form, status.element, newest), words, table.element, element("div", { class: "buttons" }, back, on));
+  const panel = new Panel(
+    "Rollouts",
+    element("div", { class: "bar" }, form, status.element, newest),
+    words,
+    table.element,
+    element("div", { class: "buttons" }, back, on),
+  );
 
   const feed = session.feed({
     everyMs: 5000,
@@ -62,7 +83,10 @@ export function rolloutsView(session) {
       if (session.runless) return say(words, "This pool works on no run.");
       if (state.items === null) return;
       const going = state.chosen ? "" : " It is the step that is worked on, and changes with the run.";
-      say(words, `Step ${state.step}: ${count(state.items.length, "file")} shown, in the order of their leases.${going}`);
+      say(
+        words,
+        `Step ${state.step}: ${count(state.items.length, "file")} shown, in the order of their leases.${going}`,
+      );
       table.show(state.items.map((item) => rolloutRow(item, session.now())));
     },
   };

@@ -12,15 +12,31 @@ const EVENTS_SHOWN = 8;
 export function runView(session) {
   const grid = element("div", { class: "tiles" });
   const paused = element("p", { class: "fault", hidden: true });
-  const without = element("p", { class: "note", hidden: true }, "This pool works on no run: its orchestrator has none in its settings.");
+  const without = element(
+    "p",
+    { class: "note", hidden: true },
+    "This pool works on no run: its orchestrator has none in its settings.",
+  );
   const chart = new Chart("reward");
   const steps = new Table({ caption: "Steps of the run", columns: STEP_COLUMNS, empty: "No step has begun." });
-  const relays = new Table({ caption: "Checkpoint relays", columns: RELAY_COLUMNS, empty: "No relay is allowed, and the version names none." });
-  const events = new Table({ caption: "The newest events of the pool", columns: EVENT_COLUMNS, empty: "Nothing has happened yet." });
+  const relays = new Table({
+    caption: "Checkpoint relays",
+    columns: RELAY_COLUMNS,
+    empty: "No relay is allowed, and the version names none.",
+  });
+  const events = new Table({
+    caption: "The newest events of the pool",
+    columns: EVENT_COLUMNS,
+    empty: "Nothing has happened yet.",
+  });
   const curvePanel = new Panel("Reward by step", chart.element);
   const stepPanel = new Panel("Steps", steps.element);
   const relayPanel = new Panel("Relays", relays.element);
-  const eventPanel = new Panel("Newest events", events.element, element("p", { class: "note" }, element("a", { href: "#events" }, "All events")));
+  const eventPanel = new Panel(
+    "Newest events",
+    events.element,
+    element("p", { class: "note" }, element("a", { href: "#events" }, "All events")),
+  );
   const ofRun = [curvePanel, stepPanel].map((panel) => panel.element);
   const curve = new Curve();
   const state = { run: null, relays: [] };

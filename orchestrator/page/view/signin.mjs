@@ -5,13 +5,22 @@ import { ApiError, words } from "../core/problem.mjs";
 import { element, say, show } from "./dom.mjs";
 
 const HOW = [
-  ["muster token new", "prints a token once, and the hash that belongs into the orchestrator's settings, under [[orchestrator.tokens]] with a name and a scope"],
+  [
+    "muster token new",
+    "prints a token once, and the hash that belongs into the orchestrator's settings, under [[orchestrator.tokens]] with a name and a scope",
+  ],
   ["cat .devnet/owner-token", "shows that of a devnet, which makes one by itself"],
 ];
 
 /** The form; `attempt(token)` is awaited and throws ApiError. `why` says why the last token is gone. */
 export function signIn({ attempt, why = "" }) {
-  const field = element("input", { id: "token", type: "password", autocomplete: "off", spellcheck: "false", autocapitalize: "off" });
+  const field = element("input", {
+    id: "token",
+    type: "password",
+    autocomplete: "off",
+    spellcheck: "false",
+    autocapitalize: "off",
+  });
   const fault = element("p", { class: "fault", role: "alert", hidden: why === "" }, why);
   const go = element("button", { type: "submit", class: "main" }, "Show the pool");
   const form = element("form", { class: "signin" }, element("label", { for: "token" }, "Token"), field, go, fault);
@@ -43,10 +52,18 @@ export function signIn({ attempt, why = "" }) {
       "section",
       { class: "card narrow", "aria-labelledby": "about-token" },
       element("h2", { id: "about-token" }, "Who are you?"),
-      element("p", {}, "This page shows a pool to its owner. It needs a token of the pool's API: scope read to look, operate and admin for what each may do besides."),
+      element(
+        "p",
+        {},
+        "This page shows a pool to its owner. It needs a token of the pool's API: scope read to look, operate and admin for what each may do besides.",
+      ),
       form,
       element("ul", { class: "note" }, how),
-      element("p", { class: "note" }, "The token stays in this tab until you close it or say “Forget the token”. It goes into the Authorization header of requests to this orchestrator, and nowhere else."),
+      element(
+        "p",
+        { class: "note" },
+        "The token stays in this tab until you close it or say “Forget the token”. It goes into the Authorization header of requests to this orchestrator, and nowhere else.",
+      ),
     ),
   };
 }

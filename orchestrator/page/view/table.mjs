@@ -20,7 +20,11 @@ export class Table {
       this.body,
     );
     this.empty = element("p", { class: "note", hidden: true }, empty);
-    const scroll = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, this.table);
+    const scroll = element(
+      "div",
+      { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+      this.table,
+    );
     this.element = element("div", {}, scroll, this.empty);
   }
 
@@ -53,7 +57,14 @@ function newRow(columns) {
     const content = element("span");
     return { content, td: element("td", { role: "cell", "data-name": column.name, class: kindOf(column) }, content) };
   });
-  return { cells, element: element("tr", { role: "row" }, cells.map((each) => each.td)) };
+  return {
+    cells,
+    element: element(
+      "tr",
+      { role: "row" },
+      cells.map((each) => each.td),
+    ),
+  };
 }
 
 function drawCell(target, cell) {

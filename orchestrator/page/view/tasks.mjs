@@ -8,7 +8,11 @@ import { Table } from "./table.mjs";
 const PAGE = 100;
 
 export function tasksView(session) {
-  const table = new Table({ caption: "Tasks of the pool, oldest first", columns: COLUMNS, empty: "No task was posted: `muster pool run` posts one." });
+  const table = new Table({
+    caption: "Tasks of the pool, oldest first",
+    columns: COLUMNS,
+    empty: "No task was posted: `muster pool run` posts one.",
+  });
   const state = { cursors: [null], next: null, tasks: null };
   const again = (cursors) => {
     state.cursors = cursors;

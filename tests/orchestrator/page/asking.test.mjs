@@ -5,7 +5,7 @@ import { Access, includes, tokenIn } from "../../../orchestrator/page/core/acces
 import { Api, nodePath } from "../../../orchestrator/page/core/api.mjs";
 import { waitOf, words } from "../../../orchestrator/page/core/problem.mjs";
 import { isAddress, nodeLink, placeOf } from "../../../orchestrator/page/core/place.mjs";
-import { MARKUP, NODE } from "./hostile.mjs";
+import { MARKUP, NODE } from "./answers.mjs";
 
 const TOKEN = `mst_0123abcd_${"A-_z".repeat(11).slice(0, 43)}`;
 
@@ -19,24 +19,37 @@ function answering(status, body, headers = {}) {
 }
 
 function problem(status, more, headers = {}) {
-  return answering(status, JSON.stringify({ status, ...more }), { "Content-Type": "application/problem+json", ...headers });
+  return answering(status, JSON.stringify({ status, ...more }), {
+    "Content-Type": "application/problem+json",
+    ...headers,
+  });
 }
 
 test("a token is found in what people paste, and nothing else is taken for one", () => {
-  for (const text of [TOKEN, ` ${TOKEN}\n`, `Bearer ${TOKEN}`, `Authorization: bearer ${TOKEN}`]) assert.equal(tokenIn(text), TOKEN);
-  for (const text of ["", "mst_", TOKEN.slice(0, -1), `${TOKEN}x`, `${TOKEN} ${TOKEN}`, MARKUP]) assert.equal(tokenIn(text), null);
+  for (const text of [TOKEN, ` ${TOKEN}\n`, `Bearer ${TOKEN}`, `Authorization: bearer ${TOKEN}`])
+    assert.equal(tokenIn(text), TOKEN);
+  for (const text of ["", "mst_", TOKEN.slice(0, -1), `${TOKEN}x`, `${TOKEN} ${TOKEN}`, MARKUP])
+    assert.equal(tokenIn(text), null);
 });
 
 test("the token lies in the storage of one tab, and a browser without one costs only the reload", () => {
   const kept = new Map();
-  const storage = { getItem: (key) => kept.get(key) ?? null, setItem: (key, value) => kept.set(key, value), removeItem: (key) => kept.delete(key) };
+  const storage = {
+    getItem: (key) => kept.get(key) ?? null,
+    setItem: (key, value) => kept.set(key, value),
+    removeItem: (key) => kept.delete(key),
+  };
   const access = new Access(storage);
   assert.equal(access.token, null);
   access.keep(TOKEN);
   assert.equal(access.token, TOKEN);
   access.forget();
   assert.equal(kept.size, 0);
-  const none = new Access({ getItem: () => { throw new Error("not allowed"); } });
+  const none = new Access({
+    getItem: () => {
+      throw new Error("not allowed");
+    },
+  });
   none.keep(TOKEN);
   none.forget();
   assert.equal(none.token, null);
@@ -44,7 +57,14 @@ test("the token lies in the storage of one tab, and a browser without one costs 
 
 test("each scope includes those before it, and no other word is one", () => {
   assert.ok(includes("admin", "read") && includes("operate", "operate") && includes("read", "read"));
-  for (const [scope, needed] of [["read", "operate"], ["operate", "admin"], ["", "read"], ["root", "read"], ["admin", "root"]]) assert.ok(!includes(scope, needed));
+  for (const [scope, needed] of [
+    ["read", "operate"],
+    ["operate", "admin"],
+    ["", "read"],
+    ["root", "read"],
+    ["admin", "root"],
+  ])
+    assert.ok(!includes(scope, needed));
 });
 
 test("the token goes into one header, and never into an address", async () => {
@@ -56,7 +76,10 @@ test("the token goes into one header, and never into an address", async () => {
   for (const { url, init } of asked) {
     assert.ok(!url.includes("mst_"));
     assert.equal(init.headers.Authorization, `Bearer ${TOKEN}`);
-    assert.deepEqual([init.credentials, init.redirect, init.referrerPolicy, init.cache], ["omit", "error", "no-referrer", "no-store"]);
+    assert.deepEqual(
+      [init.credentials, init.redirect, init.referrerPolicy, init.cache],
+      ["omit", "error", "no-referrer", "no-store"],
+    );
   }
 });
 
@@ -65,19 +88,42 @@ test("an address that is none stays one part of a path", () => {
 });
 
 const REFUSALS = [
-  [problem(401, { code: "bad-token", detail: "the token is not known here" }), "token", /does not know this token.*muster token new/],
+  [
+    problem(401, { code: "bad-token", detail: "the token is not known here" }),
+    "token",
+    /does not know this token.*muster token new/,
+  ],
   [problem(401, { code: "no-token" }), "token", /saw no token/],
-  [problem(403, { code: "scope", detail: "the token looker has the scope read; this needs admin", hint: "use a token of a wider scope" }), "scope", /^The token looker has .* needs admin\. Use a token/],
+  [
+    problem(403, {
+      code: "scope",
+      detail: "the token looker has the scope read; this needs admin",
+      hint: "use a token of a wider scope",
+    }),
+    "scope",
+    /^The token looker has .* needs admin\. Use a token/,
+  ],
   [problem(429, { code: "rate-limited", detail: "too many" }, { "Retry-After": "7" }), "limited", /Too many/],
-  [problem(503, { code: "unavailable", detail: "redis is down", hint: "try again" }), "gone", /^Redis is down\. Try again\.$/],
+  [
+    problem(503, { code: "unavailable", detail: "redis is down", hint: "try again" }),
+    "gone",
+    /^Redis is down\. Try again\.$/,
+  ],
   [problem(404, { code: "no-run", detail: "this pool works on no run" }), "refused", /no run/],
-  [answering(502, "<html>nginx</html>", { "Content-Type": "text/html" }), "gone", /^The answer was 502, without an explanation\.$/],
+  [
+    answering(502, "<html>nginx</html>", { "Content-Type": "text/html" }),
+    "gone",
+    /^The answer was 502, without an explanation\.$/,
+  ],
   [answering(403, "{", { "Content-Type": "application/problem+json" }), "refused", /403/],
 ];
 
 for (const [{ api }, kind, says] of REFUSALS) {
   test(`a refusal is told in words: ${kind} ${says}`, async () => {
-    const error = await api.get("/v1/pool").then(() => assert.fail("it was answered"), (thrown) => thrown);
+    const error = await api.get("/v1/pool").then(
+      () => assert.fail("it was answered"),
+      (thrown) => thrown,
+    );
     assert.equal(error.kind, kind);
     assert.match(words(error), says);
   });
@@ -87,15 +133,37 @@ test("Retry-After is read as seconds or a date, and bounded", async () => {
   const { api } = problem(429, {}, { "Retry-After": "7" });
   await assert.rejects(api.get("/v1/pool"), { retryAfterS: 7 });
   const now = Date.parse("Sun, 22 Nov 2026 10:00:00 GMT");
-  for (const [header, seconds] of [["0", 1], ["Sun, 22 Nov 2026 10:00:30 GMT", 30], ["999999", 3600], ["soon", null], ["", null], [null, null]])
+  for (const [header, seconds] of [
+    ["0", 1],
+    ["Sun, 22 Nov 2026 10:00:30 GMT", 30],
+    ["999999", 3600],
+    ["soon", null],
+    ["", null],
+    [null, null],
+  ])
     assert.equal(waitOf(header, now), seconds);
 });
 
 test("nobody answering, a late answer and one that is no JSON are the same to whoever looks", async () => {
-  const late = new Api({ token: TOKEN, base: "https://a.example/", patienceMs: 5, fetch: (_, { signal }) => new Promise((_, no) => signal.addEventListener("abort", () => no(signal.reason))) });
-  const down = new Api({ token: TOKEN, base: "https://a.example/", fetch: async () => { throw new TypeError("failed to fetch"); } });
+  const late = new Api({
+    token: TOKEN,
+    base: "https://a.example/",
+    patienceMs: 5,
+    fetch: (_, { signal }) => new Promise((_, no) => signal.addEventListener("abort", () => no(signal.reason))),
+  });
+  const down = new Api({
+    token: TOKEN,
+    base: "https://a.example/",
+    fetch: async () => {
+      throw new TypeError("failed to fetch");
+    },
+  });
   const { api: odd } = answering(200, "<html>");
-  for (const [api, says] of [[late, /No answer in time/], [down, /Nobody answers/], [odd, /broke off/]]) {
+  for (const [api, says] of [
+    [late, /No answer in time/],
+    [down, /Nobody answers/],
+    [odd, /broke off/],
+  ]) {
     const error = await api.get("/v1/pool").catch((thrown) => thrown);
     assert.equal(error.kind, "gone");
     assert.match(words(error), says);
@@ -104,7 +172,11 @@ test("nobody answering, a late answer and one that is no JSON are the same to wh
 
 test("what we ended ourselves is no failure of the orchestrator", async () => {
   const end = new AbortController();
-  const api = new Api({ token: TOKEN, base: "https://a.example/", fetch: (_, { signal }) => new Promise((_, no) => signal.addEventListener("abort", () => no(signal.reason))) });
+  const api = new Api({
+    token: TOKEN,
+    base: "https://a.example/",
+    fetch: (_, { signal }) => new Promise((_, no) => signal.addEventListener("abort", () => no(signal.reason))),
+  });
   const asking = api.get("/v1/pool", {}, { signal: end.signal });
   end.abort();
   await assert.rejects(asking, { name: "AbortError" });

@@ -21,7 +21,10 @@ function clockwork() {
 }
 
 test("a pause is what was asked for, else longer with each failure, and bounded", () => {
-  assert.deepEqual([0, 1, 2, 50].map((failures) => pauseAfter(failures ? GONE : null, failures, 3000)), [3000, 6000, 12_000, 15_000]);
+  assert.deepEqual(
+    [0, 1, 2, 50].map((failures) => pauseAfter(failures ? GONE : null, failures, 3000)),
+    [3000, 6000, 12_000, 15_000],
+  );
   assert.equal(pauseAfter(LIMITED, 1, 3000), 20_000);
 });
 
@@ -70,7 +73,15 @@ test("a feed rests while nobody looks, and an answer that comes after its end is
   const end = new AbortController();
   let hidden = 3;
   let asked = 0;
-  await new Feed({ everyMs: 1, signal: end.signal, sleep, paused: () => hidden-- > 0, ask: async () => (asked++, end.abort()), take: () => assert.fail("dropped"), failed: assert.fail }).run();
+  await new Feed({
+    everyMs: 1,
+    signal: end.signal,
+    sleep,
+    paused: () => hidden-- > 0,
+    ask: async () => (asked++, end.abort()),
+    take: () => assert.fail("dropped"),
+    failed: assert.fail,
+  }).run();
   assert.equal(asked, 1);
 });
 
@@ -82,17 +93,22 @@ test("the connection says since when it is gone, what is old, and nothing while 
   state = after(state, GONE, noon + 60_000);
   assert.ok(isStale(state));
   const words = said(state, noon + 100_000);
-  for (const part of ["does not answer, since 12:00:10.", "from 12:00:00", "goes on by itself"]) assert.ok(words.includes(part), words);
+  for (const part of ["does not answer, since 12:00:10.", "from 12:00:00", "goes on by itself"])
+    assert.ok(words.includes(part), words);
   assert.equal(said(state, noon + 101_000), words, "what is read out when it changes does not change each second");
   state = after(state, LIMITED, noon + 61_000);
-  assert.match(said(state, noon + 66_000), /too often; this page asks again at 12:01:21\. What is shown is from 12:00:00/);
+  assert.match(
+    said(state, noon + 66_000),
+    /too often; this page asks again at 12:01:21\. What is shown is from 12:00:00/,
+  );
   state = after(state, null, noon + 90_000);
   assert.deepEqual([said(state, noon + 90_000), isStale(state)], ["", false]);
   assert.equal(after(state, REFUSED, noon).phase, "refused");
 });
 
 test("events come whole, however their bytes are cut", () => {
-  const text = ': following\n\nid: 1-0\ndata: {"a":1}\n\nid: 2-0\r\nevent: error\r\ndata: x\r\ndata: y\r\n\r\ndata: cut o';
+  const text =
+    ': following\n\nid: 1-0\ndata: {"a":1}\n\nid: 2-0\r\nevent: error\r\ndata: x\r\ndata: y\r\n\r\ndata: cut o';
   const expected = [
     { id: "1-0", event: "message", data: '{"a":1}' },
     { id: "2-0", event: "error", data: "x\ny" },
@@ -120,7 +136,13 @@ test("what came with the last piece is not taken after the end", async () => {
   const end = new AbortController();
   const taken = [];
   const open = async () => new Response("data: 1\n\ndata: 2\n\n");
-  await follow({ open, take: (value) => (taken.push(value), end.abort()), told: () => {}, signal: end.signal, ...clockwork() });
+  await follow({
+    open,
+    take: (value) => (taken.push(value), end.abort()),
+    told: () => {},
+    signal: end.signal,
+    ...clockwork(),
+  });
   assert.deepEqual(taken, [1]);
 });
 
@@ -143,8 +165,12 @@ test("a stream that breaks off goes on behind its last event; each comes once, a
   const taken = [];
   const openings = [
     () => stream('id: 1-0\ndata: {"n":1}\n\n'),
-    () => { throw GONE; },
-    () => { throw LIMITED; },
+    () => {
+      throw GONE;
+    },
+    () => {
+      throw LIMITED;
+    },
     () => stream("event: error\ndata: unavailable\n\n"),
     () => stream('id: 2-0\ndata: {"n":2}\n\n'),
   ];
@@ -167,7 +193,13 @@ test("a stream that falls silent is begun again", async () => {
   const silent = { body: new ReadableStream({}) };
   const openings = [silent, stream('id: 1-0\ndata: {"n":1}\n\n')];
   const sleep = async () => {};
-  await follow({ signal: end.signal, sleep, open: async () => openings.shift(), take: () => end.abort(), told: () => {} });
+  await follow({
+    signal: end.signal,
+    sleep,
+    open: async () => openings.shift(),
+    take: () => end.abort(),
+    told: () => {},
+  });
   assert.equal(openings.length, 0);
 });
 
@@ -175,5 +207,16 @@ test("what no other try can mend ends it", async () => {
   const { sleep } = clockwork();
   const end = new AbortController();
   for (const error of [REFUSED, new ApiError({ status: 404 }), new ApiError({ status: 409 })])
-    await assert.rejects(follow({ signal: end.signal, sleep, open: async () => { throw error; }, take: assert.fail, told: () => {} }), error);
+    await assert.rejects(
+      follow({
+        signal: end.signal,
+        sleep,
+        open: async () => {
+          throw error;
+        },
+        take: assert.fail,
+        told: () => {},
+      }),
+      error,
+    );
 });

@@ -15,7 +15,9 @@ function browser(answers) {
   globalThis.fetch = async (url, { signal }) => {
     const { pathname, searchParams } = new URL(url);
     if (searchParams.get("follow")) {
-      const body = new ReadableStream({ start: (controller) => signal.addEventListener("abort", () => controller.error(signal.reason)) });
+      const body = new ReadableStream({
+        start: (controller) => signal.addEventListener("abort", () => controller.error(signal.reason)),
+      });
       streams.push({ pathname, after: searchParams.get("after"), signal });
       return new Response(body);
     }
@@ -41,7 +43,12 @@ async function until(holds) {
 async function begun(given = {}) {
   const page = browser({ "/v1/pool": POOL, "/v1/events": { events: [], next_cursor: "5-0" }, ...given });
   const refused = [];
-  const session = new Session({ token: TOKEN, base: "https://pool.example/", refused: (error) => refused.push(error), announce: () => {} });
+  const session = new Session({
+    token: TOKEN,
+    base: "https://pool.example/",
+    refused: (error) => refused.push(error),
+    announce: () => {},
+  });
   await session.begin();
   return { page, session, refused };
 }
@@ -65,7 +72,10 @@ test("events are followed while the tab is looked at, and from where they were l
   session.events.cursor = "9-0";
   page.look(false);
   await until(() => page.open().length === 1);
-  assert.deepEqual(page.streams.map((each) => each.after), ["5-0", "9-0"]);
+  assert.deepEqual(
+    page.streams.map((each) => each.after),
+    ["5-0", "9-0"],
+  );
   session.end();
   await until(() => page.open().length === 0);
 });
@@ -74,9 +84,20 @@ test("what a view keeps up to date ends with the view, and everything with the s
   const { page, session } = await begun();
   let asked = 0;
   const signals = [];
-  session.feed({ everyMs: 1, ask: async (signal) => (signals.push(signal), (asked += 1)), take: () => {}, failed: assert.fail });
+  session.feed({
+    everyMs: 1,
+    ask: async (signal) => (signals.push(signal), (asked += 1)),
+    take: () => {},
+    failed: assert.fail,
+  });
   const place = session.place.signal;
-  session.whileLookedAt((signal) => session.api.open("/v1/nodes/0x/logs", { follow: "true" }, { signal }).then(() => new Promise((resolve) => signal.addEventListener("abort", resolve))), place);
+  session.whileLookedAt(
+    (signal) =>
+      session.api
+        .open("/v1/nodes/0x/logs", { follow: "true" }, { signal })
+        .then(() => new Promise((resolve) => signal.addEventListener("abort", resolve))),
+    place,
+  );
   await until(() => asked > 2 && page.open().length === 2);
   session.leave();
   await until(() => page.open().length === 1 && place.aborted);
@@ -92,7 +113,12 @@ test("whoever hears that the token is refused ends the session once, and shows n
   const { page, session, refused } = await begun();
   page.answers["/v1/run"] = 401;
   const faults = [];
-  session.feed({ everyMs: 1, ask: (signal) => session.api.get("/v1/run", {}, { signal }), take: assert.fail, failed: (error) => faults.push(error) });
+  session.feed({
+    everyMs: 1,
+    ask: (signal) => session.api.get("/v1/run", {}, { signal }),
+    take: assert.fail,
+    failed: (error) => faults.push(error),
+  });
   await until(() => refused.length > 0);
   session.end();
   assert.deepEqual([refused[0].status, faults], [401, []]);
@@ -100,11 +126,32 @@ test("whoever hears that the token is refused ends the session once, and shows n
 
 test("an element takes text and a few attributes; code, styles and ways out of the page are refused", () => {
   const made = [];
-  const make = (name) => ({ name, kept: {}, children: [], setAttribute(key, value) { this.kept[key] = value; }, append(...more) { this.children.push(...more); } });
-  globalThis.document = { createElement: (name) => (made.push(make(name)), made.at(-1)), createElementNS: (_, name) => make(name) };
+  const make = (name) => ({
+    name,
+    kept: {},
+    children: [],
+    setAttribute(key, value) {
+      this.kept[key] = value;
+    },
+    append(...more) {
+      this.children.push(...more);
+    },
+  });
+  globalThis.document = {
+    createElement: (name) => (made.push(make(name)), made.at(-1)),
+    createElementNS: (_, name) => make(name),
+  };
   const cell = element("td", { class: "number", title: null }, "<b>", null, ["x"]);
   assert.deepEqual([cell.kept, cell.children], [{ class: "number" }, ["<b>", "x"]]);
-  for (const attributes of [{ onclick: "x" }, { style: "x" }, { src: "x" }, { srcdoc: "x" }, { action: "x" }, { href: "javascript:alert(1)" }, { href: "https://a.example" }])
+  for (const attributes of [
+    { onclick: "x" },
+    { style: "x" },
+    { src: "x" },
+    { srcdoc: "x" },
+    { action: "x" },
+    { href: "javascript:alert(1)" },
+    { href: "https://a.example" },
+  ])
     assert.throws(() => element("a", attributes));
   assert.throws(() => shape("path", { onload: "x" }));
   assert.throws(() => shape("a", { href: "#x" }));

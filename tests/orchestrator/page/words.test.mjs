@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { ago, amount, clock, count, short, size, span } from "../../../orchestrator/page/core/format.mjs";
 import { shown } from "../../../orchestrator/page/core/text.mjs";
-import { LONG, MARKUP, TOWER, TURNED } from "./hostile.mjs";
+import { LONG, MARKUP, TOWER, TURNED } from "./answers.mjs";
 
 test("markup stays what it is: text", () => {
   assert.equal(shown(MARKUP), MARKUP);
@@ -24,16 +24,38 @@ test("text is cut, and says how much is missing", () => {
 });
 
 test("anything becomes a line", () => {
-  for (const [value, line] of [[null, ""], [undefined, ""], [0, "0"], [{}, "[object Object]"], [["a"], "a"]]) assert.equal(shown(value), line);
+  for (const [value, line] of [
+    [null, ""],
+    [undefined, ""],
+    [0, "0"],
+    [{}, "[object Object]"],
+    [["a"], "a"],
+  ])
+    assert.equal(shown(value), line);
 });
 
 test("spans are as long as a person needs", () => {
-  for (const [seconds, words] of [[-5, "0 s"], [0, "0 s"], [119, "119 s"], [120, "2 min"], [7200, "2 h"], [7260, "2 h 1 min"], [200_000, "2 d"]])
+  for (const [seconds, words] of [
+    [-5, "0 s"],
+    [0, "0 s"],
+    [119, "119 s"],
+    [120, "2 min"],
+    [7200, "2 h"],
+    [7260, "2 h 1 min"],
+    [200_000, "2 d"],
+  ])
     assert.equal(span(seconds), words);
 });
 
 test("ages count from the orchestrator's clock, and nothing is from the future", () => {
-  for (const [moment, words] of [[9_500, "now"], [5_000, "5 s ago"], [20_000, "now"], [null, "–"], ["x", "–"]]) assert.equal(ago(moment, 10_000), words);
+  for (const [moment, words] of [
+    [9_500, "now"],
+    [5_000, "5 s ago"],
+    [20_000, "now"],
+    [null, "–"],
+    ["x", "–"],
+  ])
+    assert.equal(ago(moment, 10_000), words);
 });
 
 test("a time is of today, or has its date; no number breaks it", () => {
@@ -44,8 +66,22 @@ test("a time is of today, or has its date; no number breaks it", () => {
 });
 
 test("numbers and sizes of any size are short", () => {
-  for (const [value, words] of [[0.87512, "0.875"], [1234567, "1,234,567"], [2.5e15, "2.5e+15"], [NaN, "–"], [undefined, "–"]]) assert.equal(amount(value), words);
-  for (const [bytes, words] of [[0, "0 B"], [1536, "1.5 KiB"], [31 * 2 ** 30, "31 GiB"], [2 ** 63, "8,192 PiB"], [null, "–"]]) assert.equal(size(bytes), words);
+  for (const [value, words] of [
+    [0.87512, "0.875"],
+    [1234567, "1,234,567"],
+    [2.5e15, "2.5e+15"],
+    [NaN, "–"],
+    [undefined, "–"],
+  ])
+    assert.equal(amount(value), words);
+  for (const [bytes, words] of [
+    [0, "0 B"],
+    [1536, "1.5 KiB"],
+    [31 * 2 ** 30, "31 GiB"],
+    [2 ** 63, "8,192 PiB"],
+    [null, "–"],
+  ])
+    assert.equal(size(bytes), words);
   assert.deepEqual([count(1, "node"), count(2, "node")], ["1 node", "2 nodes"]);
   assert.equal(short("0x1234567890abcdef1234"), "0x1234…1234");
 });
