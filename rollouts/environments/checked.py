@@ -8,7 +8,7 @@ worker's guilt.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from protocol.errors import MusterError
@@ -29,16 +29,16 @@ class CheckedEnvironment:
         found = self._asked("size()", self.inner.size)
         if found is None or (isinstance(found, int) and not isinstance(found, bool) and found >= 0):
             return found
-        raise self._fault("size()", f"gives {found!r:.80}, and not None or a whole number from 0 on")
+        raise self._fault("size()", f"gives {shown(found)}, and not None or a whole number from 0 on")
 
     def prompt(self, index: int) -> Prompt:
         """Its prompt of this index, which a tokenizer can take."""
         what = f"prompt({index})"
         found = self._asked(what, lambda: self.inner.prompt(index))
         if not isinstance(found, Prompt) or found.index != index or found.target_length is not None:
-            raise self._fault(what, f"gives no Prompt of that index, without target: {found!r:.80}")
+            raise self._fault(what, f"gives no Prompt of that index, without target: {shown(found)}")
         if not _has_encoding(found.text):
-            raise self._fault(what, f"has no text that can be encoded: {found.text!r:.80}")
+            raise self._fault(what, f"has no text that can be encoded: {shown(found.text)}")
         return found
 
     def score(self, prompt: Prompt, completion: str, *, finished: bool) -> Score:
@@ -46,10 +46,13 @@ class CheckedEnvironment:
         what = f"score() of an answer to prompt {prompt.index}"
         found = self._asked(what, lambda: self.inner.score(prompt, completion, finished=finished))
         if not isinstance(found, Score) or not _is_figure(found.task) or found.task not in {0.0, 1.0}:
-            raise self._fault(what, f"gives no Score with a task of 0.0 or 1.0: {found!r:.80}")
-        for name, figure in found.parts.items():
-            if not _is_figure(figure):
-                raise self._fault(what, f"has the part {name!r:.80} = {figure!r:.80}, which is no finite number")
+            raise self._fault(what, f"gives no Score with a task of 0.0 or 1.0: {shown(found)}")
+        parts: object = found.parts
+        if not isinstance(parts, Mapping):
+            raise self._fault(what, f"has no parts by name: {shown(parts)}")
+        for name, figure in parts.items():
+            if not isinstance(name, str) or not _is_figure(figure):
+                raise self._fault(what, f"has the part {shown(name)} = {shown(figure)}, no finite number by a name")
         return found if type(found.task) is float else replace(found, task=float(found.task))
 
     def demonstration(self, prompt: Prompt) -> str | None:
@@ -57,7 +60,7 @@ class CheckedEnvironment:
         what = f"demonstration() of prompt {prompt.index}"
         found = self._asked(what, lambda: self.inner.demonstration(prompt))
         if found is not None and not isinstance(found, str):
-            raise self._fault(what, f"gives {found!r:.80}, and not a text or None")
+            raise self._fault(what, f"gives {shown(found)}, and not a text or None")
         return found
 
     def _asked(self, what: str, ask: Callable[[], object]) -> object:
@@ -72,8 +75,19 @@ class CheckedEnvironment:
         return EnvironmentFault(f"environment {self.name} {self.version}: {what} {why}")
 
 
+def shown(value: object) -> str:
+    """A short text of anything, for messages; of what has none, the name of its type."""
+    try:
+        return f"{value!r:.80}"
+    except Exception:  # noqa: BLE001 - a stranger's may raise anything, and so does that of a number of 5,000 digits
+        return f"a {type(value).__name__}"
+
+
 def _is_figure(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    try:
+        return isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:  # a whole number beyond all that floats reach
+        return False
 
 
 def _has_encoding(text: object) -> bool:

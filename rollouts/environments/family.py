@@ -12,7 +12,7 @@ from typing import ClassVar, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from protocol.errors import MusterError
-from rollouts.environments.checked import CheckedEnvironment
+from rollouts.environments.checked import CheckedEnvironment, shown
 from rollouts.environments.errors import BadOptions, EnvironmentFault, UnknownEnvironmentVersion
 from rollouts.environments.interface import Environment
 from rollouts.sandbox import Sandboxes
@@ -95,7 +95,7 @@ class Family(Generic[OptionsT]):
             self._refuse(version, full)
         made = self._guarded(lambda: self.build(full, chosen, sandboxes))
         if missing := [name for name in _METHODS if not callable(getattr(made, name, None))]:
-            raise EnvironmentFault(f"environment {self.name} {full} has no {', '.join(missing)}: it is {made!r:.80}")
+            raise EnvironmentFault(f"environment {self.name} {full} has no {', '.join(missing)}: it is {shown(made)}")
         return CheckedEnvironment(self.name, full, made)
 
     def _full_version(self, chosen: OptionsT) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,13 @@ class Foreign:
         return self._answers[method]() if method in self._answers else usual
 
 
+class Speechless:
+    """What not even a message can show."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
 def no_sandboxes() -> Sandboxes:
     """None is asked for."""
     raise AssertionError
@@ -66,13 +74,17 @@ ASKED: dict[str, Callable[[Environment], object]] = {
     "score": lambda environment: environment.score(Prompt(index=1, text="?"), "a", finished=True),
     "demonstration": lambda environment: environment.demonstration(Prompt(index=1, text="?")),
 }
+NO_FIGURES: list[Any] = [float("nan"), float("inf"), 10**400, "2", None]
+NO_TASKS: list[Any] = [*NO_FIGURES, 0.5, 2.0, -1.0, "1", 10**5000, Speechless()]
+NO_PARTS: list[Any] = [None, 1.0, ["length"], {1: 2.0}]
 BROKEN: list[tuple[str, object]] = [
     *[("size", each) for each in (-1, 2.5, "3", True)],
     *[("prompt", each) for each in (None, "?", Prompt(index=2, text="?"), Prompt(index=1, text="?", target_length=3))],
     *[("prompt", Prompt(index=1, text=each)) for each in (None, b"?", "\ud800")],  # type: ignore[arg-type]
     *[("score", each) for each in (None, 1.0, True)],
-    *[("score", Score(task=each)) for each in (0.5, 2.0, -1.0, float("nan"), float("inf"), "1", None)],  # type: ignore[arg-type]
-    *[("score", Score(task=1.0, parts={"length": each})) for each in (float("nan"), float("inf"), "2", None)],  # type: ignore[dict-item]
+    *[("score", Score(task=each)) for each in NO_TASKS],
+    *[("score", Score(task=1.0, parts={"length": each})) for each in NO_FIGURES],
+    *[("score", Score(task=1.0, parts=each)) for each in NO_PARTS],
     ("demonstration", 3),
 ]
 
