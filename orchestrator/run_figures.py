@@ -1,6 +1,7 @@
 """What nodes say of a step's accepted files, in a few numbers. A node may say anything: nothing is paid by it.
 
-Means are weighted by groups, which the lease binds, and not by the samples that a node counted itself.
+Means are weighted by groups, which the lease binds, and not by the samples that a node counted itself. What is far from
+the median is left out, so that whoever has less than half of a step's groups can't push its means off the scale.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ MOST_SLOTS = 2_000
 SLOTS_AT_ONCE = 500
 LARGEST = 1e9
 """No reward and no length is beyond it; what is would hide everybody else's."""
+DEVIATIONS = 5.0
+"""How many median deviations from the median a figure may be; and in any case as far as the median is from 0, and 1."""
 REMEMBERED_STEPS = 1_000
 
 
@@ -39,9 +42,24 @@ def told(rows: Iterable[SlotRow]) -> Told:
 
 
 def _mean(rows: Sequence[SlotRow], name: str) -> float | None:
-    said = [(row.groups, row.figures[name]) for row in rows if abs(row.figures.get(name, LARGEST)) < LARGEST]
-    groups = sum(weight for weight, _ in said)
-    return sum(weight * value for weight, value in said) / groups if groups else None
+    said = [(row.figures[name], row.groups) for row in rows if abs(row.figures.get(name, LARGEST)) < LARGEST]
+    if not said:
+        return None
+    middle = _median(said)
+    deviation = _median([(abs(value - middle), groups) for value, groups in said])
+    most = max(DEVIATIONS * deviation, abs(middle), 1.0)
+    kept = [(value, groups) for value, groups in said if abs(value - middle) <= most]
+    return sum(value * groups for value, groups in kept) / sum(groups for _, groups in kept)
+
+
+def _median(weighted: Sequence[tuple[float, int]]) -> float:
+    """The lower median of values with weights above 0."""
+    half, below = sum(weight for _, weight in weighted) / 2, 0
+    for value, weight in sorted(weighted):
+        below += weight
+        if below >= half:
+            return value
+    raise ValueError("there is no value")
 
 
 class FigureBook:

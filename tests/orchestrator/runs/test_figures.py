@@ -63,6 +63,27 @@ async def test_a_figure_that_nothing_can_have_counts_for_nothing(run: RunUnderTe
     assert [each.reward for each in await told(run)] == [0.25]
 
 
+@pytest.mark.parametrize("far", [9.9e8, -9.9e8, 50.0])
+async def test_who_has_less_than_half_of_the_groups_can_not_bend_the_curve(run: RunUnderTest, far: float) -> None:
+    key = await run.member()
+    await judged(run, key, 1, Outcome.ACCEPTED, groups=2, reward=0.25, length=90)
+    await judged(run, key, 2, Outcome.ACCEPTED, groups=3, reward=far, length=far)
+    await judged(run, key, 3, Outcome.ACCEPTED, groups=2, reward=0.75, length=150)
+    (step,) = await told(run)
+    assert (step.files, step.reward) == (3, 0.5)
+    assert step.length is not None
+    assert 50 <= step.length <= 150
+
+
+async def test_honest_figures_count_however_they_are_spread(run: RunUnderTest) -> None:
+    key = await run.member()
+    rewards = [0.0, 1.0, 0.0, 1.0, 0.0, 0.5]
+    for file, reward in enumerate(rewards):
+        await judged(run, key, file + 1, Outcome.ACCEPTED, groups=1, reward=reward, length=100 * 2**file)
+    (step,) = await told(run)
+    assert step.reward == pytest.approx(sum(rewards) / 6)
+
+
 async def test_a_step_is_read_again_only_when_its_counts_change(
     run: RunUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
