@@ -32,6 +32,9 @@ from protocol.versions import SPOKEN, VERSION_HEADER, VersionRange
 HEALTH_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 """Asked for by machines next to us, and never refused for rate or version."""
 
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+"""Those that are counted by name; a caller may make up others, and each would be a series that stays."""
+
 SLOW_S = 1.0
 
 _LOGGER_NAME = "protocol.access"
@@ -149,7 +152,7 @@ class FrontDoor:
 
     def _note(self, visit: _Visit, seconds: float) -> None:
         template = visit.template
-        method = visit.scope["method"] if template and len(visit.scope["method"]) < 8 else "(other)"
+        method = visit.scope["method"] if template and visit.scope["method"] in METHODS else "(other)"
         self._metrics.count(method, template or "(none)", visit.status, seconds)
         quiet = visit.status < 400 and seconds < SLOW_S
         level = logging.DEBUG if quiet else logging.WARNING if visit.status >= 500 else logging.INFO

@@ -125,6 +125,14 @@ async def test_openapi_promises_problems_and_nothing_of_the_framework(http: http
     assert "application/problem+json" in answers["default"]["content"]
 
 
+async def test_methods_that_a_caller_makes_up_are_one_series(http: httpx.AsyncClient) -> None:
+    for number in range(3):
+        await http.request(f"WORD{number}", "/v1/numbers")
+    text = (await http.get("/metrics")).text
+    assert 'muster_http_answers_total{method="(other)",route="/v1/numbers",status="405"} 3.0' in text
+    assert "WORD" not in text
+
+
 async def test_metrics_count_by_route_and_not_by_path(http: httpx.AsyncClient) -> None:
     for number in range(3):
         await http.get(f"/v1/numbers?count={number}")
