@@ -229,6 +229,17 @@ def test_who_claims_less_than_it_is_worth_is_excused_only_by_a_limit(
     assert [one.row for one in result.findings] == rows
 
 
+@pytest.mark.parametrize("claimed", [0.0, 1.0])
+def test_whatever_is_claimed_where_a_limit_ended_the_check_is_excused(
+    version: CheckedVersion, honest: RolloutFile, facts: SlotFacts, claimed: float
+) -> None:
+    row = honest.samples[1]
+    file = with_row(honest, 1, replace(row, task_reward=claimed, reward=claimed - row.length_penalty))
+    worth = {"task": None, "length_penalty": row.length_penalty, "reward": None, "limited": True}
+    result = reward.compared(Case(file=file, facts=facts, version=version), {1: worth})
+    assert (result.findings, result.figures["excused"]) == ((), 1)
+
+
 def test_another_beacon_draws_other_prompts(judge: Judge, honest: RolloutFile, facts: SlotFacts) -> None:
     assert judge(honest, replace(facts, beacon=digest(b"\1" * 32)))["seeds"].state is State.FAILED
 

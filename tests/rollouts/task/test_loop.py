@@ -18,7 +18,7 @@ import pytest
 import structlog
 import torch
 
-from protocol.errors import Conflict, Unavailable
+from protocol.errors import Conflict, RateLimited, Unavailable
 from protocol.identifiers import Digest, run_id
 from protocol.wire.bridge import HandedOver, HandOver
 from protocol.wire.runs import CheckpointRef
@@ -175,6 +175,8 @@ async def test_a_slot_that_somebody_else_was_faster_to_get_costs_a_moment_and_ot
     assert [task._put_off(lost).total_seconds() for _ in range(3)] == [0.2, 0.4, 0.8]
     assert task._put_off(down).total_seconds() == 16
     assert [task._put_off(lost) for _ in range(20)][-1].total_seconds() == 60
+    told = RateLimited("too many requests", retry_after=timedelta(minutes=5))  # the other side knows better than we
+    assert task._put_off(told) == timedelta(minutes=5)
 
 
 async def test_a_slot_whose_version_the_run_has_left_behind_is_given_back_and_the_next_one_is_done(
