@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from pydantic import JsonValue
 
 from protocol.checkpoints import folder_files, version_digest
 from protocol.clock import SystemClock
@@ -145,6 +146,7 @@ class Surroundings:
         number: int,
         *,
         version: str = "1",
+        options: dict[str, JsonValue] | None = None,
         new_tokens: int = 8,
         seed: int | None = None,
         arithmetic: tuple[str, ...] = (),
@@ -155,6 +157,7 @@ class Surroundings:
         Args:
             number: The version.
             version: Of its environment.
+            options: Of its environment.
             new_tokens: The most of an answer.
             seed: Of its weights.
             arithmetic: What its recipe takes.
@@ -162,7 +165,7 @@ class Surroundings:
         """
         folder = tiny_folder(self.home / f"v{number}", seed=number if seed is None else seed)
         recipe = Recipe(
-            environment=EnvironmentChoice(name="letters", version=version),
+            environment=EnvironmentChoice(name="letters", version=version, options=options or {}),
             sampling=SamplingChoice(max_new_tokens=new_tokens),
             group_size=2,
             arithmetic=arithmetic,

@@ -92,6 +92,14 @@ async def test_a_slot_becomes_a_file_in_the_workers_queue(around: Surroundings) 
     assert not list((around.data / "outbox").iterdir())
 
 
+async def test_a_file_names_the_whole_version_of_what_scored_it(around: Surroundings) -> None:
+    around.publish(0, version="1", options={"filler": True})
+    task = await around.task()
+    await run_until(task, lambda: task.totals.slots == 1)
+    (file,) = handed_over(around)
+    assert file.header.environment_version == load_environment("letters", options={"filler": True}).version != "1"
+
+
 async def test_a_new_version_is_loaded_between_slots_and_an_older_one_never(around: Surroundings) -> None:
     around.orchestrator.slots = 1
     first = around.publish(0)
