@@ -57,12 +57,15 @@ async def served_pool(world: World, redis_url: str, folder: Path) -> AsyncIterat
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     (folder / "orchestrator").mkdir()
     async with orchestrating(world, redis_url, folder / "orchestrator", public_url=url) as run:
-        server = uvicorn.Server(uvicorn.Config(run.pool.app, log_config=None, access_log=False))
+        app = run.pool.app
+        config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=5)
+        server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         await run.sync.round()
         base_folder(folder / "base")
         try:
             yield ServedPool(TrainedPool(run, world, await join_by_relay(run, world), folder), url)
         finally:
+            app.state.stopping.set()  # who waits for news on a clock that nobody turns any more is let go
             server.should_exit = True
             await serving
