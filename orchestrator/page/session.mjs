@@ -10,6 +10,7 @@ import { EventLog } from "./rows/events.mjs";
 const EVENTS_AT_FIRST = 100;
 const EVENTS_AGAIN_MS = 15_000;
 const LOOK_MS = 60_000;
+const NOT_OURS = new ApiError({ status: 0, code: "no-pool", detail: "the answer is none of this API's" });
 
 export class Session {
   /** `refused(error)` is called once the token is refused: the sitting is over then. */
@@ -92,6 +93,7 @@ export class Session {
   }
 
   took(pool) {
+    if (!Number.isFinite(pool?.time_ms) || !pool.caller) throw NOT_OURS; // as of a proxy that lets nobody out yet
     this.pool = pool;
     this.ahead = pool.time_ms - Date.now();
     if (isStale(this.connection)) this.refresh(); // it is back: nothing else has to wait out its pause

@@ -1,26 +1,31 @@
 // The one way to the orchestrator: a path of its API, the token in a header, and nowhere else.
 
-import { ApiError, errorOf, noAnswer } from "./problem.mjs";
+import { ApiError, errorOf, noAnswer, perhapsDone } from "./problem.mjs";
 
 const PATIENCE_MS = 15_000;
+const DOING_MS = 120_000; // a ban is answered when its transaction is mined, for which the orchestrator waits 90 s
 
 export class Api {
   /** `base` is the URL that `/v1/...` hangs below; `fetch` is given by tests. */
-  constructor({ token, base, fetch = globalThis.fetch.bind(globalThis), patienceMs = PATIENCE_MS }) {
+  constructor({ token, base, fetch = globalThis.fetch.bind(globalThis), patienceMs = PATIENCE_MS, doingMs = DOING_MS }) {
     this.token = token;
     this.base = base;
     this.fetch = fetch;
     this.patienceMs = patienceMs;
+    this.doingMs = doingMs;
   }
 
   /** The JSON of an answer. Throws ApiError; if `signal` aborted it, whatever fetch throws. */
   async get(path, query = {}, { signal } = {}) {
-    return this.json(path, query, { method: "GET" }, signal);
+    return this.json(path, query, { method: "GET" }, signal, this.patienceMs);
   }
 
+  /** Has something done. Where no answer comes, nobody here knows whether it was, and the error says so. */
   async post(path, body, { signal } = {}) {
     const init = { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } };
-    return this.json(path, {}, init, signal);
+    return this.json(path, {}, init, signal, this.doingMs).catch((error) => {
+      throw error instanceof ApiError ? perhapsDone(error) : error;
+    });
   }
 
   /** The answer of a stream, whose body is still to be read; there is no time limit on it. */
@@ -28,8 +33,8 @@ export class Api {
     return this.ask(path, query, { method: "GET", signal }, signal);
   }
 
-  async json(path, query, init, signal) {
-    const late = AbortSignal.timeout(this.patienceMs);
+  async json(path, query, init, signal, patienceMs) {
+    const late = AbortSignal.timeout(patienceMs);
     const either = signal ? AbortSignal.any([signal, late]) : late;
     const response = await this.ask(path, query, { ...init, signal: either }, signal);
     return response.json().catch((error) => {

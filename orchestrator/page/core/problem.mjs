@@ -51,6 +51,13 @@ export function noAnswer(error) {
   return new ApiError({ status: 0, code: "no-answer", detail: late ? "no answer in time" : "nobody answers" });
 }
 
+/** The error of a request that was to do something: without an answer, or with a proxy's, it may have been done. */
+export function perhapsDone(error) {
+  if (error.status !== 0 && !["http-502", "http-504"].includes(error.code)) return error;
+  const { status, code, detail, retryAfterS } = error;
+  return new ApiError({ status, code, detail, retryAfterS, hint: "it may be done all the same: look how the node stands before you try again" });
+}
+
 /** Seconds to wait, of a `Retry-After` header: a number or a date. Null if there is none. */
 export function waitOf(header, now) {
   if (header === null || header.trim() === "") return null;

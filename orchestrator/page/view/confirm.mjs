@@ -32,6 +32,7 @@ export function confirm(action, act) {
     show(fault, wrong !== "");
     if (wrong !== "") return reason.focus();
     go.disabled = true;
+    say(go, "It is being done…");
     try {
       await act(reason.value.trim());
       done = true;
@@ -41,6 +42,7 @@ export function confirm(action, act) {
       show(fault, true);
     } finally {
       go.disabled = false;
+      say(go, action.label);
     }
   });
 

@@ -195,3 +195,17 @@ test("a fragment leads to a view, and a made-up one to nothing", () => {
   assert.equal(nodeLink(`"><script>`), "");
   assert.ok(!isAddress(`${NODE}0`));
 });
+
+test("what was to be done and got no answer may be done all the same, and is waited for longer than a question", async () => {
+  const never = (_, { signal }) => new Promise((_, no) => signal.addEventListener("abort", () => no(signal.reason)));
+  const late = new Api({ token: TOKEN, base: "https://a.example/", fetch: never, patienceMs: 5, doingMs: 30 });
+  const proxy = answering(504, "<html>", { "Content-Type": "text/html" }).api;
+  const refused = problem(409, { code: "not-draining", detail: "it is healthy" }).api;
+  const awake = setInterval(() => {}, 1000); // the limits of a request don't keep node running
+  const failed = async (asking) => words(await asking.catch((thrown) => thrown));
+  assert.equal(await failed(late.get("/v1/pool")), "No answer in time.");
+  for (const api of [late, proxy]) assert.match(await failed(api.post(nodePath(NODE, "ban"), {})), /may be done all the same/);
+  assert.equal(await failed(refused.post(nodePath(NODE, "resume"), {})), "It is healthy.");
+  assert.ok(new Api({ token: TOKEN, base: "https://a.example/" }).doingMs > 90_000);
+  clearInterval(awake);
+});

@@ -64,6 +64,17 @@ test("a session of a token that is not known does not begin", async () => {
   await assert.rejects(begun({ "/v1/pool": 401 }), { status: 401 });
 });
 
+test("an answer that is none of the orchestrator's begins no session, and takes nothing from one", async () => {
+  for (const odd of [null, {}, [], { ...POOL, time_ms: "now" }, { ...POOL, caller: null }])
+    await assert.rejects(begun({ "/v1/pool": odd }), { kind: "gone" });
+  const { page, session } = await begun();
+  page.answers["/v1/pool"] = {};
+  session.refresh();
+  await until(() => session.connection.phase === "gone");
+  assert.deepEqual([session.pool, Number.isFinite(session.now())], [POOL, true]);
+  session.end();
+});
+
 test("events are followed while the tab is looked at, and from where they were left when somebody comes back", async () => {
   const { page, session } = await begun();
   await until(() => page.open().length === 1);
