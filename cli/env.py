@@ -101,7 +101,7 @@ def filter_(
     most: Annotated[float, typer.Option(min=0, max=1, help="The largest.")] = 0.5,
     block: Annotated[int, typer.Option(min=1, help="Prompts that are asked together, and noted together.")] = 16,
     engine: Annotated[str, typer.Option(help="torch or vllm.")] = "torch",
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "bfloat16",
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16; better the one that the run pays for.")] = "float32",
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, cuda:1; default: an accelerator if there is one.")
     ] = None,
