@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -16,17 +17,18 @@ from orchestrator.store.database import Database
 from orchestrator.store.leases import Lease as LoopLease
 from orchestrator.store.relay import RelayKind, RelayStore
 from protocol.errors import Unavailable
+from protocol.identifiers import Digest
 from protocol.invites import Invite, Join
 from protocol.keys import Key
 from protocol.leases import Work
 from protocol.redis import RedisKeys, connect_redis
 from protocol.signing import unix_ms
 from protocol.typed_data import SigningDomain
-from protocol.wire.carried import Joining, Submission
+from protocol.wire.carried import Joining, ReceiptState, Submission
 from protocol.wire.invites import SignedInvite
 from protocol.wire.leases import SignedLease, SignedWork
 from protocol.wire.slots import SlotGrant
-from tests.orchestrator.cut_line import cut_line
+from tests.orchestrator.cut_line import Cut, CutLine, cut_line
 from tests.orchestrator.edge import POOL
 from tests.orchestrator.runs.conftest import MakeRun
 from tests.orchestrator.runs.edge import RunUnderTest, sha
@@ -445,23 +447,64 @@ async def test_only_an_invite_of_this_pool_is_carried_for_its_own_node(
     assert run.chain.batches == []
 
 
-async def test_a_batch_takes_a_few_round_trips_to_redis_however_large_it_is(
-    run: RunUnderTest, redis_url: str, tmp_path: Path
-) -> None:
-    key, grant = await leased(run)
-    works = [_signed_by(run, key, grant, index=index) for index in range(BATCH)]
-    parts = run.pool.parts
+@pytest.fixture
+async def line(redis_url: str, tmp_path: Path) -> AsyncIterator[CutLine]:
+    async with cut_line(redis_url, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def behind(run: RunUnderTest, line: CutLine) -> AsyncIterator[tuple[Relayer, RelayStore]]:
+    """A relayer and its queue behind the line, whose client of Redis tries everything once."""
+    redis = connect_redis(line.url, retries=0)
+    database = Database(redis, keys=RedisKeys(f"pool-{POOL}"))
+    lease, store = LoopLease(database, "relayer", lifetime=timedelta(hours=1)), RelayStore(database)
+    yield Relayer(store, ledger=run.chain, lease=lease, clock=run.pool.clock), store
+    await redis.aclose()
+
+
+async def _queued(run: RunUnderTest, key: Key, grant: SlotGrant, indices: range) -> list[Digest]:
+    far = grant.lease.expiry + 10**6
+    works = [_signed_by(run, key, grant, index=index, expiry=far) for index in indices]
     for work in works:
         name, body = work.lease.lease.key.hash, Submission(work=work).model_dump_json()
-        await parts.relay.store.put(RelayKind.WORK, name, body, now_ms=unix_ms(run.pool.clock.now()))
-    async with cut_line(redis_url, tmp_path) as line:
-        redis = connect_redis(line.url, retries=0)
-        database = Database(redis, keys=RedisKeys(f"pool-{POOL}"))
-        lease = LoopLease(database, "relayer", lifetime=timedelta(seconds=60))
-        relayer = Relayer(RelayStore(database), ledger=run.chain, lease=lease, clock=run.pool.clock)
-        assert await relayer.round() == BATCH
-        settled = sum(command[0] == b"EVALSHA" for command in line.seen)
-        await redis.aclose()
+        await run.pool.parts.relay.store.put(RelayKind.WORK, name, body, now_ms=unix_ms(run.pool.clock.now()))
+    return [work.lease.lease.key.hash for work in works]
+
+
+@pytest.mark.parametrize("cut", Cut)
+async def test_a_redis_that_goes_away_within_a_batch_costs_no_work_and_none_is_paid_for_twice(
+    run: RunUnderTest, line: CutLine, behind: tuple[Relayer, RelayStore], cut: Cut
+) -> None:
+    relayer, store = behind
+    key, grant = await leased(run)
+    at, reached = 0, True
+    while reached:
+        names = await _queued(run, key, grant, range(10 * at, 10 * at + 3))
+        run.chain.batches.clear()
+        line.break_at(at, cut)
+        with contextlib.suppress(Unavailable):
+            await relayer.round()
+        reached, line.at = line.at < 0, -1
+        for _ in range(2):
+            await run.pool.clock.turn(AGAIN + timedelta(seconds=1))
+            await run.pool.parts.redis.delete(f"{RedisKeys(f'pool-{POOL}').prefix}lease:relayer")  # it ran out
+            await relayer.round()
+        rows = [await store.get(RelayKind.WORK, name) for name in names]
+        assert [row.state if row else None for row in rows] == [ReceiptState.CARRIED] * 3, at
+        assert sum(run.chain.batches) == 3, at
+        at += 1
+    assert at > 12
+
+
+async def test_a_batch_takes_a_few_round_trips_to_redis_however_large_it_is(
+    run: RunUnderTest, line: CutLine, behind: tuple[Relayer, RelayStore]
+) -> None:
+    relayer, _ = behind
+    key, grant = await leased(run)
+    await _queued(run, key, grant, range(BATCH))
+    assert await relayer.round() == BATCH
+    settled = sum(command[0] == b"EVALSHA" for command in line.seen)
     assert run.chain.batches == [BATCH]
     assert settled >= 2 * BATCH
     assert line.reads < 40
