@@ -18,10 +18,12 @@ if revision == '' then
   redis.call('ZADD', P .. 'run:steps', step, step)
   redis.call('LPUSH', P .. 'run:node:' .. node, id)
   redis.call('LTRIM', P .. 'run:node:' .. node, 0, 499)
-  local indices = P .. 'run:next:' .. step
-  local following = redis.call('HGET', indices, node)
-  if not following or tonumber(following) <= tonumber(index) then
-    redis.call('HSET', indices, node, string.format('%.0f', tonumber(index) + 1))
+  -- It was leased in an earlier life of Redis, which leased more than what was handed in: the node's next index lies
+  -- beyond all of those, in another block of 1024, as the first index of a life does.
+  local indices, following = P .. 'run:next:' .. step, (math.floor(tonumber(index) / 1024) + 1) * 1024
+  local known = redis.call('HGET', indices, node)
+  if not known or tonumber(known) < following then
+    redis.call('HSET', indices, node, string.format('%.0f', following))
   end
 end
 if f[8] then redis.call('HSET', P .. 'run:keys', f[8], id) end

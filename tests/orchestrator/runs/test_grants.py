@@ -1,0 +1,122 @@
+"""What bounds a grant in the moment it is written: money, steps, the version, whose request it is, earlier leases."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from orchestrator.runs.slots import Happening
+from protocol.keys import Key
+from protocol.verdicts import Outcome
+from tests.orchestrator.runs.conftest import MakeRun
+from tests.orchestrator.runs.edge import RunUnderTest, sha
+
+
+async def refused(run: RunUnderTest, key: Key, *, step: int = 0) -> str:
+    answer = await run.ask(key, step=step, groups=1)
+    assert answer.status_code == 409, answer.text
+    assert answer.json()["code"] == "no-slot"
+    return str(answer.json()["detail"])
+
+
+async def test_a_stake_answers_for_all_open_leases_of_its_provider_together(run: RunUnderTest) -> None:
+    first, second = await run.member(), await run.member()
+    run.chain.stake = 600  # at a penalty of 2 for each of 100 units: three groups
+    assert (await run.lease(first, groups=2)).lease.groups == 2
+    assert (await run.lease(second, groups=2)).lease.groups == 1, "what the first left"
+    assert "does not cover more open work" in await refused(run, second)
+    await run.pool.send(first, "/v1/slots/release", {"slots": [{"step": 0, "index": 0}]})
+    assert (await run.lease(second, groups=9)).lease.groups == 2
+
+
+async def test_groups_that_wait_for_a_verdict_or_have_a_good_one_are_not_leased_again(run: RunUnderTest) -> None:
+    key = await run.member()
+    work = await run.delivered(key, await run.lease(key, groups=8))
+    assert "has all the rollouts that it wants" in await refused(run, key)
+    run.chain.happen(work, key.address, Happening.JUDGED, Outcome.ACCEPTED)
+    await run.sync.round()
+    assert "has all the rollouts that it wants" in await refused(run, key)
+    assert (await run.lease(key, step=1)).lease.step == 1
+
+
+async def test_a_step_that_closed_with_too_little_holds_up_no_later_one(run: RunUnderTest) -> None:
+    key = await run.member()
+    await run.demand(0, 0, closed=True)
+    assert (await run.view())["accepted"] == 0
+    assert (await run.lease(key, step=1)).lease.step == 1
+
+
+@pytest.mark.parametrize(("version", "attempt", "step"), [(1, 0, 1), (0, 1, 0)], ids=["version", "attempt"])
+async def test_a_version_that_changes_under_a_request_is_the_one_that_is_leased(
+    run: RunUnderTest, monkeypatch: pytest.MonkeyPatch, version: int, attempt: int, step: int
+) -> None:
+    key = await run.member()
+    before, store = await run.desk.store.state(), run.desk.store
+    await run.publish(version, attempt=attempt)
+    real, told = store.state, [before]
+
+    async def late() -> object:
+        return told.pop() if told else await real()
+
+    monkeypatch.setattr(store, "state", late)
+    lease = (await run.lease(key, step=step)).lease
+    assert (lease.version, lease.digest) == (version, run.chain.versions[version].digest)
+    assert not told
+
+
+async def test_the_same_request_id_of_another_node_is_another_request(run: RunUnderTest) -> None:
+    first, second = await run.member(), await run.member()
+    for key in (first, second):
+        assert (await run.ask(key, request="a" * 32)).json()["lease"]["node"] == key.address
+    assert (await run.view())["leased"] == 8
+
+
+async def test_a_node_that_was_a_member_gets_no_slot_though_its_seat_is_remembered(run: RunUnderTest) -> None:
+    key = await run.member()
+    await run.lease(key, groups=1)
+    await run.pool.parts.nodes.learn(key.address, {"member": "0"})
+    answer = await run.ask(key)
+    assert (answer.status_code, answer.json()["code"]) == (403, "not-active")
+
+
+async def test_a_request_is_remembered_as_long_as_its_lease_lasts(run: RunUnderTest) -> None:
+    key = await run.member()
+    await run.ask(key, request="a" * 32)
+    name = run.pool.parts.database.key("run", "request", key.address, "a" * 32)
+    assert 90_000 < await run.pool.parts.redis.pttl(name) <= 100_000
+
+
+async def test_the_last_index_is_never_reached(run: RunUnderTest) -> None:
+    key = await run.member()
+    await run.pool.parts.redis.hset(run.pool.parts.database.key("run", "next", "0"), key.address, str(2**32 - 1))
+    assert "all its indices" in await refused(run, key)
+
+
+async def test_what_an_earlier_life_of_redis_leased_is_not_leased_again_to_a_node_that_delivered(
+    make_run: MakeRun,
+) -> None:
+    run = make_run(run_units_per_group=100)
+    await run.sync.round()
+    await run.publish(0)
+    key = await run.member()
+    first, held = await run.lease(key, groups=2), await run.lease(key, groups=2)
+    await run.delivered(key, first)
+    await run.pool.parts.redis.flushall()
+    run.chain.read = 0
+    await run.sync.round()
+    await run.pool.beat(key)
+    await run.pool.parts.nodes.learn(key.address, {"member": "1"})
+    anew = (await run.lease(key, groups=1)).lease
+    assert anew.index not in {first.lease.index, held.lease.index}
+    run.chain.submit(held.lease.lease, sha(2), 7)
+    await run.sync.round()
+    assert sorted((item["index"], item["groups"]) for item in await run.rollouts(status="all")) == [(0, 2), (1, 2)]
+    assert (await run.view())["leased"] == 1
+
+
+async def test_a_lease_ends_on_the_whole_second_before_its_time_is_over(run: RunUnderTest) -> None:
+    key = await run.member()
+    await run.pool.clock.turn(timedelta(milliseconds=700))
+    now = run.pool.clock.now().timestamp()
+    assert now + 99 < (await run.lease(key)).lease.expiry <= now + 100
