@@ -88,6 +88,8 @@ FORGED = Slot(S.PROVISIONAL, C.REJECTED, Outcome.FORGED)
         (LEASED, H.LAPSED, None, Slot(S.LAPSED, C.NOTHING)),
         (LEASED, H.SUBMITTED, None, SUBMITTED),
         (Slot(S.UNDELIVERED, C.NOTHING), H.SUBMITTED, None, SUBMITTED),
+        (Slot(S.RELEASED, C.NOTHING), H.SUBMITTED, None, SUBMITTED),
+        (Slot(S.LAPSED, C.NOTHING), H.SUBMITTED, None, SUBMITTED),
         (SUBMITTED, H.LEASE_OVER, None, SUBMITTED),
         (SUBMITTED, H.RELEASED, None, SUBMITTED),
         (SUBMITTED, H.PENDING_OVER, None, STALE),
@@ -235,18 +237,29 @@ TERMS = DeliveryTerms(newest=4, least=2, threshold=0.5, rest=timedelta(seconds=1
         ("ulll", 0, 1, False),
         ("uxx", 0, 1, False),
         ("uus ", 1, 2, True),
+        ("   uu", 0, 2, True),
+        ("lluull", 0, 2, True),
+        ("upd", 2, 1, False),
+        ("uuup", 1, 3, True),
     ],
 )
 def test_who_delivers_less_than_the_pools_share_rests(
     past: str, delivered: int, undelivered: int, *, rests: bool
 ) -> None:
     states = {"u": S.UNDELIVERED, "r": S.RELEASED, "s": S.FINAL, "l": S.LAPSED, "x": S.EXPIRED, " ": S.LEASED}
+    states |= {"p": S.SUBMITTED, "d": S.DISPUTED}
     leases = [PastLease(states[letter], 5_000) for letter in past]
     judged = judge_deliveries(leases, terms=TERMS, now_ms=6_000)
     assert (judged.delivered, judged.undelivered) == (delivered, undelivered)
     assert judged.resting_until_ms == (15_000 if rests else None)
     rested = judge_deliveries(leases, terms=TERMS, now_ms=15_000)
     assert (rested.resting_until_ms, rested.on_trial) == (None, rests)
+
+
+def test_a_rest_begins_with_the_newest_failure_and_ends_in_the_very_millisecond() -> None:
+    leases = [PastLease(S.UNDELIVERED, ended) for ended in (5_000, 7_000, 3_000)]
+    assert judge_deliveries(leases, terms=TERMS, now_ms=16_999).resting_until_ms == 17_000
+    assert judge_deliveries(leases, terms=TERMS, now_ms=17_000).resting_until_ms is None
 
 
 @pytest.mark.parametrize(
@@ -271,8 +284,13 @@ def test_work_that_its_node_could_know_to_be_of_no_use_counts_as_not_delivered(
         (30_000, "", True),
         (29_999, "", False),
         (60_000, "EscrowTooLow", True),
+        (60_000, "PoolNotActive", True),
         (60_000, "StakeTooLow", False),
         (60_000, "NotMember", False),
+        (60_000, "NotRegistered", False),
+        (60_000, "Banned", False),
+        (60_000, "UnitsOutOfRange", False),
+        (60_000, "NodeNotWilling", False),
     ],
 )
 def test_work_that_was_not_carried_is_excused_if_it_came_in_time_and_the_ledger_blames_somebody_else(
