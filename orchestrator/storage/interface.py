@@ -58,7 +58,6 @@ class ObjectFacts:
     """What the store says of an object."""
 
     size: int
-    modified: datetime
 
 
 class ObjectStore(Protocol):

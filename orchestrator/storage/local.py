@@ -13,7 +13,7 @@ import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -111,7 +111,7 @@ class LocalStore:
             return None
         except OSError as error:
             raise storage_error(error) from error
-        return ObjectFacts(size=status.st_size, modified=datetime.fromtimestamp(status.st_mtime, UTC))
+        return ObjectFacts(size=status.st_size)
 
     @asynccontextmanager
     async def open(self, key: ObjectKey) -> AsyncIterator[AsyncIterator[bytes]]:

@@ -106,7 +106,12 @@ class S3Store:
             facts = await self._ask(lambda: client.head_object(**self._named(key)))
         except ObjectMissing:
             return None
-        return ObjectFacts(size=int(facts["ContentLength"]), modified=facts["LastModified"])
+        if "ContentLength" not in facts:
+            raise StorageUnavailable(
+                "the pool's store does not say how large an object is",
+                hint="the pool's owner has to see whether something between it and the orchestrator changes answers",
+            )
+        return ObjectFacts(size=int(facts["ContentLength"]))
 
     @asynccontextmanager
     async def open(self, key: ObjectKey) -> AsyncIterator[AsyncIterator[bytes]]:
@@ -175,7 +180,8 @@ def _refusal(status: int, code: str) -> StorageUnavailable:
     if status in {401, 403}:
         return StorageUnavailable(
             f"the pool's store does not let the orchestrator in ({code[:60]})",
-            hint="the pool's owner has to check storage_access_key, storage_secret_key and the bucket's policy",
+            hint="the pool's owner has to check storage_access_key, storage_secret_key, the bucket's policy, and that "
+            "the orchestrator's clock is right: stores refuse what is signed a quarter of an hour off",
         )
     return StorageUnavailable(f"the pool's store answered {status} ({code[:60]})")
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -296,6 +297,11 @@ async def test_a_url_is_good_for_what_it_was_made_for_and_nothing_else(pool: Poo
         answer = await put(pool, given.model_copy(update={"url": url}))
         assert answer.status_code in {400, 403}, url
         assert answer.json()["code"] in {"bad-url", "invalid-input"}
+    for size, kind in ((len(CONTENT), "text/html"), (len(CONTENT) - 1, given.headers["Content-Type"])):
+        # Bytes and headers as the changed URL says: nothing but its signature is wrong.
+        url = f"{path}?{urlencode(terms | {'size': str(size), 'type': kind})}"
+        answer = await put(pool, given.model_copy(update={"url": url}), CONTENT[:size], **{"Content-Type": kind})
+        assert (answer.status_code, answer.json()["code"]) == (403, "bad-url")
     assert (await read(pool, given.url)).status_code == 403  # to write with is not to read with
     assert (await put(pool, given, **{"Content-Type": "text/html"})).status_code == 400
 
@@ -455,6 +461,27 @@ async def test_one_url_sent_many_times_and_slowly_leaves_places_for_others(
     assert (await put(pool, given)).status_code == 201
 
 
+async def test_so_many_files_arrive_at_once_and_each_place_is_free_again(
+    pool: PoolUnderTest, node: Key, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "MOST_AT_ONCE", 1)
+    given, other = await ticket(pool, node), await pool.member()
+    theirs, begun, gate = await ticket(pool, other), asyncio.Event(), asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        begun.set()
+        await gate.wait()
+        yield CONTENT
+
+    waiting = asyncio.create_task(put(pool, given, slowly()))
+    await asyncio.wait_for(begun.wait(), 60)
+    refused = await put(pool, theirs)
+    assert (refused.status_code, refused.json()["retry_after"]) == (429, 5)
+    gate.set()
+    assert (await waiting).status_code == 201
+    assert (await put(pool, theirs)).status_code == 201
+
+
 async def test_a_file_that_came_makes_place_for_the_next(make_pool: MakePool) -> None:
     pool = make_pool(uploads_open=1)
     node = await pool.member()
@@ -472,6 +499,20 @@ async def test_a_disk_without_room_is_said_before_anything_is_sent(make_pool: Ma
     pool = make_pool(storage_reserve_bytes=1 << 60)
     answer = await ask(pool, await pool.member())
     assert (answer.status_code, answer.json()["code"], answer.json()["retryable"]) == (507, "storage-full", True)
+
+
+async def test_a_disk_that_filled_since_the_ticket_takes_nothing_and_takes_it_later(
+    pool: PoolUnderTest, node: Key, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = await ticket(pool, node)
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "orchestrator.storage.local.shutil.disk_usage", lambda _: SimpleNamespace(free=len(CONTENT) - 1)
+        )
+        answer = await put(pool, given)
+    assert (answer.status_code, answer.json()["code"], answer.json()["retryable"]) == (507, "storage-full", True)
+    assert stored(tmp_path) == []
+    assert (await put(pool, given)).status_code == 201
 
 
 async def test_a_disk_that_fills_on_the_way_leaves_nothing(

@@ -206,11 +206,13 @@ async def test_wrong_credentials_and_buckets_are_said_without_the_secret(make_st
 
 
 @asynccontextmanager
-async def broken(answer: bytes | None) -> AsyncIterator[str]:
-    """A store that gives the same answer to everything, or none."""
+async def broken(answer: bytes | None, asked: list[str] | None = None) -> AsyncIterator[str]:
+    """A store that gives the same answer to everything, or none; the methods that it was `asked` with."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
+        request = await reader.readuntil(b"\r\n\r\n")
+        if asked is not None:
+            asked.append(request.split()[0].decode())
         if answer is not None:
             writer.write(answer)
             await writer.drain()
@@ -246,6 +248,47 @@ async def test_a_store_that_is_broken_is_said_to_be_and_may_be_asked_again(
         with pytest.raises(StorageUnavailable, match=words) as caught:
             await store.head(key_of(CONTENT))
         assert caught.value.retryable
+        await store.aclose()
+
+
+async def test_a_store_that_does_not_say_how_large_an_object_is_is_broken() -> None:
+    async with broken(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n") as endpoint:
+        store = S3Store(Bucket(name="pool", endpoint=endpoint, access_key="a", secret_key="s"), clock=SystemClock())
+        with pytest.raises(StorageUnavailable, match="does not say how large") as caught:
+            await store.head(key_of(CONTENT))
+        assert caught.value.retryable
+        await store.aclose()
+
+
+async def test_a_store_that_takes_our_clock_for_wrong_has_its_owner_look_at_it() -> None:
+    refusal = b"<Error><Code>RequestTimeTooSkewed</Code></Error>"
+    answer = b"HTTP/1.1 403 Forbidden\r\nContent-Length: %d\r\n\r\n%s" % (len(refusal), refusal)
+    async with broken(answer) as endpoint:
+        store = S3Store(Bucket(name="pool", endpoint=endpoint, access_key="a", secret_key="s"), clock=SystemClock())
+        with pytest.raises(StorageUnavailable, match="RequestTimeTooSkewed") as caught:
+            async with store.open(key_of(CONTENT)):
+                pass
+        assert "clock" in (caught.value.hint or "")
+        await store.aclose()
+
+
+async def test_a_store_that_has_the_object_in_another_size_gives_no_ticket(make_pool: MakePool) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 7999\r\n\r\n"
+    async with broken(head) as endpoint:
+        pool = make_pool(storage_bucket="b", storage_endpoint=endpoint, storage_access_key="a", storage_secret_key="s")
+        answer = await pool.send(await pool.member(), "/v1/uploads", {"sha256": sha(CONTENT), "size": 8000})
+        assert (answer.status_code, answer.json()["code"]) == (409, "other-object")
+        await pool.parts.objects.aclose()
+
+
+async def test_a_store_that_fails_is_asked_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("orchestrator.storage.s3._ATTEMPTS", 2)
+    async with broken(b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n", asked) as endpoint:
+        store = S3Store(Bucket(name="pool", endpoint=endpoint, access_key="a", secret_key="s"), clock=SystemClock())
+        with pytest.raises(StorageUnavailable):
+            await store.head(key_of(CONTENT))
+        assert asked == ["HEAD"] * 2
         await store.aclose()
 
 
