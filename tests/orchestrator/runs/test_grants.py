@@ -52,6 +52,7 @@ async def test_a_version_that_changes_under_a_request_is_the_one_that_is_leased(
     run: RunUnderTest, monkeypatch: pytest.MonkeyPatch, version: int, attempt: int, step: int
 ) -> None:
     key = await run.member()
+    await run.lease(key, groups=1)  # its stake is known from now on, so that nothing else asks a second time
     before, store = await run.desk.store.state(), run.desk.store
     await run.publish(version, attempt=attempt)
     real, told = store.state, [before]
