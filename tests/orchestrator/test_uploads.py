@@ -378,6 +378,18 @@ async def test_audit_files_are_for_validators_to_write_and_for_everybody_to_read
     assert (await ask(pool, validator)).status_code == 403  # work is for members
 
 
+async def test_who_is_no_validator_any_more_reads_and_writes_as_nobody_within_seconds(
+    pool: PoolUnderTest, node: Key, clock: TurnedClock
+) -> None:
+    key, validator = (await upload(pool, node)).key, Key.generate()
+    pool.ledger.validators.add(validator.address)
+    assert (await link(pool, validator, key)).key == key
+    pool.ledger.validators.remove(validator.address)
+    await clock.turn(timedelta(seconds=11))
+    assert (await pool.send(validator, f"/v1/objects?key={key}", None, method="GET")).status_code == 403
+    assert (await ask(pool, validator, kind="audit")).status_code == 403
+
+
 async def test_work_is_read_by_its_node_by_validators_and_by_the_owner(pool: PoolUnderTest, node: Key) -> None:
     key = (await upload(pool, node)).key
     validator = Key.generate()

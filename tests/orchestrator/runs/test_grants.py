@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
+from orchestrator.runs.chain import Funds
 from orchestrator.runs.slots import Happening
 from protocol.keys import Key
 from protocol.verdicts import Outcome
@@ -121,3 +123,33 @@ async def test_a_lease_ends_on_the_whole_second_before_its_time_is_over(run: Run
     await run.pool.clock.turn(timedelta(milliseconds=700))
     now = run.pool.clock.now().timestamp()
     assert now + 99 < (await run.lease(key)).lease.expiry <= now + 100
+
+
+async def test_escrow_for_just_one_group_is_offered_and_leased(run: RunUnderTest) -> None:
+    key = await run.member()
+    run.chain.money = replace(run.chain.money, free=100)
+    await run.pool.clock.turn(timedelta(seconds=11))
+    await run.sync.round()
+    assert ((await run.step(key)).need, (await run.step(key)).reason) == (8, "")
+    assert (await run.lease(key)).lease.groups == 1
+    assert "escrow" in (await run.step(key)).reason
+
+
+async def test_a_pool_that_pays_and_asks_nothing_is_bounded_by_neither(run: RunUnderTest) -> None:
+    key = await run.member()
+    run.chain.money, run.chain.stake = Funds(free=0, price=0, penalty=0, active=True), 0
+    await run.pool.clock.turn(timedelta(seconds=11))
+    await run.sync.round()
+    assert (await run.lease(key, groups=4)).lease.groups == 4
+
+
+async def test_a_lease_of_a_step_that_was_forgotten_binds_no_money_any_more(make_run: MakeRun) -> None:
+    run = make_run(run_kept_steps=1, run_slots_per_node=1)
+    await run.sync.round()
+    await run.publish(0)
+    key = await run.member()
+    run.chain.stake = 400  # two groups
+    assert (await run.lease(key, groups=2)).lease.groups == 2
+    await run.publish(5)
+    await run.sync.round()
+    assert (await run.lease(key, step=5, groups=2)).lease.groups == 2

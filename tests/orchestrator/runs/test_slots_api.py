@@ -109,6 +109,7 @@ async def test_a_slot_has_no_more_groups_than_the_step_needs_and_the_pool_allows
         (lambda run, key: run.pool.owner("POST", f"/v1/nodes/{key.address}/drain"), 0, 403, "not-active", "draining"),
         (lambda run, key: run.pool.owner("POST", f"/v1/nodes/{key.address}/ban"), 0, 403, "not-active", "banned"),
         (lambda run, key: _money(run, free=399), 0, 200, "", ""),
+        (lambda run, key: _money(run, free=100), 0, 200, "", ""),
         (lambda run, key: _money(run, free=99), 0, 409, "no-slot", "escrow can't pay"),
         (lambda run, key: _money(run, active=False), 0, 409, "no-slot", "not active on the ledger"),
         (lambda run, key: _stake(run, 199), 0, 409, "no-slot", "does not cover more open work"),
@@ -205,8 +206,41 @@ async def test_nobody_is_called_undelivered_while_the_chain_is_down(run: RunUnde
     assert (await run.pool.owner("GET", f"/v1/nodes/{key.address}/leases"))["delivered"] == 1
 
 
+async def test_a_lease_that_ends_while_the_ledger_is_being_read_is_looked_at_with_the_next_reading(
+    run: RunUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = await run.member()
+    grant = await run.lease(key)
+    read = run.chain.events
+
+    async def slowly() -> Any:
+        found = await read()
+        run.chain.submit(grant.lease.lease, sha(1), 7)  # in time, and after what this reading told
+        await run.pool.clock.turn(timedelta(seconds=500))
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run.chain, "events", slowly)
+        await run.sync.round()
+    assert (await run.view())["leased"] == 4
+    await run.sync.round()
+    assert (await run.view())["pending"] == 4
+
+
+async def test_a_rest_begins_when_the_lease_ended_and_not_when_somebody_looked(make_run: MakeRun) -> None:
+    run = make_run(run_delivery_least=1, run_rest_s=300)
+    await run.sync.round()
+    await run.publish(0)
+    key = await run.member()
+    expiry = (await run.lease(key)).lease.expiry
+    await run.pool.clock.turn(timedelta(seconds=250))
+    await run.sync.round()
+    told = await run.pool.owner("GET", f"/v1/nodes/{key.address}/leases")
+    assert told["resting_until_ms"] == (expiry + 300) * 1000
+
+
 async def test_who_delivers_too_little_rests_and_may_then_try_again(make_run: MakeRun) -> None:
-    run = make_run(run_delivery_least=2, run_rest_s=300, run_slots_per_node=2)
+    run = make_run(run_delivery_window=2, run_delivery_least=2, run_rest_s=300, run_slots_per_node=2)
     await run.sync.round()
     await run.publish(0)
     key = await run.member()

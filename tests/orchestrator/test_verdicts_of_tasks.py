@@ -1,0 +1,50 @@
+"""What the scheduler found of a task is written only of the task that it looked at: as it was, and not over since."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.orchestrator.edge import PoolUnderTest
+
+
+async def verdict(
+    pool: PoolUnderTest, task: str, *, generation: int = 1, state: str = "failed", lease: str = ""
+) -> Any:
+    return await pool.parts.database.call("verdict", lease, task, generation, state, "why", 1, 1)
+
+
+async def view(pool: PoolUnderTest, task: str) -> tuple[str, str]:
+    told = await pool.owner("GET", f"/v1/tasks/{task}")
+    return told["state"], told["reason"]
+
+
+async def test_a_verdict_is_written_and_told_once(pool: PoolUnderTest) -> None:
+    task = await pool.run()
+    assert await verdict(pool, task) == 1
+    assert await view(pool, task) == ("failed", "why")
+    assert await verdict(pool, task, state="completed") == 0, "it is over"
+    assert await view(pool, task) == ("failed", "why")
+    told: Any = await pool.parts.redis.xrange(pool.parts.database.key("events"))
+    assert [event[b"kind"] for _, event in told].count(b"task.failed") == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "answer"), [({"generation": 2}, 0), ({"lease": "another#1"}, -1)], ids=["changed since", "lease lost"]
+)
+async def test_a_verdict_that_comes_too_late_changes_nothing(
+    pool: PoolUnderTest, given: dict[str, Any], answer: int
+) -> None:
+    task = await pool.run()
+    before = await view(pool, task)
+    assert await verdict(pool, task, **given) == answer
+    assert await view(pool, task) == before
+
+
+async def test_a_task_that_its_owner_stopped_meanwhile_does_not_fail(pool: PoolUnderTest) -> None:
+    task = await pool.run()
+    await pool.parts.redis.hset(pool.parts.database.key("task", task), "desired", "stopped")
+    before = await view(pool, task)
+    assert await verdict(pool, task) == 0
+    assert await view(pool, task) == before
