@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from protocol.clock import TurnedClock
-from protocol.errors import InvalidInput, NotFound, TooLarge, Unavailable
+from protocol.errors import InvalidInput, NotFound, RateLimited, TooLarge, Unavailable
 from worker.queue.item import QueueItem, Stage
 from worker.queue.runner import LONGEST_LOOK, LONGEST_WAIT, GivenUp, NotYet, QueueRunner, StepBack
 from worker.queue.store import QueueFull, QueueStore
@@ -140,6 +140,21 @@ async def test_a_failure_is_retried_from_its_own_stage_after_a_growing_wait(
     await clock.turn(timedelta(seconds=5))
     await runner.work()
     assert delivery.calls == ["request", "put", "put", "put", "submit", "acknowledge"]
+
+
+async def test_who_is_told_when_to_ask_again_does_not_ask_before(
+    store: QueueStore, tmp_path: Path, clock: TurnedClock
+) -> None:
+    hand_over(store, tmp_path)
+    delivery = Recorded()
+    delivery.fail("request", RateLimited("enough for now", retry_after=timedelta(seconds=300)))
+    runner = QueueRunner(store, delivery, clock=clock)
+    await runner.work()
+    await clock.turn(timedelta(seconds=299))
+    assert await runner.work() == 0
+    await clock.turn(timedelta(seconds=1))
+    assert await runner.work() == 1
+    assert store.items() == []
 
 
 async def test_an_expired_answer_sends_an_item_back_but_not_for_ever(

@@ -1,0 +1,37 @@
+"""Two that read the same and write: the first one's word stands, and the second is told to read again."""
+
+from __future__ import annotations
+
+from orchestrator.runs.slots import Happening, after
+from orchestrator.store.run_rows import slot_id
+from tests.orchestrator.runs.edge import RunUnderTest
+
+
+async def test_of_two_that_write_a_slot_the_second_reads_again(run: RunUnderTest) -> None:
+    key, store = await run.member(), run.desk.store
+    await run.lease(key)
+    row = await store.slot(slot_id(0, key.address, 0))
+    assert row is not None
+    assert await store.write(row, after(row.slot, Happening.RELEASED), {}, due_ms=None)
+    assert not await store.write(row, after(row.slot, Happening.SUBMITTED), {}, due_ms=None)
+    assert ((await run.view())["leased"], (await run.view())["pending"]) == (0, 0)
+
+
+async def test_a_loop_that_lost_its_lease_writes_neither_slots_nor_the_run(run: RunUnderTest) -> None:
+    key, store = await run.member(), run.desk.store
+    await run.lease(key)
+    row, state = await store.slot(slot_id(0, key.address, 0)), await store.state()
+    assert row is not None
+    assert not await store.write(row, after(row.slot, Happening.LEASE_OVER), {}, due_ms=None, lease="another#1")
+    assert not await store.change(state, {"escrow": "0"}, now_ms=1, lease="another#1")
+    assert (await run.view())["leased"] == 4
+    assert await store.state() == state
+
+
+async def test_of_two_that_change_the_run_the_second_reads_again(run: RunUnderTest) -> None:
+    store = run.desk.store
+    state = await store.state()
+    assert await store.change(state, {"floor": "3"}, now_ms=1)
+    assert not await store.change(state, {"floor": "1"}, now_ms=1, demand=(0, 99, 1))
+    assert (await store.state()).floor == 3
+    assert (await store.steps([0]))[0].count.demand == 8
