@@ -11,12 +11,6 @@ flaky=""
 tests() {
   local status=0 again=0 names
   "$python" -m pytest "$@" || status=$?
-  if [ $status -eq 3 ]; then  # an internal error: pytest lost one of its processes, and says nothing about any test
-    printf '\n== pytest itself broke down; all of it once more\n'
-    flaky+="pytest itself"$'\n'
-    status=0
-    "$python" -m pytest "$@" || status=$?
-  fi
   case $status in
     0 | 5) return 0 ;;  # 5: there are none of that kind
     1) ;;
