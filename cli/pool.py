@@ -45,6 +45,12 @@ def create(
     penalty: Penalty = None,
     stake_per_capacity: Annotated[str, typer.Option(help="MUST that one unit of capacity binds.")] = "10",
     audit_floor: Annotated[float, typer.Option(min=0.0001, max=1, help="Least share of work that is audited.")] = 0.1,
+    verdict_fee: Annotated[
+        str, typer.Option(help="MUST that a validator earns for a verdict or a paid second look.")
+    ] = "0",
+    look_share: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of first verdicts for which a second look is paid.")
+    ] = 0.0,
     judge_period: Seconds = 3600,
     challenge_period: Seconds = 3600,
     dispute_period: Seconds = 7200,
@@ -61,12 +67,14 @@ def create(
         penalty_per_unit=0 if penalty is None else parse_amount(penalty),
         stake_per_capacity=parse_amount(stake_per_capacity),
         audit_floor_bps=round(audit_floor * 10_000),
+        look_bps=round(look_share * 10_000),
         judge_period=timedelta(seconds=judge_period),
         challenge_period=timedelta(seconds=challenge_period),
         dispute_period=timedelta(seconds=dispute_period),
         notice_period=timedelta(seconds=notice_period),
         max_nodes=max_nodes,
         min_capacity=min_capacity,
+        verdict_fee=parse_amount(verdict_fee),
     )
     if penalty is None:
         terms = Terms.deterring(terms)

@@ -25,7 +25,7 @@ SIZE_LIMIT: Final = 24_576
 
 SETTINGS: Final[dict[str, Any]] = {
     # The cost of a call matters more than that of the one deployment, as far as the size limit allows.
-    "optimizer": {"enabled": True, "runs": 1_000},
+    "optimizer": {"enabled": True, "runs": 200},
     "viaIR": True,
     "evmVersion": "cancun",
     # No hash of the metadata in the bytecode: the same code gives the same bytes whatever the comments say.

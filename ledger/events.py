@@ -209,6 +209,15 @@ class EscrowFunded(LedgerEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WithdrawalAnnounced(LedgerEvent):
+    """An owner will take up to `amount` of the free escrow out from `ready_at` on; zero cancels it."""
+
+    pool_id: int
+    amount: int
+    ready_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EscrowWithdrawn(LedgerEvent):
     """An owner took free escrow out."""
 
@@ -305,6 +314,10 @@ class WorkSubmitted(LedgerEvent):
     index: int
     version: int
     checkpoint: Digest
+    beacon_block: int
+    salt: Digest
+    groups: int
+    max_units: int
     sha256: Digest
     units: int
 
@@ -329,6 +342,31 @@ class VerdictGiven(LedgerEvent):
     reason: int
     audit_hash: Digest
     decisive: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictContradicted(LedgerEvent):
+    """A validator contradicted the first verdict in a dispute; a second one decides."""
+
+    pool_id: int
+    node: Address
+    key: Digest
+    validator: Address
+    outcome: Outcome
+    reason: int
+    audit_hash: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictConfirmed(LedgerEvent):
+    """Another validator examined the work and agrees with the first verdict."""
+
+    pool_id: int
+    node: Address
+    key: Digest
+    validator: Address
+    reason: int
+    audit_hash: Digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -415,6 +453,7 @@ EVENTS: Mapping[Contract, tuple[type[LedgerEvent], ...]] = {
         ValidatorAdded,
         ValidatorRemoved,
         EscrowFunded,
+        WithdrawalAnnounced,
         EscrowWithdrawn,
         MemberJoined,
         MemberLeft,
@@ -429,6 +468,8 @@ EVENTS: Mapping[Contract, tuple[type[LedgerEvent], ...]] = {
         WorkSubmitted,
         WorkRefused,
         VerdictGiven,
+        VerdictContradicted,
+        VerdictConfirmed,
         VerdictRefused,
         WorkDisputed,
         WorkFinal,

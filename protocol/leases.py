@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import ClassVar
 
 from protocol.identifiers import Address, Digest, digest
-from protocol.typed_data import TypedStruct, abi_hash
+from protocol.keys import Key
+from protocol.typed_data import SigningDomain, TypedStruct, abi_hash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +30,11 @@ class WorkKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease(TypedStruct):
-    """The orchestrator's leave for a node to do one slot of work with one version of the policy."""
+    """The orchestrator's permission for a node to do one slot of work with one version of the policy."""
 
     TYPE: ClassVar[str] = (
         "Lease(uint256 poolId,bytes32 run,uint64 step,uint32 index,address node,uint64 version,bytes32 digest,"
-        "uint32 groups,uint64 maxUnits,uint64 expiry)"
+        "uint64 beaconBlock,bytes32 salt,uint32 groups,uint64 maxUnits,uint64 expiry)"
     )
 
     pool_id: int
@@ -43,10 +45,14 @@ class Lease(TypedStruct):
     version: int
     digest: Digest
     """The version digest of the policy."""
+    beacon_block: int
+    """The block whose hash is part of the slot's seed."""
+    salt: Digest
+    """The part of the slot's seed that only the orchestrator knows before it signs the lease."""
     groups: int
-    """How many groups are in the slot."""
+    """The number of groups in the slot."""
     max_units: int
-    """The most work units that may be submitted."""
+    """The most work units that may be submitted. The penalty is locked for all of them."""
     expiry: int
     """Unix time in seconds until which work may be submitted."""
 
@@ -63,6 +69,31 @@ class Lease(TypedStruct):
     def expired(self, now: datetime) -> bool:
         """Whether work can't be submitted under it any more."""
         return now > datetime.fromtimestamp(min(self.expiry, 2**37), UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotSalt(TypedStruct):
+    """What an orchestrator signs to derive a slot's salt.
+
+    The signature is deterministic (RFC 6979), so every replica derives the same salt for a slot, also when it is asked
+    again; without the key nobody can know it.
+    """
+
+    TYPE: ClassVar[str] = (
+        "SlotSalt(uint256 poolId,bytes32 run,uint64 step,uint32 index,address node,uint64 version,bytes32 digest)"
+    )
+
+    pool_id: int
+    run: Digest
+    step: int
+    index: int
+    node: Address
+    version: int
+    digest: Digest
+
+    def derive(self, key: Key, domain: SigningDomain) -> Digest:
+        """Returns the salt: SHA-256 of the signature's first 64 bytes, r and s."""
+        return digest(hashlib.sha256(self.sign(key, domain)[:64]).digest())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,10 @@ from protocol.identifiers import Address, Digest, digest
 from protocol.keys import Key
 
 NAME = "Muster"
-VERSION = "1"
-"""Name and version of the EIP-712 domain of every contract; another would make all signatures invalid."""
+VERSION = "2"
+"""Name and version of the EIP-712 domain of every contract; another would make all signatures invalid.
+
+Version 2 added a beacon block and a salt to leases (`docs/decisions/0054-a-lease-carries-its-salt.md`)."""
 
 _DOMAIN_TYPE = curve.keccak(b"EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)")
 

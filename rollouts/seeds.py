@@ -1,7 +1,8 @@
 """The seed of a slot, and what it decides: prompts, target lengths, and (in `rollouts.sampling`) every token.
 
-A node can't choose any of it: everything in the seed is fixed when the slot is leased, and the beacon is a block's hash
-that nobody knew when the version was announced and the node joined.
+A node can't choose any of it: everything in the seed is fixed when the slot is leased, the salt is known to nobody but
+the orchestrator before that, and the beacon is a block's hash that nobody knew when the version was announced and the
+node joined. Chain and pool are part of it, so that a file is the work of one pool only.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from protocol.errors import InvalidInput
 from protocol.identifiers import Address, Digest
 
-SLOT_TAG = b"muster-rollout-v1"
+SLOT_TAG = b"muster-rollout-v2"
 PROMPTS_TAG = b"muster-prompts-v1"
 TARGETS_TAG = b"muster-targets-v1"
 """The tags keep the seed's uses apart. Another tag is another protocol: files made under one fail under the other."""
@@ -20,32 +21,52 @@ TARGETS_TAG = b"muster-targets-v1"
 MOST_GROUPS = 1 << 20
 
 
-def slot_seed(*, run_id: Digest, step: int, node: Address, index: int, digest: Digest, beacon: Digest) -> bytes:
-    """Returns the 32 bytes that decide everything in a slot: SHA-256 over 145 bytes of fixed layout.
+def slot_seed(
+    *,
+    chain_id: int,
+    pool_id: int,
+    run_id: Digest,
+    step: int,
+    node: Address,
+    index: int,
+    digest: Digest,
+    beacon: Digest,
+    salt: Digest,
+) -> bytes:
+    """Returns the 32 bytes that decide everything in a slot: SHA-256 over 193 bytes of fixed layout.
 
-    `muster-rollout-v1` (17) ‖ run (32) ‖ step (8, big-endian) ‖ node (20) ‖ index (4, big-endian) ‖ version digest
-    (32) ‖ beacon (32). Every field has one width, so no two slots share a pre-image.
+    `muster-rollout-v2` (17) ‖ chain id (8, big-endian) ‖ pool (8, big-endian) ‖ run (32) ‖ step (8, big-endian) ‖
+    node (20) ‖ index (4, big-endian) ‖ version digest (32) ‖ beacon (32) ‖ salt (32). Every field has one width, so no
+    two slots share a pre-image.
 
     Args:
+        chain_id: The chain of the pool's contracts.
+        pool_id: The pool that leased the slot.
         run_id: The run (`protocol.identifiers.run_id`).
         step: The training step that the slot feeds.
         node: The node that holds the lease.
         index: The slot's number for this node in this step.
         digest: The version digest of the policy.
         beacon: The hash of the block that binds version and node.
+        salt: The lease's, which only the orchestrator knew before it signed the lease.
 
     Raises:
-        InvalidInput: The step does not fit in 8 bytes, or the index in 4.
+        InvalidInput: Chain id, pool or step does not fit in 8 bytes, or the index in 4.
     """
     if not 0 <= step < 1 << 64 or not 0 <= index < 1 << 32:
         raise InvalidInput(f"no slot has step {step} and index {index}", hint="a step has 8 bytes and an index 4")
+    if not 0 <= chain_id < 1 << 64 or not 0 <= pool_id < 1 << 64:
+        raise InvalidInput(f"no slot is of chain {chain_id} and pool {pool_id}", hint="each has 8 bytes")
     hashed = hashlib.sha256(SLOT_TAG)
+    hashed.update(chain_id.to_bytes(8, "big"))
+    hashed.update(pool_id.to_bytes(8, "big"))
     hashed.update(_raw(run_id))
     hashed.update(step.to_bytes(8, "big"))
     hashed.update(_raw(node))
     hashed.update(index.to_bytes(4, "big"))
     hashed.update(_raw(digest))
     hashed.update(_raw(beacon))
+    hashed.update(_raw(salt))
     return hashed.digest()
 
 

@@ -8,7 +8,6 @@ from typing import Self
 from ledger.client.work import Work
 from ledger.events import WorkSubmitted
 from protocol.identifiers import Address, Digest
-from protocol.leases import Lease
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +23,10 @@ class SubmittedWork:
         index: The slot's number among this node's slots of the step.
         version: The policy that the slot was leased for.
         checkpoint: Its version digest.
+        beacon_block: The block whose hash is part of the slot's seed, as the lease names it.
+        salt: The lease's part of the seed.
+        groups: The number of groups in the slot.
+        max_units: The most work units of the lease.
         sha256: Of the file, as submitted.
         units: Work units that are claimed.
         block: The block of the submission.
@@ -38,6 +41,10 @@ class SubmittedWork:
     index: int
     version: int
     checkpoint: Digest
+    beacon_block: int
+    salt: Digest
+    groups: int
+    max_units: int
     sha256: Digest
     units: int
     block: int
@@ -59,6 +66,10 @@ class SubmittedWork:
             index=event.index,
             version=event.version,
             checkpoint=event.checkpoint,
+            beacon_block=event.beacon_block,
+            salt=event.salt,
+            groups=event.groups,
+            max_units=event.max_units,
             sha256=event.sha256,
             units=event.units,
             block=event.log.block_number,
@@ -71,19 +82,11 @@ class WorkFacts:
     """What is true of a submission, whatever its file says.
 
     Args:
-        work: The submission.
-        lease: The one that it was submitted under, signed by the pool's orchestrator; None if the transaction went
-            through another contract, so that only what `work` says is known.
-        beacons: Hashes of the blocks that the slot's seed may stand on, the likeliest first, each with its number. One,
-            where the node joined once; else one for each of its joinings that may have counted.
-        named: Whether the first of them is the one that the orchestrator names, and it alone is paid for: else a node
-            could choose. But it is only the orchestrator's word, so nobody is slashed by it.
-        groups: How many groups the orchestrator says that the slot has; None if it says nothing. It counts where there
-            is no lease, and nobody is slashed by it either.
+        work: The submission, with everything that its lease says.
+        chain_id: The chain that it stands on.
+        beacon: The hash of the block that its lease names.
     """
 
     work: SubmittedWork
-    lease: Lease | None
-    beacons: tuple[tuple[int, Digest], ...]
-    named: bool = False
-    groups: int | None = None
+    chain_id: int
+    beacon: Digest

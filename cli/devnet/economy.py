@@ -27,19 +27,21 @@ VALIDATORS = ("validator", "validator-2", "validator-3")
 
 ROLES = ("governor", "owner", "manager", "orchestrator", "publisher", "discovery", *VALIDATORS)
 
-UNBONDING = timedelta(seconds=105)
+UNBONDING = timedelta(seconds=160)
 TERMS = Terms.deterring(
     Terms(
         price_per_unit=UNIT // 10_000,
         penalty_per_unit=0,
         stake_per_capacity=10 * UNIT,
         audit_floor_bps=1_000,
+        look_bps=500,
         judge_period=timedelta(seconds=60),
         challenge_period=timedelta(seconds=15),
         dispute_period=timedelta(seconds=20),
-        notice_period=timedelta(seconds=5),
+        notice_period=timedelta(seconds=60),
         max_nodes=1_000,
         min_capacity=1,
+        verdict_fee=UNIT // 1_000,
     )
 )
 """Seconds where a real pool has hours, so that a person can live a contributor's whole financial life in minutes."""

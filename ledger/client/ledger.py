@@ -26,7 +26,7 @@ from ledger.client.work import WorkBook
 from ledger.deployment import Deployment, check_deployment
 from ledger.errors import AnswerTooBig
 from ledger.event_decoder import EventDecoder, topic_of
-from ledger.events import EVENTS, LedgerEvent, ValidatorAdded
+from ledger.events import EVENTS, LedgerEvent
 from ledger.inflight import SendPolicy
 from ledger.receipts import Log, read_log
 from ledger.reverts import RevertReader
@@ -187,10 +187,8 @@ class Ledger:
         return int(await self.web3.eth.get_balance(who))
 
     async def validators(self, pool_id: int) -> list[Address]:
-        """The validators of a pool now, in the order in which they were first added."""
-        added = await self.history(ValidatorAdded, pool_id=pool_id)
-        known = dict.fromkeys(event.validator for event in added)
-        return [each for each in known if await self.pools.is_validator(pool_id, each)]
+        """The validators of a pool now, in the order of their seats."""
+        return await self.pools.validators(pool_id)
 
     async def history(
         self,

@@ -12,8 +12,12 @@ from ledger.client.token import Token
 from ledger.events import JoinRefused, PoolCreated
 from ledger.receipts import Receipt
 from ledger.values import struct_from_abi
-from protocol.identifiers import ZERO_ADDRESS, Address
+from protocol.identifiers import ZERO_ADDRESS, Address, address
 from protocol.invites import Invite
+
+
+MAX_FEES = 4
+"""The most verdicts and second looks that are paid for one piece of work (`ComputePools.MAX_FEES`)."""
 
 
 class PoolStatus(IntEnum):
@@ -50,6 +54,8 @@ class Terms:
     stake_per_capacity: int
     audit_floor_bps: int
     """The share of work that is audited at the least, in basis points."""
+    look_bps: int
+    """The share of first verdicts for which a second look is paid, in basis points."""
     judge_period: timedelta
     challenge_period: timedelta
     dispute_period: timedelta
@@ -57,6 +63,13 @@ class Terms:
     """How long before new terms bind anybody."""
     max_nodes: int
     min_capacity: int
+    verdict_fee: int
+    """What a validator earns for a verdict or a paid second look that the final outcome bears out."""
+
+    @property
+    def reserved_fees(self) -> int:
+        """The escrow that a piece of work reserves for verdicts, beside its reward."""
+        return MAX_FEES * self.verdict_fee
 
     @property
     def least_penalty(self) -> int:
@@ -93,8 +106,17 @@ class Escrow:
 
     @property
     def free(self) -> int:
-        """What new work can be paid from, and what the owner can withdraw."""
+        """What no open work reserves."""
         return self.balance - self.reserved
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawal:
+    """A withdrawal of escrow that the owner announced; amount 0 if there is none."""
+
+    amount: int
+    ready_at: datetime
+    """When it can be made. Leases that are signed before it was announced end earlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +137,8 @@ class Membership:
     joined_block: int
     stake_lock: int
     joins: int
+    held_until: datetime
+    """Of a former member: a lease that expires by then can still be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +197,18 @@ class Pools:
     async def escrow(self, pool_id: int) -> Escrow:
         """What the pool can pay from."""
         return await self._contract.read_struct(Escrow, "escrowOf", pool_id)
+
+    async def withdrawal(self, pool_id: int) -> Withdrawal:
+        """The withdrawal that the owner announced."""
+        return await self._contract.read_struct(Withdrawal, "withdrawalOf", pool_id)
+
+    async def validators(self, pool_id: int) -> list[Address]:
+        """The keys that may give verdicts now, in the order of their seats."""
+        return [address(each) for each in await self._contract.read("validatorsOf", pool_id)]
+
+    async def may_join_at(self, pool_id: int, provider: Address) -> datetime:
+        """Before this time no node of the provider may join, since work of one of them was forged."""
+        return datetime.fromtimestamp(await self._contract.read_number("mayJoinAt", pool_id, provider), UTC)
 
     async def seat(self, pool_id: int, role: Role) -> Seat:
         """Who holds a role."""
@@ -250,8 +286,12 @@ class Pools:
         await self._token.ensure_allowance(self.at, amount)
         return await self._contract.send("fund", pool_id, amount)
 
+    async def announce_withdrawal(self, pool_id: int, amount: int) -> Receipt:
+        """Announces that up to `amount` of the free escrow will be taken out after the notice period; 0 cancels it."""
+        return await self._contract.send("announceWithdrawal", pool_id, amount)
+
     async def withdraw_escrow(self, pool_id: int, amount: int, to: Address) -> Receipt:
-        """Takes free escrow out."""
+        """Takes free escrow out whose withdrawal was announced and is ready."""
         return await self._contract.send("withdrawEscrow", pool_id, amount, to)
 
     async def set_role(self, pool_id: int, role: Role, key: Address, *, previous_until: datetime) -> Receipt:

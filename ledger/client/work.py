@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Any
 
@@ -39,13 +39,21 @@ class Work:
     provider: Address
     pool_id: int
     units: int
+    max_units: int
+    """Of the lease; the penalty is for all of them."""
     sha256: Digest
     status: WorkStatus
     outcome: Outcome | None
     """The verdict that counts so far; None before the first."""
     reason: int
     judge: Address | None
+    looker: Address | None
+    """The validator that confirmed the first verdict."""
     disputer: Address | None
+    juror: Address | None
+    """The first validator that contradicted the first verdict in a dispute; a second one decides."""
+    opinion: Outcome | None
+    """What the juror found."""
     since: datetime
     """When it came to its status."""
     deadline: datetime | None
@@ -97,6 +105,19 @@ class Verdict:
     """Whether it answers a dispute. The ledger takes a first verdict and a decisive one never for each other."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmation:
+    """A second look by another validator that agrees with the first verdict, and that the terms pay for."""
+
+    key: Digest
+    sha256: Digest
+    """Of the file that was examined."""
+    outcome: Outcome
+    """What was found; the ledger refuses it if another outcome stands there."""
+    reason: int
+    audit_hash: Digest
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """An item of a batch that the ledger did not take; the others are not touched by it."""
@@ -128,7 +149,7 @@ class WorkBook:
     async def get(self, key: Digest) -> Work | None:
         """A piece of work; None if it was never submitted."""
         values = await self._contract.read("workOf", key)
-        return struct_from_abi(Work, values) if values[5] else None
+        return struct_from_abi(Work, values) if values[6] else None
 
     async def accrued(self, pool_id: int, provider: Address) -> int:
         """What a provider has earned in a pool and not claimed."""
@@ -200,6 +221,30 @@ class WorkBook:
         receipt = await self._contract.send("judge", [_abi_verdict(verdict) for verdict in verdicts])
         return self._refusals(VerdictRefused, receipt)
 
+    async def confirm(self, looks: Sequence[Confirmation]) -> list[Refusal]:
+        """Records second looks that agree with first verdicts; returns those that the ledger did not take."""
+        receipt = await self._contract.send("confirm", [_abi_confirmation(look) for look in looks])
+        return self._refusals(VerdictRefused, receipt)
+
+    async def look_wanted(self, key: Digest) -> bool:
+        """Whether the terms pay for a second look at provisional work that nobody has looked at yet.
+
+        False also while the block that draws it is not there, and 256 blocks later, when its hash can't be read.
+        """
+        return await self._contract.read_flag("lookWanted", key)
+
+    async def turn_of(self, key: Digest, validator: Address) -> datetime | None:
+        """From when on a validator may decide a dispute; None if it may not, or if the order is not drawn yet."""
+        opens_at = await self._contract.read_number("turnOf", key, validator)
+        return datetime.fromtimestamp(opens_at, UTC) if opens_at else None
+
+    async def draw_juries(self, keys: Sequence[Digest]) -> Receipt:
+        """Records the hashes that order the validators of disputes; needed within 256 blocks, and `judge` does it too.
+
+        Keys without an open dispute are skipped.
+        """
+        return await self._contract.send("drawJuries", list(keys))
+
     # Anybody
 
     async def expire(self, keys: Sequence[Digest]) -> Receipt:
@@ -240,6 +285,8 @@ def _lease(values: Mapping[str, Any]) -> Lease:
         node=address(values["node"]),
         version=values["version"],
         digest=digest(bytes(values["digest"])),
+        beacon_block=values["beaconBlock"],
+        salt=digest(bytes(values["salt"])),
         groups=values["groups"],
         max_units=values["maxUnits"],
         expiry=values["expiry"],
@@ -262,6 +309,10 @@ def _abi_verdict(verdict: Verdict) -> tuple[object, ...]:
     )
 
 
+def _abi_confirmation(look: Confirmation) -> tuple[object, ...]:
+    return look.key, look.sha256, int(look.outcome), look.reason, look.audit_hash
+
+
 def _abi_lease(lease: Lease) -> tuple[object, ...]:
     return (
         lease.pool_id,
@@ -271,6 +322,8 @@ def _abi_lease(lease: Lease) -> tuple[object, ...]:
         lease.node,
         lease.version,
         lease.digest,
+        lease.beacon_block,
+        lease.salt,
         lease.groups,
         lease.max_units,
         lease.expiry,

@@ -3,7 +3,7 @@ pragma solidity 0.8.37;
 
 import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 import {MusterToken} from "./MusterToken.sol";
-import {IComputePools, Terms} from "./interfaces/IComputePools.sol";
+import {IComputePools, Opening, Terms} from "./interfaces/IComputePools.sol";
 import {IComputeRegistry} from "./interfaces/IComputeRegistry.sol";
 import {IDomainRegistry} from "./interfaces/IDomainRegistry.sol";
 import {IStakeManager} from "./interfaces/IStakeManager.sol";
@@ -42,19 +42,25 @@ contract ComputePools is PoolEscrow, PoolMembers {
         _seat(poolId, roles);
     }
 
+    /// @notice The most verdicts and second looks that are paid for one piece of work: the judge or the disputing
+    /// validator, a confirming one, and two that decide a dispute.
+    uint256 public constant MAX_FEES = 4;
+
     /// @inheritdoc IComputePools
-    function openWork(uint256 poolId, address node, address leaseSigner, uint256 units)
+    function openWork(Opening calldata opening)
         external
         onlyWorkLedger
         returns (address provider, uint32 version, uint128 penalty)
     {
+        uint256 poolId = opening.poolId;
         Pool storage pool = _pools[poolId];
-        _requireActive(poolId, pool);
-        if (!isOrchestrator(poolId, leaseSigner)) revert NotOrchestrator(poolId, leaseSigner);
-        provider = _requireStanding(poolId, node);
+        _requireTakesWork(poolId, pool, opening.expiry);
+        if (!isOrchestrator(poolId, opening.leaseSigner)) revert NotOrchestrator(poolId, opening.leaseSigner);
+        provider = _requireStanding(poolId, opening.node, opening.expiry);
         version = _termsVersion(pool);
         Terms storage terms = _termsInForce(poolId);
-        penalty = SafeCast.toUint128(uint256(terms.penaltyPerUnit) * units);
-        _reserve(poolId, SafeCast.toUint128(uint256(terms.pricePerUnit) * units));
+        penalty = SafeCast.toUint128(uint256(terms.penaltyPerUnit) * opening.maxUnits);
+        uint256 reserved = uint256(terms.pricePerUnit) * opening.units + MAX_FEES * uint256(terms.verdictFee);
+        _reserve(poolId, SafeCast.toUint128(reserved));
     }
 }

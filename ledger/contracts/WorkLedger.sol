@@ -2,18 +2,33 @@
 pragma solidity 0.8.37;
 
 import {MusterToken} from "./MusterToken.sol";
-import {IComputePools, Terms} from "./interfaces/IComputePools.sol";
+import {IComputePools, Opening, Terms} from "./interfaces/IComputePools.sol";
 import {IComputeRegistry} from "./interfaces/IComputeRegistry.sol";
 import {IDomainRegistry} from "./interfaces/IDomainRegistry.sol";
 import {IStakeManager} from "./interfaces/IStakeManager.sol";
 import {Rewards} from "./work/Rewards.sol";
 import {WorkSignatures} from "./work/WorkSignatures.sol";
-import {Lease, Outcome, Status, Submission, Verdict, Work, WorkView} from "./work/WorkTypes.sol";
+import {
+    Confirmation,
+    Dispute,
+    Lease,
+    Outcome,
+    Status,
+    Submission,
+    Verdict,
+    Work,
+    WorkView
+} from "./work/WorkTypes.sol";
 
 /// @title From lease to money
 /// @notice Work is submitted under a lease, judged, disputed at most once, and becomes final: paid, unpaid or slashed.
-/// A step that nobody takes in time never costs the contributor anything: no first verdict, no guilt; no second
-/// verdict, no penalty.
+/// A step that is not taken in time never costs the contributor anything: without a first verdict the work expires
+/// without blame; without a decision of its dispute there is no penalty.
+///
+/// A dispute is decided by the pool's other validators in an order that nobody can choose: by a hash of the key, of the
+/// block after the dispute and of the validator. Each has a turn of the dispute period before the next may decide, too.
+/// In a pool with `CONFIRMED_FROM` validators or more, one that contradicts the first verdict needs a second one: the
+/// outcome is then the median of the three.
 /// @dev A deadline's own second still counts; what follows a deadline needs a later second. Every batch goes on past
 /// an item that it refuses, and says why by the error that the item alone would have had.
 contract WorkLedger is WorkSignatures, Rewards {
@@ -23,11 +38,15 @@ contract WorkLedger is WorkSignatures, Rewards {
         uint256 termsVersion;
         Terms terms;
         uint256 seatPool;
-        bool seated;
+        uint16 seat;
     }
 
     /// @notice The most items of a batch.
     uint256 public constant MAX_BATCH = 256;
+    /// @notice The number of validators from which on one alone can't overturn a verdict.
+    uint256 public constant CONFIRMED_FROM = 4;
+    /// @notice The most verdicts and second looks that are paid for one piece of work (`ComputePools.MAX_FEES`).
+    uint256 public constant MAX_FEES = 4;
 
     /// @notice Where pools are.
     IComputePools public immutable pools;
@@ -39,9 +58,9 @@ contract WorkLedger is WorkSignatures, Rewards {
     IDomainRegistry public immutable domains;
 
     mapping(bytes32 key => Work) private _works;
-    mapping(bytes32 key => address) private _disputers;
+    mapping(bytes32 key => Dispute) private _disputes;
 
-    /// @notice Work was submitted and its reward and penalty are set aside.
+    /// @notice Work was submitted; its reward, fees and penalty are set aside.
     event WorkSubmitted(
         uint256 indexed poolId,
         address indexed node,
@@ -51,12 +70,16 @@ contract WorkLedger is WorkSignatures, Rewards {
         uint32 index,
         uint64 version,
         bytes32 digest,
+        uint64 beaconBlock,
+        bytes32 salt,
+        uint32 groups,
+        uint64 maxUnits,
         bytes32 sha256Hash,
         uint64 units
     );
     /// @notice An item of `submitBatch` was refused; `reason` is the error that it alone would have reverted with.
     event WorkRefused(bytes32 indexed key, bytes reason);
-    /// @notice A validator gave its verdict; one that is decisive is the second and makes the work final.
+    /// @notice A validator gave its verdict; one that is decisive ended a dispute and made the work final.
     event VerdictGiven(
         uint256 indexed poolId,
         address indexed node,
@@ -67,7 +90,26 @@ contract WorkLedger is WorkSignatures, Rewards {
         bytes32 auditHash,
         bool decisive
     );
-    /// @notice An item of `judge` was refused; `reason` is the selector of the error.
+    /// @notice A validator contradicted the first verdict in a dispute; a second one decides.
+    event VerdictContradicted(
+        uint256 indexed poolId,
+        address indexed node,
+        bytes32 indexed key,
+        address validator,
+        Outcome outcome,
+        uint16 reason,
+        bytes32 auditHash
+    );
+    /// @notice Another validator examined the work and agrees with the first verdict.
+    event VerdictConfirmed(
+        uint256 indexed poolId,
+        address indexed node,
+        bytes32 indexed key,
+        address validator,
+        uint16 reason,
+        bytes32 auditHash
+    );
+    /// @notice An item of `judge` or `confirm` was refused; `reason` is the selector of the error.
     event VerdictRefused(bytes32 indexed key, address indexed validator, bytes4 reason);
     /// @notice Somebody disputes a verdict.
     event WorkDisputed(
@@ -101,12 +143,19 @@ contract WorkLedger is WorkSignatures, Rewards {
     error TooLate(bytes32 key, uint256 deadline);
     /// @notice The caller is not a validator of the work's pool.
     error NotValidator(uint256 poolId, address caller);
-    /// @notice The caller is the node, its provider, the first judge or the disputer, and can't judge this.
+    /// @notice The caller is the node, its provider, or has judged or disputed this before, and can't judge it.
     error ConflictOfInterest(bytes32 key, address caller);
+    /// @notice It is not this validator's turn to decide the dispute: others come before it, or the block whose hash
+    /// orders them is not there yet. `turnOf` says when it is.
+    error NotYourTurn(bytes32 key, address caller);
     /// @notice The verdict is on another file, or on other units, than what was submitted.
     error OtherSubmission(bytes32 key, bytes32 sha256Hash, uint64 units);
     /// @notice A verdict must accept, reject, or call the work forged.
     error NoOutcome(bytes32 key);
+    /// @notice The terms pay for no second look at this work, or another validator has looked at it already.
+    error NoLookWanted(bytes32 key);
+    /// @notice A confirmation must have the outcome of the first verdict; one that differs is a dispute.
+    error OutcomeDiffers(bytes32 key, Outcome outcome);
     /// @notice Only the node, its provider, or a validator other than the judge may dispute.
     error NotDisputant(bytes32 key, address caller);
     /// @notice The signature was to be used by `deadline`.
@@ -131,8 +180,9 @@ contract WorkLedger is WorkSignatures, Rewards {
         domains = domains_;
     }
 
-    /// @notice Submits work under a lease and sets its reward and penalty aside. The node calls, or anyone who carries
-    /// its signature.
+    /// @notice Submits work under a lease and sets its reward, fees and penalty aside. The node calls, or anyone who
+    /// carries its signature. The reward is for the submitted units; the penalty is for all units of the lease, so that
+    /// claiming few of them does not make forging cheap.
     /// @param lease The lease.
     /// @param leaseSignature The orchestrator's EIP-712 `Lease`.
     /// @param sha256Hash SHA-256 of the file.
@@ -148,35 +198,33 @@ contract WorkLedger is WorkSignatures, Rewards {
         bytes32 key = _keyOf(lease);
         if (_works[key].status != Status.None) revert WorkExists(key);
         if (block.timestamp > lease.expiry) revert LeaseExpired(lease.expiry);
-        if (units == 0 || units > lease.maxUnits || units > type(uint56).max) {
+        if (units == 0 || units > lease.maxUnits || lease.maxUnits > type(uint40).max) {
             revert UnitsOutOfRange(units, lease.maxUnits);
         }
         bytes32 hash = _hashLease(lease);
         if (msg.sender != lease.node && _workSigner(hash, sha256Hash, units, nodeSignature) != lease.node) {
             revert NodeNotWilling(lease.node);
         }
-        (address provider, uint32 terms, uint128 penalty) =
-            pools.openWork(lease.poolId, lease.node, _leaseSigner(hash, leaseSignature), units);
+        (address provider, uint32 terms, uint128 penalty) = pools.openWork(
+            Opening({
+                poolId: lease.poolId,
+                node: lease.node,
+                leaseSigner: _leaseSigner(hash, leaseSignature),
+                units: units,
+                maxUnits: lease.maxUnits,
+                expiry: lease.expiry
+            })
+        );
         Work storage work = _works[key];
         work.node = lease.node;
         work.poolId = uint32(lease.poolId); // ComputePools numbers pools within 32 bits.
         work.terms = terms;
         work.status = Status.Submitted;
         work.since = uint40(block.timestamp);
-        work.units = uint56(units);
+        work.units = uint40(units);
+        work.maxUnits = uint40(lease.maxUnits);
         work.sha256Hash = sha256Hash;
-        emit WorkSubmitted(
-            lease.poolId,
-            lease.node,
-            key,
-            lease.run,
-            lease.step,
-            lease.index,
-            lease.version,
-            lease.digest,
-            sha256Hash,
-            units
-        );
+        _emitSubmitted(key, lease, sha256Hash, units);
         stakeManager.lockWork(provider, penalty);
     }
 
@@ -206,6 +254,20 @@ contract WorkLedger is WorkSignatures, Rewards {
         }
     }
 
+    /// @notice Records second looks that agree with provisional verdicts. The terms pay for a share of them, one for each
+    /// piece of work, drawn by the hash of the block after the first verdict, so that its judge can't know beforehand.
+    /// They must come within 256 blocks, after which that hash is gone, and within the challenge window. An item that
+    /// is refused does not stop the others. Only validators of the works' pools may, and not the judge.
+    /// @param looks At most `MAX_BATCH`.
+    function confirm(Confirmation[] calldata looks) external {
+        _requireBatch(looks.length);
+        Docket memory docket;
+        for (uint256 i; i < looks.length; ++i) {
+            bytes4 refusal = _confirm(looks[i], docket);
+            if (refusal != 0) emit VerdictRefused(looks[i].key, msg.sender, refusal);
+        }
+    }
+
     /// @notice Disputes a provisional verdict, once, within the challenge window. The node, its provider or another
     /// validator calls; anyone may carry the node's signature.
     /// @param key The work.
@@ -220,8 +282,19 @@ contract WorkLedger is WorkSignatures, Rewards {
         address disputer = _disputant(key, work, evidenceHash, deadline, signature);
         work.status = Status.Disputed;
         work.since = uint40(block.timestamp);
-        _disputers[key] = disputer;
+        _disputes[key] = Dispute({disputer: disputer, blockNumber: uint40(block.number), seed: 0});
         emit WorkDisputed(work.poolId, work.node, key, disputer, evidenceHash);
+    }
+
+    /// @notice Records the hashes that order the validators of disputes, before they are too old to be read. `judge` does
+    /// it too; this is for validators whose verdict takes longer than 256 blocks. Keys without an open dispute are
+    /// passed over. Anyone may.
+    /// @param keys At most `MAX_BATCH`.
+    function drawJuries(bytes32[] calldata keys) external {
+        _requireBatch(keys.length);
+        for (uint256 i; i < keys.length; ++i) {
+            if (_works[keys[i]].status == Status.Disputed) _draw(_disputes[keys[i]]);
+        }
     }
 
     /// @notice Makes work final whose windows have ended; keys that are not due are passed over. Anyone may.
@@ -246,8 +319,8 @@ contract WorkLedger is WorkSignatures, Rewards {
             work.status = Status.Expired;
             work.since = uint40(block.timestamp);
             emit WorkExpired(work.poolId, work.node, keys[i]);
-            pools.release(work.poolId, _product(terms.pricePerUnit, work.units));
-            stakeManager.unlockWork(registry.payeeOf(work.node), _product(terms.penaltyPerUnit, work.units));
+            pools.settle(work.poolId, _reserved(work, terms), 0);
+            stakeManager.unlockWork(registry.payeeOf(work.node), _product(terms.penaltyPerUnit, work.maxUnits));
         }
     }
 
@@ -255,23 +328,49 @@ contract WorkLedger is WorkSignatures, Rewards {
     /// @param key The work.
     function workOf(bytes32 key) external view returns (WorkView memory) {
         Work storage work = _works[key];
+        uint256 poolId = work.poolId;
         Terms memory terms = _termsOf(work);
         return WorkView({
             node: work.node,
             provider: registry.payeeOf(work.node),
-            poolId: work.poolId,
+            poolId: poolId,
             units: work.units,
+            maxUnits: work.maxUnits,
             sha256Hash: work.sha256Hash,
             status: work.status,
             outcome: work.outcome,
             reason: work.reason,
-            judge: work.judge,
-            disputer: _disputers[key],
+            judge: _validatorAt(poolId, work.judge),
+            looker: _validatorAt(poolId, work.looker),
+            disputer: _disputes[key].disputer,
+            juror: _validatorAt(poolId, work.juror),
+            opinion: work.opinion,
             since: work.since,
             deadline: _deadline(work.status, work.since, terms),
             reward: _product(terms.pricePerUnit, work.units),
-            penalty: _product(terms.penaltyPerUnit, work.units)
+            penalty: _product(terms.penaltyPerUnit, work.maxUnits)
         });
+    }
+
+    /// @notice From when on a validator may decide a dispute, Unix time in seconds; zero if it may not, or if the block
+    /// whose hash orders the validators is not known (yet).
+    /// @param key The work.
+    /// @param validator The validator.
+    function turnOf(bytes32 key, address validator) external view returns (uint256) {
+        Work storage work = _works[key];
+        Dispute memory entry = _disputes[key];
+        if (work.status != Status.Disputed) return 0;
+        if (entry.seed == 0) entry.seed = _seedOf(entry.blockNumber);
+        (bool found, uint256 opensAt,) = _turn(key, work, entry, validator, _termsOf(work).disputePeriod);
+        return found && entry.seed != 0 ? opensAt : 0;
+    }
+
+    /// @notice Whether the terms pay for a second look at a piece of work that is provisional, and nobody has looked yet.
+    /// False also while the block that draws it is not there, and when its hash is too old to be read.
+    /// @param key The work.
+    function lookWanted(bytes32 key) external view returns (bool) {
+        Work storage work = _works[key];
+        return work.status == Status.Provisional && work.looker == 0 && _lookDrawn(key, work, _termsOf(work));
     }
 
     /// @dev Takes one verdict, or returns the selector of the error that refuses it.
@@ -279,28 +378,72 @@ contract WorkLedger is WorkSignatures, Rewards {
         bytes32 key = verdict.key;
         Work storage work = _works[key];
         Status status = work.status;
-        bool decisive = verdict.decisive;
-        if (status != (decisive ? Status.Disputed : Status.Submitted)) return WrongStatus.selector;
+        if (status != (verdict.decisive ? Status.Disputed : Status.Submitted)) return WrongStatus.selector;
         if (verdict.sha256Hash != work.sha256Hash || verdict.units != work.units) return OtherSubmission.selector;
         if (verdict.outcome == Outcome.None) return NoOutcome.selector;
         (address node, uint256 poolId) = (work.node, work.poolId);
-        if (!_seated(poolId, docket)) return NotValidator.selector;
+        uint16 seat = _seatOf(poolId, docket);
+        if (seat == 0) return NotValidator.selector;
         if (msg.sender == node || msg.sender == registry.payeeOf(node)) return ConflictOfInterest.selector;
-        if (decisive && (msg.sender == work.judge || msg.sender == _disputers[key])) return ConflictOfInterest.selector;
         Terms memory terms = _termsOf(work, docket);
         if (block.timestamp > _deadline(status, work.since, terms)) return TooLate.selector;
-        emit VerdictGiven(
-            poolId, node, key, msg.sender, verdict.outcome, verdict.reason, verdict.auditHash, decisive
-        );
+        if (status == Status.Disputed) return _decide(verdict, work, terms, seat);
+        emit VerdictGiven(poolId, node, key, msg.sender, verdict.outcome, verdict.reason, verdict.auditHash, false);
         work.reason = verdict.reason;
-        if (decisive) {
-            _close(key, work, terms, verdict.outcome);
-        } else {
-            work.status = Status.Provisional;
-            work.outcome = verdict.outcome;
-            work.judge = msg.sender;
-            work.since = uint40(block.timestamp);
+        work.status = Status.Provisional;
+        work.outcome = verdict.outcome;
+        work.since = uint40(block.timestamp);
+        work.judgedBlock = uint48(block.number);
+        work.judge = seat;
+        return 0;
+    }
+
+    /// @dev Takes one verdict on disputed work, or returns the selector of the error that refuses it.
+    function _decide(Verdict calldata verdict, Work storage work, Terms memory terms, uint16 seat)
+        private
+        returns (bytes4)
+    {
+        bytes32 key = verdict.key;
+        Dispute storage entry = _disputes[key];
+        if (!_draw(entry)) return NotYourTurn.selector;
+        (bool found, uint256 opensAt, uint256 validators) = _turn(key, work, entry, msg.sender, terms.disputePeriod);
+        if (!found) return ConflictOfInterest.selector;
+        if (block.timestamp < opensAt) return NotYourTurn.selector;
+        (uint256 poolId, address node, Outcome first) = (work.poolId, work.node, work.outcome);
+        bool alone = work.juror == 0;
+        if (alone && validators >= CONFIRMED_FROM && verdict.outcome != first) {
+            work.juror = seat;
+            work.opinion = verdict.outcome;
+            emit VerdictContradicted(
+                poolId, node, key, msg.sender, verdict.outcome, verdict.reason, verdict.auditHash
+            );
+            return 0;
         }
+        emit VerdictGiven(poolId, node, key, msg.sender, verdict.outcome, verdict.reason, verdict.auditHash, true);
+        work.reason = verdict.reason;
+        Outcome outcome = alone ? verdict.outcome : _median(first, work.opinion, verdict.outcome);
+        _close(key, work, terms, outcome, seat, verdict.outcome);
+        return 0;
+    }
+
+    /// @dev Records one second look, or returns the selector of the error that refuses it.
+    function _confirm(Confirmation calldata look, Docket memory docket) private returns (bytes4) {
+        bytes32 key = look.key;
+        Work storage work = _works[key];
+        if (work.status != Status.Provisional) return WrongStatus.selector;
+        if (look.sha256Hash != work.sha256Hash) return OtherSubmission.selector;
+        if (look.outcome != work.outcome) return OutcomeDiffers.selector;
+        (address node, uint256 poolId) = (work.node, work.poolId);
+        uint16 seat = _seatOf(poolId, docket);
+        if (seat == 0) return NotValidator.selector;
+        if (msg.sender == node || msg.sender == registry.payeeOf(node) || seat == work.judge) {
+            return ConflictOfInterest.selector;
+        }
+        Terms memory terms = _termsOf(work, docket);
+        if (block.timestamp > _deadline(Status.Provisional, work.since, terms)) return TooLate.selector;
+        if (work.looker != 0 || !_lookDrawn(key, work, terms)) return NoLookWanted.selector;
+        work.looker = seat;
+        emit VerdictConfirmed(poolId, node, key, msg.sender, look.reason, look.auditHash);
         return 0;
     }
 
@@ -313,32 +456,64 @@ contract WorkLedger is WorkSignatures, Rewards {
         if (block.timestamp <= _deadline(status, work.since, terms)) return;
         Outcome outcome = work.outcome;
         if (status == Status.Disputed && outcome == Outcome.Forged) outcome = Outcome.Rejected;
-        _close(key, work, terms, outcome);
+        _close(key, work, terms, outcome, 0, Outcome.None);
     }
 
     /// @dev The only way to `Final`: pays, releases or slashes, once.
-    function _close(bytes32 key, Work storage work, Terms memory terms, Outcome outcome) private {
+    /// @param decider The seat of the validator whose verdict ended a dispute; zero if none did.
+    /// @param decision What that validator found.
+    function _close(
+        bytes32 key,
+        Work storage work,
+        Terms memory terms,
+        Outcome outcome,
+        uint16 decider,
+        Outcome decision
+    ) private {
+        (uint256 poolId, address node) = (work.poolId, work.node);
+        address provider = registry.payeeOf(node);
+        uint128 reward = outcome == Outcome.Accepted ? _product(terms.pricePerUnit, work.units) : 0;
+        uint128 fees = terms.verdictFee == 0 ? 0 : _payFees(key, work, terms.verdictFee, outcome, decider, decision);
         work.status = Status.Final;
         work.outcome = outcome;
         work.since = uint40(block.timestamp);
-        (uint256 poolId, address node) = (work.poolId, work.node);
-        address provider = registry.payeeOf(node);
-        uint128 reward = _product(terms.pricePerUnit, work.units);
-        uint128 penalty = _product(terms.penaltyPerUnit, work.units);
+        uint128 penalty = _product(terms.penaltyPerUnit, work.maxUnits);
         uint128 slashed;
         stakeManager.unlockWork(provider, penalty);
-        if (outcome == Outcome.Accepted) {
-            _accrue(poolId, provider, reward);
-            pools.settle(poolId, reward);
-        } else {
-            pools.release(poolId, reward);
-            reward = 0;
-        }
+        if (reward != 0) _accrue(poolId, provider, reward);
+        pools.settle(poolId, _reserved(work, terms), reward + fees);
         if (outcome == Outcome.Forged) {
             slashed = stakeManager.slash(provider, penalty, domains.reserveOf(pools.domainOf(poolId)));
-            pools.expel(poolId, node);
+            pools.expel(poolId, node, provider);
         }
         emit WorkFinal(poolId, node, key, outcome, reward, slashed);
+    }
+
+    /// @dev Pays every validator whose finding is the final outcome: judge, confirming validator, and those that decided
+    /// a dispute; and the validator whose dispute overturned the first verdict. A judge whose dispute nobody decided is
+    /// paid, too. Returns how much it was; never more than `MAX_FEES` fees.
+    function _payFees(
+        bytes32 key,
+        Work storage work,
+        uint128 fee,
+        Outcome outcome,
+        uint16 decider,
+        Outcome decision
+    ) private returns (uint128 total) {
+        uint256 poolId = work.poolId;
+        if (outcome == work.outcome || decider == 0) {
+            total = _payFee(poolId, work.judge, fee) + _payFee(poolId, work.looker, fee);
+        } else {
+            total = _payFee(poolId, pools.seatNumberOf(poolId, _disputes[key].disputer), fee);
+        }
+        if (work.opinion == outcome) total += _payFee(poolId, work.juror, fee);
+        if (decision == outcome) total += _payFee(poolId, decider, fee);
+    }
+
+    function _payFee(uint256 poolId, uint16 seat, uint128 fee) private returns (uint128) {
+        if (seat == 0) return 0;
+        _accrue(poolId, pools.validatorAt(poolId, seat), fee);
+        return fee;
     }
 
     function _disputant(
@@ -355,18 +530,79 @@ contract WorkLedger is WorkSignatures, Rewards {
             return node;
         }
         if (msg.sender == node || msg.sender == registry.payeeOf(node)) return msg.sender;
-        if (msg.sender == work.judge || !pools.isValidator(work.poolId, msg.sender)) {
-            revert NotDisputant(key, msg.sender);
-        }
+        uint16 seat = pools.seatNumberOf(work.poolId, msg.sender);
+        if (seat == 0 || seat == work.judge) revert NotDisputant(key, msg.sender);
         return msg.sender;
     }
 
-    function _seated(uint256 poolId, Docket memory docket) private view returns (bool) {
+    /// @dev Records the seed that orders a dispute's validators; false while there is none. A hash that is too old to be
+    /// read is replaced by that of the block after this one.
+    function _draw(Dispute storage entry) private returns (bool) {
+        if (entry.seed != 0) return true;
+        uint40 drawnBy = entry.blockNumber;
+        if (block.number <= uint256(drawnBy) + 1) return false;
+        uint56 seed = _seedOf(drawnBy);
+        if (seed == 0) entry.blockNumber = uint40(block.number);
+        else entry.seed = seed;
+        return seed != 0;
+    }
+
+    /// @dev 56 bits of the hash of the block after `blockNumber`; zero if it can't be read (yet, or any more).
+    function _seedOf(uint40 blockNumber) private view returns (uint56) {
+        bytes32 hash = blockhash(uint256(blockNumber) + 1);
+        return hash == 0 ? 0 : uint56(uint256(hash)) | 1;
+    }
+
+    /// @dev The turn of one validator in a dispute: whether it may decide it, from when on, and how many validators the
+    /// pool has. The turns of all that may are of equal length, and one more remains after the last has begun.
+    function _turn(bytes32 key, Work storage work, Dispute memory entry, address validator, uint256 period)
+        private
+        view
+        returns (bool found, uint256 opensAt, uint256 validators)
+    {
+        uint256 poolId = work.poolId;
+        address[] memory all = pools.validatorsOf(poolId);
+        validators = all.length;
+        address provider = registry.payeeOf(work.node);
+        address first = _validatorAt(poolId, work.judge);
+        address juror = _validatorAt(poolId, work.juror);
+        uint256 weight = uint256(keccak256(abi.encode(key, entry.seed, validator)));
+        uint256 rank;
+        uint256 eligible;
+        for (uint256 i; i < validators; ++i) {
+            address each = all[i];
+            if (
+                each == first || each == entry.disputer || each == juror || each == work.node || each == provider
+            ) continue;
+            ++eligible;
+            if (each == validator) found = true;
+            else if (uint256(keccak256(abi.encode(key, entry.seed, each))) < weight) ++rank;
+        }
+        opensAt = work.since + rank * (period / (eligible + 1));
+    }
+
+    /// @dev Whether the block after the first verdict draws a piece of work for a paid second look.
+    function _lookDrawn(bytes32 key, Work storage work, Terms memory terms) private view returns (bool) {
+        bytes32 hash = blockhash(uint256(work.judgedBlock) + 1);
+        return hash != 0 && uint256(keccak256(abi.encode(key, hash))) % 10_000 < terms.lookBps;
+    }
+
+    /// @dev Of three findings the one in the middle, from accepted to forged: what two of them agree on, if two do.
+    function _median(Outcome a, Outcome b, Outcome c) private pure returns (Outcome) {
+        (Outcome low, Outcome high) = a < b ? (a, b) : (b, a);
+        return c < low ? low : c > high ? high : c;
+    }
+
+    function _seatOf(uint256 poolId, Docket memory docket) private view returns (uint16) {
         if (docket.seatPool != poolId) {
             docket.seatPool = poolId;
-            docket.seated = pools.isValidator(poolId, msg.sender);
+            docket.seat = pools.seatNumberOf(poolId, msg.sender);
         }
-        return docket.seated;
+        return docket.seat;
+    }
+
+    function _validatorAt(uint256 poolId, uint16 seat) private view returns (address) {
+        return seat == 0 ? address(0) : pools.validatorAt(poolId, seat);
     }
 
     function _termsOf(Work storage work, Docket memory docket) private view returns (Terms memory) {
@@ -391,9 +627,33 @@ contract WorkLedger is WorkSignatures, Rewards {
         return 0;
     }
 
+    /// @dev The escrow that a piece of work reserves: its reward and the most fees.
+    function _reserved(Work storage work, Terms memory terms) private view returns (uint128) {
+        return _product(terms.pricePerUnit, work.units) + _product(terms.verdictFee, MAX_FEES);
+    }
+
     /// @dev Never overflows: ComputePools refused the submission if it did.
     function _product(uint128 perUnit, uint256 units) private pure returns (uint128) {
         return uint128(perUnit * units);
+    }
+
+    function _emitSubmitted(bytes32 key, Lease calldata lease, bytes32 sha256Hash, uint64 units) private {
+        emit WorkSubmitted(
+            lease.poolId,
+            lease.node,
+            key,
+            lease.run,
+            lease.step,
+            lease.index,
+            lease.version,
+            lease.digest,
+            lease.beaconBlock,
+            lease.salt,
+            lease.groups,
+            lease.maxUnits,
+            sha256Hash,
+            units
+        );
     }
 
     function _keyOf(Lease calldata lease) private pure returns (bytes32) {

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
 from protocol.identifiers import WireAddress, WireDigest
 from protocol.leases import Lease, Work
-from protocol.typed_data import SigningDomain
+from protocol.typed_data import VERSION, SigningDomain
 from protocol.wire.base import MAX_INT64, PoolId, WireModel
 
 Count = Annotated[int, Field(ge=0, le=MAX_INT64)]
+MOST_UNITS = (1 << 40) - 1
+"""The most work units of a lease: the ledger stores them in 40 bits."""
 Signature = Annotated[str, StringConstraints(pattern=r"^0x[0-9a-f]{130}$")]
 
 
@@ -25,13 +27,27 @@ class SignedLease(WireModel):
     node: WireAddress
     version: Count
     digest: WireDigest
+    beacon_block: Count
+    """The block whose hash is part of the slot's seed."""
+    salt: WireDigest
+    """The part of the slot's seed that only the orchestrator knows before it signs the lease."""
     groups: Annotated[int, Field(ge=1, lt=1 << 32)]
-    max_units: Annotated[int, Field(ge=1, lt=1 << 56)]
+    max_units: Annotated[int, Field(ge=1, le=MOST_UNITS)]
     expiry: Count
     """Unix time in seconds."""
     chain_id: Annotated[int, Field(ge=1, le=MAX_INT64)]
     contract: WireAddress
     signature: Signature
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_this_version(cls, values: object) -> object:
+        """Refuses leases of contract version 1 in words; they have no salt."""
+        if isinstance(values, dict) and "signature" in values and "salt" not in values:
+            raise ValueError(
+                f"this lease is of contract version 1, and this release takes version {VERSION}: lease the slot again"
+            )
+        return values
 
     @classmethod
     def of(cls, lease: Lease, *, domain: SigningDomain, signature: bytes) -> Self:
@@ -44,6 +60,8 @@ class SignedLease(WireModel):
             node=lease.node,
             version=lease.version,
             digest=lease.digest,
+            beacon_block=lease.beacon_block,
+            salt=lease.salt,
             groups=lease.groups,
             max_units=lease.max_units,
             expiry=lease.expiry,
@@ -63,6 +81,8 @@ class SignedLease(WireModel):
             node=self.node,
             version=self.version,
             digest=self.digest,
+            beacon_block=self.beacon_block,
+            salt=self.salt,
             groups=self.groups,
             max_units=self.max_units,
             expiry=self.expiry,
@@ -84,7 +104,7 @@ class SignedWork(WireModel):
 
     lease: SignedLease
     sha256: WireDigest
-    units: Annotated[int, Field(ge=1, lt=1 << 56)]
+    units: Annotated[int, Field(ge=1, le=MOST_UNITS)]
     signature: Signature
 
     @property

@@ -33,12 +33,11 @@ class SlotWish(WireModel):
 
 
 class SlotGrant(WireModel):
-    """A leased slot, and the chain's part of its seed."""
+    """A leased slot, and the hash of its beacon block."""
 
     lease: SignedLease
     beacon: WireDigest
-    """The hash of the block that the seed stands on."""
-    beacon_block: Count
+    """The hash of the block that the lease names, a part of the slot's seed."""
 
 
 class SlotName(WireModel):

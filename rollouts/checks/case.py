@@ -26,20 +26,37 @@ from rollouts.tokenizer import FolderTokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SeedParts:
+    """The parts of a slot's seed that stand in no file.
+
+    Args:
+        chain_id: The chain of the pool's contracts.
+        pool_id: The pool that leased the slot.
+        beacon: The hash of the block that the lease names.
+        salt: The lease's.
+    """
+
+    chain_id: int
+    pool_id: int
+    beacon: Digest
+    salt: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SlotFacts:
     """What is known of the slot from elsewhere than the file.
 
     Args:
-        run: The lease's, as the next five are.
-        step: …
-        index: …
-        node: …
+        run: The run, as the lease names it. The next four are the lease's, too.
+        step: The step of the run.
+        index: The slot's number among this node's slots of the step.
+        node: The node that holds the lease.
         digest: The version digest.
-        groups: How many groups are in the slot.
-        max_units: The most work units that may be paid.
-        beacon: The hash of the block that the seed stands on; None if it is not known here.
+        groups: The number of groups in the slot.
+        max_units: The most work units of the lease; None if there is no lease.
+        parts: The other parts of the seed; None if they are not known here.
         units: The work units that were submitted; None if that is not known here.
-        from_file: Whether the file itself was asked for all but beacon and units, because there was no lease.
+        from_file: Whether the file itself was asked for run to groups, because there is no lease.
     """
 
     run: Digest
@@ -49,12 +66,12 @@ class SlotFacts:
     digest: Digest
     groups: int
     max_units: int | None
-    beacon: Digest | None
+    parts: SeedParts | None
     units: int | None = None
     from_file: bool = False
 
     @classmethod
-    def of_lease(cls, lease: Lease, *, beacon: Digest | None, units: int | None = None) -> Self:
+    def of_lease(cls, lease: Lease, *, chain_id: int, beacon: Digest, units: int | None = None) -> Self:
         """What a lease says."""
         return cls(
             run=lease.run,
@@ -64,13 +81,13 @@ class SlotFacts:
             digest=lease.digest,
             groups=lease.groups,
             max_units=lease.max_units,
-            beacon=beacon,
+            parts=SeedParts(chain_id=chain_id, pool_id=lease.pool_id, beacon=beacon, salt=lease.salt),
             units=units,
         )
 
     @classmethod
-    def of_file(cls, file: RolloutFile, *, beacon: Digest | None, units: int | None = None) -> Self:
-        """What a file says of itself, for who has no lease."""
+    def of_file(cls, file: RolloutFile, *, parts: SeedParts | None = None, units: int | None = None) -> Self:
+        """What a file says of itself, where there is no lease."""
         header = file.header
         return cls(
             run=header.run,
@@ -80,23 +97,26 @@ class SlotFacts:
             digest=header.checkpoint,
             groups=len({sample.group for sample in file.samples}),
             max_units=None,
-            beacon=beacon,
+            parts=parts,
             units=units,
             from_file=True,
         )
 
     @property
     def seed(self) -> bytes | None:
-        """The slot's seed, if it is known."""
-        if self.beacon is None:
+        """The slot's seed, if all of its parts are known."""
+        if self.parts is None:
             return None
         return slot_seed(
+            chain_id=self.parts.chain_id,
+            pool_id=self.parts.pool_id,
             run_id=self.run,
             step=self.step,
             node=self.node,
             index=self.index,
             digest=self.digest,
-            beacon=self.beacon,
+            beacon=self.parts.beacon,
+            salt=self.parts.salt,
         )
 
 

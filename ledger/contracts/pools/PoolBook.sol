@@ -54,12 +54,13 @@ abstract contract PoolBook is IComputePools {
 
     mapping(uint256 poolId => Pool) internal _pools;
     mapping(uint256 poolId => mapping(uint32 version => Terms)) private _terms;
+    mapping(uint256 poolId => uint64) private _heldUntil;
 
     /// @notice A pool was created, not yet active.
     event PoolCreated(uint256 indexed poolId, uint256 indexed domainId, address indexed owner, string dataUri);
     /// @notice A pool takes members and work.
     event PoolActivated(uint256 indexed poolId);
-    /// @notice A pool takes no more members and no more work; what is open goes its way.
+    /// @notice A pool takes no more members, and no work but that of leases that were signed before.
     event PoolEnded(uint256 indexed poolId);
     /// @notice A pool describes itself elsewhere.
     event PoolDataUriSet(uint256 indexed poolId, string dataUri);
@@ -93,7 +94,7 @@ abstract contract PoolBook is IComputePools {
     }
 
     modifier onlyWorkLedger() {
-        if (msg.sender != workLedger) revert NotAllowed(msg.sender);
+        _requireWorkLedger();
         _;
     }
 
@@ -113,11 +114,13 @@ abstract contract PoolBook is IComputePools {
         emit PoolActivated(poolId);
     }
 
-    /// @notice Closes a pool for good: no new members, no new work. Only the owner may.
+    /// @notice Closes a pool for good: no new members, no new work. Leases that were signed before and that expire
+    /// within the notice period can still be used. Only the owner may.
     /// @param poolId The pool.
     function end(uint256 poolId) external onlyOwner(poolId) {
         Pool storage pool = _pools[poolId];
         if (pool.status == Status.Ended) revert WrongStatus(poolId, pool.status);
+        _heldUntil[poolId] = _noticeEnd(poolId);
         pool.status = Status.Ended;
         emit PoolEnded(poolId);
     }
@@ -226,6 +229,10 @@ abstract contract PoolBook is IComputePools {
         return _terms[poolId][_termsVersion(_pools[poolId])];
     }
 
+    function _requireWorkLedger() internal view {
+        if (msg.sender != workLedger) revert NotAllowed(msg.sender);
+    }
+
     function _requireOwner(uint256 poolId) internal view {
         if (_pools[poolId].owner != msg.sender) revert NotOwner(poolId, msg.sender);
     }
@@ -236,6 +243,17 @@ abstract contract PoolBook is IComputePools {
 
     function _requireActive(uint256 poolId, Pool storage pool) internal view {
         if (pool.status != Status.Active) revert WrongStatus(poolId, pool.status);
+    }
+
+    /// @dev Takes work of an active pool, and after its end that of leases which were signed before.
+    function _requireTakesWork(uint256 poolId, Pool storage pool, uint256 leaseExpiry) internal view {
+        if (pool.status == Status.Ended && leaseExpiry <= _heldUntil[poolId]) return;
+        _requireActive(poolId, pool);
+    }
+
+    /// @dev The end of a notice that is given now, Unix time in seconds.
+    function _noticeEnd(uint256 poolId) internal view returns (uint64) {
+        return SafeCast.toUint64(block.timestamp + _termsInForce(poolId).noticePeriod);
     }
 
     function _requireDomain(uint256 domainId) internal view {

@@ -7,7 +7,8 @@ import {IComputePools} from "../interfaces/IComputePools.sol";
 import {PoolBook} from "./PoolBook.sol";
 
 /// @title The money that rewards come from
-/// @notice Anybody funds a pool; open work reserves its reward; the owner takes back only what nothing reserves.
+/// @notice Anybody funds a pool; open work reserves its reward and fees. The owner withdraws what nothing reserves, after
+/// a notice that is as long as that of new terms, so that leases which were signed before the notice are still covered.
 /// @dev The token is ours and calls nobody back.
 abstract contract PoolEscrow is PoolBook {
     using SafeCast for uint256;
@@ -20,18 +21,31 @@ abstract contract PoolEscrow is PoolBook {
         uint128 reserved;
     }
 
+    /// @notice A withdrawal that the owner announced.
+    /// @param amount How much, in the token's smallest unit; zero if none is announced.
+    /// @param readyAt Unix time in seconds from which it can be made.
+    struct Withdrawal {
+        uint128 amount;
+        uint64 readyAt;
+    }
+
     /// @notice The token that escrow is in.
     MusterToken public immutable token;
 
     mapping(uint256 poolId => Escrow) private _escrows;
+    mapping(uint256 poolId => Withdrawal) private _withdrawals;
 
     /// @notice Somebody added to a pool's money.
     event EscrowFunded(uint256 indexed poolId, address indexed from, uint256 amount);
+    /// @notice The owner will take up to `amount` of the free money out from `readyAt` on; zero cancels it.
+    event WithdrawalAnnounced(uint256 indexed poolId, uint256 amount, uint256 readyAt);
     /// @notice The owner took free money out.
     event EscrowWithdrawn(uint256 indexed poolId, address indexed to, uint256 amount);
 
     /// @notice The pool has `free` money that nothing reserves; `asked` is more.
     error EscrowTooLow(uint256 poolId, uint256 free, uint256 asked);
+    /// @notice The owner announced a withdrawal of `announced` that is ready at `readyAt`; `asked` is more, or too early.
+    error NotAnnounced(uint256 poolId, uint256 asked, uint256 announced, uint256 readyAt);
     /// @notice Amounts must be above zero.
     error NothingAsked();
 
@@ -60,29 +74,48 @@ abstract contract PoolEscrow is PoolBook {
         _fund(poolId, amount);
     }
 
-    /// @notice Takes money out that nothing reserves, whatever the pool's status. Only the owner may.
+    /// @notice Announces a withdrawal, in place of one that was announced before; zero cancels it. It can be made after
+    /// the notice period in force, at once if the pool was never active. Only the owner may.
+    /// @param poolId The pool.
+    /// @param amount How much at most, in the token's smallest unit.
+    function announceWithdrawal(uint256 poolId, uint128 amount) external onlyOwner(poolId) {
+        uint64 readyAt =
+            _pools[poolId].status == Status.Pending ? uint64(block.timestamp) : _noticeEnd(poolId);
+        _withdrawals[poolId] = Withdrawal({amount: amount, readyAt: readyAt});
+        emit WithdrawalAnnounced(poolId, amount, readyAt);
+    }
+
+    /// @notice Takes out money that was announced and that nothing reserves, whatever the pool's status. Only the owner
+    /// may.
     /// @param poolId The pool.
     /// @param amount How much, in the token's smallest unit.
     /// @param to Who receives it.
     function withdrawEscrow(uint256 poolId, uint128 amount, address to) external onlyOwner(poolId) {
         if (amount == 0) revert NothingAsked();
+        Withdrawal storage announced = _withdrawals[poolId];
+        if (amount > announced.amount || block.timestamp < announced.readyAt) {
+            revert NotAnnounced(poolId, amount, announced.amount, announced.readyAt);
+        }
         _requireFree(poolId, amount);
+        announced.amount -= amount;
         _escrows[poolId].balance -= amount;
         emit EscrowWithdrawn(poolId, to, amount);
         token.transfer(to, amount);
     }
 
     /// @inheritdoc IComputePools
-    function release(uint256 poolId, uint128 amount) external onlyWorkLedger {
-        _escrows[poolId].reserved -= amount;
+    function settle(uint256 poolId, uint128 reserved, uint128 paid) external onlyWorkLedger {
+        Escrow storage escrow = _escrows[poolId];
+        escrow.reserved -= reserved;
+        if (paid == 0) return;
+        escrow.balance -= paid;
+        token.transfer(msg.sender, paid);
     }
 
-    /// @inheritdoc IComputePools
-    function settle(uint256 poolId, uint128 amount) external onlyWorkLedger {
-        Escrow storage escrow = _escrows[poolId];
-        escrow.reserved -= amount;
-        escrow.balance -= amount;
-        token.transfer(msg.sender, amount);
+    /// @notice The withdrawal that the owner announced; amount zero if none.
+    /// @param poolId The pool.
+    function withdrawalOf(uint256 poolId) external view returns (Withdrawal memory) {
+        return _withdrawals[poolId];
     }
 
     /// @notice A pool's money.

@@ -50,12 +50,15 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
     /// @param joinedBlock The block of the latest joining.
     /// @param stakeLock The stake that the membership binds.
     /// @param joins How often the node has joined: the nonce of a signed `Leave`.
+    /// @param heldUntil Unix time in seconds up to which a lease may expire that a former member can still use: one that
+    /// was signed before it left. Zero after an eviction for forged work.
     struct Membership {
         address provider;
         uint48 joinedAt;
         uint48 joinedBlock;
         uint128 stakeLock;
         uint64 joins;
+        uint64 heldUntil;
     }
 
     bytes32 private constant _INVITE = keccak256(
@@ -71,8 +74,11 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
     mapping(uint256 poolId => mapping(uint256 nonce => bool)) public inviteUsed;
     /// @notice Whether a node is banned from a pool.
     mapping(uint256 poolId => mapping(address node => bool)) public nodeBanned;
-    /// @notice Whether a provider, with all its nodes, is banned from a pool.
-    mapping(uint256 poolId => mapping(address provider => bool)) public providerBanned;
+    /// @notice Unix time in seconds before which a provider's nodes may not join, since work of one of them was forged.
+    mapping(uint256 poolId => mapping(address provider => uint64)) public mayJoinAt;
+
+    /// @dev Up to when a lease may expire that nodes of a banned provider can still use; zero if it is not banned.
+    mapping(uint256 poolId => mapping(address provider => uint64)) private _bannedHeldUntil;
 
     mapping(uint256 poolId => mapping(address node => Membership)) private _members;
 
@@ -109,6 +115,8 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
     error NotRegistered(address node);
     /// @notice The node or its provider is banned from the pool.
     error Banned(uint256 poolId, address who);
+    /// @notice Work of one of the provider's nodes was forged; none of them may join before `until`.
+    error TooSoon(uint256 poolId, address provider, uint256 until);
     /// @notice The node is a member already.
     error MemberAlready(uint256 poolId, address node);
     /// @notice The node is no member.
@@ -122,7 +130,7 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
     /// @notice There is no such ban, or there is one already.
     error BanUnchanged(uint256 poolId, address who);
 
-    constructor(IComputeRegistry registry_) EIP712("Muster", "1") {
+    constructor(IComputeRegistry registry_) EIP712("Muster", "2") {
         registry = registry_;
     }
 
@@ -141,7 +149,9 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
         IComputeRegistry.Node memory entry = registry.nodeOf(node);
         if (entry.provider == address(0) || entry.retired) revert NotRegistered(node);
         if (nodeBanned[poolId][node]) revert Banned(poolId, node);
-        if (providerBanned[poolId][entry.provider]) revert Banned(poolId, entry.provider);
+        if (providerBanned(poolId, entry.provider)) revert Banned(poolId, entry.provider);
+        uint256 mayJoin = mayJoinAt[poolId][entry.provider];
+        if (block.timestamp < mayJoin) revert TooSoon(poolId, entry.provider, mayJoin);
         Membership storage member = _members[poolId][node];
         if (member.provider != address(0)) revert MemberAlready(poolId, node);
         Terms storage terms = _termsInForce(poolId);
@@ -154,7 +164,8 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
             joinedAt: uint48(block.timestamp),
             joinedBlock: uint48(block.number),
             stakeLock: stakeLock,
-            joins: member.joins + 1
+            joins: member.joins + 1,
+            heldUntil: 0
         });
         emit MemberJoined(poolId, node, entry.provider, invite.nonce, stakeLock);
         stakeManager.lockMembership(entry.provider, stakeLock);
@@ -226,9 +237,14 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
     }
 
     /// @inheritdoc IComputePools
-    function expel(uint256 poolId, address node) external onlyWorkLedger {
-        if (_members[poolId][node].provider == address(0)) return;
-        _depart(poolId, node, Departure.Evicted, "forged work");
+    function expel(uint256 poolId, address node, address provider) external onlyWorkLedger {
+        Terms storage terms = _termsInForce(poolId);
+        // By then everything that was open is decided.
+        uint256 period = uint256(terms.judgePeriod) + terms.challengePeriod + terms.disputePeriod;
+        mayJoinAt[poolId][provider] = SafeCast.toUint64(block.timestamp + period);
+        Membership storage member = _members[poolId][node];
+        if (member.provider != address(0)) _depart(poolId, node, Departure.Evicted, "forged work");
+        member.heldUntil = 0;
     }
 
     /// @notice Keeps a node out until `unban`, and puts it out if it is a member. Only the manager may.
@@ -252,14 +268,15 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
         emit NodeUnbanned(poolId, node);
     }
 
-    /// @notice Keeps all nodes of a provider from joining and submitting until `unbanProvider`. Only the manager may.
+    /// @notice Keeps all nodes of a provider from joining and submitting until `unbanProvider`, but for leases that were
+    /// signed before and that expire within the notice period. Only the manager may.
     /// @param poolId The pool.
     /// @param provider The provider.
     /// @param reason Why, in words.
     function banProvider(uint256 poolId, address provider, string calldata reason) external onlyManager(poolId) {
         _requireShort(reason);
-        if (providerBanned[poolId][provider]) revert BanUnchanged(poolId, provider);
-        providerBanned[poolId][provider] = true;
+        if (providerBanned(poolId, provider)) revert BanUnchanged(poolId, provider);
+        _bannedHeldUntil[poolId][provider] = _noticeEnd(poolId);
         emit ProviderBanned(poolId, provider, reason);
     }
 
@@ -267,8 +284,8 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
     /// @param poolId The pool.
     /// @param provider The provider.
     function unbanProvider(uint256 poolId, address provider) external onlyManager(poolId) {
-        if (!providerBanned[poolId][provider]) revert BanUnchanged(poolId, provider);
-        providerBanned[poolId][provider] = false;
+        if (!providerBanned(poolId, provider)) revert BanUnchanged(poolId, provider);
+        _bannedHeldUntil[poolId][provider] = 0;
         emit ProviderUnbanned(poolId, provider);
     }
 
@@ -291,12 +308,29 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
         return _hashInvite(_pools[invite.poolId].domainId, invite);
     }
 
-    /// @dev The provider of a member in good standing.
-    function _requireStanding(uint256 poolId, address node) internal view returns (address provider) {
-        provider = _members[poolId][node].provider;
-        if (provider == address(0)) revert NotMember(poolId, node);
-        if (providerBanned[poolId][provider]) revert Banned(poolId, provider);
-        if (registry.providerOf(node) == address(0)) revert NotRegistered(node);
+    /// @notice Whether a provider, with all its nodes, is banned from a pool.
+    /// @param poolId The pool.
+    /// @param provider The provider.
+    function providerBanned(uint256 poolId, address provider) public view returns (bool) {
+        return _bannedHeldUntil[poolId][provider] != 0;
+    }
+
+    /// @dev The provider of a node that is a member, or was one when a lease that ends at `leaseExpiry` was signed.
+    function _requireStanding(uint256 poolId, address node, uint256 leaseExpiry)
+        internal
+        view
+        returns (address provider)
+    {
+        Membership storage member = _members[poolId][node];
+        provider = member.provider;
+        if (provider == address(0)) {
+            if (leaseExpiry > member.heldUntil) revert NotMember(poolId, node);
+            provider = registry.payeeOf(node);
+        } else if (registry.providerOf(node) == address(0)) {
+            revert NotRegistered(node);
+        }
+        uint256 heldUntil = _bannedHeldUntil[poolId][provider];
+        if (heldUntil != 0 && leaseExpiry > heldUntil) revert Banned(poolId, provider);
     }
 
     function _depart(uint256 poolId, address node, Departure cause, string memory reason) private {
@@ -304,6 +338,7 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
         (address provider, uint128 stakeLock) = (member.provider, member.stakeLock);
         member.provider = address(0);
         member.stakeLock = 0;
+        member.heldUntil = _noticeEnd(poolId);
         --_pools[poolId].memberCount;
         emit MemberLeft(poolId, node, provider, cause, reason);
         stakeManager.unlockMembership(provider, stakeLock);

@@ -35,11 +35,23 @@ abstract contract PoolRoles is PoolBook {
         uint64 previousUntil;
     }
 
+    /// @notice A validator's seat. Its number is its place in the pool's list, from 1, and stands for the validator in
+    /// WorkLedger.
+    /// @param validator The key.
+    /// @param until Unix time in seconds before which it may give verdicts.
+    struct ValidatorSeat {
+        address validator;
+        uint64 until;
+    }
+
+    /// @notice The most seats of validators in a pool.
+    uint256 public constant MAX_VALIDATORS = 64;
     /// @notice The longest time that a replaced key may stay valid.
     uint256 public constant MAX_GRACE = 7 days;
 
     mapping(uint256 poolId => mapping(Role => Seat)) private _seats;
-    mapping(uint256 poolId => mapping(address validator => uint64 until)) private _validators;
+    mapping(uint256 poolId => ValidatorSeat[]) private _validatorSeats;
+    mapping(uint256 poolId => mapping(address validator => uint16)) private _seatNumbers;
 
     /// @notice A role has a new key; the one before it is valid until `previousUntil`.
     event RoleSet(
@@ -58,6 +70,9 @@ abstract contract PoolRoles is PoolBook {
     error GraceTooLong(uint256 until, uint256 latest);
     /// @notice The address is no validator of the pool.
     error NotValidator(uint256 poolId, address who);
+    /// @notice All `limit` seats are taken. The seat of a validator that was removed is free again when no open work can
+    /// name it any more, one unbonding period after its end.
+    error TooManyValidators(uint256 poolId, uint256 limit);
     /// @notice The caller is neither the pool's orchestrator nor its manager.
     error NotOperator(uint256 poolId, address caller);
     /// @notice The signer of a lease is not the pool's orchestrator; zero means that nobody signed it.
@@ -66,7 +81,7 @@ abstract contract PoolRoles is PoolBook {
     error NotManager(uint256 poolId, address caller);
 
     modifier onlyManager(uint256 poolId) {
-        if (!isManager(poolId, msg.sender)) revert NotManager(poolId, msg.sender);
+        _requireManager(poolId);
         _;
     }
 
@@ -99,7 +114,9 @@ abstract contract PoolRoles is PoolBook {
     /// @param validator The address.
     function addValidator(uint256 poolId, address validator) external onlyOwner(poolId) {
         if (validator == address(0)) revert NoKey();
-        _validators[poolId][validator] = type(uint64).max;
+        uint256 number = _seatNumbers[poolId][validator];
+        if (number == 0) number = _freeSeat(poolId, validator);
+        _validatorSeats[poolId][number - 1].until = type(uint64).max;
         emit ValidatorAdded(poolId, validator);
     }
 
@@ -108,10 +125,13 @@ abstract contract PoolRoles is PoolBook {
     /// @param validator The address.
     /// @param until Unix time in seconds before which it may still; now or earlier ends it at once.
     function removeValidator(uint256 poolId, address validator, uint256 until) external onlyOwner(poolId) {
-        if (_validators[poolId][validator] == 0) revert NotValidator(poolId, validator);
+        uint256 number = _seatNumbers[poolId][validator];
+        if (number == 0) revert NotValidator(poolId, validator);
         _requireGrace(until);
-        _validators[poolId][validator] = SafeCast.toUint64(until);
-        emit ValidatorRemoved(poolId, validator, until);
+        // A time in the past would free the seat while open work still names it.
+        uint256 ends = until < block.timestamp ? block.timestamp : until;
+        _validatorSeats[poolId][number - 1].until = SafeCast.toUint64(ends);
+        emit ValidatorRemoved(poolId, validator, ends);
     }
 
     /// @notice The keys of a role.
@@ -142,13 +162,61 @@ abstract contract PoolRoles is PoolBook {
 
     /// @inheritdoc IComputePools
     function isValidator(uint256 poolId, address who) external view returns (bool) {
-        return block.timestamp < _validators[poolId][who];
+        return seatNumberOf(poolId, who) != 0;
+    }
+
+    /// @inheritdoc IComputePools
+    function seatNumberOf(uint256 poolId, address who) public view returns (uint16) {
+        uint16 number = _seatNumbers[poolId][who];
+        if (number == 0 || block.timestamp >= _validatorSeats[poolId][number - 1].until) return 0;
+        return number;
+    }
+
+    /// @inheritdoc IComputePools
+    function validatorAt(uint256 poolId, uint16 seat) external view returns (address) {
+        return seat == 0 ? address(0) : _validatorSeats[poolId][seat - 1].validator;
+    }
+
+    /// @inheritdoc IComputePools
+    function validatorsOf(uint256 poolId) external view returns (address[] memory found) {
+        ValidatorSeat[] storage seats = _validatorSeats[poolId];
+        uint256 length = seats.length;
+        found = new address[](length);
+        uint256 count;
+        for (uint256 i; i < length; ++i) {
+            ValidatorSeat memory seat = seats[i];
+            if (block.timestamp < seat.until) found[count++] = seat.validator;
+        }
+        assembly ("memory-safe") {
+            mstore(found, count)
+        }
     }
 
     function _seat(uint256 poolId, Roles calldata roles) internal {
         _place(poolId, Role.Manager, roles.manager, 0);
         _place(poolId, Role.Orchestrator, roles.orchestrator, 0);
         _place(poolId, Role.Publisher, roles.publisher, 0);
+    }
+
+    /// @dev Gives a validator a new seat, or one that no open work can name any more; its number.
+    function _freeSeat(uint256 poolId, address validator) private returns (uint256 number) {
+        ValidatorSeat[] storage seats = _validatorSeats[poolId];
+        uint256 length = seats.length;
+        uint256 period = stakeManager.unbondingPeriod();
+        while (number < length && (seats[number].until >= type(uint64).max - period
+                || block.timestamp <= seats[number].until + period)) ++number;
+        if (number == length) {
+            if (length == MAX_VALIDATORS) revert TooManyValidators(poolId, MAX_VALIDATORS);
+            seats.push();
+        } else {
+            delete _seatNumbers[poolId][seats[number].validator];
+        }
+        seats[number].validator = validator;
+        _seatNumbers[poolId][validator] = uint16(++number);
+    }
+
+    function _requireManager(uint256 poolId) internal view {
+        if (!isManager(poolId, msg.sender)) revert NotManager(poolId, msg.sender);
     }
 
     function _requireOperator(uint256 poolId) internal view {

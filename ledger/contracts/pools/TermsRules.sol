@@ -12,6 +12,8 @@ library TermsRules {
 
     /// @notice The audit floor must be 1 to 10000 basis points: with no audits at all nothing is proven.
     error AuditFloorOutOfRange(uint16 auditFloorBps);
+    /// @notice The share of paid second looks must be 0 to 10000 basis points.
+    error LookShareOutOfRange(uint16 lookBps);
     /// @notice The penalty must be at least price x (1 - q) / q at audit floor q, or forging pays on average.
     error PenaltyTooLow(uint128 penaltyPerUnit, uint256 least);
     /// @notice Every period must be above zero.
@@ -25,6 +27,7 @@ library TermsRules {
     function check(Terms memory terms, uint256 unbondingPeriod) internal pure {
         uint256 floor = terms.auditFloorBps;
         if (floor == 0 || floor > WHOLE) revert AuditFloorOutOfRange(terms.auditFloorBps);
+        if (terms.lookBps > WHOLE) revert LookShareOutOfRange(terms.lookBps);
         uint256 least = Math.ceilDiv(uint256(terms.pricePerUnit) * (WHOLE - floor), floor);
         if (terms.penaltyPerUnit < least) revert PenaltyTooLow(terms.penaltyPerUnit, least);
         if (

@@ -8,12 +8,12 @@ import {Lease} from "./WorkTypes.sol";
 /// @title What is signed about work
 abstract contract WorkSignatures is EIP712 {
     bytes32 private constant _LEASE = keccak256(
-        "Lease(uint256 poolId,bytes32 run,uint64 step,uint32 index,address node,uint64 version,bytes32 digest,uint32 groups,uint64 maxUnits,uint64 expiry)"
+        "Lease(uint256 poolId,bytes32 run,uint64 step,uint32 index,address node,uint64 version,bytes32 digest,uint64 beaconBlock,bytes32 salt,uint32 groups,uint64 maxUnits,uint64 expiry)"
     );
     bytes32 private constant _WORK = keccak256("Work(bytes32 leaseHash,bytes32 sha256Hash,uint64 units)");
     bytes32 private constant _DISPUTE = keccak256("Dispute(bytes32 key,bytes32 evidenceHash,uint256 deadline)");
 
-    constructor() EIP712("Muster", "1") {}
+    constructor() EIP712("Muster", "2") {}
 
     /// @notice The EIP-712 hash of a lease, which the node's `Work` names.
     /// @param lease The lease.
