@@ -20,6 +20,8 @@ class ReasonCode(IntEnum):
     """Why; the hundreds are the check that said so (design of the validator, checks 1 to 10), 0 is all of them."""
 
     PASSED = 0
+    PASSED_UNDECIDED = 1
+    """Accepted, but many rows took too long to score: they have no reward. Repeated, it counts against delivery."""
 
     FETCH_OTHER_BYTES = 100
     """Size or SHA-256 are not those that were submitted."""
@@ -32,6 +34,8 @@ class ReasonCode(IntEnum):
     """More rows, tokens or bytes than may be."""
     FORMAT_NOT_FINITE = 203
     """A number is infinite or not a number."""
+    FORMAT_OLD = 204
+    """A file of a former schema version, whose seeds this pool does not use."""
 
     IDENTITY_OTHER_WORK = 300
     """Lease, run, step, node or version in the file are not those of the submission."""
@@ -83,6 +87,8 @@ class ReasonCode(IntEnum):
     """Chosen tokens are less (or more) likely throughout than draws would be."""
     SAMPLING_UNCONFIRMED = 902
     """Tokens differ, but not so far or so surely that it must be forgery."""
+    SAMPLING_BUDGET = 903
+    """Over the node's newest files together, near-ties went its way more often than in honest work."""
 
     LOG_PROBABILITIES_DIFFER = 1000
     """Recorded log-probabilities are not the policy's."""
@@ -102,7 +108,7 @@ class ReasonCode(IntEnum):
     @property
     def may_be_forgery(self) -> bool:
         """Whether a verdict with this reason may say forged."""
-        return self.check > 0 and self.name.rsplit("_", 1)[-1] != "UNCONFIRMED"
+        return self.check > 0 and self not in _NEVER_FORGERY
 
     @property
     def words(self) -> str:
@@ -110,13 +116,25 @@ class ReasonCode(IntEnum):
         return _WORDS[self]
 
 
+_NEVER_FORGERY = frozenset(
+    {
+        ReasonCode.FORMAT_OLD,
+        ReasonCode.COMPUTATION_UNCONFIRMED,
+        ReasonCode.SAMPLING_UNCONFIRMED,
+        ReasonCode.SAMPLING_BUDGET,
+        ReasonCode.LOG_PROBABILITIES_UNCONFIRMED,
+    }
+)
+
 _WORDS = {
     ReasonCode.PASSED: "Every check passed.",
+    ReasonCode.PASSED_UNDECIDED: "Every check passed, but many answers took too long to score and have no reward.",
     ReasonCode.FETCH_OTHER_BYTES: "The file has another size or SHA-256 than what was submitted.",
     ReasonCode.FORMAT_UNREADABLE: "The file is not Parquet, or crashes its reader.",
     ReasonCode.FORMAT_SCHEMA: "The file has other columns or types than its schema version.",
     ReasonCode.FORMAT_TOO_LARGE: "The file has more rows, tokens or bytes than it may.",
     ReasonCode.FORMAT_NOT_FINITE: "A number in the file is infinite or none.",
+    ReasonCode.FORMAT_OLD: "The file is of a former schema version: upgrade the task's image.",
     ReasonCode.IDENTITY_OTHER_WORK: "The file names another lease, run, step, node or version.",
     ReasonCode.IDENTITY_COPY: "The outputs are those of another submission.",
     ReasonCode.SEED_PROMPTS: "The prompts are not those that the slot's seed draws.",
@@ -139,6 +157,7 @@ _WORDS = {
     ReasonCode.SAMPLING_REPLAY: "Tokens are not those that the seeded noise draws.",
     ReasonCode.SAMPLING_DISTRIBUTION: "The tokens are likelier or less likely throughout than draws would be.",
     ReasonCode.SAMPLING_UNCONFIRMED: "Tokens differ from the draw, though not so surely that it must be forgery.",
+    ReasonCode.SAMPLING_BUDGET: "Over the node's newest files, near-ties went its way more often than in honest work.",
     ReasonCode.LOG_PROBABILITIES_DIFFER: "The recorded log-probabilities are not the policy's.",
     ReasonCode.LOG_PROBABILITIES_UNCONFIRMED: "Log-probabilities differ, though not so surely that it must be forgery.",
     ReasonCode.INFRASTRUCTURE: "Something of the validator's failed.",
