@@ -47,7 +47,7 @@ contract ComputeRegistry is IComputeRegistry, EIP712 {
     mapping(address provider => uint256) public nodeCountOf;
 
     /// @notice Creates an empty registry.
-    constructor() EIP712("Muster", "1") {}
+    constructor() EIP712("Muster", "2") {}
 
     /// @notice Registers a node of the caller's, with the node's consent.
     /// @param node The node's address.

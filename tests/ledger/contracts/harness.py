@@ -300,7 +300,7 @@ class Chain:
         names = [part["name"] for part in types[primary]]
         domain = {
             "name": "Muster",
-            "version": "1",
+            "version": "1" if contract is Contract.MUSTER else "2",  # OpenZeppelin fixes the permit's
             "chainId": self.chain_id,
             "verifyingContract": self.address(contract),
         }

@@ -27,13 +27,18 @@ TERMS: dict[str, int] = {
     "penaltyPerUnit": 90,
     "stakePerCapacity": 1_000,
     "auditFloorBps": 1_000,
+    "lookBps": 0,
     "judgePeriod": 600,
     "challengePeriod": 1_200,
     "disputePeriod": 1_800,
     "noticePeriod": 3_600,
     "maxNodes": 3,
     "minCapacity": 2,
+    "verdictFee": 5,
 }
+FEES = 4 * TERMS["verdictFee"]
+"""What a piece of work reserves for verdicts."""
+SALT = keccak(text="salt")
 ACCEPTED, REJECTED, FORGED = 1, 2, 3
 PENDING, ACTIVE, ENDED = 1, 2, 3
 LEFT, REMOVED, EVICTED, BANNED = 0, 1, 2, 3
@@ -42,7 +47,7 @@ SUBMITTED, PROVISIONAL, DISPUTED, FINAL, EXPIRED = 1, 2, 3, 4, 5
 INVITE = "uint256 poolId,uint256 domainId,address node,uint256 nonce,uint256 expiry,string url"
 LEASE = (
     "uint256 poolId,bytes32 run,uint64 step,uint32 index,address node,uint64 version,bytes32 digest,"
-    "uint32 groups,uint64 maxUnits,uint64 expiry"
+    "uint64 beaconBlock,bytes32 salt,uint32 groups,uint64 maxUnits,uint64 expiry"
 )
 
 MUSTER = Contract.MUSTER
@@ -239,6 +244,8 @@ class World:
             "node": self.people[node].address,
             "version": 2,
             "digest": DIGEST,
+            "beaconBlock": 1,
+            "salt": SALT,
             "groups": 4,
             "maxUnits": 100,
             "expiry": FAR,
