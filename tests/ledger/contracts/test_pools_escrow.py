@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.ledger.contracts.harness import ZERO
-from tests.ledger.contracts.world import FAR, MUSTER, POOLS, STAKE, World
+from tests.ledger.contracts.world import ACCEPTED, FAR, FEES, MUSTER, POOLS, STAKE, TERMS, WORK, World
 
 
 def test_anybody_funds_a_pool(world: World) -> None:
@@ -44,30 +44,77 @@ def test_a_wrong_permit_funds_nothing(world: World) -> None:
     )
 
 
-def test_the_owner_takes_back_all_that_nothing_reserves_and_no_more(world: World) -> None:
+def test_the_owner_withdraws_what_nothing_reserves_after_its_notice(world: World) -> None:
     world.submit()
-    too_much = (world.pool, 99_001, world.node2.address)
+    free = 99_000 - FEES
+    announced = world.chain.send(POOLS, "announceWithdrawal", world.pool, 200_000, sender=world.owner)
+    ready = world.chain.now() + TERMS["noticePeriod"]
+    assert announced.only("WithdrawalAnnounced") == {"poolId": world.pool, "amount": 200_000, "readyAt": ready}
+    assert world.chain.call(POOLS, "withdrawalOf", world.pool) == {"amount": 200_000, "readyAt": ready}
+    early = (world.pool, free, world.node2.address)
+    refused = world.chain.refused(POOLS, "withdrawEscrow", *early, sender=world.owner)
+    assert (refused.name, refused.values) == ("NotAnnounced", (world.pool, free, 200_000, ready))
+    world.chain.warp(TERMS["noticePeriod"])
+    too_much = (world.pool, free + 1, world.node2.address)
     refused = world.chain.refused(POOLS, "withdrawEscrow", *too_much, sender=world.owner)
-    assert (refused.name, refused.values) == ("EscrowTooLow", (world.pool, 99_000, 99_001))
-    world.chain.send(POOLS, "withdrawEscrow", world.pool, 99_000, world.node2.address, sender=world.owner)
-    assert world.balance("node2") == 99_000
-    assert world.escrow() == {"balance": 1_000, "reserved": 1_000}
+    assert (refused.name, refused.values) == ("EscrowTooLow", (world.pool, free, free + 1))
+    world.chain.send(POOLS, "withdrawEscrow", world.pool, free, world.node2.address, sender=world.owner)
+    assert world.balance("node2") == free
+    assert world.escrow() == {"balance": 1_000 + FEES, "reserved": 1_000 + FEES}
+    assert world.chain.call(POOLS, "withdrawalOf", world.pool).amount == 200_000 - free
     none = (world.pool, 0, world.node2.address)
     assert world.chain.refusal(POOLS, "withdrawEscrow", *none, sender=world.owner) == "NothingAsked"
 
 
-def test_the_owner_takes_free_money_out_of_an_ended_pool_too(world: World) -> None:
+def test_only_the_owner_announces_and_a_new_announcement_replaces_the_old_one(world: World) -> None:
+    for name in ("manager", "stranger"):
+        arguments = (world.pool, 5)
+        assert world.chain.refusal(POOLS, "announceWithdrawal", *arguments, sender=world.people[name]) == "NotOwner"
+    world.chain.send(POOLS, "announceWithdrawal", world.pool, 500, sender=world.owner)
+    world.chain.warp(TERMS["noticePeriod"])
+    world.chain.send(POOLS, "announceWithdrawal", world.pool, 600, sender=world.owner)
+    taken = (world.pool, 500, world.owner.address)
+    assert world.chain.refusal(POOLS, "withdrawEscrow", *taken, sender=world.owner) == "NotAnnounced"
+    world.chain.send(POOLS, "announceWithdrawal", world.pool, 0, sender=world.owner)
+    world.chain.warp(TERMS["noticePeriod"])
+    assert world.chain.refusal(POOLS, "withdrawEscrow", *taken, sender=world.owner) == "NotAnnounced"
+
+
+def test_work_under_a_lease_that_ends_within_the_notice_is_still_paid(world: World) -> None:
+    """The owner announces a withdrawal and ends the pool between the lease and its work, in either order."""
+    item = world.submission(world.lease(expiry=world.chain.now() + TERMS["noticePeriod"]))
+    steps = [("announceWithdrawal", world.pool, 100_000), ("end", world.pool)]
+    for order in (steps, steps[::-1]):
+        with world.chain.restored():
+            for name, *arguments in order:
+                world.chain.send(POOLS, name, *arguments, sender=world.owner)
+            taken = (world.pool, 1, world.owner.address)
+            assert world.chain.refusal(POOLS, "withdrawEscrow", *taken, sender=world.owner) == "NotAnnounced"
+            submitted = world.chain.send(WORK, "submitWork", *item.values(), sender=world.stranger)
+            world.finish(submitted.only("WorkSubmitted")["key"], ACCEPTED)
+            assert world.earned("provider") == 1_000
+
+
+def test_the_owner_takes_all_out_of_an_ended_pool_and_at_once_out_of_one_that_was_never_active(world: World) -> None:
+    pending = world.create_pool(world.domain, active=False, funds=700)
+    world.chain.send(POOLS, "announceWithdrawal", pending, 700, sender=world.owner)
+    world.chain.send(POOLS, "withdrawEscrow", pending, 700, world.node2.address, sender=world.owner)
     world.chain.send(POOLS, "end", world.pool, sender=world.owner)
-    world.chain.send(POOLS, "withdrawEscrow", world.pool, 100_000, world.node2.address, sender=world.owner)
-    assert world.balance("node2") == 100_000
+    before = world.balance("owner")
+    world.withdraw(100_000)
+    assert (world.balance("node2"), world.balance("owner") - before) == (700, 100_000)
 
 
 @pytest.mark.parametrize(
     ("function", "arguments"),
-    [("openWork", (ZERO, ZERO, 1)), ("release", (1,)), ("settle", (1,)), ("expel", (ZERO,))],
+    [
+        ("openWork", ((1, ZERO, ZERO, 1, 1, 1),)),
+        ("settle", (1, 1, 1)),
+        ("expel", (1, ZERO, ZERO)),
+    ],
 )
 def test_only_the_work_ledger_moves_reserved_money_and_expels(
     world: World, function: str, arguments: tuple[Any, ...]
 ) -> None:
     for caller in (world.owner.address, world.governor.address, world.chain.address(STAKE)):
-        assert world.chain.refusal(POOLS, function, world.pool, *arguments, sender=caller) == "NotAllowed"
+        assert world.chain.refusal(POOLS, function, *arguments, sender=caller) == "NotAllowed"

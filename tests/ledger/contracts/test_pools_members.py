@@ -167,6 +167,7 @@ def test_the_node_and_its_provider_leave_at_will_and_the_stake_is_free(world: Wo
         "joinedBlock": ANY,
         "stakeLock": 0,
         "joins": 1,
+        "heldUntil": world.chain.now() + TERMS["noticePeriod"],
     }
     assert world.chain.call(POOLS, "memberCount", world.pool) == 0
     assert world.stake().membershipLock == 0

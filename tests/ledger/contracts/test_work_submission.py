@@ -8,7 +8,20 @@ import pytest
 from eth_account.signers.local import LocalAccount
 
 from tests.ledger.contracts.harness import ZERO, error_name, malleable
-from tests.ledger.contracts.world import DIGEST, POOLS, RUN, SHA256, STAKE, SUBMITTED, TERMS, WORK, World
+from tests.ledger.contracts.world import (
+    DIGEST,
+    FEES,
+    FORGED,
+    POOLS,
+    RUN,
+    SALT,
+    SHA256,
+    STAKE,
+    SUBMITTED,
+    TERMS,
+    WORK,
+    World,
+)
 
 
 def test_submitted_work_is_kept_with_its_reward_and_penalty_set_aside(world: World) -> None:
@@ -26,6 +39,10 @@ def test_submitted_work_is_kept_with_its_reward_and_penalty_set_aside(world: Wor
         "index": 0,
         "version": 2,
         "digest": DIGEST,
+        "beaconBlock": 1,
+        "salt": SALT,
+        "groups": 4,
+        "maxUnits": 100,
         "sha256Hash": SHA256,
         "units": 40,
     }
@@ -35,19 +52,23 @@ def test_submitted_work_is_kept_with_its_reward_and_penalty_set_aside(world: Wor
         "provider": world.provider.address,
         "poolId": world.pool,
         "units": 40,
+        "maxUnits": 100,
         "sha256Hash": SHA256,
         "status": SUBMITTED,
         "outcome": 0,
         "reason": 0,
         "judge": ZERO,
+        "looker": ZERO,
         "disputer": ZERO,
+        "juror": ZERO,
+        "opinion": 0,
         "since": now,
         "deadline": now + TERMS["judgePeriod"],
         "reward": 400,
-        "penalty": 3_600,
+        "penalty": 9_000,
     }
-    assert world.escrow().reserved == 400
-    assert world.stake().workLock == 3_600
+    assert world.escrow().reserved == 400 + FEES
+    assert world.stake().workLock == 9_000, "the penalty is for all units of the lease, however few are claimed"
 
 
 def test_a_node_that_calls_itself_needs_no_signature(world: World) -> None:
@@ -66,6 +87,8 @@ def test_a_node_that_calls_itself_needs_no_signature(world: World) -> None:
         ("no units", "UnitsOutOfRange"),
         ("more units than leased", "UnitsOutOfRange"),
         ("more units than fit", "UnitsOutOfRange"),
+        ("another salt than signed", "NotOrchestrator"),
+        ("another beacon than signed", "NotOrchestrator"),
         ("no signature of the node", "NodeNotWilling"),
         ("another's signature", "NodeNotWilling"),
         ("a signature of other units", "NodeNotWilling"),
@@ -77,11 +100,11 @@ def test_a_node_that_calls_itself_needs_no_signature(world: World) -> None:
 def test_work_is_refused_that_comes_with(world: World, flaw: str, error: str) -> None:
     flaws: dict[str, dict[str, Any]] = {
         "an expired lease": {"expiry": world.chain.now() - 1},
-        "more units than fit": {"maxUnits": 2**64 - 1},
+        "more units than fit": {"maxUnits": 2**40},
         "a pool that does not exist": {"poolId": 2**40},
         "a lease of another node": {"node": "node2"},
     }
-    units = {"no units": 0, "more units than leased": 101, "more units than fit": 2**56}.get(flaw, 100)
+    units = {"no units": 0, "more units than leased": 101, "more units than fit": 100}.get(flaw, 100)
     by = {"another's signature": "provider", "a lease of another node": "node2"}.get(flaw, "node")
     leased_by = "owner" if flaw == "a lease of the owner's" else "orchestrator"
     item = world.submission(world.lease(**flaws.get(flaw, {})), units=units, by=by, leased_by=leased_by)
@@ -94,8 +117,13 @@ def test_work_is_refused_that_comes_with(world: World, flaw: str, error: str) ->
     }
     item |= alterations.get(flaw, {})
     sender: LocalAccount = world.stranger
-    if flaw == "a lease with more units than signed":
-        item["lease"] = item["lease"] | {"maxUnits": 1_000}
+    unsigned: dict[str, dict[str, Any]] = {
+        "a lease with more units than signed": {"maxUnits": 1_000},
+        "another salt than signed": {"salt": DIGEST},
+        "another beacon than signed": {"beaconBlock": 2},
+    }
+    if flaw in unsigned:
+        item["lease"] = item["lease"] | unsigned[flaw]
         sender = world.node
     assert world.chain.refusal(WORK, "submitWork", *item.values(), sender=sender) == error
 
@@ -114,17 +142,48 @@ def test_a_lease_of_a_replaced_orchestrator_ends_with_its_grace(world: World) ->
     assert world.chain.refusal(WORK, "submitWork", *item.values()) == "NotOrchestrator"
 
 
-def test_one_who_left_or_whose_pool_ended_submits_no_more(world: World) -> None:
-    item = world.submission(world.lease())
-    with world.chain.restored():
-        world.leave("node")
-        assert world.chain.refusal(WORK, "submitWork", *item.values()) == "NotMember"
-    world.chain.send(POOLS, "end", world.pool, sender=world.owner)
-    assert world.chain.refusal(WORK, "submitWork", *item.values()) == "WrongStatus"
+ENDS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
+    "it left": ("node", "leavePool", (0, b"")),
+    "it was removed": ("orchestrator", "remove", ("silent",)),
+    "it was evicted": ("manager", "evict", ("slow",)),
+    "it was banned": ("manager", "ban", ("slow",)),
+    "its provider was banned": ("manager", "banProvider", ("slow",)),
+    "the pool ended": ("owner", "end", ()),
+}
+
+
+@pytest.mark.parametrize("end", list(ENDS))
+def test_a_lease_that_was_signed_before_still_holds_after(world: World, end: str) -> None:
+    """One that expires within the notice period, counted from the end; a longer one is refused."""
+    who, function, arguments = ENDS[end]
+    subject: tuple[Any, ...] = (world.node.address,)
+    subject = {"remove": ([world.node.address],), "banProvider": (world.provider.address,), "end": ()}.get(
+        function, subject
+    )
+    held = world.chain.now() + TERMS["noticePeriod"]
+    good, longer = (
+        world.submission(world.lease(index=index, expiry=held + extra)) for index, extra in ((0, 0), (1, 9))
+    )
+    world.chain.at(held - TERMS["noticePeriod"] + 2)
+    world.chain.send(POOLS, function, world.pool, *subject, *arguments, sender=world.people[who])
+    expected = {"banProvider": "Banned", "end": "WrongStatus"}.get(function, "NotMember")
+    assert world.chain.refusal(WORK, "submitWork", *longer.values()) == expected
+    world.chain.at(held)
+    world.chain.send(WORK, "submitWork", *good.values(), sender=world.stranger)
+    assert world.stake().workLock == 9_000
+
+
+def test_a_node_that_was_evicted_for_forged_work_submits_no_more(world: World) -> None:
+    forged = world.submit()
+    world.judge(forged, outcome=FORGED)
+    world.chain.warp(TERMS["challengePeriod"] + 1)
+    item = world.submission(world.lease(index=1, expiry=world.chain.now() + 60))
+    world.finalize(forged)
+    assert world.chain.refusal(WORK, "submitWork", *item.values()) == "NotMember"
 
 
 def test_work_stops_when_the_escrow_can_not_cover_it(world: World) -> None:
-    world.chain.send(POOLS, "withdrawEscrow", world.pool, 99_001, world.owner.address, sender=world.owner)
+    world.withdraw(99_001 - FEES)
     item = world.submission(world.lease())
     assert world.chain.refusal(WORK, "submitWork", *item.values()) == "EscrowTooLow"
     world.chain.send(POOLS, "fund", world.pool, 1, sender=world.stranger)
@@ -147,7 +206,7 @@ def test_one_bad_submission_does_not_stop_a_batch(world: World) -> None:
     submitted = [event.args["index"] for event in receipt.events if event.name == "WorkSubmitted"]
     refused = [error_name(event.args["reason"]) for event in receipt.events if event.name == "WorkRefused"]
     assert (submitted, refused) == ([1, 3], ["WorkExists", "LeaseExpired"])
-    assert world.escrow().reserved == 2_000
+    assert world.escrow().reserved == 2 * (1_000 + FEES)
 
 
 def test_a_batch_is_bounded(world: World) -> None:

@@ -15,6 +15,7 @@ from tests.ledger.contracts.world import (
     EVICTED,
     EXPIRED,
     FAR,
+    FEES,
     FINAL,
     FORGED,
     MUSTER,
@@ -30,6 +31,7 @@ from tests.ledger.contracts.world import (
     World,
 )
 
+FEE = TERMS["verdictFee"]
 JUDGE, CHALLENGE, DISPUTE = (TERMS[name] for name in ("judgePeriod", "challengePeriod", "disputePeriod"))
 
 
@@ -39,7 +41,7 @@ def settled(world: World) -> bool:
 
 
 def accrued(world: World) -> int:
-    return int(world.chain.call(WORK, "accruedOf", world.pool, world.provider.address))
+    return world.earned("provider")
 
 
 def refusals(receipt: Receipt) -> list[str]:
@@ -58,7 +60,8 @@ def test_accepted_work_is_paid_when_the_challenge_window_has_ended(world: World)
     world.chain.at(work.deadline + 1)
     final = world.finalize(key).only("WorkFinal")
     assert (final["outcome"], final["paid"], final["slashed"]) == (ACCEPTED, 1_000, 0)
-    assert (accrued(world), settled(world), world.escrow().balance) == (1_000, True, 99_000)
+    assert (accrued(world), settled(world), world.escrow().balance) == (1_000, True, 99_000 - FEE)
+    assert world.earned("validator") == FEE
     assert world.finalize(key).names() == []
 
 
@@ -68,7 +71,7 @@ def test_rejected_work_is_unpaid_and_costs_nothing(world: World) -> None:
     world.chain.warp(CHALLENGE + 1)
     final = world.finalize(key).only("WorkFinal")
     assert (final["outcome"], final["paid"], final["slashed"]) == (REJECTED, 0, 0)
-    assert (accrued(world), settled(world), world.escrow().balance) == (0, True, 100_000)
+    assert (accrued(world), settled(world), world.escrow().balance) == (0, True, 100_000 - FEE)
     assert world.stake().active == 100_000
     assert world.member("node")
 
@@ -84,7 +87,27 @@ def test_forged_work_costs_stake_and_membership_and_the_reserve_gets_it(world: W
     assert (accrued(world), settled(world), world.stake().active) == (0, True, 91_000)
     assert world.balance("reserve") == 9_000
     assert not world.member("node")
+
+
+def test_no_node_of_a_provider_joins_before_everything_is_decided_that_was_open_when_one_forged(world: World) -> None:
+    world.register("provider", "node2")
+    world.finish(world.submit(), FORGED)
+    until = world.chain.now() + JUDGE + CHALLENGE + DISPUTE
+    for name in ("node", "node2"):
+        refused = world.chain.refused(POOLS, "join", *world.joining(name).values())
+        assert (refused.name, refused.values) == ("TooSoon", (world.pool, world.provider.address, until))
+    world.chain.at(until)
     world.join("node")
+    world.join("node2")
+
+
+def test_claiming_one_unit_of_a_lease_does_not_make_forging_cheap(world: World) -> None:
+    item = world.submission(world.lease(), units=1)
+    key = world.chain.send(WORK, "submitWork", *item.values(), sender=world.stranger).only("WorkSubmitted")["key"]
+    assert (world.work(key).reward, world.work(key).penalty) == (10, 9_000)
+    world.chain.send(WORK, "judge", [world.verdict(key, FORGED, units=1)], sender=world.validator)
+    world.chain.warp(CHALLENGE + 1)
+    assert world.finalize(key).only("WorkFinal")["slashed"] == 9_000
 
 
 def test_a_domain_without_reserve_burns_penalties(world: World) -> None:
@@ -141,7 +164,7 @@ def test_nobody_judges_work_after_the_deadline_and_it_expires_blameless(world: W
     expired = world.chain.send(WORK, "expire", [DIGEST, key, key], sender=world.stranger)
     assert expired.names() == ["WorkExpired"]
     assert (world.work(key).status, world.work(later).status) == (EXPIRED, SUBMITTED)
-    assert (world.escrow().reserved, world.stake().workLock) == (1_000, 9_000)
+    assert (world.escrow().reserved, world.stake().workLock) == (1_000 + FEES, 9_000)
     world.chain.warp(JUDGE)
     world.chain.send(WORK, "expire", [later], sender=world.stranger)
     assert (accrued(world), settled(world), world.stake().active) == (0, True, 100_000)
@@ -238,7 +261,7 @@ def test_a_decisive_verdict_needs_a_dispute(world: World) -> None:
 
 
 @pytest.mark.parametrize("decisive", [False, True], ids=["first", "decisive"])
-@pytest.mark.parametrize("wrong", [{"sha256": DIGEST}, {"units": 99}, {"units": 0}, {"units": 100 + 2**56}], ids=str)
+@pytest.mark.parametrize("wrong", [{"sha256": DIGEST}, {"units": 99}, {"units": 0}, {"units": 100 + 2**40}], ids=str)
 def test_a_verdict_on_another_file_or_other_units_is_refused(world: World, wrong: Any, decisive: bool) -> None:
     """Which a validator gives that judged what a reorganisation has replaced."""
     key = world.submit()
@@ -271,7 +294,7 @@ def test_a_dispute_that_nobody_decides_takes_the_penalty_off(world: World, first
 
 
 def test_the_first_judge_and_the_disputer_do_not_decide(world: World) -> None:
-    world.chain.send(POOLS, "addValidator", world.pool, world.validator3.address, sender=world.owner)
+    world.add_validators(3)
     key = world.submit()
     world.judge(key)
     world.dispute(key, by="validator2")
@@ -333,12 +356,14 @@ def test_a_provider_claims_all_it_earned_in_the_pools_it_names(world: World) -> 
     world.judge(*keys)
     world.chain.warp(CHALLENGE + 1)
     world.finalize(*keys)
-    assert world.chain.call(WORK, "totalsOf", world.pool) == {"accrued": 2_000, "paid": 0}
+    assert world.chain.call(WORK, "totalsOf", world.pool) == {"accrued": 2_000 + 2 * FEE, "paid": 0}
     pools = [world.pool, second, world.pool, 99]
     receipt = world.chain.send(WORK, "claim", pools, world.node2.address, sender=world.provider)
     assert receipt.names().count("RewardsClaimed") == 2
     assert (world.balance("node2"), accrued(world)) == (3_000, 0)
-    assert world.chain.call(WORK, "totalsOf", world.pool) == {"accrued": 2_000, "paid": 2_000}
+    assert world.chain.call(WORK, "totalsOf", world.pool) == {"accrued": 2_000 + 2 * FEE, "paid": 2_000}
+    world.chain.send(WORK, "claim", pools, world.validator.address, sender=world.validator)
+    assert world.balance("validator") == 3 * FEE
     assert world.chain.call(MUSTER, "balanceOf", world.chain.address(WORK)) == 0
     assert world.chain.refusal(WORK, "claim", pools, world.node2.address, sender=world.provider) == "NothingToClaim"
 

@@ -104,7 +104,7 @@ class World:
         for name in ACTORS:
             self.people[name] = actor(name)
             self.chain.transfer(self.people[name].address, ONE)
-        for name in ("node2", "node3", "reserve"):
+        for name in ("node2", "node3", "reserve", "validator4", "validator5"):
             self.people[name] = actor(name)
         self.chain.deploy(self.governor, governor=self.governor.address, unbonding=UNBONDING)
         for name in ("owner", "provider", "provider2", "stranger"):
@@ -121,6 +121,14 @@ class World:
         """Opens a domain."""
         made = self.chain.send(DOMAINS, "createDomain", "text", "ipfs://rules", DIGEST, reserve, sender=self.governor)
         return int(made.only("DomainSet")["domainId"])
+
+    def add_validators(self, count: int) -> list[str]:
+        """Gives the pool `count` validators in all, each with money for gas; returns their names."""
+        names = ["validator", *(f"validator{number}" for number in range(2, count + 1))]
+        for name in names[2:]:
+            self.chain.transfer(self.people[name].address, ONE)
+            self.chain.send(POOLS, "addValidator", self.pool, self.people[name].address, sender=self.owner)
+        return names
 
     def create_pool(self, domain: int, *, active: bool = True, funds: int = 100_000, **terms: int) -> int:
         """Creates a pool of the owner's with two validators."""
@@ -296,8 +304,34 @@ class World:
         return self.chain.send(WORK, "judge", verdicts, sender=self.people[by])
 
     def dispute(self, key: bytes, *, by: str = "provider") -> Receipt:
-        """Disputes a verdict."""
-        return self.chain.send(WORK, "dispute", key, SHA256, 0, b"", sender=self.people[by])
+        """Disputes a verdict, and mines the block whose hash orders the validators and one that can read it."""
+        receipt = self.chain.send(WORK, "dispute", key, SHA256, 0, b"", sender=self.people[by])
+        self.next_block()
+        self.next_block()
+        return receipt
+
+    def next_block(self) -> None:
+        """Mines a block that changes nothing."""
+        self.chain.transfer(self.reserve.address, 1)
+
+    def turn(self, key: bytes, validator: str) -> int:
+        """From when on a validator may decide a dispute, Unix time in seconds; 0 if it may not."""
+        return int(self.chain.call(WORK, "turnOf", key, self.people[validator].address))
+
+    def confirm(self, key: bytes, *, by: str, outcome: int = ACCEPTED, sha256: bytes = SHA256) -> Receipt:
+        """Records a second look that agrees with the first verdict."""
+        look = {"key": key, "sha256Hash": sha256, "outcome": outcome, "reason": 7, "auditHash": DIGEST}
+        return self.chain.send(WORK, "confirm", [look], sender=self.people[by])
+
+    def withdraw(self, amount: int) -> None:
+        """Takes escrow out after its notice; the owner receives it."""
+        self.chain.send(POOLS, "announceWithdrawal", self.pool, amount, sender=self.owner)
+        self.chain.warp(TERMS["noticePeriod"])
+        self.chain.send(POOLS, "withdrawEscrow", self.pool, amount, self.owner.address, sender=self.owner)
+
+    def earned(self, who: str) -> int:
+        """What a provider or validator has earned in the pool and not claimed."""
+        return int(self.chain.call(WORK, "accruedOf", self.pool, self.people[who].address))
 
     def sign_dispute(self, key: bytes, *, by: str = "node", deadline: int = FAR) -> bytes:
         """A node's signature of a dispute."""

@@ -1,0 +1,331 @@
+"""Disputes: who decides them and when, what several validators come to, and who is paid for looking."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from eth_abi.abi import encode
+from eth_utils.crypto import keccak
+
+from tests.ledger.contracts.harness import Receipt, error_name
+from tests.ledger.contracts.world import (
+    ACCEPTED,
+    DIGEST,
+    DISPUTED,
+    FEES,
+    FINAL,
+    FORGED,
+    POOLS,
+    REJECTED,
+    TERMS,
+    UNBONDING,
+    WORK,
+    World,
+)
+
+FEE = TERMS["verdictFee"]
+CHALLENGE, DISPUTE = TERMS["challengePeriod"], TERMS["disputePeriod"]
+
+
+def refusals(receipt: Receipt) -> list[str]:
+    return [error_name(event.args["reason"]) for event in receipt.events if event.name == "VerdictRefused"]
+
+
+def disputed(world: World, *, first: int, by: str = "provider") -> bytes:
+    """Work whose first verdict is disputed."""
+    key = world.submit()
+    world.judge(key, outcome=first)
+    world.dispute(key, by=by)
+    return key
+
+
+def jury(world: World, key: bytes, names: list[str]) -> list[str]:
+    """Those that may decide, in the order of their turns."""
+    turns = {name: world.turn(key, name) for name in names}
+    return sorted((name for name in names if turns[name]), key=lambda name: turns[name])
+
+
+def decide(world: World, key: bytes, by: str, outcome: int) -> Receipt:
+    return world.judge(key, outcome=outcome, by=by, decisive=True)
+
+
+# Turns
+
+
+def test_validators_decide_in_the_order_of_a_hash_that_nobody_knew_at_the_dispute(world: World) -> None:
+    names = world.add_validators(5)
+    key = disputed(world, first=FORGED)
+    since, block = world.work(key).since, world.chain.block() - 2
+    digest = bytes.fromhex(world.chain.rpc("eth_getBlockByNumber", hex(block + 1), False)["hash"][2:])
+    seed = int.from_bytes(digest, "big") % 2**56 | 1
+    others = names[1:]
+    weights = {
+        name: keccak(encode(["bytes32", "uint256", "address"], [key, seed, world.people[name].address]))
+        for name in others
+    }
+    expected = sorted(others, key=lambda name: weights[name])
+    assert jury(world, key, names) == expected
+    turn = DISPUTE // 5
+    assert [world.turn(key, name) for name in expected] == [since + rank * turn for rank in range(4)]
+    assert world.turn(key, "validator") == 0, "the first judge decides nothing"
+    assert world.turn(key, "stranger") == 0
+
+
+def test_a_validator_that_answers_out_of_turn_is_refused_until_its_turn(world: World) -> None:
+    names = world.add_validators(3)
+    key = disputed(world, first=FORGED)
+    first, second = jury(world, key, names)
+    opens = world.turn(key, second)
+    world.chain.at(opens - 1)
+    assert refusals(decide(world, key, second, ACCEPTED)) == ["NotYourTurn"]
+    assert world.work(key).status == DISPUTED
+    world.chain.at(opens)
+    assert decide(world, key, second, ACCEPTED).only("WorkFinal")["outcome"] == ACCEPTED
+    assert refusals(decide(world, key, first, FORGED)) == ["WrongStatus"]
+
+
+def test_nobody_decides_before_the_block_that_orders_them(world: World) -> None:
+    key = world.submit()
+    world.judge(key, outcome=FORGED)
+    world.chain.send(WORK, "dispute", key, DIGEST, 0, b"", sender=world.provider)
+    assert world.turn(key, "validator2") == 0
+    assert refusals(decide(world, key, "validator2", ACCEPTED)) == ["NotYourTurn"]
+    world.next_block()
+    assert world.turn(key, "validator2") == world.work(key).since
+    assert decide(world, key, "validator2", ACCEPTED).only("WorkFinal")["outcome"] == ACCEPTED
+
+
+def test_an_order_that_was_not_recorded_in_time_is_drawn_anew(world: World) -> None:
+    key, recorded = world.submit(), world.submit(index=1)
+    world.judge(key, recorded, outcome=FORGED)
+    world.dispute(key)
+    world.dispute(recorded)
+    world.chain.send(WORK, "drawJuries", [recorded, DIGEST, recorded], sender=world.stranger)
+    for _ in range(257):
+        world.next_block()
+    assert world.turn(key, "validator2") == 0
+    assert world.turn(recorded, "validator2") != 0
+    assert refusals(decide(world, key, "validator2", ACCEPTED)) == ["NotYourTurn"]
+    world.next_block()
+    world.next_block()
+    assert world.turn(key, "validator2") != 0
+    assert decide(world, key, "validator2", ACCEPTED).only("WorkFinal")["outcome"] == ACCEPTED
+    assert decide(world, recorded, "validator2", ACCEPTED).only("WorkFinal")["outcome"] == ACCEPTED
+
+
+def test_the_last_turn_begins_while_there_is_time_to_use_it(world: World) -> None:
+    names = world.add_validators(5)
+    key = disputed(world, first=FORGED)
+    last = jury(world, key, names)[-1]
+    assert world.work(key).deadline - world.turn(key, last) >= DISPUTE // 5
+
+
+# Contradictions
+
+
+@pytest.mark.parametrize(("count", "final"), [(2, True), (3, True), (4, False), (5, False)])
+def test_from_four_validators_on_one_alone_overturns_nothing(world: World, count: int, final: bool) -> None:
+    names = world.add_validators(count)
+    key = disputed(world, first=FORGED)
+    receipt = decide(world, key, jury(world, key, names)[0], ACCEPTED)
+    assert ("WorkFinal" in receipt.names()) is final
+    if not final:
+        said = receipt.only("VerdictContradicted")
+        assert (said["outcome"], said["auditHash"]) == (ACCEPTED, DIGEST)
+        work = world.work(key)
+        assert (work.status, work.outcome, work.opinion, work.juror) == (
+            DISPUTED,
+            FORGED,
+            ACCEPTED,
+            said["validator"],
+        )
+
+
+def test_one_that_agrees_with_the_first_verdict_ends_the_dispute_alone(world: World) -> None:
+    names = world.add_validators(4)
+    key = disputed(world, first=FORGED)
+    assert decide(world, key, jury(world, key, names)[0], FORGED).only("WorkFinal")["outcome"] == FORGED
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "third"),
+    [each for each in itertools.product((ACCEPTED, REJECTED, FORGED), repeat=3) if each[0] != each[1]],
+)
+def test_a_contradicted_verdict_ends_in_the_median_of_three(world: World, first: int, second: int, third: int) -> None:
+    names = world.add_validators(4)
+    key = disputed(world, first=first)
+    one, other = jury(world, key, names)[:2]
+    decide(world, key, one, second)
+    assert refusals(decide(world, key, one, second)) == ["ConflictOfInterest"]
+    assert world.turn(key, other) == world.work(key).since, "the next in the order need not wait any longer"
+    final = decide(world, key, other, third).only("WorkFinal")
+    median = sorted((first, second, third))[1]
+    assert (final["outcome"], world.work(key).status) == (median, FINAL)
+    assert final["paid"] == (1_000 if median == ACCEPTED else 0)
+    assert final["slashed"] == (9_000 if median == FORGED else 0)
+    paid = {name: found for name, found in (("validator", first), (one, second), (other, third)) if found == median}
+    assert {name: world.earned(name) for name in names if world.earned(name)} == dict.fromkeys(paid, FEE)
+    assert world.escrow().reserved == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "opinion", "last"),
+    [(FORGED, ACCEPTED, REJECTED), (FORGED, REJECTED, REJECTED), (ACCEPTED, FORGED, ACCEPTED)],
+)
+def test_a_contradiction_that_nobody_follows_leaves_the_first_verdict_without_its_penalty(
+    world: World, first: int, opinion: int, last: int
+) -> None:
+    names = world.add_validators(4)
+    key = disputed(world, first=first)
+    decide(world, key, jury(world, key, names)[0], opinion)
+    world.chain.at(world.work(key).deadline + 1)
+    final = world.finalize(key).only("WorkFinal")
+    assert (final["outcome"], final["slashed"]) == (last, 0)
+    assert world.escrow().reserved == 0
+
+
+def test_a_validator_whose_dispute_overturns_a_verdict_is_paid_and_its_judge_is_not(world: World) -> None:
+    names = world.add_validators(4)
+    key = disputed(world, first=ACCEPTED, by="validator2")
+    one, other = jury(world, key, names)
+    decide(world, key, one, FORGED)
+    decide(world, key, other, FORGED)
+    assert {name: world.earned(name) for name in names} == {
+        "validator": 0,
+        "validator2": FEE,
+        "validator3": FEE,
+        "validator4": FEE,
+    }
+
+
+# Paid second looks
+
+
+def drawn(world: World, share: int, *, first: int = ACCEPTED) -> bytes:
+    """Judged work of a pool that pays for looks at a share of them, and the block that draws it."""
+    world.chain.send(POOLS, "setTerms", world.pool, TERMS | {"lookBps": share}, sender=world.owner)
+    world.chain.warp(TERMS["noticePeriod"])
+    key = world.submit()
+    world.judge(key, outcome=first)
+    assert not world.chain.call(WORK, "lookWanted", key), "the block after the verdict draws it"
+    world.next_block()
+    world.next_block()
+    return key
+
+
+@pytest.mark.parametrize("outcome", [ACCEPTED, REJECTED, FORGED])
+def test_a_second_look_that_agrees_is_paid_once_when_the_work_is_final(world: World, outcome: int) -> None:
+    world.add_validators(3)
+    key = drawn(world, 10_000, first=outcome)
+    assert world.chain.call(WORK, "lookWanted", key)
+    said = world.confirm(key, by="validator2", outcome=outcome).only("VerdictConfirmed")
+    assert (said["validator"], said["auditHash"]) == (world.validator2.address, DIGEST)
+    assert world.work(key).looker == world.validator2.address
+    assert not world.chain.call(WORK, "lookWanted", key)
+    assert refusals(world.confirm(key, by="validator3", outcome=outcome)) == ["NoLookWanted"]
+    world.chain.warp(CHALLENGE + 1)
+    world.finalize(key)
+    assert [world.earned(name) for name in ("validator", "validator2", "validator3")] == [FEE, FEE, 0]
+    assert world.escrow().reserved == 0
+
+
+@pytest.mark.parametrize(
+    ("case", "error"),
+    [
+        ("another outcome", "OutcomeDiffers"),
+        ("another file", "OtherSubmission"),
+        ("the judge itself", "ConflictOfInterest"),
+        ("the provider as validator", "ConflictOfInterest"),
+        ("no validator", "NotValidator"),
+        ("after the challenge window", "TooLate"),
+        ("after 256 blocks", "NoLookWanted"),
+        ("disputed", "WrongStatus"),
+    ],
+)
+def test_a_look_is_refused_with(world: World, case: str, error: str) -> None:
+    key = drawn(world, 10_000)
+    by = {"the judge itself": "validator", "no validator": "stranger", "the provider as validator": "provider"}
+    if case == "the provider as validator":
+        world.chain.send(POOLS, "addValidator", world.pool, world.provider.address, sender=world.owner)
+    if case == "after the challenge window":
+        world.chain.warp(CHALLENGE + 1)
+    if case == "after 256 blocks":
+        for _ in range(255):
+            world.next_block()
+    if case == "disputed":
+        world.dispute(key)
+    outcome = REJECTED if case == "another outcome" else ACCEPTED
+    sha256 = {"sha256": DIGEST} if case == "another file" else {}
+    assert refusals(world.confirm(key, by=by.get(case, "validator2"), outcome=outcome, **sha256)) == [error]
+
+
+def test_looks_are_paid_for_the_share_that_the_terms_name(world: World) -> None:
+    world.chain.send(POOLS, "setTerms", world.pool, TERMS | {"lookBps": 2_500}, sender=world.owner)
+    world.chain.warp(TERMS["noticePeriod"])
+    keys = []
+    for index in range(10):
+        keys.append(world.submit(index=index))
+        world.judge(keys[-1])
+    judged = world.chain.block()
+    world.next_block()
+    world.next_block()
+    blocks = [judged - 2 * (9 - index) for index in range(10)]
+    expected = []
+    for key, block in zip(keys, blocks, strict=True):
+        following = world.chain.rpc("eth_getBlockByNumber", hex(block + 1), False)["hash"]
+        word = int.from_bytes(keccak(encode(["bytes32", "bytes32"], [key, bytes.fromhex(following[2:])])), "big")
+        expected.append(word % 10_000 < 2_500)
+    assert [world.chain.call(WORK, "lookWanted", key) for key in keys] == expected
+
+
+def test_a_pool_that_pays_for_no_looks_wants_none(world: World) -> None:
+    key = drawn(world, 0)
+    assert refusals(world.confirm(key, by="validator2")) == ["NoLookWanted"]
+    too_many = TERMS | {"lookBps": 10_001}
+    assert world.chain.refusal(POOLS, "setTerms", world.pool, too_many, sender=world.owner) == "LookShareOutOfRange"
+
+
+def test_who_confirmed_what_a_dispute_overturns_is_not_paid(world: World) -> None:
+    names = world.add_validators(4)
+    key = drawn(world, 10_000)
+    world.confirm(key, by="validator2")
+    world.dispute(key, by="validator3")
+    one, other = [name for name in jury(world, key, names) if name != "validator3"]
+    decide(world, key, one, FORGED)
+    decide(world, key, other, FORGED)
+    earned = {name: world.earned(name) for name in names}
+    deciding = 2 - (one == "validator2") - (other == "validator2")
+    assert (earned["validator"], earned["validator3"], sum(earned.values())) == (0, FEE, 3 * FEE)
+    assert earned["validator2"] == (FEE if deciding < 2 else 0), "nothing for the confirmation"
+    assert sum(earned.values()) <= FEES
+
+
+# Seats
+
+
+def test_a_removed_validators_seat_is_given_away_only_when_no_open_work_can_name_it(world: World) -> None:
+    key = world.submit()
+    world.judge(key)
+    world.chain.send(POOLS, "removeValidator", world.pool, world.validator.address, 1, sender=world.owner)
+    world.chain.send(POOLS, "addValidator", world.pool, world.validator3.address, sender=world.owner)
+    assert world.work(key).judge == world.validator.address
+    assert [each.lower() for each in world.chain.call(POOLS, "validatorsOf", world.pool)] == [
+        world.validator2.address.lower(),
+        world.validator3.address.lower(),
+    ]
+    world.finalize(key)
+    world.chain.warp(UNBONDING + 1)
+    world.chain.send(POOLS, "addValidator", world.pool, world.stranger.address, sender=world.owner)
+    assert world.chain.call(POOLS, "seatNumberOf", world.pool, world.stranger.address) == 1
+    assert world.chain.call(POOLS, "seatNumberOf", world.pool, world.validator.address) == 0
+    world.chain.send(POOLS, "addValidator", world.pool, world.validator.address, sender=world.owner)
+    assert world.chain.call(POOLS, "seatNumberOf", world.pool, world.validator.address) == 4
+
+
+def test_a_pool_has_a_bounded_number_of_seats(world: World) -> None:
+    for number in range(3, 65):
+        who = "0x" + number.to_bytes(20, "big").hex()
+        world.chain.send(POOLS, "addValidator", world.pool, who, sender=world.owner)
+    one_more = (world.pool, world.validator3.address)
+    assert world.chain.refusal(POOLS, "addValidator", *one_more, sender=world.owner) == "TooManyValidators"
