@@ -111,11 +111,13 @@ def _terms() -> Terms:
             penalty_per_unit=0,
             stake_per_capacity=UNIT,
             audit_floor_bps=1000,
+            look_bps=0,
             judge_period=hour,
             challenge_period=hour,
             dispute_period=hour,
             notice_period=hour,
             max_nodes=100,
             min_capacity=1,
+            verdict_fee=0,
         )
     )

@@ -34,12 +34,14 @@ TERMS = Terms.deterring(
         penalty_per_unit=0,
         stake_per_capacity=10 * UNIT,
         audit_floor_bps=5_000,
+        look_bps=0,
         judge_period=timedelta(hours=1),
         challenge_period=timedelta(hours=2),
         dispute_period=timedelta(hours=3),
         notice_period=timedelta(hours=4),
         max_nodes=10,
         min_capacity=1,
+        verdict_fee=UNIT // 1_000,
     )
 )
 POOL = 1

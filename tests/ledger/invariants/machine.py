@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -28,14 +29,17 @@ from tests.ledger.contracts.world import (
     WORK,
     World,
 )
-from tests.ledger.invariants.model import Economy, Pool, Provider, Refused, Terms, Verdict
+from tests.ledger.invariants.model import Economy, Pool, Provider, Refused, Terms, Verdict, Work
 
 OWNERS = {"node": "provider", "node2": "provider", "node3": "provider2"}
-VALIDATORS = ("validator", "validator2", "validator3")
+VALIDATORS = ("validator", "validator2", "validator3", "validator4")
+SEATS = (VALIDATORS, VALIDATORS[:3])
+"""Of the first pool, where one validator alone overturns nothing, and of the second, where one does."""
 PRICES: tuple[dict[str, int], ...] = (
     {},
     {"pricePerUnit": 3, "penaltyPerUnit": 27},
     {"challengePeriod": 60, "stakePerCapacity": 2_000},
+    {"lookBps": 10_000, "verdictFee": 11},
 )
 STATUS = {"submitted": 1, "provisional": 2, "disputed": 3, "final": 4, "expired": 5}
 
@@ -57,6 +61,8 @@ def known_terms(changes: dict[str, int]) -> Terms:
         dispute=terms["disputePeriod"],
         notice=terms["noticePeriod"],
         max_nodes=terms["maxNodes"],
+        fee=terms["verdictFee"],
+        look=terms["lookBps"],
     )
 
 
@@ -83,13 +89,18 @@ class Histories(RuleBasedStateMachine):
     def beginning(self) -> Economy:
         """The model of the world as it was built."""
         pools = self.pools
-        balances = {name: self.world.balance(name) for name in ("owner", "provider", "provider2")}
+        balances = {name: self.world.balance(name) for name in ("owner", "provider", "provider2", *VALIDATORS)}
         made = Economy(
             unbonding_period=UNBONDING,
             owners=OWNERS,
             providers={name: Provider(active=self.world.stake(name).active) for name in set(OWNERS.values())},
-            pools={pool: Pool(terms=known_terms({}), burns=pool == pools[1]) for pool in pools},
+            pools={
+                pool: Pool(terms=known_terms({}), burns=pool == pools[1], validators=seats)
+                for pool, seats in zip(pools, SEATS, strict=True)
+            },
             wallets=balances,
+            addresses={name: self.people[name].address for name in VALIDATORS},
+            hash_of=self.hash_of,
             now=self.chain.now(),
         )
         for pool in pools:
@@ -98,6 +109,10 @@ class Histories(RuleBasedStateMachine):
         made.join(pools[1], "node")
         made.join(pools[1], "node3")
         return made
+
+    def hash_of(self, block: int) -> bytes:
+        """The hash of a block of the chain."""
+        return bytes.fromhex(self.chain.rpc("eth_getBlockByNumber", hex(block), False)["hash"][2:])
 
     def teardown(self) -> None:
         """Everybody goes home: nothing may stay behind in any contract."""
@@ -124,9 +139,13 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data(), which=first_or_second, amount=amounts)
     def the_owner_moves_money_and_terms(self, data: st.DataObject, which: int, amount: int) -> None:
         """Funds, takes free money out, sets terms, seldom ends a pool."""
-        match data.draw(st.sampled_from(["fund", "fund", "fund", "take", "take", "terms", "terms", "end"])):
+        acts = ["fund", "fund", "fund", "announce", "announce", "take", "take", "terms", "terms", "end"]
+        match data.draw(st.sampled_from(acts)):
             case "fund":
                 self.fund(which, amount)
+            case "announce":
+                self.announce_withdrawal(which, amount)
+                self.model.now += data.draw(st.sampled_from([0, self.model.terms(self.pools[which]).notice]))
             case "take":
                 pool = self.model.pools[self.pools[which]]
                 free = pool.balance - pool.reserved
@@ -162,8 +181,14 @@ class Histories(RuleBasedStateMachine):
     def a_node_submits(self, data: st.DataObject, which: int, units: int, count: int) -> None:
         """Some work, mostly of a member."""
         node = data.draw(st.sampled_from(sorted(self.model.pools[self.pools[which]].members) or ["node"]) | nodes)
+        notice = self.model.terms(self.pools[which]).notice
+        lasts = data.draw(st.sampled_from([FAR, notice // 2]))
+        former = data.draw(st.booleans())
         for index in data.draw(st.lists(st.integers(0, 99), min_size=count, max_size=count)):
-            self.submit(which, node, index, units)
+            expiry = lasts if lasts == FAR else self.model.now + 10 + lasts
+            if former and node in self.model.pools[self.pools[which]].members:
+                self.leave(which, node, by_provider=False)
+            self.submit(which, node, index, units, expiry=expiry)
 
     @rule(data=st.data(), which=first_or_second, units=st.integers(1, 100), outcome=st.integers(1, 3))
     def work_runs_its_course(self, data: st.DataObject, which: int, units: int, outcome: int) -> None:
@@ -183,9 +208,10 @@ class Histories(RuleBasedStateMachine):
                 self.dispute(key, OWNERS[node])
             case _:
                 self.dispute(key, OWNERS[node])
-                self.judge(key, self.fitting(key, data.draw(st.integers(1, 3))), "validator2")
+                for _ in range(data.draw(st.integers(1, 3))):
+                    self.decide(data, key)
         if self.model.works[key].open:
-            self.model.now = self.model.works[key].deadline + data.draw(st.integers(-2, 0))
+            self.model.now = max(self.model.now, self.model.works[key].deadline + data.draw(st.integers(-2, 0)))
         self.settle("finalize", "WorkFinal")
         if data.draw(st.booleans()):
             self.claim(OWNERS[node])
@@ -214,9 +240,23 @@ class Histories(RuleBasedStateMachine):
         self.dispute(key, data.draw(st.sampled_from([provider, validator])))
         if decided:
             self.judge(key, self.fitting(key, outcome), data.draw(st.sampled_from(VALIDATORS)))
+            self.decide(data, key)
+            self.decide(data, key)
 
     @precondition(lambda self: self.model.works)
-    @rule(wait=st.sampled_from([0, 0, 600, 1_200, 1_800]), claimant=providers, claims=st.booleans())
+    @rule(data=st.data(), outcome=st.integers(1, 3), validator=st.sampled_from(VALIDATORS))
+    def a_validator_looks_again(self, data: st.DataObject, outcome: int, validator: str) -> None:
+        """It agrees with the first verdict, or says so of something else."""
+        key = data.draw(st.sampled_from(self.some_works()))
+        found = data.draw(st.sampled_from([self.model.works[key].outcome or outcome, outcome]))
+        self.confirm(key, found, validator)
+
+    @precondition(lambda self: self.model.works)
+    @rule(
+        wait=st.sampled_from([0, 0, 600, 1_200, 1_800]),
+        claimant=providers | st.sampled_from(VALIDATORS),
+        claims=st.booleans(),
+    )
     def what_is_due_is_settled(self, wait: int, claimant: str, claims: bool) -> None:
         """Work expires or becomes final, and its provider may claim."""
         self.model.now += wait
@@ -254,6 +294,11 @@ class Histories(RuleBasedStateMachine):
     def fund(self, which: int, amount: int) -> None:
         pool = self.pools[which]
         self.do(POOLS, "fund", pool, amount, by="owner", model=lambda m: m.fund(pool, amount))
+
+    def announce_withdrawal(self, which: int, amount: int) -> None:
+        pool = self.pools[which]
+        model = self.model.announce_withdrawal
+        self.do(POOLS, "announceWithdrawal", pool, amount, by="owner", model=lambda _: model(pool, amount))
 
     def withdraw_escrow(self, which: int, amount: int) -> None:
         pool, to = self.pools[which], self.people["owner"].address
@@ -303,25 +348,54 @@ class Histories(RuleBasedStateMachine):
         pool, function = self.pools[which], "unban" if who in OWNERS else "unbanProvider"
         self.do(POOLS, function, pool, self.people[who].address, by="manager", model=lambda m: m.unban(pool, who))
 
-    def submit(self, which: int, node: str, index: int, units: int) -> None:
+    def submit(self, which: int, node: str, index: int, units: int, *, expiry: int = FAR) -> None:
         pool = self.pools[which]
-        lease = self.world.lease(node=node, index=index, poolId=pool)
+        lease = self.world.lease(node=node, index=index, poolId=pool, expiry=expiry)
         signature = self.world.sign_lease(lease)
         key = work_key(pool, self.people[node].address, index)
         arguments = (lease, signature, SHA256, units, b"")
-        self.do(WORK, "submitWork", *arguments, by=node, model=lambda m: m.submit(pool, node, key, SHA256, units))
+
+        def model(economy: Economy) -> None:
+            work = Work(
+                pool=pool,
+                node=node,
+                units=units,
+                max_units=lease["maxUnits"],
+                terms=economy.terms(pool),
+                since=economy.now,
+                file=SHA256,
+            )
+            economy.submit(key, work, expiry=expiry)
+
+        self.do(WORK, "submitWork", *arguments, by=node, model=model)
 
     def judge(self, key: bytes, verdict: Verdict, validator: str) -> None:
-        refused = ""
-        self.model.now += 1
-        try:
-            self.model.judge(key, verdict, validator)
-        except Refused as refusal:
-            refused = refusal.name
         item = self.world.verdict(
             key, verdict.outcome, decisive=verdict.decisive, sha256=verdict.file, units=verdict.units
         )
-        receipt = self.sent(WORK, "judge", [item], by=validator)
+        self.say("judge", item, validator, lambda: self.model.judge(key, verdict, validator))
+
+    def decide(self, data: st.DataObject, key: bytes) -> None:
+        """A validator whose turn it may be decides a dispute."""
+        work = self.model.works[key]
+        if work.status == "disputed":
+            self.model.now += data.draw(st.sampled_from([0, work.terms.dispute // 5, work.terms.dispute // 2]))
+            verdict = self.fitting(key, data.draw(st.integers(1, 3)))
+            self.judge(key, verdict, data.draw(st.sampled_from(VALIDATORS)))
+
+    def confirm(self, key: bytes, outcome: int, validator: str) -> None:
+        look = {"key": key, "sha256Hash": SHA256, "outcome": outcome, "reason": 7, "auditHash": DIGEST}
+        self.say("confirm", look, validator, lambda: self.model.confirm(key, outcome, validator))
+
+    def say(self, function: str, item: dict[str, Any], validator: str, model: Callable[[], None]) -> None:
+        """Has a validator say one thing, which the contract takes or refuses as the model does."""
+        refused = ""
+        self.step()
+        try:
+            model()
+        except Refused as refusal:
+            refused = refusal.name
+        receipt = self.sent(WORK, function, [item], by=validator)
         given = [event.args["reason"] for event in receipt.events if event.name == "VerdictRefused"]
         assert given == ([keccak(text=SIGNATURES[refused])[:4]] if refused else [])
 
@@ -349,9 +423,14 @@ class Histories(RuleBasedStateMachine):
         receipt = self.sent(WORK, function, sorted(self.model.works), by="stranger")
         assert receipt.names().count(event) == expected
 
+    def step(self) -> None:
+        """The next action has a block of its own, a second later."""
+        self.model.now += 1
+        self.model.block = self.chain.block() + 1
+
     def do(self, contract: Contract, function: str, *arguments: Any, by: str, model: Any) -> bool:
         """Does one thing in the world and in the model, and compares; returns whether it was done."""
-        self.model.now += 1
+        self.step()
         refused = ""
         try:
             model(self.model)
@@ -373,15 +452,15 @@ class Histories(RuleBasedStateMachine):
     def everything_holds(self) -> None:
         """Compares the chain with the model, and both with what must always be true."""
         model, address = self.model, self.chain.address
-        names = sorted(model.providers)
-        people = [*names, "owner", "stranger", "reserve"]
+        names, earners = sorted(model.providers), [*sorted(model.providers), *VALIDATORS]
+        people = [*earners, "owner", "stranger", "reserve"]
         holders = [self.people[name].address for name in people] + [address(c) for c in (STAKE, POOLS, WORK)]
         calls: list[tuple[Contract, str, tuple[Any, ...]]] = [(MUSTER, "totalSupply", ())]
         calls += [(MUSTER, "balanceOf", (holder,)) for holder in holders]
         calls += [(STAKE, "stakeOf", (self.people[name].address,)) for name in names]
         calls += [(POOLS, "escrowOf", (pool,)) for pool in self.pools]
         calls += [(WORK, "totalsOf", (pool,)) for pool in self.pools]
-        calls += [(WORK, "accruedOf", (pool, self.people[name].address)) for pool in self.pools for name in names]
+        calls += [(WORK, "accruedOf", (pool, self.people[name].address)) for pool in self.pools for name in earners]
         calls += [(POOLS, "memberCount", (pool,)) for pool in self.pools]
         keys = sorted(model.works)
         calls += [(WORK, "workOf", (key,)) for key in keys]
@@ -391,7 +470,7 @@ class Histories(RuleBasedStateMachine):
         stakes = {name: next(answers) for name in names}
         escrows = {pool: next(answers) for pool in self.pools}
         totals = {pool: next(answers) for pool in self.pools}
-        accrued = {(pool, name): next(answers) for pool in self.pools for name in names}
+        accrued = {(pool, name): next(answers) for pool in self.pools for name in earners}
         members = {pool: next(answers) for pool in self.pools}
         works = dict(zip(keys, answers, strict=True))
 
@@ -401,8 +480,8 @@ class Histories(RuleBasedStateMachine):
         assert balances["rewards"] == sum(accrued.values()) == sum(t.accrued - t.paid for t in totals.values())
         for pool in self.pools:
             assert totals[pool].paid <= totals[pool].accrued, "paid is at most accrued"
-            due = [work.reward for work in works.values() if work.poolId == pool and work.status in {1, 2, 3}]
-            assert sum(due) == escrows[pool].reserved <= escrows[pool].balance, "open rewards are reserved, no others"
+            due = [work.reserved for work in model.works.values() if work.pool == pool and work.open]
+            assert sum(due) == escrows[pool].reserved <= escrows[pool].balance, "open work is reserved, nothing else"
         for name in names:
             stake = stakes[name]
             mine = [w.penalty for w in works.values() if w.provider == self.people[name].address]
@@ -438,8 +517,10 @@ class Histories(RuleBasedStateMachine):
         for pool in self.pools:
             for node in sorted(model.pools[pool].members):
                 self.leave(self.pools.index(pool), node, by_provider=True)
-            if model.pools[pool].balance:
-                self.withdraw_escrow(self.pools.index(pool), model.pools[pool].balance)
+            if balance := model.pools[pool].balance:
+                self.announce_withdrawal(self.pools.index(pool), balance)
+                model.now += model.terms(pool).notice
+                self.withdraw_escrow(self.pools.index(pool), balance)
         for name, account in sorted(model.providers.items()):
             model.now += UNBONDING
             if account.queue:
@@ -448,6 +529,7 @@ class Histories(RuleBasedStateMachine):
                 self.begin_unbond(name, account.active)
                 model.now += UNBONDING
                 self.withdraw(name)
+        for name in (*sorted(model.providers), *VALIDATORS):
             if any(model.accrued.get((pool, name)) for pool in self.pools):
                 self.claim(name)
         left = [(MUSTER, "balanceOf", (self.chain.address(contract),)) for contract in (STAKE, POOLS, WORK)]
@@ -464,6 +546,10 @@ SIGNATURES = {
     "OtherSubmission": "OtherSubmission(bytes32,bytes32,uint64)",
     "ConflictOfInterest": "ConflictOfInterest(bytes32,address)",
     "TooLate": "TooLate(bytes32,uint256)",
+    "NotValidator": "NotValidator(uint256,address)",
+    "NotYourTurn": "NotYourTurn(bytes32,address)",
+    "NoLookWanted": "NoLookWanted(bytes32)",
+    "OutcomeDiffers": "OutcomeDiffers(bytes32,uint8)",
 }
 
 
@@ -471,8 +557,11 @@ def prepare(world: World) -> None:
     """Adds to the world what histories need: three nodes that pay their own gas, two stakes, a pool that burns."""
     domain = world.create_domain(ZERO)
     world.create_pool(domain, funds=60_000)
-    for pool in (1, 2):
-        world.chain.send(POOLS, "addValidator", pool, world.validator3.address, sender=world.owner)
+    for pool, seats in zip((1, 2), SEATS, strict=True):
+        for name in seats[2:]:
+            world.chain.send(POOLS, "addValidator", pool, world.people[name].address, sender=world.owner)
+    for name in VALIDATORS[3:]:
+        world.chain.transfer(world.people[name].address, 10**18)
     for node in ("node2", "node3"):
         world.chain.transfer(world.people[node].address, 10**18)
         world.register(OWNERS[node], node)

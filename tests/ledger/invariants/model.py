@@ -6,10 +6,18 @@ in which an action happens.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from eth_abi.abi import encode
+from eth_utils.crypto import keccak
 
 ACCEPTED, REJECTED, FORGED = 1, 2, 3
 MAX_UNBONDS = 32
+MAX_FEES = 4
+CONFIRMED_FROM = 4
+READABLE_BLOCKS = 256
+"""So many blocks back a contract can read a block's hash."""
 
 
 class Refused(Exception):
@@ -53,6 +61,8 @@ class Terms:
     dispute: int
     notice: int
     max_nodes: int
+    fee: int
+    look: int
 
 
 @dataclass(slots=True)
@@ -68,8 +78,17 @@ class Pool:
     accrued: int = 0
     paid: int = 0
     ended: bool = False
+    held_until: int = 0
+    """Up to when a lease may expire that still holds after the pool's end."""
+    announced: int = 0
+    ready_at: int = 0
+    validators: tuple[str, ...] = ()
     members: dict[str, int] = field(default_factory=dict)
-    banned: set[str] = field(default_factory=set)
+    former: dict[str, int] = field(default_factory=dict)
+    """Up to when leases of former members may expire that still hold."""
+    banned: dict[str, int] = field(default_factory=dict)
+    """Banned nodes and providers, and up to when leases may expire that still hold."""
+    may_join: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -79,13 +98,20 @@ class Work:
     pool: int
     node: str
     units: int
+    max_units: int
     terms: Terms
     since: int
     file: bytes
     status: str = "submitted"
     outcome: int = 0
     judge: str = ""
+    judged_block: int = 0
+    looker: str = ""
     disputer: str = ""
+    disputed_block: int = 0
+    seed: int = 0
+    juror: str = ""
+    opinion: int = 0
 
     @property
     def reward(self) -> int:
@@ -94,8 +120,13 @@ class Work:
 
     @property
     def penalty(self) -> int:
-        """What it costs if forged."""
-        return self.units * self.terms.penalty
+        """What it costs if forged: claiming few of the lease's units does not lower it."""
+        return self.max_units * self.terms.penalty
+
+    @property
+    def reserved(self) -> int:
+        """What the escrow sets aside for it."""
+        return self.reward + MAX_FEES * self.terms.fee
 
     @property
     def open(self) -> bool:
@@ -128,7 +159,12 @@ class Economy:
     providers: dict[str, Provider]
     pools: dict[int, Pool]
     wallets: dict[str, int]
+    addresses: dict[str, str]
+    hash_of: Callable[[int], bytes]
+    """The hash of a block."""
     now: int
+    block: int = 0
+    """The number of the block in which the next action happens."""
     capacity: int = 10
     burned: int = 0
     reserve: int = 0
@@ -173,17 +209,24 @@ class Economy:
         self._spend("owner", amount)
         self.pools[pool].balance += amount
 
-    def withdraw_escrow(self, pool: int, amount: int) -> None:
-        """Gives free money back to the owner."""
+    def announce_withdrawal(self, pool: int, amount: int) -> None:
+        """Gives notice of a withdrawal."""
         entry = self.pools[pool]
+        entry.announced, entry.ready_at = amount, self._notice_end(pool)
+
+    def withdraw_escrow(self, pool: int, amount: int) -> None:
+        """Gives free money back to the owner, after its notice."""
+        entry = self.pools[pool]
+        _unless(amount <= entry.announced and self.now >= entry.ready_at, "NotAnnounced")
         _unless(amount <= entry.balance - entry.reserved, "EscrowTooLow")
+        entry.announced -= amount
         entry.balance -= amount
         self.wallets["owner"] += amount
 
     def end(self, pool: int) -> None:
         """Closes a pool."""
         _unless(not self.pools[pool].ended, "WrongStatus")
-        self.pools[pool].ended = True
+        self.pools[pool].ended, self.pools[pool].held_until = True, self._notice_end(pool)
 
     def set_terms(self, pool: int, terms: Terms) -> None:
         """Sets terms that come into force after the notice."""
@@ -212,13 +255,15 @@ class Economy:
         entry, provider, terms = self.pools[pool], self.owners[node], self.terms(pool)
         _unless(not entry.ended, "WrongStatus")
         _unless(node not in self.retired, "NotRegistered")
-        _unless(not entry.banned & {node, provider}, "Banned")
+        _unless(not entry.banned.keys() & {node, provider}, "Banned")
+        _unless(self.now >= entry.may_join.get(provider, 0), "TooSoon")
         _unless(node not in entry.members, "MemberAlready")
         _unless(len(entry.members) < terms.max_nodes, "PoolFull")
         lock = terms.stake * self.capacity
         _unless(lock <= self.providers[provider].free, "StakeTooLow")
         self.providers[provider].membership_lock += lock
         entry.members[node] = lock
+        entry.former.pop(node, None)
 
     def leave(self, pool: int, node: str) -> None:
         """Ends a membership."""
@@ -228,26 +273,25 @@ class Economy:
     def ban(self, pool: int, who: str) -> None:
         """Bans a node, which puts it out, or a provider."""
         _unless(who not in self.pools[pool].banned, "BanUnchanged")
-        self.pools[pool].banned.add(who)
+        self.pools[pool].banned[who] = self._notice_end(pool)
         self._depart(pool, who)
 
     def unban(self, pool: int, who: str) -> None:
         """Lifts a ban."""
         _unless(who in self.pools[pool].banned, "BanUnchanged")
-        self.pools[pool].banned.discard(who)
+        del self.pools[pool].banned[who]
 
-    def submit(self, pool: int, node: str, key: bytes, file: bytes, units: int) -> None:
-        """Submits work and sets its reward and penalty aside."""
-        entry, provider = self.pools[pool], self.owners[node]
+    def submit(self, key: bytes, work: Work, *, expiry: int) -> None:
+        """Submits work under a lease that ends at `expiry` and sets its reward, fees and penalty aside."""
+        entry, node, provider = self.pools[work.pool], work.node, self.owners[work.node]
         _unless(key not in self.works, "WorkExists")
-        _unless(not entry.ended, "WrongStatus")
-        _unless(node in entry.members, "NotMember")
-        _unless(provider not in entry.banned, "Banned")
-        _unless(node not in self.retired, "NotRegistered")
-        work = Work(pool=pool, node=node, units=units, terms=self.terms(pool), since=self.now, file=file)
-        _unless(work.reward <= entry.balance - entry.reserved, "EscrowTooLow")
+        _unless(not entry.ended or expiry <= entry.held_until, "WrongStatus")
+        _unless(node in entry.members or expiry <= entry.former.get(node, 0), "NotMember")
+        _unless(node not in entry.members or node not in self.retired, "NotRegistered")
+        _unless(provider not in entry.banned or expiry <= entry.banned[provider], "Banned")
+        _unless(work.reserved <= entry.balance - entry.reserved, "EscrowTooLow")
         _unless(work.penalty <= self.providers[provider].free, "StakeTooLow")
-        entry.reserved += work.reward
+        entry.reserved += work.reserved
         self.providers[provider].work_lock += work.penalty
         self.works[key] = work
 
@@ -256,12 +300,36 @@ class Economy:
         work, outcome = self.works[key], verdict.outcome
         _unless(work.status == ("disputed" if verdict.decisive else "submitted"), "WrongStatus")
         _unless((verdict.file, verdict.units) == (work.file, work.units), "OtherSubmission")
-        _unless(not (verdict.decisive and validator in {work.judge, work.disputer}), "ConflictOfInterest")
+        pool = self.pools[work.pool]
+        _unless(validator in pool.validators, "NotValidator")
         _unless(self.now <= work.deadline, "TooLate")
-        if verdict.decisive:
-            self._close(work, outcome)
-        else:
+        if not verdict.decisive:
             work.status, work.outcome, work.judge, work.since = "provisional", outcome, validator, self.now
+            work.judged_block = self.block
+            return
+        _unless(self._drawn(work), "NotYourTurn")
+        jury = self._jury(key, work)
+        _unless(validator in jury, "ConflictOfInterest")
+        turn = work.terms.dispute // (len(jury) + 1)
+        _unless(self.now >= work.since + jury.index(validator) * turn, "NotYourTurn")
+        if not work.juror and len(pool.validators) >= CONFIRMED_FROM and outcome != work.outcome:
+            work.juror, work.opinion = validator, outcome
+            return
+        final = sorted((work.outcome, work.opinion, outcome))[1] if work.juror else outcome
+        self._close(work, final, decided={validator: outcome})
+
+    def confirm(self, key: bytes, outcome: int, validator: str) -> None:
+        """Records a second look that agrees."""
+        work = self.works[key]
+        _unless(work.status == "provisional", "WrongStatus")
+        _unless(outcome == work.outcome, "OutcomeDiffers")
+        _unless(validator in self.pools[work.pool].validators, "NotValidator")
+        _unless(validator != work.judge, "ConflictOfInterest")
+        _unless(self.now <= work.deadline, "TooLate")
+        age = self.block - work.judged_block - 1
+        readable = 1 <= age <= READABLE_BLOCKS
+        _unless(not work.looker and readable and work.terms.look > 0, "NoLookWanted")
+        work.looker = validator
 
     def dispute(self, key: bytes, who: str) -> None:
         """Disputes a verdict."""
@@ -270,6 +338,7 @@ class Economy:
         _unless(self.now <= work.deadline, "TooLate")
         _unless(who != work.judge, "NotDisputant")
         work.status, work.disputer, work.since = "disputed", who, self.now
+        work.disputed_block, work.seed = self.block, 0
 
     def expire(self) -> int:
         """Closes all work that nobody judged in time; returns how much."""
@@ -285,7 +354,7 @@ class Economy:
         due = [work for work in self.works.values() if work.status in waiting and work.deadline < self.now]
         for work in due:
             undecided = work.status == "disputed" and work.outcome == FORGED
-            self._close(work, REJECTED if undecided else work.outcome)
+            self._close(work, REJECTED if undecided else work.outcome, decided={})
         return len(due)
 
     def claim(self, provider: str) -> None:
@@ -296,14 +365,20 @@ class Economy:
             self.pools[pool].paid += amount
             self.wallets[provider] += amount
 
-    def _close(self, work: Work, outcome: int) -> None:
+    def _close(self, work: Work, outcome: int, *, decided: dict[str, int]) -> None:
         self._release(work)
-        work.status, work.outcome = "final", outcome
         pool, provider = self.pools[work.pool], self.owners[work.node]
+        if outcome == work.outcome or not decided:
+            paid = [work.judge, work.looker]
+        else:
+            paid = [work.disputer] if work.disputer in pool.validators else []
+        paid += [work.juror] if work.opinion == outcome else []
+        paid += [name for name, found in decided.items() if found == outcome]
+        for name in filter(None, paid):
+            self._pay(work.pool, name, work.terms.fee)
+        work.status, work.outcome = "final", outcome
         if outcome == ACCEPTED:
-            pool.balance -= work.reward
-            pool.accrued += work.reward
-            self.accrued[work.pool, provider] = self.accrued.get((work.pool, provider), 0) + work.reward
+            self._pay(work.pool, provider, work.reward)
         if outcome == FORGED:
             # Open work is always covered: a slash never has to reach into the queue.
             self.providers[provider].active -= work.penalty
@@ -312,14 +387,44 @@ class Economy:
             else:
                 self.reserve += work.penalty
             self._depart(work.pool, work.node)
+            pool.former.pop(work.node, None)
+            terms = self.terms(work.pool)
+            pool.may_join[provider] = self.now + terms.judge + terms.challenge + terms.dispute
+
+    def _pay(self, pool: int, who: str, amount: int) -> None:
+        self.pools[pool].balance -= amount
+        self.pools[pool].accrued += amount
+        self.accrued[pool, who] = self.accrued.get((pool, who), 0) + amount
+
+    def _drawn(self, work: Work) -> bool:
+        """Whether the order of a dispute's validators is known; records it."""
+        if work.seed or self.block <= work.disputed_block + 1:
+            return work.seed != 0
+        if self.block - work.disputed_block - 1 > READABLE_BLOCKS:
+            work.disputed_block = self.block
+            return False
+        work.seed = int.from_bytes(self.hash_of(work.disputed_block + 1), "big") % 2**56 | 1
+        return True
+
+    def _jury(self, key: bytes, work: Work) -> list[str]:
+        """Those that may decide a dispute, in their order."""
+        out = {work.judge, work.disputer, work.juror}
+        return sorted(
+            (name for name in self.pools[work.pool].validators if name not in out),
+            key=lambda name: keccak(encode(["bytes32", "uint256", "address"], [key, work.seed, self.addresses[name]])),
+        )
+
+    def _notice_end(self, pool: int) -> int:
+        return self.now + self.terms(pool).notice
 
     def _release(self, work: Work) -> None:
-        self.pools[work.pool].reserved -= work.reward
+        self.pools[work.pool].reserved -= work.reserved
         self.providers[self.owners[work.node]].work_lock -= work.penalty
 
     def _depart(self, pool: int, node: str) -> None:
         lock = self.pools[pool].members.pop(node, None)
         if lock is not None:
+            self.pools[pool].former[node] = self._notice_end(pool)
             self.providers[self.owners[node]].membership_lock -= lock
 
     def _spend(self, who: str, amount: int) -> None:
