@@ -61,6 +61,31 @@ WORDS: Mapping[str, tuple[str, str]] = {
     "SignatureExpired": ("it expired at {deadline}", "ask for another; check that this machine's clock is right"),
     "NotRegistered": ("{node} is not registered", "`muster node register` registers it"),
     "Banned": ("{who} is banned from pool {poolId}", "only the pool's manager can lift that: ask there"),
+    "TooSoon": (
+        "work of a node of {provider} was forged: none of its nodes joins pool {poolId} before {until}",
+        "wait until then",
+    ),
+    "NotAnnounced": (
+        "a withdrawal of {asked} from pool {poolId} was not announced, or is not ready: {announced} from {readyAt} on",
+        "announce it, and withdraw it after the notice period: `muster pool withdraw`",
+    ),
+    "TooManyValidators": (
+        "pool {poolId} has all of its {limit} seats for validators",
+        "remove one; its seat is free one unbonding period after its end",
+    ),
+    "LookShareOutOfRange": ("a look share of {lookBps} basis points", "give 0 to 10000"),
+    "NotYourTurn": (
+        "it is not the turn of {caller} to decide the dispute of work {key}",
+        "try again at its turn: the ledger says when",
+    ),
+    "NoLookWanted": (
+        "the terms pay for no second look at work {key}, or another validator has looked already",
+        "there is nothing to do",
+    ),
+    "OutcomeDiffers": (
+        "the verdict on work {key} has another outcome than the look",
+        "dispute it instead of confirming it",
+    ),
     "MemberAlready": ("{node} is a member of pool {poolId} already", "there is nothing to do"),
     "NotMember": ("{node} is not a member of pool {poolId}", "join first: `muster node join`"),
     "CapacityTooLow": (
@@ -103,8 +128,8 @@ WORDS: Mapping[str, tuple[str, str]] = {
 _WORK_STATUSES = ("unknown", "submitted", "provisional", "disputed", "final", "expired")
 _POOL_STATUSES = ("unknown", "pending", "active", "ended")
 
-_MONEY = {"asked", "free", "balance", "needed", "penaltyPerUnit"}
-_TIMES = {"deadline", "expiry", "until"}
+_MONEY = {"announced", "asked", "free", "balance", "needed", "penaltyPerUnit"}
+_TIMES = {"deadline", "expiry", "readyAt", "until"}
 _ADDRESS_LENGTH = 42
 _LAST_SECOND = 253_402_300_799
 

@@ -405,9 +405,11 @@ contract WorkLedger is WorkSignatures, Rewards {
     {
         bytes32 key = verdict.key;
         Dispute storage entry = _disputes[key];
+        if (seat == work.judge || seat == work.juror || msg.sender == entry.disputer) {
+            return ConflictOfInterest.selector;
+        }
         if (!_draw(entry)) return NotYourTurn.selector;
-        (bool found, uint256 opensAt, uint256 validators) = _turn(key, work, entry, msg.sender, terms.disputePeriod);
-        if (!found) return ConflictOfInterest.selector;
+        (, uint256 opensAt, uint256 validators) = _turn(key, work, entry, msg.sender, terms.disputePeriod);
         if (block.timestamp < opensAt) return NotYourTurn.selector;
         (uint256 poolId, address node, Outcome first) = (work.poolId, work.node, work.outcome);
         bool alone = work.juror == 0;

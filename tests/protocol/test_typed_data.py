@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import fields, replace
 from datetime import UTC, datetime
@@ -20,7 +21,7 @@ from protocol.errors import InvalidInput
 from protocol.identifiers import Address, digest
 from protocol.invites import Invite, Join, Leave
 from protocol.keys import Key
-from protocol.leases import Dispute, Lease, Work, WorkKey
+from protocol.leases import Dispute, Lease, SlotSalt, Work, WorkKey
 from protocol.typed_data import SigningDomain, TypedStruct
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.invites import SignedInvite
@@ -46,6 +47,8 @@ STRUCTS: list[TypedStruct] = [
         node=OTHER.address,
         version=6,
         digest=TWO,
+        beacon_block=2**64 - 1,
+        salt=ONE,
         groups=7,
         max_units=8,
         expiry=1_800_000_000,
@@ -53,6 +56,7 @@ STRUCTS: list[TypedStruct] = [
     Work(lease_hash=ONE, sha256=TWO, units=12),
     Dispute(key=ONE, evidence_hash=TWO, deadline=1_800_000_000),
 ]
+SALT = SlotSalt(pool_id=3, run=ONE, step=4, index=5, node=OTHER.address, version=6, digest=TWO)
 
 
 def as_others_see_it(struct: TypedStruct) -> dict[str, object]:
@@ -61,7 +65,7 @@ def as_others_see_it(struct: TypedStruct) -> dict[str, object]:
     members = [member.split(" ") for member in match[2].split(",")]
     values = [getattr(struct, field.name) for field in fields(struct)]  # type: ignore[arg-type]  # each is a dataclass
     return {
-        "domain": {"name": "Muster", "version": "1", "chainId": DOMAIN.chain_id, "verifyingContract": DOMAIN.contract},
+        "domain": {"name": "Muster", "version": "2", "chainId": DOMAIN.chain_id, "verifyingContract": DOMAIN.contract},
         "primaryType": match[1],
         "types": {
             "EIP712Domain": [
@@ -98,6 +102,18 @@ def test_a_signature_is_for_one_contract_on_one_chain(struct: TypedStruct) -> No
     assert struct.signer(signature, DOMAIN) == KEY.address
     assert struct.signer(signature, replace(DOMAIN, chain_id=1)) != KEY.address
     assert struct.signer(signature, replace(DOMAIN, contract=KEY.address)) != KEY.address
+
+
+def test_a_slots_salt_is_the_same_for_every_replica_and_another_for_every_slot_key_and_contract() -> None:
+    salt = SALT.derive(KEY, DOMAIN)
+    signature = SALT.sign(KEY, DOMAIN)
+    assert salt == SALT.derive(KEY, DOMAIN) == digest(hashlib.sha256(signature[:64]).digest())
+    others = [
+        replace(SALT, **{field.name: value}).derive(KEY, DOMAIN)
+        for field, value in zip(fields(SALT), (4, TWO, 5, 6, KEY.address, 7, ONE), strict=True)
+    ]
+    others += [SALT.derive(OTHER, DOMAIN), SALT.derive(KEY, replace(DOMAIN, chain_id=1))]
+    assert len({salt, *others}) == len(others) + 1
 
 
 @pytest.mark.parametrize(

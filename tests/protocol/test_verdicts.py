@@ -17,6 +17,9 @@ def test_doubt_and_faults_of_ours_are_no_forgery() -> None:
     innocent = {reason for reason in ReasonCode if not reason.may_be_forgery}
     assert innocent == {
         ReasonCode.PASSED,
+        ReasonCode.PASSED_UNDECIDED,
+        ReasonCode.FORMAT_OLD,
+        ReasonCode.SAMPLING_BUDGET,
         ReasonCode.COMPUTATION_UNCONFIRMED,
         ReasonCode.SAMPLING_UNCONFIRMED,
         ReasonCode.LOG_PROBABILITIES_UNCONFIRMED,

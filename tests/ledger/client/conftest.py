@@ -45,6 +45,7 @@ TERMS = Terms.deterring(
     )
 )
 POOL = 1
+SALT = Digest("0x" + "5a" * 32)
 ROLES = ("governor", "owner", "manager", "orchestrator", "publisher", "validator", "second", "third", "provider")
 URL = "https://orchestrator.example"
 
@@ -108,7 +109,7 @@ class World:
         await self.join()
 
     async def submission(
-        self, *, index: int = 0, units: int = 100, signer: str = "orchestrator", node: str = "node"
+        self, *, index: int = 0, units: int = 100, signer: str = "orchestrator", node: str = "node", lasts: int = 600
     ) -> Submission:
         """Leased and signed work, ready to be carried."""
         ledger, key = await self.as_("owner"), self.keys[node]
@@ -120,9 +121,11 @@ class World:
             node=key.address,
             version=1,
             digest=ZERO_DIGEST,
+            beacon_block=1,
+            salt=SALT,
             groups=1,
-            max_units=1000,
-            expiry=int((await ledger.now()).timestamp()) + 600,
+            max_units=100,
+            expiry=int((await ledger.now()).timestamp()) + lasts,
         )
         sha256 = Digest("0x" + f"{index:064x}")
         words = Work(lease_hash=lease.hash, sha256=sha256, units=units)

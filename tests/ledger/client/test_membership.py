@@ -13,7 +13,7 @@ from ledger.events import Departure, MemberJoined, MemberLeft
 from protocol.consents import NodeConsent, ProviderConsent
 from protocol.identifiers import ZERO_DIGEST, Digest
 from protocol.invites import Join, Leave
-from tests.ledger.client.conftest import POOL, World
+from tests.ledger.client.conftest import POOL, TERMS, World
 
 
 async def test_a_node_is_registered_updated_retired_and_registered_again(world: World) -> None:
@@ -159,8 +159,10 @@ async def test_a_providers_ban_covers_all_its_nodes(world: World) -> None:
     manager, provider = await world.as_("manager"), world.keys["provider"].address
     await manager.pools.ban_provider(POOL, provider, "many names, one cheat")
     assert await manager.pools.is_banned(POOL, world.keys["node"].address, provider)
-    (refusal,) = await (await world.as_("orchestrator")).work.submit_batch([await world.submission()])
+    longer = await world.submission(lasts=int(TERMS.notice_period.total_seconds()) + 60)
+    (refusal,) = await (await world.as_("orchestrator")).work.submit_batch([longer])
     assert refusal.reason.startswith("Banned")
+    await world.submitted(index=1)  # its lease was signed before, and ends within the notice period
     await manager.pools.unban_provider(POOL, provider)
     await world.submitted()
 

@@ -105,6 +105,13 @@ async def test_a_pool_is_as_it_was_made(world: World) -> None:
 
 async def test_escrow_is_funded_and_what_is_free_can_be_taken_out(world: World) -> None:
     owner = await world.as_("owner")
+    with pytest.raises(TransactionReverted, match="was not announced, or is not ready"):
+        await owner.pools.withdraw_escrow(POOL, 30 * UNIT, world.keys["manager"].address)
+    await owner.pools.announce_withdrawal(POOL, 200 * UNIT)
+    announced = await owner.pools.withdrawal(POOL)
+    assert announced.amount == 200 * UNIT
+    assert announced.ready_at == await owner.now() + TERMS.notice_period
+    await world.warp(TERMS.notice_period)
     await owner.pools.withdraw_escrow(POOL, 30 * UNIT, world.keys["manager"].address)
     escrow = await owner.pools.escrow(POOL)
     assert (escrow.balance, escrow.free) == (70 * UNIT, 70 * UNIT)

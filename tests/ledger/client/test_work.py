@@ -10,15 +10,17 @@ import pytest
 
 from ledger.amounts import UNIT
 from ledger.client.audits import commitment_of
-from ledger.client.work import Submission, WorkStatus
+from ledger.client.work import Confirmation, Submission, WorkStatus
 from ledger.errors import TransactionReverted
-from ledger.events import CheckpointAnnounced, SecretRevealed, Slashed, WorkFinal, WorkSubmitted
+from ledger.events import CheckpointAnnounced, SecretRevealed, Slashed, VerdictConfirmed, WorkFinal, WorkSubmitted
 from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST, Digest, run_id
 from protocol.leases import Dispute
 from protocol.verdicts import Outcome, ReasonCode
 from tests.ledger.client.conftest import POOL, TERMS, World
 from tests.ledger.client.verdicts import verdict_on
 
+FEE = TERMS.verdict_fee
+RESERVED = 100 * TERMS.price_per_unit + TERMS.reserved_fees
 REWARD = 100 * TERMS.price_per_unit
 PENALTY = 100 * TERMS.penalty_per_unit
 SECOND = timedelta(seconds=1)
@@ -32,7 +34,7 @@ async def test_accepted_work_is_paid_when_nobody_disputes_it(world: World) -> No
     assert work is not None
     assert (work.status, work.units, work.reward, work.penalty) == (WorkStatus.SUBMITTED, 100, REWARD, PENALTY)
     assert (work.outcome, work.judge, work.disputer) == (None, None, None)
-    assert (await provider.pools.escrow(POOL)).reserved == REWARD
+    assert (await provider.pools.escrow(POOL)).reserved == RESERVED
     assert (await provider.stake.of(provider.address)).work_lock == PENALTY
     assert await validator.work.judge([await verdict_on(validator, key, Outcome.ACCEPTED)]) == []
     await provider.work.finalize([key])
@@ -45,7 +47,8 @@ async def test_accepted_work_is_paid_when_nobody_disputes_it(world: World) -> No
     assert await provider.work.claim([POOL], provider.address) == REWARD
     assert await provider.token.balance_of(provider.address) == before + REWARD
     totals = await provider.work.totals(POOL)
-    assert (totals.accrued, totals.paid) == (REWARD, REWARD)
+    assert (totals.accrued, totals.paid) == (REWARD + FEE, REWARD)
+    assert await validator.work.accrued(POOL, validator.address) == FEE
     with pytest.raises(TransactionReverted, match="has earned nothing"):
         await provider.work.claim([POOL], provider.address)
 
@@ -70,7 +73,7 @@ async def test_forged_work_costs_stake_and_the_place_in_the_pool(world: World) -
     assert (await validator.stake.of(provider)).active == 100 * UNIT - PENALTY
     assert await validator.token.total_supply() == supply - PENALTY  # the domain has no reserve: it is burned
     assert await validator.pools.membership(POOL, world.keys["node"].address) is None
-    assert (await validator.pools.escrow(POOL)).free == 100 * UNIT
+    assert (await validator.pools.escrow(POOL)).free == 100 * UNIT - FEE
     (slashed,) = await validator.history(Slashed)
     assert (slashed.provider, slashed.recipient, slashed.taken) == (provider, None, PENALTY)
 
@@ -98,6 +101,17 @@ async def test_a_node_disputes_and_a_second_validator_decides_for_it(world: Worl
     await carrier.work.dispute(key, ZERO_DIGEST, deadline=deadline, node_signature=word.sign(node, carrier.work.domain))
     (refused,) = await first.work.judge([await verdict_on(first, key, Outcome.FORGED, decisive=True)])
     assert refused.reason.startswith("ConflictOfInterest")
+    assert await second.work.turn_of(key, second.address) is None  # the block that orders them is not there yet
+    (early,) = await second.work.judge([await verdict_on(second, key, Outcome.ACCEPTED, decisive=True)])
+    assert early.reason.startswith("NotYourTurn")
+    await second.work.draw_juries([key])
+    assert await first.work.turn_of(key, first.address) is None
+    third = await world.as_("third")
+    turns = {each: await each.work.turn_of(key, each.address) for each in (second, third)}
+    work = await second.work.get(key)
+    assert work is not None
+    assert sorted(turn for turn in turns.values() if turn) == [work.since, work.since + TERMS.dispute_period / 3]
+    second = min(turns, key=lambda each: turns[each] or work.since + TERMS.dispute_period)
     assert await second.work.judge([await verdict_on(second, key, Outcome.ACCEPTED, decisive=True)]) == []
     work = await second.work.get(key)
     assert work is not None
@@ -142,8 +156,34 @@ async def test_a_validator_disputes_what_another_accepted_and_a_third_decides(wo
     await second.work.dispute(key, ZERO_DIGEST)
     (refused,) = await second.work.judge([await verdict_on(second, key, Outcome.FORGED, decisive=True)])
     assert refused.reason.startswith("ConflictOfInterest")
+    await third.work.draw_juries([key])
     await third.work.judge([await verdict_on(third, key, Outcome.FORGED, decisive=True)])
     assert (await second.stake.of(world.keys["provider"].address)).active == 100 * UNIT - PENALTY
+
+
+async def test_a_second_look_that_agrees_is_recorded_and_paid(world: World) -> None:
+    await world.member()
+    owner = await world.as_("owner")
+    await owner.pools.set_terms(POOL, replace(TERMS, look_bps=10_000))
+    await world.warp(TERMS.notice_period + SECOND)
+    key = await world.submitted()
+    first, second = await world.as_("validator"), await world.as_("second")
+    await first.work.judge([await verdict_on(first, key, Outcome.ACCEPTED)])
+    assert not await second.work.look_wanted(key)  # the block that draws it is not there yet
+    await world.warp(SECOND)
+    await world.warp(SECOND)
+    assert await second.work.look_wanted(key)
+    work = await second.work.get(key)
+    assert work is not None
+    look = Confirmation(key=key, sha256=work.sha256, outcome=Outcome.REJECTED, reason=0, audit_hash=ZERO_DIGEST)
+    (refused,) = await second.work.confirm([look])
+    assert refused.reason.startswith("OutcomeDiffers")
+    assert await second.work.confirm([replace(look, outcome=Outcome.ACCEPTED)]) == []
+    (confirmed,) = await second.history(VerdictConfirmed, pool_id=POOL)
+    assert (confirmed.validator, confirmed.key) == (second.address, key)
+    await world.warp(TERMS.challenge_period + SECOND)
+    await first.work.finalize([key])
+    assert [await first.work.accrued(POOL, each.address) for each in (first, second)] == [FEE, FEE]
 
 
 @pytest.mark.parametrize(("first", "paid"), [(Outcome.FORGED, 0), (Outcome.REJECTED, 0), (Outcome.ACCEPTED, REWARD)])

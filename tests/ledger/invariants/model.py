@@ -307,9 +307,9 @@ class Economy:
             work.status, work.outcome, work.judge, work.since = "provisional", outcome, validator, self.now
             work.judged_block = self.block
             return
+        _unless(validator not in {work.judge, work.disputer, work.juror}, "ConflictOfInterest")
         _unless(self._drawn(work), "NotYourTurn")
         jury = self._jury(key, work)
-        _unless(validator in jury, "ConflictOfInterest")
         turn = work.terms.dispute // (len(jury) + 1)
         _unless(self.now >= work.since + jury.index(validator) * turn, "NotYourTurn")
         if not work.juror and len(pool.validators) >= CONFIRMED_FROM and outcome != work.outcome:
