@@ -50,7 +50,9 @@ abstract contract PoolRoles is PoolBook {
     uint256 public constant MAX_GRACE = 7 days;
 
     mapping(uint256 poolId => mapping(Role => Seat)) private _seats;
-    mapping(uint256 poolId => ValidatorSeat[]) private _validatorSeats;
+    // A mapping, not an array: the check of an array's length would cost every verdict another cold read.
+    mapping(uint256 poolId => mapping(uint256 number => ValidatorSeat)) private _validatorSeats;
+    mapping(uint256 poolId => uint256) private _seatCount;
     mapping(uint256 poolId => mapping(address validator => uint16)) private _seatNumbers;
 
     /// @notice A role has a new key; the one before it is valid until `previousUntil`.
@@ -116,7 +118,7 @@ abstract contract PoolRoles is PoolBook {
         if (validator == address(0)) revert NoKey();
         uint256 number = _seatNumbers[poolId][validator];
         if (number == 0) number = _freeSeat(poolId, validator);
-        _validatorSeats[poolId][number - 1].until = type(uint64).max;
+        _validatorSeats[poolId][number].until = type(uint64).max;
         emit ValidatorAdded(poolId, validator);
     }
 
@@ -130,7 +132,7 @@ abstract contract PoolRoles is PoolBook {
         _requireGrace(until);
         // A time in the past would free the seat while open work still names it.
         uint256 ends = until < block.timestamp ? block.timestamp : until;
-        _validatorSeats[poolId][number - 1].until = SafeCast.toUint64(ends);
+        _validatorSeats[poolId][number].until = SafeCast.toUint64(ends);
         emit ValidatorRemoved(poolId, validator, ends);
     }
 
@@ -168,23 +170,22 @@ abstract contract PoolRoles is PoolBook {
     /// @inheritdoc IComputePools
     function seatNumberOf(uint256 poolId, address who) public view returns (uint16) {
         uint16 number = _seatNumbers[poolId][who];
-        if (number == 0 || block.timestamp >= _validatorSeats[poolId][number - 1].until) return 0;
+        if (number == 0 || block.timestamp >= _validatorSeats[poolId][number].until) return 0;
         return number;
     }
 
     /// @inheritdoc IComputePools
     function validatorAt(uint256 poolId, uint16 seat) external view returns (address) {
-        return seat == 0 ? address(0) : _validatorSeats[poolId][seat - 1].validator;
+        return _validatorSeats[poolId][seat].validator;
     }
 
     /// @inheritdoc IComputePools
     function validatorsOf(uint256 poolId) external view returns (address[] memory found) {
-        ValidatorSeat[] storage seats = _validatorSeats[poolId];
-        uint256 length = seats.length;
-        found = new address[](length);
+        uint256 last = _seatCount[poolId];
+        found = new address[](last);
         uint256 count;
-        for (uint256 i; i < length; ++i) {
-            ValidatorSeat memory seat = seats[i];
+        for (uint256 number = 1; number <= last; ++number) {
+            ValidatorSeat memory seat = _validatorSeats[poolId][number];
             if (block.timestamp < seat.until) found[count++] = seat.validator;
         }
         assembly ("memory-safe") {
@@ -200,19 +201,19 @@ abstract contract PoolRoles is PoolBook {
 
     /// @dev Gives a validator a new seat, or one that no open work can name any more; its number.
     function _freeSeat(uint256 poolId, address validator) private returns (uint256 number) {
-        ValidatorSeat[] storage seats = _validatorSeats[poolId];
-        uint256 length = seats.length;
+        mapping(uint256 number => ValidatorSeat) storage seats = _validatorSeats[poolId];
+        uint256 last = _seatCount[poolId];
         uint256 period = stakeManager.unbondingPeriod();
-        while (number < length && (seats[number].until >= type(uint64).max - period
-                || block.timestamp <= seats[number].until + period)) ++number;
-        if (number == length) {
-            if (length == MAX_VALIDATORS) revert TooManyValidators(poolId, MAX_VALIDATORS);
-            seats.push();
-        } else {
-            delete _seatNumbers[poolId][seats[number].validator];
-        }
+        number = 1;
+        while (
+            number <= last
+                && (seats[number].until >= type(uint64).max - period || block.timestamp <= seats[number].until + period)
+        ) ++number;
+        if (number > MAX_VALIDATORS) revert TooManyValidators(poolId, MAX_VALIDATORS);
+        if (number > last) _seatCount[poolId] = number;
+        else delete _seatNumbers[poolId][seats[number].validator];
         seats[number].validator = validator;
-        _seatNumbers[poolId][validator] = uint16(++number);
+        _seatNumbers[poolId][validator] = uint16(number);
     }
 
     function _requireManager(uint256 poolId) internal view {
