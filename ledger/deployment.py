@@ -15,18 +15,24 @@ from pathlib import Path
 from typing import Any
 
 import rlp
-from eth_abi.abi import encode
+from eth_abi.abi import decode, encode
+from eth_abi.exceptions import DecodingError
+from eth_typing import HexStr
 from eth_utils.crypto import keccak
 from web3 import AsyncWeb3
 
 from ledger.artifacts import Artifact, Contract, artifact
+from ledger.errors import TransactionReverted
 from ledger.inflight import Call
 from ledger.sender import Sender
 from protocol.errors import InvalidInput, NotFound, Unavailable
 from protocol.identifiers import Address, address
+from protocol.typed_data import VERSION
 
 _DEADLINE = timedelta(seconds=120)
 _MOST_BYTES = 64 * 1024
+_DOMAIN_SELECTOR = keccak(text="eip712Domain()")[:4]
+_DOMAIN_TYPES = ["bytes1", "string", "string", "uint256", "address", "bytes32", "uint256[]"]
 
 
 class DeploymentDiffers(Unavailable):
@@ -45,6 +51,8 @@ class Deployment:
     block: int
     """The first block that can hold an event of theirs."""
     contracts: Mapping[Contract, Address]
+    version: str = VERSION
+    """Of the contracts: that of the EIP-712 domain which everything is signed for."""
 
     def __getitem__(self, name: Contract) -> Address:
         return self.contracts[name]
@@ -67,6 +75,13 @@ class Deployment:
         try:
             with path.open("rb") as file:
                 content = json.loads(file.read(_MOST_BYTES))
+            version = str(content.get("version", "1"))
+            if version != VERSION:
+                raise InvalidInput(
+                    f"{path} is of contract version {version[:20]}; this release speaks version {VERSION}",
+                    hint="ask the pool's owner for the present deployment, or use the release that it was made with",
+                    code="other-contract-version",
+                )
             return cls(
                 chain_id=int(content["chain_id"]),
                 block=int(content["block"]),
@@ -126,14 +141,29 @@ async def deploy(web3: AsyncWeb3[Any], sender: Sender, *, governor: Address, unb
 
 
 async def check_deployment(web3: AsyncWeb3[Any], deployment: Deployment) -> None:
-    """Makes sure that code stands at every address.
+    """Makes sure that code stands at every address, and that it is of the version that this release speaks.
 
     Raises:
-        DeploymentDiffers: Somewhere there is none.
+        DeploymentDiffers: Somewhere there is none, or it is of another version.
     """
     for name, place in deployment.contracts.items():
         if not await web3.eth.get_code(place):
             raise DeploymentDiffers(f"there is no {name} at {place} on chain {deployment.chain_id}")
+    found = await _version_at(web3, deployment[Contract.WORK_LEDGER])
+    if found != VERSION:
+        raise DeploymentDiffers(
+            f"the contracts on chain {deployment.chain_id} are of version {found}; this release speaks {VERSION}",
+            hint="use the release that they were deployed with, or deploy this one's: `muster ledger deploy`",
+        )
+
+
+async def _version_at(web3: AsyncWeb3[Any], place: Address) -> str:
+    """The version of a contract's EIP-712 domain (EIP-5267)."""
+    try:
+        answer = await web3.eth.call({"to": place, "data": HexStr("0x" + _DOMAIN_SELECTOR.hex())})
+        return str(decode(_DOMAIN_TYPES, bytes(answer))[2])[:20]
+    except (TransactionReverted, DecodingError):
+        return "unknown"
 
 
 def _creation(compiled: Artifact, arguments: Mapping[str, object]) -> bytes:
