@@ -15,7 +15,7 @@ from ledger.values import struct_from_abi
 from protocol.identifiers import ZERO_ADDRESS, Address, address
 from protocol.invites import Invite
 
-MAX_FEES = 4
+MAX_FEES = 3
 """The most verdicts and second looks that are paid for one piece of work (`ComputePools.MAX_FEES`)."""
 
 

@@ -42,9 +42,10 @@ contract ComputePools is PoolEscrow, PoolMembers {
         _seat(poolId, roles);
     }
 
-    /// @notice The most verdicts and second looks that are paid for one piece of work: the judge or the disputing
-    /// validator, a confirming one, and two that decide a dispute.
-    uint256 public constant MAX_FEES = 4;
+    /// @notice The most verdicts and second looks that are paid for one piece of work: those of the judge, of a
+    /// confirming validator and of one that decides a dispute for them; or those of a validator that disputes with
+    /// success and of the two that decide it so.
+    uint256 public constant MAX_FEES = 3;
 
     /// @inheritdoc IComputePools
     function openWork(Opening calldata opening)

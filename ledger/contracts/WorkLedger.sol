@@ -46,7 +46,7 @@ contract WorkLedger is WorkSignatures, Rewards {
     /// @notice The number of validators from which on one alone can't overturn a verdict.
     uint256 public constant CONFIRMED_FROM = 4;
     /// @notice The most verdicts and second looks that are paid for one piece of work (`ComputePools.MAX_FEES`).
-    uint256 public constant MAX_FEES = 4;
+    uint256 public constant MAX_FEES = 3;
 
     /// @notice Where pools are.
     IComputePools public immutable pools;

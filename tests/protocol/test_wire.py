@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from protocol.identifiers import Digest
+from protocol.keys import Key
+from protocol.leases import Lease
+from protocol.typed_data import SigningDomain
 from protocol.wire.heartbeat import Heartbeat
+from protocol.wire.leases import MOST_UNITS, SignedLease
 from protocol.wire.nodes import Registration
 from protocol.wire.tasks import Assignment, NewTask, TaskSpec, Volume
 
@@ -104,3 +109,42 @@ def test_a_heartbeat_names_no_node_and_is_bounded(change: dict[str, Any]) -> Non
 def test_a_bad_registration_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Registration.model_validate({"pool_id": 1, "hardware": HARDWARE, "software": SOFTWARE, **change})
+
+
+KEY = Key(b"\x01" * 32)
+DOMAIN = SigningDomain(5, KEY.address)
+LEASE = Lease(
+    pool_id=3,
+    run=Digest("0x" + "0a" * 32),
+    step=4,
+    index=5,
+    node=KEY.address,
+    version=6,
+    digest=Digest("0x" + "0b" * 32),
+    beacon_block=7,
+    salt=Digest("0x" + "0c" * 32),
+    groups=8,
+    max_units=9,
+    expiry=10,
+)
+
+
+def test_a_lease_survives_the_wire() -> None:
+    wire = SignedLease.of(LEASE, domain=DOMAIN, signature=LEASE.sign(KEY, DOMAIN))
+    again = SignedLease.model_validate_json(wire.model_dump_json())
+    assert (again.lease, again.domain) == (LEASE, DOMAIN)
+    assert again.lease.signer(again.raw_signature, DOMAIN) == KEY.address
+
+
+def test_a_lease_of_contract_version_1_is_refused_in_words() -> None:
+    wire = SignedLease.of(LEASE, domain=DOMAIN, signature=LEASE.sign(KEY, DOMAIN)).model_dump()
+    former = {name: value for name, value in wire.items() if name not in {"salt", "beacon_block"}}
+    with pytest.raises(ValidationError, match="this lease is of contract version 1, and this release takes version 2"):
+        SignedLease.model_validate(former)
+
+
+@pytest.mark.parametrize("change", [{"max_units": MOST_UNITS + 1}, {"salt": "0x00"}, {"beacon_block": -1}], ids=str)
+def test_a_lease_that_the_ledger_could_not_take_is_refused(change: dict[str, Any]) -> None:
+    wire = SignedLease.of(LEASE, domain=DOMAIN, signature=LEASE.sign(KEY, DOMAIN)).model_dump()
+    with pytest.raises(ValidationError):
+        SignedLease.model_validate({**wire, **change})

@@ -36,7 +36,7 @@ TERMS: dict[str, int] = {
     "minCapacity": 2,
     "verdictFee": 5,
 }
-FEES = 4 * TERMS["verdictFee"]
+FEES = 3 * TERMS["verdictFee"]
 """What a piece of work reserves for verdicts."""
 SALT = keccak(text="salt")
 ACCEPTED, REJECTED, FORGED = 1, 2, 3

@@ -14,7 +14,7 @@ from eth_utils.crypto import keccak
 
 ACCEPTED, REJECTED, FORGED = 1, 2, 3
 MAX_UNBONDS = 32
-MAX_FEES = 4
+MAX_FEES = 3
 CONFIRMED_FROM = 4
 READABLE_BLOCKS = 256
 """So many blocks back a contract can read a block's hash."""
