@@ -1,6 +1,6 @@
 """A file of rollouts held against its version: every check, in one call.
 
-    muster rollouts verify FILE --model DIR --beacon HASH
+    muster rollouts verify FILE --model DIR --lease GRANT
 
 The validator judges submissions by the same checks; what it does besides (which rows to look at, second prefills,
 verdicts) is its own.
@@ -14,7 +14,6 @@ from pathlib import Path
 
 import torch
 
-from protocol.identifiers import Digest
 from rollouts.calibration import Limits, RolloutCalibration, float32_limits, model_names
 from rollouts.checks import (
     EXACT_CHECKS,
@@ -24,6 +23,7 @@ from rollouts.checks import (
     CheckedVersion,
     CheckResult,
     Cost,
+    SeedParts,
     SlotFacts,
     State,
     gather,
@@ -81,7 +81,7 @@ def verify_file(
     version: CheckedVersion,
     *,
     facts: SlotFacts | None = None,
-    beacon: Digest | None = None,
+    parts: SeedParts | None = None,
     units: int | None = None,
     calibration: RolloutCalibration | None = None,
     dtype: Dtype | None = None,
@@ -96,7 +96,7 @@ def verify_file(
         path: The file.
         version: That its slot was leased for.
         facts: Of its slot; None if all that is known of it is in the file, and these two:
-        beacon: The hash of the block that the seed stands on.
+        parts: The parts of the slot's seed that are not in the file.
         units: The work units that were submitted.
         calibration: Limits; None for those that were shipped. For float32 on both sides there are some without.
         dtype: What to compute in; None for what the file names.
@@ -113,7 +113,7 @@ def verify_file(
     file, format_result = read(path, limits=read_limits, decoder=decoder)
     if file is None:
         return Verification(file=None, results=(format_result,), limits=None)
-    facts = facts or SlotFacts.of_file(file, beacon=beacon, units=units)
+    facts = facts or SlotFacts.of_file(file, parts=parts, units=units)
     dtype = dtype or file.header.dtype
     calibration = calibration or RolloutCalibration.shipped()
     limits = limits_of(file, version, calibration=calibration, dtype=dtype)

@@ -18,7 +18,7 @@ file, and are the validator's.
 """
 
 from rollouts.checks import bounds, computation, identity, logprobs, reading, reward, sampling, seeds, termination
-from rollouts.checks.case import Case, CheckedVersion, SlotFacts, open_version
+from rollouts.checks.case import Case, CheckedVersion, SeedParts, SlotFacts, open_version
 from rollouts.checks.evidence import RowEvidence, gather
 from rollouts.checks.result import Check, CheckResult, Cost, Fails, Finding, State
 
@@ -46,6 +46,7 @@ __all__ = [
     "Fails",
     "Finding",
     "RowEvidence",
+    "SeedParts",
     "SlotFacts",
     "State",
     "gather",

@@ -58,7 +58,7 @@ def _without_replay(case: Case) -> CheckResult:
     tokens = sum(len(one.logprobs) for one in case.evidence.values())
     figures: dict[str, Figure] = {"tokens": tokens, "likelihood_z": found}
     if found is None or tokens < ENOUGH_TOKENS or abs(found) <= MOST_DEVIATIONS:
-        return unknown(CHECK.name, "the beacon is not known: draws were not replayed", figures=figures)
+        return unknown(CHECK.name, "the slot's seed is not known: draws were not replayed", figures=figures)
     side = "probable" if found > 0 else "improbable"
     what = f"tokens are {abs(found):.1f} standard deviations too {side} for draws; the limit is {MOST_DEVIATIONS:g}"
     finding = Finding(reason=ReasonCode.SAMPLING_DISTRIBUTION, what=what)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from protocol.identifiers import Digest, address, digest, run_id
-from rollouts.checks import CheckedVersion, SlotFacts, open_version
+from rollouts.checks import CheckedVersion, SeedParts, SlotFacts, open_version
 from rollouts.engines.interface import Dtype
 from rollouts.engines.torch.engine import TorchEngine
 from rollouts.recipe import EnvironmentChoice, LengthTargets, PromptRange, Recipe, SamplingChoice, write_recipe
@@ -18,6 +18,9 @@ from rollouts.samples import RolloutFile, Sample, SlotHeader
 RUN, STEP, INDEX = run_id("vectors"), 3, 1
 NODE = address("0x" + "a1" * 20)
 BEACON: Digest = digest(b"\7" * 32)
+SALT: Digest = digest(b"\5" * 32)
+CHAIN, POOL = 31337, 1
+PARTS = SeedParts(chain_id=CHAIN, pool_id=POOL, beacon=BEACON, salt=SALT)
 GROUPS, EACH, LIMIT = 3, 4, 40
 
 RECIPE = Recipe(
@@ -45,7 +48,7 @@ def facts_of(version: CheckedVersion, *, groups: int = GROUPS) -> SlotFacts:
         digest=version.digest,
         groups=groups,
         max_units=groups * version.recipe.units_per_group,
-        beacon=BEACON,
+        parts=PARTS,
     )
 
 
