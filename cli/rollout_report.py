@@ -129,9 +129,7 @@ def _seed_parts(given: GivenParts) -> SeedParts | None:
             f"a seed has four parts, and only {', '.join(given.given)} is given",
             hint="give --chain-id, --pool, --beacon and --salt, or the grant with --lease",
         )
-    return SeedParts(
-        chain_id=given.chain_id, pool_id=given.pool, beacon=digest(given.beacon), salt=digest(given.salt)
-    )
+    return SeedParts(chain_id=given.chain_id, pool_id=given.pool, beacon=digest(given.beacon), salt=digest(given.salt))
 
 
 def _device(name: str | None) -> torch.device | None:

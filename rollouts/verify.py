@@ -18,11 +18,11 @@ from rollouts.calibration import Limits, RolloutCalibration, float32_limits, mod
 from rollouts.checks import (
     EXACT_CHECKS,
     PREFILL_CHECKS,
+    SCORE_CHECK,
     Case,
     Check,
     CheckedVersion,
     CheckResult,
-    Cost,
     SeedParts,
     SlotFacts,
     State,
@@ -119,14 +119,14 @@ def verify_file(
     limits = limits_of(file, version, calibration=calibration, dtype=dtype)
     case = Case(file=file, facts=facts, version=version, limits=limits)
     reason = _not_computed(case)
-    results = [format_result, *(_exact(check, case, reason) for check in EXACT_CHECKS)]
+    results = [format_result, *(run_check(check, case) for check in EXACT_CHECKS)]
     if reason is not None:
-        results += [unknown(check.name, reason) for check in PREFILL_CHECKS]
+        results += [unknown(check.name, reason) for check in (*PREFILL_CHECKS, SCORE_CHECK)]
         return Verification(file=file, results=tuple(results), limits=limits, not_taken=_not_taken(case))
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     policy = load_policy(version.folder, dtype=dtype, device=device)
     case = with_evidence(case, policy, rows=rows)
-    results += [run_check(check, case) for check in PREFILL_CHECKS]
+    results += [run_check(check, case) for check in (*PREFILL_CHECKS, SCORE_CHECK)]
     return Verification(file=file, results=tuple(results), limits=limits, not_taken=_not_taken(case))
 
 
@@ -141,10 +141,6 @@ def _not_computed(case: Case) -> str | None:
         return _DOES_NOT_FIT
     rows, wanted = len(case.file.samples), case.facts.groups * case.version.recipe.group_size
     return f"the file has {rows} samples, and its slot {wanted}" if rows > wanted else None
-
-
-def _exact(check: Check, case: Case, reason: str | None) -> CheckResult:
-    return run_check(check, case) if reason is None or check.cost is not Cost.SCORE else unknown(check.name, reason)
 
 
 def run_check(check: Check, case: Case) -> CheckResult:

@@ -210,7 +210,14 @@ def test_a_stranger_s_bomb_goes_off_in_a_sandbox(made: Made, bomb: Path, monkeyp
     with pytest.raises(InvalidInput, match="no file of rollouts: two decoders were tried"):
         rollout_report.show_samples(bomb, model=None, group=None, limit=1, as_json=False)
     verification = rollout_report.verify(
-        bomb, model=made.version.folder, lease=None, parts=rollout_report.GivenParts(), units=None, calibration=None, dtype=None, device=None
+        bomb,
+        model=made.version.folder,
+        lease=None,
+        parts=rollout_report.GivenParts(),
+        units=None,
+        calibration=None,
+        dtype=None,
+        device=None,
     )
     assert [one.check for one in verification.failed] == ["format"]
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 << 10  # in KiB

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from safetensors.torch import load_file, save_file
 
 from protocol.identifiers import Digest, address, digest, run_id
 from rollouts.checks import CheckedVersion, SeedParts, SlotFacts, open_version
@@ -117,6 +118,17 @@ def header_of(version: CheckedVersion, facts: SlotFacts, dtype: Dtype = Dtype.FL
         engine=TorchEngine.name,
         dtype=dtype,
     )
+
+
+def sharpened(folder: Path, factor: float) -> Path:
+    """The same model with sharp attention: query and key weights times a factor. Rounding then moves single tokens far."""
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    for name in weights:
+        if name.endswith(("q_proj.weight", "k_proj.weight")):
+            weights[name] = weights[name] * factor
+    save_file(weights, path, metadata={"format": "pt"})
+    return folder
 
 
 def with_row(file: RolloutFile, row: int, sample: Sample) -> RolloutFile:

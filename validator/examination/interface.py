@@ -49,7 +49,7 @@ class Timings:
     """What an examination cost, for metrics.
 
     Args:
-        seconds: Of wall time, by stage: `version`, `format`, `exact`, `reward`, `policy`, `prefill`, `again`. A stage
+        seconds: Of wall time, by stage: `version`, `format`, `exact`, `policy`, `prefill`, `again`, `reward`. A stage
             that was not reached is not there.
         rows: Of the file.
         tokens: Generated ones, in the file.
@@ -77,7 +77,7 @@ class Conclusion:
         audited: The rows that were computed again, ascending; more than the draw where something was suspicious.
         fingerprint: Of all outputs, whatever the order of rows; None if the file could not be read.
         limits: The calibration's entry that was used, as JSON.
-        beacon_block: The one of the possible beacons that fits; None if none was needed or fits.
+        beacon_block: The one that the lease names; None if the file could not be read.
         environment: Name, as the file has it, and so on.
         timings: What it took; no part of the audit file, which is the same whoever writes it.
     """

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from protocol.identifiers import Digest
+from protocol.verdicts import Outcome
 from rollouts.calibration import Limits
 from rollouts.checks import CheckResult
 from rollouts.engines.interface import Dtype, EngineName
@@ -16,7 +17,7 @@ from validator.examination.conclusion import Verdict
 from validator.examination.fingerprint import fingerprint
 from validator.examination.interface import Conclusion, Timings
 from validator.examination.prefilling import Prefill
-from validator.examination.report import checks_of, rows_of, text
+from validator.examination.report import check_rewards, checks_of, rows_of, text
 
 
 class Stages:
@@ -60,17 +61,28 @@ class Record:
     def __post_init__(self) -> None:
         self.fingerprint = fingerprint(self.file)
 
+    @property
+    def audited(self) -> tuple[int, ...]:
+        """The rows that were computed again, ascending."""
+        return () if self.prefill is None else tuple(sorted(self.prefill.evidence))
+
     def conclusion(self, verdict: Verdict) -> Conclusion:
-        """All of it, under a verdict."""
+        """All of it, under a verdict.
+
+        Raises:
+            RewardsRewritten: It accepts the file with another reward than the file has in some row.
+        """
         header = self.file.header
-        audited = () if self.prefill is None else tuple(sorted(self.prefill.evidence))
+        rows = rows_of(self.file, self.results, audited=self.audited)
+        if verdict.outcome is Outcome.ACCEPTED:
+            check_rewards(self.file, rows)
         return Conclusion(
             outcome=verdict.outcome,
             reason=verdict.reason,
             words=text(verdict.words),
             checks=checks_of(self.results),
-            rows=rows_of(self.file, self.results, audited=audited),
-            audited=audited,
+            rows=rows,
+            audited=self.audited,
             fingerprint=self.fingerprint,
             limits=None if self.limits is None else self.limits.model_dump(mode="json"),
             beacon_block=self.beacon_block,

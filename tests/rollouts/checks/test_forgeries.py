@@ -11,7 +11,19 @@ import pytest
 from protocol.identifiers import address, digest
 from protocol.verdicts import ReasonCode
 from rollouts.calibration import float32_limits
-from rollouts.checks import EXACT_CHECKS, PREFILL_CHECKS, Case, CheckedVersion, Fails, SeedParts, SlotFacts, State, bounds, reward
+from rollouts.checks import (
+    EXACT_CHECKS,
+    PREFILL_CHECKS,
+    SCORE_CHECK,
+    Case,
+    CheckedVersion,
+    Fails,
+    SeedParts,
+    SlotFacts,
+    State,
+    bounds,
+    reward,
+)
 from rollouts.checks.result import CheckResult
 from rollouts.engines.interface import FinishReason
 from rollouts.policy import Policy
@@ -28,7 +40,7 @@ def judge(version: CheckedVersion, policy: Policy) -> Judge:
     def every_check(file: RolloutFile, facts: SlotFacts) -> dict[str, CheckResult]:
         case = Case(file=file, facts=facts, version=version, limits=float32_limits(("tiny",)))
         case = with_evidence(case, policy)
-        return {check.name: run_check(check, case) for check in EXACT_CHECKS + PREFILL_CHECKS}
+        return {check.name: run_check(check, case) for check in (*EXACT_CHECKS, *PREFILL_CHECKS, SCORE_CHECK)}
 
     return every_check
 
@@ -185,9 +197,7 @@ SEEN_WITHOUT = ["another prompt's index", "other prompt tokens", "another target
 
 
 @pytest.mark.parametrize("case", SEEN_WITHOUT)
-def test_most_of_that_is_seen_without_the_seed(
-    judge: Judge, honest: RolloutFile, facts: SlotFacts, case: str
-) -> None:
+def test_most_of_that_is_seen_without_the_seed(judge: Judge, honest: RolloutFile, facts: SlotFacts, case: str) -> None:
     blind = replace(facts, parts=None)
     assert judge(honest, blind)["seeds"].state is State.PASSED
     results = judge(SEED_CASES[case][0](honest), blind)
@@ -224,9 +234,11 @@ def test_who_claims_less_than_it_is_worth_is_excused_only_by_a_limit(
     claimed = honest.samples[1]
     assert claimed.task_reward == 0.0
     penalty = claimed.length_penalty
-    worth = {"task": 1.0, "length_penalty": penalty, "reward": 1.0 - penalty, "limited": limited}
+    worth = {"task": 1.0, "length_penalty": penalty, "reward": 1.0 - penalty, "limited": limited, "slow": False}
     result = reward.compared(Case(file=honest, facts=facts, version=version), {1: worth})
     assert [one.row for one in result.findings] == rows
+    if limited:
+        assert (result.rows[1]["task"], result.rows[1]["reward"]) == (None, None), "nobody learns from it"
 
 
 @pytest.mark.parametrize("claimed", [0.0, 1.0])
@@ -235,7 +247,7 @@ def test_whatever_is_claimed_where_a_limit_ended_the_check_is_excused(
 ) -> None:
     row = honest.samples[1]
     file = with_row(honest, 1, replace(row, task_reward=claimed, reward=claimed - row.length_penalty))
-    worth = {"task": None, "length_penalty": row.length_penalty, "reward": None, "limited": True}
+    worth = {"task": None, "length_penalty": row.length_penalty, "reward": None, "limited": True, "slow": True}
     result = reward.compared(Case(file=file, facts=facts, version=version), {1: worth})
     assert (result.findings, result.figures["excused"]) == ((), 1)
 
