@@ -19,9 +19,9 @@ RATIONALE = (
 )
 
 RowScore = Mapping[str, Figure]
-"""Of one row `task`, `length_penalty` and `reward`; whether its check is `limited`, that is, has limits that may end it;
-and whether it was `slow`: a limit or the end of the scoring time ended it. `task` and `reward` are None where the row is
-undecided."""
+"""Of one row `task`, `length_penalty` and `reward`; whether its check is `limited`, that is, has limits that may end
+it; and whether it was `slow`: a limit or the end of the scoring time ended it. `task` and `reward` are None where the row
+is undecided."""
 Scores = Mapping[int, RowScore]
 """By the row's place in the file."""
 UNSCORED: RowScore = {"task": None, "length_penalty": None, "reward": None, "limited": True, "slow": True}
@@ -119,7 +119,7 @@ def undecided(score: RowScore) -> RowScore:
 
 
 def _without_doubt(sample: Sample, score: RowScore) -> RowScore:
-    """A row that claims 0 and is worth 1 may have run into a limit where it was made: undecided, where there are any."""
+    """Leaves a row undecided that claims 0, is worth 1, and may have run into a limit where it was made."""
     less = score["limited"] and (sample.task_reward, score["task"]) == (0.0, 1.0)
     return undecided(score) if less else score
 

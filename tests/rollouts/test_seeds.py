@@ -51,8 +51,8 @@ def seed_of(
 def test_the_seed_is_sha_256_over_193_bytes_of_fixed_layout() -> None:
     message = (
         b"muster-rollout-v2"
-        + b"\0\0\0\0\0\0\x7a\x69"
-        + b"\0\0\0\0\0\0\0\x05"
+        b"\0\0\0\0\0\0\x7a\x69"
+        b"\0\0\0\0\0\0\0\x05"
         + hashlib.sha256(b"muster-run-v1vectors").digest()
         + b"\0\0\0\0\0\0\0\x07"
         + b"\xa1" * 20

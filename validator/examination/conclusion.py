@@ -20,8 +20,8 @@ FEW_ROWS = 0.02
 a program that looks at the clock is scored by chance."""
 
 MANY_SLOW = 0.25
-"""Of a file's rows: if more of them took too long to score, the verdict says so, and counts against delivery where it is
-repeated. A model that loops honestly in some answers stays below."""
+"""Of a file's rows: if more of them took too long to score, the verdict says so, and counts against delivery where it
+is repeated. A model that loops honestly in some answers stays below."""
 
 PROGRAMS = frozenset({"code"})
 """Environments whose scores come from running what the model wrote."""

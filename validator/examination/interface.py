@@ -11,6 +11,7 @@ from protocol.identifiers import Digest
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import AuditCheck, AuditRow
 from protocol.wire.runs import CheckpointRef
+from rollouts.near_ties import NearTies
 from validator.submissions import WorkFacts
 
 
@@ -79,6 +80,7 @@ class Conclusion:
         limits: The calibration's entry that was used, as JSON.
         beacon_block: The one that the lease names; None if the file could not be read.
         environment: Name, as the file has it, and so on.
+        near_ties: What an accepted file adds to its node's budget; None if nothing in it could be steered.
         timings: What it took; no part of the audit file, which is the same whoever writes it.
     """
 
@@ -97,6 +99,7 @@ class Conclusion:
     dtype: str = ""
     verifier_engine: str = ""
     verifier_dtype: str = ""
+    near_ties: NearTies | None = None
     timings: Timings | None = None
 
 

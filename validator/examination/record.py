@@ -11,7 +11,9 @@ from protocol.identifiers import Digest
 from protocol.verdicts import Outcome
 from rollouts.calibration import Limits
 from rollouts.checks import CheckResult
+from rollouts.checks.sampling import CHECK as REPLAY
 from rollouts.engines.interface import Dtype, EngineName
+from rollouts.near_ties import NearTies, near_ties
 from rollouts.samples import RolloutFile
 from validator.examination.conclusion import Verdict
 from validator.examination.fingerprint import fingerprint
@@ -92,8 +94,18 @@ class Record:
             dtype=header.dtype.value,
             verifier_engine=EngineName.TORCH.value if self.dtype is not None else "",
             verifier_dtype="" if self.dtype is None else self.dtype.value,
+            near_ties=self._near_ties(),
             timings=self.clock.timings(self.file, self.prefill),
         )
+
+    def _near_ties(self) -> NearTies | None:
+        """What replay found over all rows that were computed again."""
+        figures = next((one.figures for one in self.results if one.check == REPLAY.name), {})
+        tokens, deviations = figures.get("tokens"), figures.get("sum")
+        exact = Dtype.FLOAT32 is self.file.header.dtype is self.dtype
+        if exact or self.limits is None or not isinstance(tokens, int) or not isinstance(deviations, float):
+            return None
+        return near_ties(tokens=tokens, deviations=deviations, limits=self.limits)
 
 
 def unread(result: CheckResult, verdict: Verdict, timings: Timings) -> Conclusion:
