@@ -20,8 +20,8 @@ RATIONALE = (
 
 RowScore = Mapping[str, Figure]
 """Of one row `task`, `length_penalty` and `reward`; whether its check is `limited`, that is, has limits that may end
-it; and whether it was `slow`: a limit or the end of the scoring time ended it. `task` and `reward` are None where the row
-is undecided."""
+it; and whether it was `slow`: a limit or the end of the scoring time ended it. `task` and `reward` are None where the
+row is undecided."""
 Scores = Mapping[int, RowScore]
 """By the row's place in the file."""
 UNSCORED: RowScore = {"task": None, "length_penalty": None, "reward": None, "limited": True, "slow": True}

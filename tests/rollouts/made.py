@@ -121,7 +121,7 @@ def header_of(version: CheckedVersion, facts: SlotFacts, dtype: Dtype = Dtype.FL
 
 
 def sharpened(folder: Path, factor: float) -> Path:
-    """The same model with sharp attention: query and key weights times a factor. Rounding moves its single tokens far."""
+    """The same model with sharp attention: query and key weights times a factor. Rounding moves its tokens far."""
     path = folder / "model.safetensors"
     weights = load_file(path)
     for name in weights:
