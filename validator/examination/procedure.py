@@ -141,8 +141,10 @@ class Procedure:
             raise _CannotJudgeError(_not_calibrated(case, dtype))
         record.limits, record.dtype = limits, dtype
         failed = self._compute(case, order, record, limits, dtype)
-        if failed is not None or lenient is not None:
-            return failed or lenient
+        if failed is not None:
+            return failed
+        if lenient is not None:
+            return lenient
         with record.clock.stage("reward"):
             return self._score(case, record)
 
