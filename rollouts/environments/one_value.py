@@ -16,7 +16,8 @@ _OPERATIONS = (
 )
 _NAMES = (
     "pi infty angle degree ell alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda "
-    "mu nu xi rho sigma tau upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"
+    "mu nu xi rho sigma tau upsilon phi varphi chi psi omega "
+    "Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"
 )
 _BRACKETS = "left right big Big bigg Bigg bigl bigr Bigl Bigr lfloor rfloor lceil rceil lvert rvert vert"
 _FONTS = (
