@@ -21,8 +21,8 @@ _NAMES = (
 )
 _BRACKETS = "left right big Big bigg Bigg bigl bigr Bigl Bigr lfloor rfloor lceil rceil lvert rvert vert"
 _FONTS = (
-    "overline bar vec hat text textbf textit textrm textsf mathrm mathbf mathit mathsf mathbb mathcal operatorname mbox "
-    "rm bf displaystyle quad qquad"
+    "overline bar vec hat text textbf textit textrm textsf mathrm mathbf mathit mathsf mathbb mathcal operatorname "
+    "mbox rm bf displaystyle quad qquad"
 )
 _IN_ONE_VALUE = frozenset(f"{_OPERATIONS} {_NAMES} {_BRACKETS} {_FONTS}".split())
 _COMMAND = re.compile(r"\\([A-Za-z]+|.)", re.DOTALL)
