@@ -5,8 +5,9 @@
 .venv/bin/python -m benchmarks.honest_files --sharp 1 12 16 20 --files 2500
 
 vLLM lives in an environment of its own, so making and judging are two commands. Judging looks at every row, by the
-limits that are shipped or by those of `--calibration`, and prints how many files were accepted and why others were not. `--sharp` makes and judges files of the tests' tiny
-model, with query and key weights multiplied by each of the factors: rounding moves single tokens of such models far.
+limits that are shipped or by those of `--calibration`, and prints how many files were accepted and why others were not.
+`--sharp` makes and judges files of the tests' tiny model, with query and key weights multiplied by each of the factors:
+rounding moves single tokens of such models far.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from validator.submissions import SubmittedWork, WorkFacts
 
 LIST = "files.jsonl"
 _CHUNK = 20
-_SHARP_CHUNK = 50
+_SHARP_CHUNK = 25
 _BATCHES = (1, 3, 8, 12)
 
 
@@ -113,7 +114,8 @@ def _judge_sharp(told: argparse.Namespace) -> None:
     with ProcessPoolExecutor(told.processes, mp_context=get_context("spawn")) as pool:
         found = zip(chunks, pool.map(_sharp_files, chunks), strict=True)
         counted: defaultdict[float, Counter[str]] = defaultdict(Counter)
-        for (factor, _, _), outcomes in found:
+        for (factor, first, _), outcomes in found:
+            print(f"weights x {factor:g}, files from {first}: {dict(outcomes)}", flush=True)
             counted[factor] += outcomes
     for factor, outcomes in counted.items():
         print(f"weights x {factor:g}: {dict(outcomes)}")
