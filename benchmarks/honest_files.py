@@ -2,15 +2,26 @@
 
 .tools/vllm/bin/python -m benchmarks.honest_files --engine vllm --dtype bfloat16 --batch 64 --files 100 --to DIR
 .venv/bin/python -m benchmarks.honest_files --judge DIR
+.venv/bin/python -m benchmarks.honest_files --sharp 1 12 16 20 --files 2500
 
 vLLM lives in an environment of its own, so making and judging are two commands. Judging looks at every row, by the
 limits that are shipped or by those of `--calibration`, and prints how many files were accepted and why others were not.
+`--sharp` makes and judges files of the tests' tiny model, with query and key weights multiplied by each of the factors:
+rounding moves single tokens of such models far.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+from collections import Counter, defaultdict
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from datetime import timedelta
+from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -18,12 +29,29 @@ from benchmarks.attack_tries import Batch, Tally, copy_base, node, read_list, ru
 from benchmarks.ending import end_in_order
 from cli.devnet.cheats.cheat import Trick
 from cli.devnet.cheats.workshop import Workshop
+from protocol.identifiers import ZERO_DIGEST, Digest
+from rollouts.calibration import RolloutCalibration
+from rollouts.checks import CheckedVersion
 from rollouts.engines.interface import Dtype, EngineName
 from rollouts.engines.opening import open_engine
 from rollouts.engines.vllm.settings import prepare_process
+from rollouts.samples import RolloutFile
+from rollouts.sandbox import Sandboxes
+from rollouts.schema import write_rollouts
+from tests.rollouts.made import GROUPS, PARTS, as_version, facts_of, make, sharpened
+from tests.rollouts.tiny import tiny_folder
+from validator.examination.interface import Conclusion, NotJudged, RowDraw
+from validator.examination.orders import Order
+from validator.examination.procedure import Procedure
+from validator.examination.reading import LimitedReader
+from validator.examination.settings import SLASH_MARGIN, ExaminerSettings
+from validator.examination.shelf import Shelf
+from validator.submissions import SubmittedWork, WorkFacts
 
 LIST = "files.jsonl"
 _CHUNK = 20
+_SHARP_CHUNK = 25
+_BATCHES = (1, 3, 8, 12)
 
 
 def main() -> None:
@@ -38,7 +66,10 @@ def main() -> None:
     parser.add_argument("--judge", type=Path, nargs="+", help="judges those of these folders")
     parser.add_argument("--calibration", type=Path, default=None, help="limits; default: those that were shipped")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--sharp", type=float, nargs="+", default=[], help="makes and judges files of sharp models")
     told = parser.parse_args()
+    if told.sharp:
+        _judge_sharp(told)
     if told.to is not None:
         _make(told)
     if told.judge:
@@ -72,6 +103,84 @@ def _judge(told: argparse.Namespace) -> None:
     print(f"{whole.tries} files: {dict(whole.outcomes)}; {dict(whole.reasons)}")
     for words in whole.words:
         print(words)
+
+
+def _judge_sharp(told: argparse.Namespace) -> None:
+    chunks = [
+        (factor, first, min(_SHARP_CHUNK, told.first + told.files - first))
+        for factor in told.sharp
+        for first in range(told.first, told.first + told.files, _SHARP_CHUNK)
+    ]
+    with ProcessPoolExecutor(told.processes, mp_context=get_context("spawn")) as pool:
+        found = zip(chunks, pool.map(_sharp_files, chunks), strict=True)
+        counted: defaultdict[float, Counter[str]] = defaultdict(Counter)
+        for (factor, first, _), outcomes in found:
+            print(f"weights x {factor:g}, files from {first}: {dict(outcomes)}", flush=True)
+            counted[factor] += outcomes
+    for factor, outcomes in counted.items():
+        print(f"weights x {factor:g}: {dict(outcomes)}")
+    print(f"all: {dict(sum(counted.values(), Counter[str]()))}")
+
+
+def _sharp_files(chunk: tuple[float, int, int]) -> Counter[str]:
+    """Outcomes of some files, and how many of them needed another prefill; each model is another one."""
+    factor, first, count = chunk
+    torch.set_num_threads(1)
+    outcomes: Counter[str] = Counter()
+    with TemporaryDirectory() as folder, closing(Sandboxes()) as sandboxes:
+        version = as_version(sharpened(tiny_folder(Path(folder) / "model", seed=first // _SHARP_CHUNK), factor))
+        procedure = Procedure(
+            reader=LimitedReader(sandboxes, most=ExaminerSettings(home=Path(folder)).most),
+            shelf=Shelf(torch.device("cpu"), budget=1 << 30),
+            calibration=RolloutCalibration.shipped(),
+            dtype=None,
+            margin=SLASH_MARGIN,
+            scoring=timedelta(minutes=1),
+        )
+        for number in range(first, first + count):
+            beacon = Digest("0x" + number.to_bytes(32, "big").hex())
+            slot = replace(facts_of(version), parts=replace(PARTS, beacon=beacon))
+            file = make(version, facts=slot, batch=_BATCHES[number % len(_BATCHES)])
+            found = _examined(procedure, version, file, beacon, Path(folder) / "file")
+            if isinstance(found, NotJudged):
+                outcomes[found.code] += 1
+                continue
+            outcomes[found.outcome.name.lower()] += 1
+            if found.timings is not None and "again" in found.timings.seconds:
+                outcomes["prefilled again"] += 1
+    return outcomes
+
+
+def _examined(
+    procedure: Procedure, version: CheckedVersion, file: RolloutFile, beacon: Digest, path: Path
+) -> Conclusion | NotJudged:
+    write_rollouts(path, file)
+    header = file.header
+    work = SubmittedWork(
+        key=ZERO_DIGEST,
+        pool_id=PARTS.pool_id,
+        node=header.node,
+        run=header.run,
+        step=header.step,
+        index=header.index,
+        version=1,
+        checkpoint=version.digest,
+        beacon_block=1,
+        salt=PARTS.salt,
+        groups=GROUPS,
+        max_units=GROUPS * version.recipe.units_per_group,
+        sha256=Digest("0x" + hashlib.sha256(path.read_bytes()).hexdigest()),
+        units=file.units,
+        block=2,
+        transaction=ZERO_DIGEST,
+    )
+    order = Order(
+        facts=WorkFacts(work=work, chain_id=PARTS.chain_id, beacon=beacon),
+        file=path,
+        folder=version.folder,
+        draw=RowDraw(seed=None, share=1.0),
+    )
+    return procedure.examine(order, is_copy=lambda _: False)
 
 
 if __name__ == "__main__":

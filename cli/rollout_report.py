@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import torch
@@ -11,10 +12,10 @@ import torch
 from cli.documents import read_document
 from cli.output import note, printable, say, show_fields, show_json, show_table, warn
 from protocol.errors import InvalidInput
-from protocol.identifiers import Digest, digest
+from protocol.identifiers import digest
 from protocol.wire.slots import SlotGrant
 from rollouts.calibration import RolloutCalibration
-from rollouts.checks import CheckResult, Finding, SlotFacts, State, open_version
+from rollouts.checks import CheckResult, Finding, SeedParts, SlotFacts, State, open_version
 from rollouts.checks.reading import read
 from rollouts.decoding import Decoder
 from rollouts.engines.interface import Dtype
@@ -28,12 +29,27 @@ _READ_LIMITS = ReadLimits(rows=1 << 18, decoded_bytes=512 << 20)
 """Thirty million tokens; the decoder then takes 4 GiB and a minute and a half at most."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenParts:
+    """The parts of a slot's seed as options of a command; None for what was not given."""
+
+    chain_id: int | None = None
+    pool: int | None = None
+    beacon: str | None = None
+    salt: str | None = None
+
+    @property
+    def given(self) -> list[str]:
+        """The options that were given."""
+        return [f"--{one.name.replace('_', '-')}" for one in fields(self) if getattr(self, one.name) is not None]
+
+
 def verify(
     file: Path,
     *,
     model: Path,
     lease: Path | None,
-    beacon: str | None,
+    parts: GivenParts,
     units: int | None,
     calibration: Path | None,
     dtype: Dtype | None,
@@ -44,13 +60,15 @@ def verify(
     Raises:
         MusterError: It could not be looked at.
     """
-    stands_on = None if beacon is None else digest(beacon)
+    seed = None if lease is not None else _seed_parts(parts)
+    if lease is not None and parts.given:
+        raise InvalidInput(f"--lease says what {', '.join(parts.given)} would", hint="give --lease alone")
     with _decoder() as decoder:
         return verify_file(
             file,
             open_version(model),
-            facts=None if lease is None else _facts(lease, stands_on, units),
-            beacon=stands_on,
+            facts=None if lease is None else _facts(lease, units),
+            parts=seed,
             units=units,
             calibration=None if calibration is None else RolloutCalibration.read(calibration),
             dtype=dtype,
@@ -93,11 +111,25 @@ def show_samples(file: Path, *, model: Path | None, group: int | None, limit: in
         note(f"{len(chosen) - limit} more samples; --limit shows them")
 
 
-def _facts(lease: Path, beacon: Digest | None, units: int | None) -> SlotFacts:
+def _facts(lease: Path, units: int | None) -> SlotFacts:
     grant = read_document(lease, SlotGrant, made_by="the task that leased the slot")
-    if beacon not in {None, grant.beacon}:
-        raise InvalidInput(f"the grant's beacon is {grant.beacon}", hint="give --lease or --beacon, not both")
-    return SlotFacts.of_lease(grant.lease.lease, beacon=grant.beacon, units=units)
+    return SlotFacts.of_lease(grant.lease.lease, chain_id=grant.lease.chain_id, beacon=grant.beacon, units=units)
+
+
+def _seed_parts(given: GivenParts) -> SeedParts | None:
+    """All parts of the seed, or None if none was given.
+
+    Raises:
+        InvalidInput: Some are missing, or one is no digest.
+    """
+    if not given.given:
+        return None
+    if given.chain_id is None or given.pool is None or given.beacon is None or given.salt is None:
+        raise InvalidInput(
+            f"a seed has four parts, and only {', '.join(given.given)} is given",
+            hint="give --chain-id, --pool, --beacon and --salt, or the grant with --lease",
+        )
+    return SeedParts(chain_id=given.chain_id, pool_id=given.pool, beacon=digest(given.beacon), salt=digest(given.salt))
 
 
 def _device(name: str | None) -> torch.device | None:

@@ -35,9 +35,10 @@ def verify(
             exists=True, dir_okay=False, help="The slot's grant as JSON: lease and beacon. Default: the file."
         ),
     ] = None,
-    beacon: Annotated[
-        str | None, typer.Option(help="The hash of the block that the seed stands on, if there is no grant.")
-    ] = None,
+    chain_id: Annotated[int | None, typer.Option(min=1, help="The chain of the pool, if there is no grant.")] = None,
+    pool: Annotated[int | None, typer.Option(min=1, help="The pool that leased the slot, likewise.")] = None,
+    beacon: Annotated[str | None, typer.Option(help="The hash of the lease's beacon block, likewise.")] = None,
+    salt: Annotated[str | None, typer.Option(help="The lease's salt, likewise.")] = None,
     units: Annotated[int | None, typer.Option(min=0, help="The work units that were submitted for it.")] = None,
     calibration: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="Limits of the statistical checks.")
@@ -48,10 +49,11 @@ def verify(
 ) -> None:
     """Check a file against its version: prompts, draws, proofs, rewards, and all that stands in it.
 
-    Without a lease, run, step, index and node are what the file says. Without a beacon, neither prompts nor draws can
-    be checked against the seed; `muster pool rollouts --json` says which block a file's seed stands on.
+    Without a lease, run, step, index and node are what the file says. Prompts and draws are checked against the seed
+    only with a lease, or with all of --chain-id, --pool, --beacon and --salt. The event `WorkSubmitted` has the beacon
+    block and the salt of every submission.
     """
-    from cli.rollout_report import show_verification  # noqa: PLC0415  # `muster pool rollouts` need not load torch
+    from cli.rollout_report import GivenParts, show_verification  # noqa: PLC0415  # the others need not load torch
     from cli.rollout_report import verify as verified  # noqa: PLC0415
 
     try:
@@ -59,7 +61,7 @@ def verify(
             file,
             model=model,
             lease=lease,
-            beacon=beacon,
+            parts=GivenParts(chain_id=chain_id, pool=pool, beacon=beacon, salt=salt),
             units=units,
             calibration=calibration,
             dtype=dtype,

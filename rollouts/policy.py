@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.utils import logging as transformers_logging
@@ -25,6 +26,7 @@ from rollouts.memory import available_memory
 from rollouts.model import ModelFacts, StoredTensor, fingerprint, read_model
 
 _SHARE_FOR_WEIGHTS = 0.9
+_NOISE_UNITS = 4
 
 # transformers annotates its functions in parts only, and some of that is wrong.
 _auto: Any = AutoModelForCausalLM
@@ -121,6 +123,34 @@ class Policy:
             return self._door.taken(), out.logits
         finally:
             self._door.close()
+
+    @contextmanager
+    def other_arithmetic(self, *, noise_seed: int | None = None) -> Iterator[None]:
+        """Computes within by another attention kernel, whose roundings are others.
+
+        The plain kernel (torch's "math") takes any mask and every device; it computes attention of bfloat16 in
+        float32.
+
+        Args:
+            noise_seed: If given, each embedding is also changed by random factors of about four units in the last
+                place, so that it shows how far rounding alone moves what follows from it.
+        """
+        hook = None
+        if noise_seed is not None:
+            generator = torch.Generator().manual_seed(noise_seed)
+            size = _NOISE_UNITS * torch.finfo(self.dtype).eps
+
+            def perturb(_: object, __: object, embedded: torch.Tensor) -> torch.Tensor:
+                noise = torch.randn(embedded.shape, generator=generator).to(embedded)
+                return embedded * (1 + size * noise)
+
+            hook = self._model.get_input_embeddings().register_forward_hook(perturb)
+        try:
+            with sdpa_kernel(SDPBackend.MATH):
+                yield
+        finally:
+            if hook is not None:
+                hook.remove()
 
     def update(self, facts: ModelFacts) -> bool:
         """Copies another version's weights over these; False, and nothing changed, if they do not fit one to one."""

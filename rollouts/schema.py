@@ -25,7 +25,11 @@ from rollouts.engines.interface import Dtype, EngineName, FinishReason
 from rollouts.errors import BadRolloutFile
 from rollouts.samples import RolloutFile, Sample, SlotHeader
 
-SCHEMA_VERSION = "1"
+SCHEMA_VERSION = "2"
+"""Of files whose slots have seeds of the tag `muster-rollout-v2`; the columns are those of version 1."""
+FORMER_VERSIONS = ("1",)
+OLD_VERSION = "old-version"
+"""The code of `BadRolloutFile` for a file of a former version: refused in words, and no sign of forgery."""
 VERSION_KEY = b"muster-rollouts"
 """The key of the file's metadata under which the schema's version stands."""
 
@@ -190,6 +194,12 @@ _STORED = pa.schema([field.with_type(pa.string()) if field.type == _WORD else fi
 def _check_footer(parquet: pq.ParquetFile, limits: ReadLimits) -> None:
     footer = parquet.metadata
     version = (footer.metadata or {}).get(VERSION_KEY, b"")
+    if version in {each.encode() for each in FORMER_VERSIONS}:
+        raise BadRolloutFile(
+            f"schema version {version.decode()}, and this pool's slots have seeds of version {SCHEMA_VERSION}: upgrade "
+            "the task's image",
+            code=OLD_VERSION,
+        )
     if version != SCHEMA_VERSION.encode():
         raise BadRolloutFile(
             f"schema version {version[:20]!r}; this release reads {SCHEMA_VERSION}", code="schema-version"

@@ -1,6 +1,6 @@
 """A file of rollouts held against its version: every check, in one call.
 
-    muster rollouts verify FILE --model DIR --beacon HASH
+    muster rollouts verify FILE --model DIR --lease GRANT
 
 The validator judges submissions by the same checks; what it does besides (which rows to look at, second prefills,
 verdicts) is its own.
@@ -14,16 +14,16 @@ from pathlib import Path
 
 import torch
 
-from protocol.identifiers import Digest
 from rollouts.calibration import Limits, RolloutCalibration, float32_limits, model_names
 from rollouts.checks import (
     EXACT_CHECKS,
     PREFILL_CHECKS,
+    SCORE_CHECK,
     Case,
     Check,
     CheckedVersion,
     CheckResult,
-    Cost,
+    SeedParts,
     SlotFacts,
     State,
     gather,
@@ -81,7 +81,7 @@ def verify_file(
     version: CheckedVersion,
     *,
     facts: SlotFacts | None = None,
-    beacon: Digest | None = None,
+    parts: SeedParts | None = None,
     units: int | None = None,
     calibration: RolloutCalibration | None = None,
     dtype: Dtype | None = None,
@@ -96,7 +96,7 @@ def verify_file(
         path: The file.
         version: That its slot was leased for.
         facts: Of its slot; None if all that is known of it is in the file, and these two:
-        beacon: The hash of the block that the seed stands on.
+        parts: The parts of the slot's seed that are not in the file.
         units: The work units that were submitted.
         calibration: Limits; None for those that were shipped. For float32 on both sides there are some without.
         dtype: What to compute in; None for what the file names.
@@ -113,20 +113,20 @@ def verify_file(
     file, format_result = read(path, limits=read_limits, decoder=decoder)
     if file is None:
         return Verification(file=None, results=(format_result,), limits=None)
-    facts = facts or SlotFacts.of_file(file, beacon=beacon, units=units)
+    facts = facts or SlotFacts.of_file(file, parts=parts, units=units)
     dtype = dtype or file.header.dtype
     calibration = calibration or RolloutCalibration.shipped()
     limits = limits_of(file, version, calibration=calibration, dtype=dtype)
     case = Case(file=file, facts=facts, version=version, limits=limits)
     reason = _not_computed(case)
-    results = [format_result, *(_exact(check, case, reason) for check in EXACT_CHECKS)]
+    results = [format_result, *(run_check(check, case) for check in EXACT_CHECKS)]
     if reason is not None:
-        results += [unknown(check.name, reason) for check in PREFILL_CHECKS]
+        results += [unknown(check.name, reason) for check in (*PREFILL_CHECKS, SCORE_CHECK)]
         return Verification(file=file, results=tuple(results), limits=limits, not_taken=_not_taken(case))
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     policy = load_policy(version.folder, dtype=dtype, device=device)
     case = with_evidence(case, policy, rows=rows)
-    results += [run_check(check, case) for check in PREFILL_CHECKS]
+    results += [run_check(check, case) for check in (*PREFILL_CHECKS, SCORE_CHECK)]
     return Verification(file=file, results=tuple(results), limits=limits, not_taken=_not_taken(case))
 
 
@@ -141,10 +141,6 @@ def _not_computed(case: Case) -> str | None:
         return _DOES_NOT_FIT
     rows, wanted = len(case.file.samples), case.facts.groups * case.version.recipe.group_size
     return f"the file has {rows} samples, and its slot {wanted}" if rows > wanted else None
-
-
-def _exact(check: Check, case: Case, reason: str | None) -> CheckResult:
-    return run_check(check, case) if reason is None or check.cost is not Cost.SCORE else unknown(check.name, reason)
 
 
 def run_check(check: Check, case: Case) -> CheckResult:

@@ -45,6 +45,7 @@ from validator.store.deadlines import Deadlines
 from validator.store.keys import keys_of
 from validator.store.leases import LoopLease
 from validator.store.members import Members, place_of
+from validator.store.near_ties import NearTieBudgets
 from validator.store.queue import WorkQueue
 from validator.store.records import NodeRecords
 from validator.store.validators import KnownValidators
@@ -197,6 +198,7 @@ def build_parts(
         ),
         examiner=examiner,
         seen=SeenOutputs(redis, keys=keys),
+        near_ties=NearTieBudgets(redis, keys=keys, validator=me),
         verdicts=verdicts,
         second_look=second_look,
         patience=patience,

@@ -102,6 +102,7 @@ def examiner_settings(settings: ValidatorSettings) -> ExaminerSettings:
         threads=settings.threads,
         policy_memory=settings.policy_memory_bytes,
         kept_versions=settings.kept_versions,
+        scoring=timedelta(seconds=settings.scoring_s),
         deadline=timedelta(seconds=settings.examination_s),
         most=ReadLimits(
             file_bytes=settings.file_most_bytes,

@@ -105,6 +105,11 @@ class ValidatorSettings(Settings):
         None, ge=1, description="How far beyond its limits a statistical failure has to be to be forgery"
     )
     examination_s: float = Field(600.0, ge=1, description="Longest examination of one piece of work")
+    scoring_s: float = Field(
+        180.0,
+        ge=1,
+        description="Longest scoring of one file, at most a third of examination_s; later rows are undecided",
+    )
 
     def pieces(self) -> int:
         """Pieces of work in hand at a time."""

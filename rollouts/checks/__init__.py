@@ -8,18 +8,21 @@ identity      3  lease, run, step, node and version agree
 seeds         4  prompts, targets, groups
 bounds        5  numbers within their bounds, work units counted again
 termination   6  how answers end
-reward        7  every row scored again
 computation   8  TOPLOC over prefill
 sampling      9  replay of the noise
 logprobs     10  log-probabilities agree
+reward        7  every row scored again
+
+They are made in this order. Scoring comes last, because it may run strangers' programs for long, and nothing is known
+of who made the file before its draws were replayed.
 
 Check 1 (the bytes that were submitted) and the second half of 3 (no copy of another submission) need more than the
 file, and are the validator's.
 """
 
 from rollouts.checks import bounds, computation, identity, logprobs, reading, reward, sampling, seeds, termination
-from rollouts.checks.case import Case, CheckedVersion, SlotFacts, open_version
-from rollouts.checks.evidence import RowEvidence, gather
+from rollouts.checks.case import Case, CheckedVersion, SeedParts, SlotFacts, open_version
+from rollouts.checks.evidence import RowEvidence, RowSpread, gather
 from rollouts.checks.result import Check, CheckResult, Cost, Fails, Finding, State
 
 FORMAT = reading.CHECK
@@ -28,16 +31,17 @@ EXACT_CHECKS: tuple[Check, ...] = (
     bounds.CHECK,
     termination.CHECK,
     seeds.CHECK,
-    reward.CHECK,
 )
-"""In the order of their cost; none needs the policy's weights."""
+"""In the order of their cost; none needs the policy's weights, and none runs anything."""
 PREFILL_CHECKS: tuple[Check, ...] = (computation.CHECK, sampling.CHECK, logprobs.CHECK)
 """They judge `Case.evidence`."""
+SCORE_CHECK: Check = reward.CHECK
 
 __all__ = [
     "EXACT_CHECKS",
     "FORMAT",
     "PREFILL_CHECKS",
+    "SCORE_CHECK",
     "Case",
     "Check",
     "CheckResult",
@@ -46,6 +50,8 @@ __all__ = [
     "Fails",
     "Finding",
     "RowEvidence",
+    "RowSpread",
+    "SeedParts",
     "SlotFacts",
     "State",
     "gather",

@@ -41,10 +41,10 @@ def fits_model(case: Case) -> bool:
 
 def _units(case: Case) -> Iterator[Finding]:
     counted, facts = case.file.units, case.facts
-    if facts.units is not None and facts.units > counted:
+    if facts.units is not None and facts.units != counted:
         yield Finding(
             reason=ReasonCode.BOUNDS_UNITS,
-            what=f"{facts.units} work units were submitted; the file has {counted} tokens",
+            what=f"{facts.units} work units were submitted, and the file has {counted} tokens",
         )
     if facts.max_units is not None and counted > facts.max_units:
         yield Finding(

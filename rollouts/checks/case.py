@@ -13,7 +13,7 @@ from protocol.identifiers import Address, Digest
 from protocol.leases import Lease
 from protocol.verdicts import ReasonCode
 from rollouts.calibration import Limits
-from rollouts.checks.evidence import RowEvidence
+from rollouts.checks.evidence import RowEvidence, RowSpread
 from rollouts.checks.result import Finding
 from rollouts.environments import Environment, load_environment
 from rollouts.errors import BadVersionFolder
@@ -170,6 +170,8 @@ class Case:
         version: That the slot was leased for, as far as we know.
         evidence: What a prefill gave for the rows that are looked at, by their place; empty before it has run.
         limits: What honest work shows for this model, engine and type; None if nobody measured it.
+        spread: How far the verifier's own passes over a row are apart; empty if there was only one.
+        spread_factor: Of its own spread a row may be off by so much, if that is more than a limit.
     """
 
     file: RolloutFile
@@ -177,8 +179,24 @@ class Case:
     version: CheckedVersion
     evidence: Mapping[int, RowEvidence] = field(default_factory=dict)
     limits: Limits | None = None
+    spread: Mapping[int, RowSpread] = field(default_factory=dict)
+    spread_factor: float = 0.0
 
-    def finding(self, reason: ReasonCode, what: str, *, row: int, position: int | None = None) -> Finding:
+    def widest(self, limit: float, own: float) -> float:
+        """A limit, or the verifier's own difference times `spread_factor` if that is more."""
+        return max(limit, self.spread_factor * own)
+
+    def finding(
+        self, reason: ReasonCode, what: str, *, row: int, position: int | None = None, single: bool = False
+    ) -> Finding:
         """Something that is wrong in one row."""
         sample = self.file.samples[row]
-        return Finding(reason=reason, what=what, row=row, sample=sample.sample, group=sample.group, position=position)
+        return Finding(
+            reason=reason,
+            what=what,
+            row=row,
+            sample=sample.sample,
+            group=sample.group,
+            position=position,
+            single=single,
+        )

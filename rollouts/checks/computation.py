@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from protocol.verdicts import ReasonCode
@@ -11,7 +11,7 @@ from rollouts.calibration import Limits
 from rollouts.checks.case import Case
 from rollouts.checks.result import Check, CheckResult, Cost, Fails, Figure, Finding, concluded, unknown
 from rollouts.scatter import equally_large
-from rollouts.toploc import TOPLOC, Aggregate, ProofResult, aggregate
+from rollouts.toploc import TOPLOC, Aggregate, ProofResult, Thresholds, aggregate
 from rollouts.toploc import judge as judge_proofs
 from rollouts.toploc.results import WORST
 
@@ -85,8 +85,8 @@ def _miscounted(case: Case) -> Iterator[Finding]:
 
 def _intervals(case: Case, found: Mapping[int, Sequence[ProofResult]], limits: Limits) -> Iterator[Finding]:
     """Intervals that are off by themselves: of each row the first, since what comes after depends on it."""
-    most = limits.sample.distance_worst
     for row, results in found.items():
+        most = _sample_limits(case, row, limits).distance_worst
         off = [number for number, one in enumerate(results) if one.distance_mean > most]
         if off:
             distance, more = results[off[0]].distance_mean, len(off) - 1
@@ -96,16 +96,34 @@ def _intervals(case: Case, found: Mapping[int, Sequence[ProofResult]], limits: L
                 f"place; the limit is {most:.3g}{f', and {more} more of this row' if more else ''}",
                 row=row,
                 position=off[0] * TOPLOC.interval,
+                single=True,
             )
+
+
+def _sample_limits(case: Case, row: int, limits: Limits) -> Thresholds:
+    """The limits of one row's proofs: wider in proportion where the verifier's own passes differ by much."""
+    own = case.spread[row].distance_worst if row in case.spread else 0.0
+    return _as_wide(case, limits.sample, limits.sample.distance_worst, own)
+
+
+def _file_limits(case: Case, rows: Collection[int], limits: Limits) -> Thresholds:
+    own = [case.spread[row].distance for row in rows if row in case.spread]
+    file = limits.file_of(len(rows))
+    return _as_wide(case, file, file.distance_mean, sum(own) / max(1, len(own)))
+
+
+def _as_wide(case: Case, limits: Thresholds, distance: float, own: float) -> Thresholds:
+    factor = case.widest(distance, own) / distance if distance > 0 else 1.0
+    return limits if factor <= 1 else limits.widened(factor)
 
 
 def _together(case: Case, samples: Mapping[int, Aggregate], whole: Aggregate, limits: Limits) -> Iterator[Finding]:
     for row, one in samples.items():
-        for excess in judge_proofs(one, limits.sample).excesses:
+        for excess in judge_proofs(one, _sample_limits(case, row, limits)).excesses:
             if excess.figure != "distance_worst":
                 what = f"{excess.figure} {excess.value:.3g}; the limit for a sample is {excess.threshold:.3g}"
-                yield case.finding(ReasonCode.COMPUTATION_OTHER_MODEL, what, row=row)
-    for excess in judge_proofs(whole, limits.file_of(len(samples))).excesses:
+                yield case.finding(ReasonCode.COMPUTATION_OTHER_MODEL, what, row=row, single=one.proofs <= 1)
+    for excess in judge_proofs(whole, _file_limits(case, samples, limits)).excesses:
         if excess.figure != "distance_worst":
             yield Finding(
                 reason=ReasonCode.COMPUTATION_OTHER_MODEL,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Self
 
 import numpy as np
 import torch
@@ -38,6 +39,42 @@ class RowEvidence:
     gaps: Gaps | None
     excess: NDArray[np.float32] | None = None
     variance: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSpread:
+    """How far a verifier's own passes over one row are apart: what rounding alone does to this row.
+
+    Args:
+        logprobs: float32 [T], the largest difference from the first pass at each token.
+        deviations: float32 [T], likewise of replay; zeros if the seed is not known.
+        distance: Of a proof, on average over the row's proofs, in units of the last place.
+        distance_worst: Of the proof that differs most.
+    """
+
+    logprobs: NDArray[np.float32]
+    deviations: NDArray[np.float32]
+    distance: float
+    distance_worst: float
+
+    @classmethod
+    def between(cls, first: RowEvidence, others: Sequence[RowEvidence]) -> Self:
+        """The largest differences of other passes from the first."""
+        zeros = np.zeros_like(first.logprobs)
+        logprobs, deviations = zeros, zeros
+        distances = np.zeros(len(first.proofs))
+        for other in others:
+            logprobs = np.maximum(logprobs, np.abs(other.logprobs - first.logprobs))
+            if first.gaps is not None and other.gaps is not None:
+                deviations = np.maximum(deviations, np.abs(other.gaps.deviations - first.gaps.deviations))
+            pairs = zip(first.proofs, other.proofs, strict=True)
+            distances = np.maximum(distances, [abs(a.distance_mean - b.distance_mean) for a, b in pairs])
+        return cls(
+            logprobs=logprobs,
+            deviations=deviations,
+            distance=float(distances.mean()) if len(distances) else 0.0,
+            distance_worst=float(distances.max(initial=0.0)),
+        )
 
 
 def gather(

@@ -28,11 +28,14 @@ def judge(case: Case) -> CheckResult:
     }
     every = np.concatenate([*errors.values()])
     mean, largest = float(every.mean()), float(every.max())
+    own_mean, own = _own(case, errors)
     figures: dict[str, Figure] = {"tokens": len(every), "mean": mean, "largest": largest}
+    if case.spread:
+        figures |= {"own_mean": own_mean, "own_largest": max(own.values(), default=0.0)}
     if case.limits is None:
         return unknown(CHECK.name, "no limits are calibrated for this model, engine and type", figures=figures)
-    findings = [*_rows(case, errors, case.limits)]
-    if mean > (most := case.limits.logprob_mean_of(len(errors))):
+    findings = [*_rows(case, errors, own, case.limits)]
+    if mean > (most := case.widest(case.limits.logprob_mean_of(len(errors)), own_mean)):
         findings.append(
             Finding(
                 reason=ReasonCode.LOG_PROBABILITIES_DIFFER,
@@ -45,18 +48,30 @@ def judge(case: Case) -> CheckResult:
     return concluded(CHECK.name, findings, fails=CHECK.fails, figures=figures, rows=rows)
 
 
-def _rows(case: Case, errors: Mapping[int, NDArray[np.float64]], limits: Limits) -> Iterator[Finding]:
+def _own(case: Case, errors: Mapping[int, NDArray[np.float64]]) -> tuple[float, dict[int, float]]:
+    """By how much the verifier's own passes differ: on average over all tokens, and at most in each row."""
+    spreads = {row: case.spread[row].logprobs for row in errors if row in case.spread}
+    if not spreads:
+        return 0.0, {}
+    every = np.concatenate([*spreads.values()])
+    return float(every.mean(dtype=np.float64)), {row: float(one.max(initial=0.0)) for row, one in spreads.items()}
+
+
+def _rows(
+    case: Case, errors: Mapping[int, NDArray[np.float64]], own_differences: Mapping[int, float], limits: Limits
+) -> Iterator[Finding]:
     for row, error in errors.items():
-        off = np.flatnonzero(~(error <= limits.logprobs.largest))
+        most = case.widest(limits.logprobs.largest, own_differences.get(row, 0.0))
+        off = np.flatnonzero(~(error <= most))
         if len(off):
             at = int(off[0])
             sample, own = case.file.samples[row], case.evidence[row].logprobs
             yield case.finding(
                 ReasonCode.LOG_PROBABILITIES_DIFFER,
-                f"token {at} has {sample.logprobs[at]:.5g}, and it is {own[at]:.5g}; the limit is "
-                f"{limits.logprobs.largest:.3g}",
+                f"token {at} has {sample.logprobs[at]:.5g}, and it is {own[at]:.5g}; the limit is {most:.3g}",
                 row=row,
                 position=at,
+                single=True,
             )
 
 

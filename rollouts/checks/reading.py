@@ -10,7 +10,7 @@ from rollouts.checks.result import Check, CheckResult, Cost, Fails, Finding, con
 from rollouts.decoding import BEYOND_LIMITS, CRASHED, Decoder
 from rollouts.errors import BadRolloutFile
 from rollouts.samples import RolloutFile
-from rollouts.schema import ReadLimits, read_rollouts
+from rollouts.schema import OLD_VERSION, ReadLimits, read_rollouts
 
 RATIONALE = (
     "The format is one library call for who works with it. A file that does not read was cut, or made to break "
@@ -24,6 +24,7 @@ _REASONS = {
     "too-many-rows": ReasonCode.FORMAT_TOO_LARGE,
     "too-long": ReasonCode.FORMAT_TOO_LARGE,
     "not-finite": ReasonCode.FORMAT_NOT_FINITE,
+    OLD_VERSION: ReasonCode.FORMAT_OLD,
     CRASHED: ReasonCode.FORMAT_UNREADABLE,
     BEYOND_LIMITS: ReasonCode.FORMAT_TOO_LARGE,
 }

@@ -60,6 +60,8 @@ class Finding:
         sample: That row's sample number.
         group: That row's group.
         position: The output token in question, from 0, if it is about one.
+        single: Whether one log-probability or one proof is all that it rests on. Where attention is sharp, rounding
+            alone moves single ones far, so nobody is slashed for them.
     """
 
     reason: ReasonCode
@@ -68,6 +70,7 @@ class Finding:
     sample: int | None = None
     group: int | None = None
     position: int | None = None
+    single: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +86,7 @@ class CheckResult:
         figures: What was measured or counted over the file.
         rows: The same for single rows, by their place in the file.
         note: What limits the judgement.
+        broad: Whether a finding is not `single`, among those that are not listed, too.
     """
 
     check: str
@@ -93,6 +97,7 @@ class CheckResult:
     figures: Mapping[str, Figure] = field(default_factory=dict)
     rows: Mapping[int, Mapping[str, Figure]] = field(default_factory=dict)
     note: str = ""
+    broad: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +140,7 @@ def concluded(
         figures=figures or {},
         rows=rows or {},
         note=note,
+        broad=any(not one.single for one in findings),
     )
 
 

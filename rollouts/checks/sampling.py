@@ -58,7 +58,7 @@ def _without_replay(case: Case) -> CheckResult:
     tokens = sum(len(one.logprobs) for one in case.evidence.values())
     figures: dict[str, Figure] = {"tokens": tokens, "likelihood_z": found}
     if found is None or tokens < ENOUGH_TOKENS or abs(found) <= MOST_DEVIATIONS:
-        return unknown(CHECK.name, "the beacon is not known: draws were not replayed", figures=figures)
+        return unknown(CHECK.name, "the slot's seed is not known: draws were not replayed", figures=figures)
     side = "probable" if found > 0 else "improbable"
     what = f"tokens are {abs(found):.1f} standard deviations too {side} for draws; the limit is {MOST_DEVIATIONS:g}"
     finding = Finding(reason=ReasonCode.SAMPLING_DISTRIBUTION, what=what)
@@ -84,7 +84,8 @@ def _samples(case: Case, replayed: Mapping[int, Gaps], limits: Limits) -> Iterat
     """Of each row the first token that is off: all after it were drawn in another context."""
     for row, gaps in replayed.items():
         deviations = gaps.deviations
-        off = np.flatnonzero(deviations > limits.sampling.largest)
+        largest, largest_sum = _limits_of(case, row, limits)
+        off = np.flatnonzero(deviations > largest)
         total = float(deviations.sum(dtype=np.float64))
         if len(off):
             at = int(off[0])
@@ -93,16 +94,27 @@ def _samples(case: Case, replayed: Mapping[int, Gaps], limits: Limits) -> Iterat
             yield case.finding(
                 ReasonCode.SAMPLING_REPLAY,
                 f"token {at} is {token}, and another one is ahead of it by {deviations[at]:.3g}; the limit is "
-                f"{limits.sampling.largest:.3g}{more}",
+                f"{largest:.3g}{more}",
                 row=row,
                 position=at,
             )
-        elif total > limits.sampling.largest_sum:
+        elif total > largest_sum:
             yield case.finding(
                 ReasonCode.SAMPLING_REPLAY,
-                f"deviations sum to {total:.3g}; the limit for a sample is {limits.sampling.largest_sum:.3g}",
+                f"deviations sum to {total:.3g}; the limit for a sample is {largest_sum:.3g}",
                 row=row,
             )
+
+
+def _limits_of(case: Case, row: int, limits: Limits) -> tuple[float, float]:
+    """The most that one token of a row may deviate, and all of it together."""
+    largest, largest_sum = limits.sampling.largest, limits.sampling.largest_sum
+    if row not in case.spread:
+        return largest, largest_sum
+    spread = case.spread[row]
+    own = max(float(spread.logprobs.max(initial=0.0)), float(spread.deviations.max(initial=0.0)))
+    largest = case.widest(largest, own)
+    return largest, max(largest, case.widest(largest_sum, float(spread.deviations.sum(dtype=np.float64))))
 
 
 def _file(whole: Replay, limits: Limits) -> Iterator[Finding]:

@@ -37,7 +37,7 @@ def judge(case: Case) -> CheckResult:
         findings += _rows(case, {sample: group for group in plan.groups for sample in group.samples})
         return concluded(CHECK.name, findings, fails=CHECK.fails, figures=figures)
     findings += _rows_by_themselves(case)
-    note = "the beacon is not known: whether the seed draws these prompts was not checked"
+    note = "the slot's seed is not known: whether it draws these prompts was not checked"
     return concluded(CHECK.name, findings, fails=CHECK.fails, figures=figures, note=note)
 
 

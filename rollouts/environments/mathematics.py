@@ -1,7 +1,7 @@
 r"""`math`: problems with one right answer, compared as mathematics: `0.5` is `\frac{1}{2}`.
 
-The answer is what stands in the last `\boxed{…}`. The math-verify library compares it with the problem's; it runs in a
-sandbox with limits, since some answers keep it busy for ever.
+The answer is what stands in the last `\boxed{…}`, and it has to be one value (`one_value`). The math-verify library
+compares it with the problem's; it runs in a sandbox with limits, since some answers keep it busy for ever.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from rollouts.environments.completions import boxed_answer
 from rollouts.environments.datasets import Dataset, DatasetOptions, Problem
 from rollouts.environments.family import Family, SandboxSource
 from rollouts.environments.interface import Environment, Prompt, Score
+from rollouts.environments.one_value import comparable
 from rollouts.sandbox import Job, Kind, Limits
 
 LIMITS = Limits(cpu=timedelta(seconds=5), wall=timedelta(seconds=30), memory_bytes=2 << 30, output_bytes=64 * 1024)
@@ -57,7 +58,10 @@ class Mathematics:
     def _equal(self, expected: str, given: str) -> tuple[bool, bool]:
         if expected.strip() == given:
             return True, False
-        job = Job(module="inside.mathematics", payload={"expected": expected, "given": given}, limits=LIMITS)
+        pair = comparable(given, expected=expected)
+        if pair is None:
+            return False, False
+        job = Job(module="inside.mathematics", payload={"expected": pair.expected, "given": pair.given}, limits=LIMITS)
         outcome = self._sandboxes().run(Kind.MATHEMATICS, job)
         return outcome.succeeded and outcome.answer == b"equal", outcome.undecided
 
@@ -80,7 +84,7 @@ def _build(version: str, options: DatasetOptions, sandboxes: SandboxSource) -> E
 
 family = Family(
     name="math",
-    version="1",
+    version="2",
     summary="problems from a file, the boxed answer compared symbolically",
     options=DatasetOptions,
     build=_build,

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from rollouts.sandbox.control import Control, Report
+from rollouts.sandbox.deadline import latest_end
 from rollouts.sandbox.errors import SandboxUnavailable
 from rollouts.sandbox.jobs import Ending, Job, Outcome
 
@@ -33,7 +34,7 @@ class RunningJob:
         self._control = control
         self._number = number
         self._limits = job.limits
-        self._deadline = time.monotonic() + job.limits.wall.total_seconds()
+        self._deadline = min(time.monotonic() + job.limits.wall.total_seconds(), latest_end())
         self._cut_short: Ending | None = None
         self._streams: dict[str, _Stream] = {}
         order = {

@@ -75,12 +75,15 @@ class SlotGenerator:
         began = self._clock.monotonic()
         lease = grant.lease.lease
         seed = slot_seed(
+            chain_id=grant.lease.chain_id,
+            pool_id=lease.pool_id,
             run_id=lease.run,
             step=lease.step,
             node=lease.node,
             index=lease.index,
             digest=lease.digest,
             beacon=grant.beacon,
+            salt=lease.salt,
         )
         plan = self._planner.plan(seed, groups=lease.groups)
         header = SlotHeader(

@@ -20,12 +20,15 @@ def listed(name: str) -> list[int]:
 
 def test_the_page_s_seed_draws_the_page_s_prompts_and_targets() -> None:
     seed = slot_seed(
+        chain_id=31337,
+        pool_id=5,
         run_id=run_id("vectors"),
         step=7,
         node=address("0x" + "a1" * 20),
         index=3,
         digest=digest("0x" + "b2" * 32),
         beacon=digest("0x" + "c3" * 32),
+        salt=digest("0x" + "e5" * 32),
     )
     assert f"`{seed.hex()}`" in PAGE
     assert listed("prompts of 8 groups, 1000 eligible") == draw_prompts(seed, 1000, 8)

@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from safetensors.torch import load_file, save_file
 
 from protocol.identifiers import Digest, address, digest, run_id
-from rollouts.checks import CheckedVersion, SlotFacts, open_version
+from rollouts.checks import CheckedVersion, SeedParts, SlotFacts, open_version
 from rollouts.engines.interface import Dtype
 from rollouts.engines.torch.engine import TorchEngine
 from rollouts.recipe import EnvironmentChoice, LengthTargets, PromptRange, Recipe, SamplingChoice, write_recipe
@@ -18,6 +19,9 @@ from rollouts.samples import RolloutFile, Sample, SlotHeader
 RUN, STEP, INDEX = run_id("vectors"), 3, 1
 NODE = address("0x" + "a1" * 20)
 BEACON: Digest = digest(b"\7" * 32)
+SALT: Digest = digest(b"\5" * 32)
+CHAIN, POOL = 31337, 1
+PARTS = SeedParts(chain_id=CHAIN, pool_id=POOL, beacon=BEACON, salt=SALT)
 GROUPS, EACH, LIMIT = 3, 4, 40
 
 RECIPE = Recipe(
@@ -45,7 +49,7 @@ def facts_of(version: CheckedVersion, *, groups: int = GROUPS) -> SlotFacts:
         digest=version.digest,
         groups=groups,
         max_units=groups * version.recipe.units_per_group,
-        beacon=BEACON,
+        parts=PARTS,
     )
 
 
@@ -114,6 +118,17 @@ def header_of(version: CheckedVersion, facts: SlotFacts, dtype: Dtype = Dtype.FL
         engine=TorchEngine.name,
         dtype=dtype,
     )
+
+
+def sharpened(folder: Path, factor: float) -> Path:
+    """The same model with sharp attention: query and key weights times a factor. Rounding moves its tokens far."""
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    for name in weights:
+        if name.endswith(("q_proj.weight", "k_proj.weight")):
+            weights[name] = weights[name] * factor
+    save_file(weights, path, metadata={"format": "pt"})
+    return folder
 
 
 def with_row(file: RolloutFile, row: int, sample: Sample) -> RolloutFile:

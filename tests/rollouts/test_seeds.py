@@ -18,6 +18,8 @@ RUN = run_id("vectors")
 NODE = address("0x" + "a1" * 20)
 VERSION = digest("0x" + "b2" * 32)
 BEACON = digest("0x" + "c3" * 32)
+SALT = digest("0x" + "e5" * 32)
+CHAIN, POOL = 31337, 5
 SEEDS = st.binary(min_size=32, max_size=32)
 
 
@@ -29,23 +31,39 @@ def seed_of(
     index: int = 3,
     version: Digest = VERSION,
     beacon: Digest = BEACON,
+    salt: Digest = SALT,
+    chain: int = CHAIN,
+    pool: int = POOL,
 ) -> bytes:
-    return slot_seed(run_id=run, step=step, node=node, index=index, digest=version, beacon=beacon)
+    return slot_seed(
+        chain_id=chain,
+        pool_id=pool,
+        run_id=run,
+        step=step,
+        node=node,
+        index=index,
+        digest=version,
+        beacon=beacon,
+        salt=salt,
+    )
 
 
-def test_the_seed_is_sha_256_over_145_bytes_of_fixed_layout() -> None:
+def test_the_seed_is_sha_256_over_193_bytes_of_fixed_layout() -> None:
     message = (
-        b"muster-rollout-v1"
+        b"muster-rollout-v2"
+        b"\0\0\0\0\0\0\x7a\x69"
+        b"\0\0\0\0\0\0\0\x05"
         + hashlib.sha256(b"muster-run-v1vectors").digest()
         + b"\0\0\0\0\0\0\0\x07"
         + b"\xa1" * 20
         + b"\0\0\0\x03"
         + b"\xb2" * 32
         + b"\xc3" * 32
+        + b"\xe5" * 32
     )
-    assert len(message) == 145
+    assert len(message) == 193
     assert seed_of() == hashlib.sha256(message).digest()
-    assert seed_of().hex() == "d9fa71375100eea6e810b0ff4bd08cc55f00a18350f1d4f0a62c39eb7c4e69a8"
+    assert seed_of().hex() == "e64091c87cbedbf63cc44f806ed3cf455634100cd8d89f9a343e410a8869abfc"
 
 
 def test_every_field_changes_the_seed() -> None:
@@ -58,6 +76,9 @@ def test_every_field_changes_the_seed() -> None:
         seed_of(index=4),
         seed_of(version=other),
         seed_of(beacon=other),
+        seed_of(salt=other),
+        seed_of(chain=CHAIN + 1),
+        seed_of(pool=POOL + 1),
     ]
     assert len(set(seeds)) == len(seeds)
 
@@ -68,9 +89,15 @@ def test_a_step_or_index_that_does_not_fit_is_refused(step: int, index: int) -> 
         seed_of(step=step, index=index)
 
 
+@pytest.mark.parametrize(("chain", "pool"), [(-1, 1), (1 << 64, 1), (1, -1), (1, 1 << 64)])
+def test_a_chain_or_pool_that_does_not_fit_is_refused(chain: int, pool: int) -> None:
+    with pytest.raises(InvalidInput, match="no slot is of chain"):
+        seed_of(chain=chain, pool=pool)
+
+
 def test_the_prompts_and_targets_of_a_known_seed() -> None:
-    assert draw_prompts(seed_of(), 1000, 8) == [757, 107, 431, 783, 366, 544, 295, 37]
-    assert draw_targets(seed_of(), (1, 3, 5, 7), 8) == [3, 7, 5, 5, 5, 1, 5, 5]
+    assert draw_prompts(seed_of(), 1000, 8) == [390, 783, 375, 837, 807, 400, 627, 512]
+    assert draw_targets(seed_of(), (1, 3, 5, 7), 8) == [3, 7, 7, 1, 1, 5, 1, 3]
 
 
 @given(seed=SEEDS, count=st.integers(1, 50), groups=st.integers(1, 120))

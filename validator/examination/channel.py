@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, BinaryIO, Literal
 
@@ -31,6 +32,7 @@ class Start(_Message):
     threads: int
     policy_memory: int
     margin: float
+    scoring: timedelta
     most: ReadLimits
 
 

@@ -199,6 +199,7 @@ class ExaminerProcess:
             threads=told.threads,
             policy_memory=told.policy_memory,
             margin=told.margin,
+            scoring=told.scoring_budget,
             most=told.most,
         )
 

@@ -1,7 +1,8 @@
 """From what checks say to a verdict. Pure: results in, outcome, reason and words out (decision 27).
 
-An exact failure is forgery. A statistical one is forgery only if two prefills of different batch shapes both put the
-file beyond the limits and beyond the margin around them; else it is not paid, and costs nothing more.
+An exact failure is forgery. A statistical one is forgery only if two prefills of different arithmetic both put the file
+beyond the limits and beyond the margin around them, and not by a single log-probability or proof (decision 58); else it
+is not paid, and costs nothing more.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from rollouts.samples import SlotHeader
 FEW_ROWS = 0.02
 """Of the rows of an environment that runs programs: so many may be scored otherwise without being called forged, since
 a program that looks at the clock is scored by chance."""
+
+MANY_SLOW = 0.25
+"""Of a file's rows: if more of them took too long to score, the verdict says so, and counts against delivery where it
+is repeated. A model that loops honestly in some answers stays below."""
 
 PROGRAMS = frozenset({"code"})
 """Environments whose scores come from running what the model wrote."""
@@ -46,7 +51,8 @@ class Prefilled:
 
     Args:
         results: Of checks 8 to 10, by the limits.
-        beyond: The names of those that fail by limits widened by the margin, too.
+        beyond: The names of those that also fail by limits widened by the margin, and not by a single log-probability
+            or proof alone unless replay fails so, too.
     """
 
     results: tuple[CheckResult, ...]
@@ -72,15 +78,6 @@ def forged(result: CheckResult, *, copy: bool = False) -> Verdict:
     )
 
 
-def other_joining(result: CheckResult) -> Verdict:
-    """The seed of another of the node's joinings draws the file than that of the one which the orchestrator names."""
-    words = (
-        f"{result.check}: {_first(result)}; the seed of another joining of this node does, and only the orchestrator's "
-        "word says which one counts, so it is not paid, and costs nothing more"
-    )
-    return Verdict(outcome=Outcome.REJECTED, reason=result.findings[0].reason, words=words)
-
-
 def rewards_differ(result: CheckResult, *, rows: int, environment: str, copy: bool = False) -> Verdict:
     """Scored again and again, rows have other rewards."""
     verdict = forged(result, copy=copy)
@@ -88,15 +85,6 @@ def rewards_differ(result: CheckResult, *, rows: int, environment: str, copy: bo
         words = f"{verdict.words}; so few rows may have been scored by chance, so it is not called forged"
         return Verdict(outcome=Outcome.REJECTED, reason=verdict.reason, words=words)
     return verdict
-
-
-def on_word_only(result: CheckResult) -> Verdict:
-    """A check fails by what the orchestrator alone says of a slot whose lease is hidden by a carrier's own contract."""
-    words = (
-        f"{result.check}: {_first(result)}; the lease was carried through another contract, and only the "
-        "orchestrator's word says what it asked for, so it is not paid, and costs nothing more"
-    )
-    return Verdict(outcome=Outcome.REJECTED, reason=result.findings[0].reason, words=words)
 
 
 def not_taken(file: SlotHeader, recipe: Recipe, *, here: str) -> Verdict | None:
@@ -132,16 +120,35 @@ def _named_builds(named: str, here: str, found: str) -> bool:
     return "+" in named or "+" not in here or "+" not in found
 
 
-def accepted(*, rows: int, audited: int, copy: bool) -> Verdict:
-    """Every check passed."""
+def old(result: CheckResult) -> Verdict:
+    """A file of a former schema version: an image that was not upgraded writes it, so nobody is called a forger."""
+    return Verdict(
+        outcome=Outcome.REJECTED,
+        reason=ReasonCode.FORMAT_OLD,
+        words=f"{result.check}: {_first(result)}{_UNPAID}",
+    )
+
+
+def accepted(*, rows: int, audited: int, slow: int = 0, copy: bool) -> Verdict:
+    """Every check passed.
+
+    Args:
+        rows: Of the file.
+        audited: How many were computed again.
+        slow: How many took too long to score.
+        copy: Whether another submission has the same outputs.
+    """
     words = f"all checks passed; {audited} of {rows} rows were computed again"
+    if slow:
+        words += f"; {slow} took too long to score and have no reward"
     if copy:
         words += "; its outputs are those of another submission, and were drawn from its own seed all the same"
-    return Verdict(outcome=Outcome.ACCEPTED, reason=ReasonCode.PASSED, words=words)
+    reason = ReasonCode.PASSED_UNDECIDED if slow > MANY_SLOW * rows else ReasonCode.PASSED
+    return Verdict(outcome=Outcome.ACCEPTED, reason=reason, words=words)
 
 
 def statistical(first: Prefilled, second: Prefilled, *, copy: bool) -> Verdict:
-    """A check failed in the first prefill; the second has another batch shape.
+    """A check failed in the first prefill; the second computes in another way.
 
     Args:
         first: Has failed somewhere.

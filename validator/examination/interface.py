@@ -11,6 +11,7 @@ from protocol.identifiers import Digest
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import AuditCheck, AuditRow
 from protocol.wire.runs import CheckpointRef
+from rollouts.near_ties import NearTies
 from validator.submissions import WorkFacts
 
 
@@ -49,7 +50,7 @@ class Timings:
     """What an examination cost, for metrics.
 
     Args:
-        seconds: Of wall time, by stage: `version`, `format`, `exact`, `reward`, `policy`, `prefill`, `again`. A stage
+        seconds: Of wall time, by stage: `version`, `format`, `exact`, `policy`, `prefill`, `again`, `reward`. A stage
             that was not reached is not there.
         rows: Of the file.
         tokens: Generated ones, in the file.
@@ -77,8 +78,9 @@ class Conclusion:
         audited: The rows that were computed again, ascending; more than the draw where something was suspicious.
         fingerprint: Of all outputs, whatever the order of rows; None if the file could not be read.
         limits: The calibration's entry that was used, as JSON.
-        beacon_block: The one of the possible beacons that fits; None if none was needed or fits.
+        beacon_block: The one that the lease names; None if the file could not be read.
         environment: Name, as the file has it, and so on.
+        near_ties: What an accepted file adds to its node's budget; None if nothing in it could be steered.
         timings: What it took; no part of the audit file, which is the same whoever writes it.
     """
 
@@ -97,6 +99,7 @@ class Conclusion:
     dtype: str = ""
     verifier_engine: str = ""
     verifier_dtype: str = ""
+    near_ties: NearTies | None = None
     timings: Timings | None = None
 
 

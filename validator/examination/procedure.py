@@ -1,5 +1,6 @@
-"""One examination from the first byte to the conclusion, in one process: the checks in the order of their cost.
+"""One examination from the first byte to the conclusion, in one process.
 
+The checks that need the file alone come first, then the policy's own computations, and scoring last.
 Whatever fails here that is not the file is a `NotJudged`: no policy, no calibration, no memory, no sandbox.
 """
 
@@ -7,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 
 from protocol.errors import MusterError
 from protocol.identifiers import Digest
 from protocol.verdicts import ReasonCode
-from rollouts.calibration import RolloutCalibration
-from rollouts.checks import EXACT_CHECKS, Case, CheckedVersion, CheckResult, Fails, Finding, SlotFacts, State
-from rollouts.checks.result import Check, concluded
+from rollouts.calibration import Limits, RolloutCalibration
+from rollouts.checks import EXACT_CHECKS, Case, CheckedVersion, CheckResult, SeedParts, SlotFacts, State
 from rollouts.engines.errors import OutOfMemory
 from rollouts.engines.interface import Dtype
-from rollouts.samples import RolloutFile
 from rollouts.schema import ReadLimits
 from rollouts.verify import limits_of
 from validator.audit.draw import draw_rows
@@ -26,8 +26,7 @@ from validator.examination.conclusion import (
     accepted,
     forged,
     not_taken,
-    on_word_only,
-    other_joining,
+    old,
     rewards_differ,
     statistical,
 )
@@ -42,9 +41,6 @@ from validator.submissions import WorkFacts
 
 _SLACK = 4
 """How much larger than the largest honest file one may be and still be read, so that the check it fails says why."""
-
-_ANY = ReadLimits(file_bytes=1 << 62, rows=1 << 62, decoded_bytes=1 << 62, tokens=1 << 62)
-"""Of a slot that nobody knows: what is too large for this machine is not too large for its slot."""
 
 AskCopy = Callable[[Digest], bool]
 
@@ -64,9 +60,9 @@ class Procedure:
         reader: Of strangers' files.
         shelf: Of versions and weights.
         calibration: The limits of statistical checks.
-        most: The largest file that is read here.
         dtype: What to compute in; None for what each file names.
         margin: Beyond which a statistical failure is forgery.
+        scoring: Wall time for scoring all rows of one file.
     """
 
     def __init__(
@@ -75,16 +71,16 @@ class Procedure:
         reader: LimitedReader,
         shelf: Shelf,
         calibration: RolloutCalibration,
-        most: ReadLimits,
         dtype: Dtype | None,
         margin: float,
+        scoring: timedelta,
     ) -> None:
         self._reader = reader
         self._shelf = shelf
         self._calibration = calibration
-        self._most = most
         self._dtype = dtype
         self._margin = margin
+        self._scoring = scoring
 
     def examine(self, order: Order, *, is_copy: AskCopy) -> Conclusion | NotJudged:
         """Makes every check until one fails hard, and draws the conclusion."""
@@ -115,62 +111,71 @@ class Procedure:
         with clock.stage("version"):
             version = self._shelf.version(order.facts.work.checkpoint, order.folder)
         with clock.stage("format"):
-            most = self._lease_limits(order.facts, version)
+            most = _lease_limits(order.facts, version)
             read = self._reader.read(order.file, sha256=order.facts.work.sha256, lease=most)
         if isinstance(read, NotJudged):
             return read
         if isinstance(read, CheckResult):
-            hidden = order.facts.lease is None and read.findings[0].reason is ReasonCode.FORMAT_TOO_LARGE
-            return unread(read, on_word_only(read) if hidden else forged(read), clock.timings())
+            is_old = read.findings[0].reason is ReasonCode.FORMAT_OLD
+            return unread(read, old(read) if is_old else forged(read), clock.timings())
         file, format_result = read
-        record = Record(file=file, results=[format_result], clock=clock)
+        record = Record(file=file, results=[format_result], clock=clock, beacon_block=order.facts.work.beacon_block)
+        case = Case(file=file, facts=_slot(order.facts), version=version)
         with clock.stage("exact"):
-            case, verdict = self._exact(order, file, version, record)
-        verdict = verdict or not_taken(file.header, version.recipe, here=version.environment.version)
-        if verdict is None:
-            record.copy = is_copy(record.fingerprint)
-            with clock.stage("reward"):
-                verdict = self._score(case, record)
-        return record.conclusion(verdict or self._compute(case, order, record))
+            verdict = _exact(case, record)
+        return record.conclusion(verdict or self._beyond_the_file(case, order, record, is_copy))
 
-    def _lease_limits(self, facts: WorkFacts, version: CheckedVersion) -> ReadLimits:
-        """What an honest file of this slot can't exceed, with some room for others that deserve a better reason."""
-        recipe, groups = version.recipe, facts.groups if facts.lease is None else facts.lease.groups
-        if groups is None:
-            return _ANY
-        rows = _SLACK * groups * recipe.group_size
-        prompt, output = recipe.max_prompt_tokens, recipe.sampling.max_new_tokens
-        decoded = (1 << 20) + rows * (512 + 4 * prompt + 8 * output + 258 * -(-output // 32))
-        return ReadLimits(file_bytes=2 * decoded, rows=rows, decoded_bytes=decoded, tokens=_SLACK * max(prompt, output))
+    def _beyond_the_file(self, case: Case, order: Order, record: Record, is_copy: AskCopy) -> Verdict:
+        """Checks 8 to 10 on the drawn rows, then check 7 on all rows.
 
-    def _exact(
-        self, order: Order, file: RolloutFile, version: CheckedVersion, record: Record
-    ) -> tuple[Case, Verdict | None]:
-        """Checks 3 to 6, with the beacon that fits; the first is the likeliest."""
-        if not order.facts.beacons:
-            raise _CannotJudgeError(NotJudged(code="no-beacon", why="the slot's beacon is not known", retryable=True))
-        cases = [_case(order.facts, file, version, beacon) for _, beacon in order.facts.beacons]
-        case = cases[0]
-        for check in EXACT_CHECKS:
-            if check.name == "reward":
-                continue
-            result = check.judge(case)
-            if check.name == "seeds":
-                named = result
-                case, result, record.beacon_block = _fitting(check, cases, result, order.facts)
-                if case is not cases[0] and order.facts.named:
-                    record.results.append(named)
-                    return case, other_joining(named)
-            record.results.append(result)
-            if result.state is State.FAILED:
-                return case, forged(result)
-        if order.facts.lease is None:
-            return case, _as_the_orchestrator_says(case, order.facts.groups)
-        return case, None
+        In this order, because scoring may run what the node chose for minutes. And nothing is rejected leniently before
+        the drawn rows have passed: else junk under the name of another engine would cost its maker nothing.
+        """
+        lenient = not_taken(case.file.header, case.version.recipe, here=case.version.environment.version)
+        record.copy = is_copy(record.fingerprint)
+        dtype = self._dtype or case.file.header.dtype
+        limits = limits_of(case.file, case.version, calibration=self._calibration, dtype=dtype)
+        if limits is None:
+            if lenient is not None:
+                return lenient
+            raise _CannotJudgeError(_not_calibrated(case, dtype))
+        record.limits, record.dtype = limits, dtype
+        failed = self._compute(case, order, record, limits, dtype)
+        if failed is not None:
+            return failed
+        if lenient is not None:
+            return lenient
+        with record.clock.stage("reward"):
+            return self._score(case, record)
 
-    def _score(self, case: Case, record: Record) -> Verdict | None:
-        """Check 7."""
-        result = scored(case)
+    def _compute(self, case: Case, order: Order, record: Record, limits: Limits, dtype: Dtype) -> Verdict | None:
+        """Checks 8 to 10; None if they pass."""
+        clock, rows = record.clock, len(case.file.samples)
+        with clock.stage("policy"):
+            policy = self._shelf.policy(case.version, dtype)
+        every = tuple(range(rows))
+        drawn = every if record.copy else draw_rows(order.draw, rows)
+        record.prefill = prefill = Prefill(case, limits, policy, margin=self._margin)
+        with clock.stage("prefill"):
+            first = prefill.first(drawn)
+            if first.failed and len(drawn) < rows:
+                first = prefill.first(every)
+        verdict = None
+        if first.malformed is not None:
+            verdict = forged(first.malformed, copy=record.copy)
+        elif first.failed:
+            with clock.stage("again"):
+                first, second = prefill.again(first)
+            verdict = statistical(first, second, copy=record.copy) if first.failed else None
+            first = _with_both(first, second)
+        else:
+            _all_measured(first)
+        record.results += first.results
+        return verdict
+
+    def _score(self, case: Case, record: Record) -> Verdict:
+        """Check 7, of a file that passed all others."""
+        result = scored(case, budget=self._scoring)
         if result.state is State.UNKNOWN:
             raise _CannotJudgeError(
                 NotJudged(
@@ -181,80 +186,46 @@ class Procedure:
                 )
             )
         record.results.append(result)
+        rows = len(case.file.samples)
         if result.state is State.PASSED:
-            return None
+            slow = sum(bool(one["slow"]) for one in result.rows.values())
+            return accepted(rows=rows, audited=len(record.audited), slow=slow, copy=record.copy)
         environment = case.version.recipe.environment.name
-        return rewards_differ(result, rows=len(case.file.samples), environment=environment, copy=record.copy)
-
-    def _compute(self, case: Case, order: Order, record: Record) -> Verdict:
-        """Checks 8 to 10."""
-        clock, rows = record.clock, len(case.file.samples)
-        dtype = self._dtype or case.file.header.dtype
-        limits = limits_of(case.file, case.version, calibration=self._calibration, dtype=dtype)
-        if limits is None:
-            raise _CannotJudgeError(_not_calibrated(case, dtype))
-        record.limits, record.dtype = limits, dtype
-        with clock.stage("policy"):
-            policy = self._shelf.policy(case.version, dtype)
-        every = tuple(range(rows))
-        drawn = every if record.copy else draw_rows(order.draw, rows)
-        prefill = Prefill(case, limits, policy, margin=self._margin)
-        with clock.stage("prefill"):
-            first = prefill.first(drawn)
-            if first.failed and len(drawn) < rows:
-                first = prefill.first(every)
-        record.prefill = prefill
-        if first.malformed is not None:
-            verdict = forged(first.malformed, copy=record.copy)
-        elif first.failed:
-            with clock.stage("again"):
-                second = prefill.again(first)
-            verdict = statistical(first, second, copy=record.copy)
-            first = _with_both(first, second)
-        else:
-            _all_measured(first)
-            verdict = accepted(rows=rows, audited=len(drawn), copy=record.copy)
-        record.results += first.results
-        return verdict
+        return rewards_differ(result, rows=rows, environment=environment, copy=record.copy)
 
 
-def _case(facts: WorkFacts, file: RolloutFile, version: CheckedVersion, beacon: Digest) -> Case:
+def _lease_limits(facts: WorkFacts, version: CheckedVersion) -> ReadLimits:
+    """What an honest file of this slot can't exceed, with some room for others that deserve a better reason."""
+    recipe = version.recipe
+    rows = _SLACK * facts.work.groups * recipe.group_size
+    prompt, output = recipe.max_prompt_tokens, recipe.sampling.max_new_tokens
+    decoded = (1 << 20) + rows * (512 + 4 * prompt + 8 * output + 258 * -(-output // 32))
+    return ReadLimits(file_bytes=2 * decoded, rows=rows, decoded_bytes=decoded, tokens=_SLACK * max(prompt, output))
+
+
+def _slot(facts: WorkFacts) -> SlotFacts:
     work = facts.work
-    if facts.lease is not None:
-        slot = SlotFacts.of_lease(facts.lease, beacon=beacon, units=work.units)
-    else:
-        own = SlotFacts.of_file(file, beacon=beacon, units=work.units)
-        slot = replace(own, run=work.run, step=work.step, index=work.index, node=work.node, digest=work.checkpoint)
-    return Case(file=file, facts=slot, version=version)
+    return SlotFacts(
+        run=work.run,
+        step=work.step,
+        index=work.index,
+        node=work.node,
+        digest=work.checkpoint,
+        groups=work.groups,
+        max_units=work.max_units,
+        parts=SeedParts(chain_id=facts.chain_id, pool_id=work.pool_id, beacon=facts.beacon, salt=work.salt),
+        units=work.units,
+    )
 
 
-def _as_the_orchestrator_says(case: Case, groups: int | None) -> Verdict | None:
-    """What a hidden lease asked for: the file has as many groups as it has, and all of each; were these all?"""
-    if groups is None:
-        raise _CannotJudgeError(
-            NotJudged(
-                code="no-lease",
-                why="nobody knows the lease of this work: how many groups it had to have can't be checked",
-                retryable=True,
-                hint="resolve it by hand, or let it expire",
-            )
-        )
-    if case.facts.groups == groups:
-        return None
-    what = f"{case.facts.groups} groups, and the slot has {groups}"
-    finding = Finding(reason=ReasonCode.SEED_GROUPS, what=what)
-    return on_word_only(concluded("seeds", [finding], fails=Fails.EXACT))
-
-
-def _fitting(
-    check: Check, cases: list[Case], first: CheckResult, facts: WorkFacts
-) -> tuple[Case, CheckResult, int | None]:
-    """The case whose beacon draws what is in the file; else the likeliest one, and no beacon."""
-    for number, case in enumerate(cases):
-        result = check.judge(case) if number else first
-        if result.state is State.PASSED:
-            return case, result, facts.beacons[number][0]
-    return cases[0], first, None
+def _exact(case: Case, record: Record) -> Verdict | None:
+    """Checks 3 to 6; None if they pass."""
+    for check in EXACT_CHECKS:
+        result = check.judge(case)
+        record.results.append(result)
+        if result.state is State.FAILED:
+            return forged(result)
+    return None
 
 
 def _not_calibrated(case: Case, dtype: Dtype) -> NotJudged:

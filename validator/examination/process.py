@@ -72,9 +72,9 @@ def _procedure(start: Start) -> Procedure:
         reader=LimitedReader(Sandboxes(), most=start.most),
         shelf=Shelf(device, budget=start.policy_memory),
         calibration=calibration,
-        most=start.most,
         dtype=start.dtype,
         margin=start.margin,
+        scoring=start.scoring,
     )
 
 

@@ -8,15 +8,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from protocol.identifiers import Digest
+from protocol.verdicts import Outcome
 from rollouts.calibration import Limits
 from rollouts.checks import CheckResult
+from rollouts.checks.sampling import CHECK as REPLAY
 from rollouts.engines.interface import Dtype, EngineName
+from rollouts.near_ties import NearTies, near_ties
 from rollouts.samples import RolloutFile
 from validator.examination.conclusion import Verdict
 from validator.examination.fingerprint import fingerprint
 from validator.examination.interface import Conclusion, Timings
 from validator.examination.prefilling import Prefill
-from validator.examination.report import checks_of, rows_of, text
+from validator.examination.report import check_rewards, checks_of, rows_of, text
 
 
 class Stages:
@@ -60,17 +63,28 @@ class Record:
     def __post_init__(self) -> None:
         self.fingerprint = fingerprint(self.file)
 
+    @property
+    def audited(self) -> tuple[int, ...]:
+        """The rows that were computed again, ascending."""
+        return () if self.prefill is None else tuple(sorted(self.prefill.evidence))
+
     def conclusion(self, verdict: Verdict) -> Conclusion:
-        """All of it, under a verdict."""
+        """All of it, under a verdict.
+
+        Raises:
+            RewardsRewritten: It accepts the file with another reward than the file has in some row.
+        """
         header = self.file.header
-        audited = () if self.prefill is None else tuple(sorted(self.prefill.evidence))
+        rows = rows_of(self.file, self.results, audited=self.audited)
+        if verdict.outcome is Outcome.ACCEPTED:
+            check_rewards(self.file, rows)
         return Conclusion(
             outcome=verdict.outcome,
             reason=verdict.reason,
             words=text(verdict.words),
             checks=checks_of(self.results),
-            rows=rows_of(self.file, self.results, audited=audited),
-            audited=audited,
+            rows=rows,
+            audited=self.audited,
             fingerprint=self.fingerprint,
             limits=None if self.limits is None else self.limits.model_dump(mode="json"),
             beacon_block=self.beacon_block,
@@ -80,8 +94,18 @@ class Record:
             dtype=header.dtype.value,
             verifier_engine=EngineName.TORCH.value if self.dtype is not None else "",
             verifier_dtype="" if self.dtype is None else self.dtype.value,
+            near_ties=self._near_ties(),
             timings=self.clock.timings(self.file, self.prefill),
         )
+
+    def _near_ties(self) -> NearTies | None:
+        """What replay found over all rows that were computed again."""
+        figures = next((one.figures for one in self.results if one.check == REPLAY.name), {})
+        tokens, deviations = figures.get("tokens"), figures.get("sum")
+        exact = Dtype.FLOAT32 is self.file.header.dtype is self.dtype
+        if exact or self.limits is None or not isinstance(tokens, int) or not isinstance(deviations, float):
+            return None
+        return near_ties(tokens=tokens, deviations=deviations, limits=self.limits)
 
 
 def unread(result: CheckResult, verdict: Verdict, timings: Timings) -> Conclusion:

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from protocol.wire.audits import MOST_FIGURES, AuditCheck, AuditFinding, AuditRow, CheckState
 from protocol.wire.base import MAX_INT64
-from rollouts.checks import EXACT_CHECKS, FORMAT, PREFILL_CHECKS, CheckResult, Finding
+from rollouts.checks import EXACT_CHECKS, FORMAT, PREFILL_CHECKS, SCORE_CHECK, CheckResult, Finding
 from rollouts.checks.result import Figure
 from rollouts.samples import RolloutFile
 
-ORDER = (FORMAT.name, *(one.name for one in EXACT_CHECKS), *(one.name for one in PREFILL_CHECKS))
-"""All checks of a file's content, the cheapest first."""
+ORDER = (FORMAT.name, *(one.name for one in EXACT_CHECKS), *(one.name for one in PREFILL_CHECKS), SCORE_CHECK.name)
+"""All checks of a file's content, as they are made."""
 
 _LONGEST = 4000
 _SCORE = ("task", "length_penalty", "reward")
@@ -52,6 +52,23 @@ def rows_of(file: RolloutFile, results: Sequence[CheckResult], *, audited: Itera
             )
         )
     return tuple(rows)
+
+
+class RewardsRewritten(AssertionError):
+    """A fault of ours: an accepted file's rewards are the file's own or None, and these are neither."""
+
+
+def check_rewards(file: RolloutFile, rows: Sequence[AuditRow]) -> None:
+    """Checks what trainers and other validators rely on in an accepted file: each reward is the file's, or None.
+
+    Raises:
+        RewardsRewritten: One is another.
+    """
+    for sample, row in zip(file.samples, rows, strict=True):
+        if (row.task is None) != (row.reward is None):
+            raise RewardsRewritten(f"row {row.row} has a task of {row.task} and a reward of {row.reward}")
+        if row.reward is not None and (row.reward, row.task) != (sample.reward, sample.task_reward):
+            raise RewardsRewritten(f"row {row.row} has reward {row.reward}, and the file {sample.reward}")
 
 
 def figures_of(figures: Mapping[str, Figure]) -> dict[str, Figure]:

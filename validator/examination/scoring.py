@@ -1,27 +1,49 @@
-"""Check 7 as a service makes it: a difference is scored again before anybody is accused of it."""
+"""Check 7 as a service makes it: within a time for all rows, and a difference is scored again before it counts."""
 
 from __future__ import annotations
 
-from rollouts.checks import Case, CheckResult, State
-from rollouts.checks.result import Figure
-from rollouts.checks.reward import compared, judge, score
+import time
+from datetime import timedelta
+
+from rollouts.checks import SCORE_CHECK, Case, CheckResult
+from rollouts.checks.result import unknown
+from rollouts.checks.reward import UNSCORED, RowScore, RowScorer, compared, differs, other_build, undecided
+from rollouts.sandbox.deadline import jobs_end_by
 
 SCORED_AGAIN = 2
 """Times. A program that is scored by chance comes out differently in one of them, and is excused."""
 
 
-def scored(case: Case) -> CheckResult:
-    """Scores every row, and all of them again if any differs; a row that has two scores has none.
+def scored(case: Case, *, budget: timedelta) -> CheckResult:
+    """Scores every row; one that differs from the file is scored again at once, and has no score if it then has two.
+
+    When the time is over, the job under way is ended and the remaining rows are undecided. So the node's own programs
+    decide how many of its rows are learned from, and never how long a validator is busy with them.
+
+    Args:
+        case: A file whose rows fit the model.
+        budget: Wall time for all rows together.
 
     Raises:
         SandboxUnavailable: Answers can't be checked on this machine.
     """
-    result = judge(case)
-    if result.state is not State.FAILED:
-        return result
-    attempts = [result.rows, *(score(case) for _ in range(SCORED_AGAIN))]
-    rows: dict[int, dict[str, Figure]] = {}
-    for row, one in attempts[0].items():
-        same = all(attempt.get(row) == one for attempt in attempts)
-        rows[row] = {**one} if same else {**one, "task": None, "reward": None}
-    return compared(case, rows)
+    note = other_build(case)
+    if note:
+        return unknown(SCORE_CHECK.name, note)
+    scorer = RowScorer(case)
+    scores: dict[int, RowScore] = {}
+    end = time.monotonic() + budget.total_seconds()
+    with jobs_end_by(end):
+        for row in range(len(case.file.samples)):
+            score = UNSCORED if time.monotonic() >= end else _row(case, scorer, row)
+            if score is not None:
+                scores[row] = score
+    return compared(case, scores)
+
+
+def _row(case: Case, scorer: RowScorer, row: int) -> RowScore | None:
+    score = scorer.score(row)
+    if score is None or not differs(case, row, score):
+        return score
+    same = all(scorer.score(row) == score for _ in range(SCORED_AGAIN))
+    return score if same else undecided(score)

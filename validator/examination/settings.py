@@ -30,6 +30,7 @@ class ExaminerSettings:
         policy_memory: Bytes of weights that one process holds.
         kept_versions: Fetched versions that stay on disk beside those in use.
         margin: How many times beyond its limits a statistical failure has to be to be forgery.
+        scoring: Wall time for scoring all rows of one file; rows beyond it are undecided.
         deadline: For one examination; then the process is ended.
         fetch_within: For bringing a version here; what was fetched until then is gone on with the next time.
         most: The largest file that is read here, whatever its lease allows.
@@ -46,9 +47,15 @@ class ExaminerSettings:
     policy_memory: int = 4 << 30
     kept_versions: int = 3
     margin: float = SLASH_MARGIN
+    scoring: timedelta = timedelta(minutes=3)
     deadline: timedelta = timedelta(minutes=10)
     fetch_within: timedelta = timedelta(minutes=30)
     most: ReadLimits = field(
         default_factory=lambda: ReadLimits(file_bytes=256 << 20, rows=1 << 18, decoded_bytes=512 << 20, tokens=1 << 18)
     )
     allow_plain_http: bool = False
+
+    @property
+    def scoring_budget(self) -> timedelta:
+        """The time for scoring; at most a third of the deadline, so that the computations before it have the rest."""
+        return min(self.scoring, self.deadline / 3)

@@ -33,6 +33,7 @@ from validator.measures import Measures
 from validator.patience import STILL_GIVEN_UP, Patience, Step, after_trouble
 from validator.standing import Next, standing_of
 from validator.store.copies import SeenOutputs
+from validator.store.near_ties import NearTieBudgets
 from validator.store.queue import Put, WorkQueue
 from validator.submissions import WorkFacts
 from validator.versions import Versions
@@ -66,6 +67,7 @@ class Judging:
         drawing: Which rows are computed again.
         examiner: Makes the checks.
         seen: Knows outputs that were there before.
+        near_ties: Budgets over each node's newest files.
         verdicts: The way to the ledger.
         second_look: What follows when another validator's verdict was looked at again.
         patience: How long work is tried.
@@ -86,6 +88,7 @@ class Judging:
         drawing: Drawing,
         examiner: Examiner,
         seen: SeenOutputs,
+        near_ties: NearTieBudgets,
         verdicts: Verdicts,
         second_look: SecondLook,
         patience: Patience,
@@ -104,6 +107,7 @@ class Judging:
         self._drawing = drawing
         self._examiner = examiner
         self._seen = seen
+        self._near_ties = near_ties
         self._verdicts = verdicts
         self._second_look = second_look
         self._patience = patience
@@ -220,6 +224,8 @@ class Judging:
             await asyncio.gather(gathering, return_exceptions=True)
         if isinstance(found, NotJudged):
             raise CannotJudge(found.why, hint=found.hint, code=found.code, retryable=found.retryable)
+        if item.kind is Kind.FIRST:
+            found = await self._near_ties.applied(item.work, found)
         self._measures.examined(found)
         return found, drawn
 

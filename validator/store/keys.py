@@ -14,6 +14,6 @@ def keys_of(pool_id: int) -> RedisKeys:
     `lease:LOOP` and `fence:LOOP`, `members` (processes that share this Redis, by their last sign), `well` (those of
     them that take work), `member:ID` (how each is), `others` (when each validator was last heard of on the ledger),
     `counts` (verdicts given), `record:VALIDATOR:NODE` (what a node's verdicts said), `outputs:FINGERPRINT` (whose
-    outputs they were first).
+    outputs they were first), `near-ties:VALIDATOR:NODE:ARITHMETIC` (deviations of a node's newest files).
     """
     return RedisKeys(f"validator-{pool_id}")

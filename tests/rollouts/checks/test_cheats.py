@@ -80,7 +80,7 @@ def test_other_noise_is_named_by_the_replay(version: CheckedVersion, facts: Slot
 def test_greedy_answers_are_too_probable_for_draws_even_where_the_seed_is_not_known(
     version: CheckedVersion, facts: SlotFacts, policy: Policy, honest: RolloutFile
 ) -> None:
-    blind = replace(facts, beacon=None)
+    blind = replace(facts, parts=None)
     assert judged(honest, blind, version, policy)["sampling"].state is State.UNKNOWN
     sampling = RECIPE.sampling.model_copy(update={"top_k": 1})
     file = make(version, facts=facts, recipe=RECIPE.model_copy(update={"sampling": sampling}))

@@ -11,13 +11,25 @@ import pytest
 from protocol.identifiers import address, digest
 from protocol.verdicts import ReasonCode
 from rollouts.calibration import float32_limits
-from rollouts.checks import EXACT_CHECKS, PREFILL_CHECKS, Case, CheckedVersion, Fails, SlotFacts, State, bounds, reward
+from rollouts.checks import (
+    EXACT_CHECKS,
+    PREFILL_CHECKS,
+    SCORE_CHECK,
+    Case,
+    CheckedVersion,
+    Fails,
+    SeedParts,
+    SlotFacts,
+    State,
+    bounds,
+    reward,
+)
 from rollouts.checks.result import CheckResult
 from rollouts.engines.interface import FinishReason
 from rollouts.policy import Policy
 from rollouts.samples import RolloutFile, Sample
 from rollouts.verify import run_check, with_evidence
-from tests.rollouts.made import EACH, GROUPS, LIMIT, with_row, with_rows
+from tests.rollouts.made import EACH, GROUPS, LIMIT, PARTS, with_row, with_rows
 from tests.rollouts.tiny import END
 
 Judge = Callable[[RolloutFile, SlotFacts], dict[str, CheckResult]]
@@ -28,7 +40,7 @@ def judge(version: CheckedVersion, policy: Policy) -> Judge:
     def every_check(file: RolloutFile, facts: SlotFacts) -> dict[str, CheckResult]:
         case = Case(file=file, facts=facts, version=version, limits=float32_limits(("tiny",)))
         case = with_evidence(case, policy)
-        return {check.name: run_check(check, case) for check in EXACT_CHECKS + PREFILL_CHECKS}
+        return {check.name: run_check(check, case) for check in (*EXACT_CHECKS, *PREFILL_CHECKS, SCORE_CHECK)}
 
     return every_check
 
@@ -185,26 +197,24 @@ SEEN_WITHOUT = ["another prompt's index", "other prompt tokens", "another target
 
 
 @pytest.mark.parametrize("case", SEEN_WITHOUT)
-def test_most_of_that_is_seen_without_the_beacon(
-    judge: Judge, honest: RolloutFile, facts: SlotFacts, case: str
-) -> None:
-    blind = replace(facts, beacon=None)
+def test_most_of_that_is_seen_without_the_seed(judge: Judge, honest: RolloutFile, facts: SlotFacts, case: str) -> None:
+    blind = replace(facts, parts=None)
     assert judge(honest, blind)["seeds"].state is State.PASSED
     results = judge(SEED_CASES[case][0](honest), blind)
     assert (results["seeds"].state, results["sampling"].state) == (State.FAILED, State.UNKNOWN)
-    assert "beacon" in results["sampling"].note
+    assert "seed" in results["sampling"].note
 
 
 def test_a_file_that_names_many_groups_is_not_drawn_at_their_cost(
     judge: Judge, honest: RolloutFile, facts: SlotFacts
 ) -> None:
     scattered = with_rows(honest, [replace(one, group=1000 + row) for row, one in enumerate(honest.samples)])
-    one_a_group = replace(SlotFacts.of_file(scattered, beacon=facts.beacon), groups=4 * len(honest.samples))
+    one_a_group = replace(SlotFacts.of_file(scattered, parts=facts.parts), groups=4 * len(honest.samples))
     [finding] = judge(scattered, one_a_group)["seeds"].findings
     assert finding.what == "12 samples in 48 groups, which have 192"
 
 
-def test_without_the_beacon_a_group_still_has_one_prompt(judge: Judge, honest: RolloutFile, facts: SlotFacts) -> None:
+def test_without_the_seed_a_group_still_has_one_prompt(judge: Judge, honest: RolloutFile, facts: SlotFacts) -> None:
     other = honest.samples[EACH]
     row = replace(
         honest.samples[1],
@@ -212,7 +222,7 @@ def test_without_the_beacon_a_group_still_has_one_prompt(judge: Judge, honest: R
         prompt_tokens=other.prompt_tokens,
         target_length=other.target_length,
     )
-    result = judge(with_row(honest, 1, row), replace(facts, beacon=None))["seeds"]
+    result = judge(with_row(honest, 1, row), replace(facts, parts=None))["seeds"]
     assert [(one.reason, one.row) for one in result.findings] == [(ReasonCode.SEED_PROMPTS, 1)]
     assert f"in a group that began with prompt {honest.samples[0].prompt_index}" in result.findings[0].what
 
@@ -224,9 +234,11 @@ def test_who_claims_less_than_it_is_worth_is_excused_only_by_a_limit(
     claimed = honest.samples[1]
     assert claimed.task_reward == 0.0
     penalty = claimed.length_penalty
-    worth = {"task": 1.0, "length_penalty": penalty, "reward": 1.0 - penalty, "limited": limited}
+    worth = {"task": 1.0, "length_penalty": penalty, "reward": 1.0 - penalty, "limited": limited, "slow": False}
     result = reward.compared(Case(file=honest, facts=facts, version=version), {1: worth})
     assert [one.row for one in result.findings] == rows
+    if limited:
+        assert (result.rows[1]["task"], result.rows[1]["reward"]) == (None, None), "nobody learns from it"
 
 
 @pytest.mark.parametrize("claimed", [0.0, 1.0])
@@ -235,13 +247,24 @@ def test_whatever_is_claimed_where_a_limit_ended_the_check_is_excused(
 ) -> None:
     row = honest.samples[1]
     file = with_row(honest, 1, replace(row, task_reward=claimed, reward=claimed - row.length_penalty))
-    worth = {"task": None, "length_penalty": row.length_penalty, "reward": None, "limited": True}
+    worth = {"task": None, "length_penalty": row.length_penalty, "reward": None, "limited": True, "slow": True}
     result = reward.compared(Case(file=file, facts=facts, version=version), {1: worth})
     assert (result.findings, result.figures["excused"]) == ((), 1)
 
 
-def test_another_beacon_draws_other_prompts(judge: Judge, honest: RolloutFile, facts: SlotFacts) -> None:
-    assert judge(honest, replace(facts, beacon=digest(b"\1" * 32)))["seeds"].state is State.FAILED
+OTHER_PARTS = {
+    "another beacon": replace(PARTS, beacon=digest(b"\1" * 32)),
+    "another salt": replace(PARTS, salt=digest(b"\1" * 32)),
+    "another pool": replace(PARTS, pool_id=PARTS.pool_id + 1),
+    "another chain": replace(PARTS, chain_id=PARTS.chain_id + 1),
+}
+
+
+@pytest.mark.parametrize("parts", OTHER_PARTS.values(), ids=OTHER_PARTS)
+def test_every_part_of_the_seed_decides_the_prompts(
+    judge: Judge, honest: RolloutFile, facts: SlotFacts, parts: SeedParts
+) -> None:
+    assert judge(honest, replace(facts, parts=parts))["seeds"].state is State.FAILED
 
 
 EndCase = tuple[Callable[[RolloutFile], tuple[int, Sample]], ReasonCode]

@@ -10,6 +10,7 @@ import pytest
 from rollouts.environments import Environment, load_environment
 from rollouts.environments.code_tests import parse_tests, same
 from rollouts.sandbox import Sandboxes
+from rollouts.sandbox.deadline import jobs_end_by
 from tests.rollouts.environments.conftest import WriteRows, row
 
 PROGRAM = {
@@ -284,3 +285,17 @@ def test_results_are_compared_by_value_and_kind(one: object, other: object, equa
 
 def test_a_whole_number_beyond_all_floats_equals_none_of_them() -> None:
     assert not any(same(10**400, each) or same(each, 10**400) for each in (1.5, float("inf"), float("nan")))
+
+
+def test_many_tests_within_their_limits_end_when_the_time_for_all_rows_does(
+    write_rows: WriteRows, sandboxes: Sandboxes
+) -> None:
+    cases = [{"type": "stdin_stdout", "input": "1\n", "output": "1\n"}] * 32
+    options = write_rows([row({"language": "python", "test_cases": cases}, task_type="verifiable_code")])
+    environment = load_environment("code", options=options, sandboxes=sandboxes)
+    answer = "```python\nimport time; time.sleep(0.5); print(input())\n```"
+    began = time.monotonic()
+    with jobs_end_by(began + 2):
+        score = environment.score(environment.prompt(0), answer, finished=True)
+    assert (score.task, score.parts["undecided"]) == (0.0, 1.0)
+    assert time.monotonic() - began < 12, "its tests take 16 seconds"

@@ -129,4 +129,4 @@ def test_a_hostile_answer_gets_nothing_and_soon(environment: Environment, given:
 
 
 def test_the_version_names_the_library_that_compares(environment: Environment) -> None:
-    assert environment.version.startswith("1+mv0.")
+    assert environment.version.startswith("2+mv0.")

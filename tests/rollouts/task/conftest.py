@@ -45,6 +45,7 @@ POOL = 7
 RUN = "devnet"
 PATIENCE_S = 90
 BEACON = digest(b"\7" * 32)
+SALT = digest(b"\5" * 32)
 NODE = Key.generate().address
 
 
@@ -109,13 +110,15 @@ class Orchestrator:
             node=NODE,
             version=self.checkpoint.version,
             digest=self.checkpoint.digest,
+            beacon_block=1,
+            salt=SALT,
             groups=request.groups,
             max_units=100_000,
             expiry=int(SystemClock().now().timestamp()) + self.lease_s,
         )
         self.granted.append(lease)
         signed = SignedLease.of(lease, domain=DOMAIN, signature=lease.sign(self.key, DOMAIN))
-        return SlotGrant(lease=signed, beacon=BEACON, beacon_block=1)
+        return SlotGrant(lease=signed, beacon=BEACON)
 
     async def release(self, slots: tuple[SlotName, ...]) -> None:
         self.released += slots

@@ -36,7 +36,7 @@ from rollouts.seeds import slot_seed
 from rollouts.task.loop import MOST_ENGINE_FAILURES, RolloutTask
 from rollouts.task.policies import HeldPolicy
 from rollouts.tokenizer import FolderTokenizer
-from tests.rollouts.task.conftest import BEACON, NODE, PATIENCE_S, RUN, Surroundings, until
+from tests.rollouts.task.conftest import BEACON, DOMAIN, NODE, PATIENCE_S, POOL, RUN, SALT, Surroundings, until
 from tests.withheld import OwnTime
 from worker.leased_work import LEASED_WORK, LeasedWork
 
@@ -73,7 +73,17 @@ async def test_a_slot_becomes_a_file_in_the_workers_queue(around: Surroundings) 
         environment=load_environment("letters"),
         tokenizer=FolderTokenizer(folder),
     )
-    seed = slot_seed(run_id=run_id(RUN), step=3, node=NODE, index=0, digest=digest, beacon=BEACON)
+    seed = slot_seed(
+        chain_id=DOMAIN.chain_id,
+        pool_id=POOL,
+        run_id=run_id(RUN),
+        step=3,
+        node=NODE,
+        index=0,
+        digest=digest,
+        beacon=BEACON,
+        salt=SALT,
+    )
     plan = planner.plan(seed, groups=2)
     expected = [(group.group, sample, group.prompt.index) for group in plan.groups for sample in group.samples]
     assert [(row.group, row.sample, row.prompt_index) for row in file.samples] == expected

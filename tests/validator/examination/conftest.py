@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
 
 from protocol.identifiers import ZERO_DIGEST, Digest, digest
-from protocol.leases import Lease
+from protocol.leases import WorkKey
 from protocol.wire.runs import CheckpointRef
 from rollouts.calibration import RolloutCalibration
 from rollouts.checks import CheckedVersion
 from rollouts.engines.interface import Dtype
 from rollouts.samples import RolloutFile
 from rollouts.sandbox import Sandboxes
-from rollouts.schema import ReadLimits, write_rollouts
-from tests.rollouts.made import BEACON, GROUPS, INDEX, NODE, RUN, STEP, as_version, facts_of, make
+from rollouts.schema import write_rollouts
+from tests.rollouts.made import BEACON, CHAIN, GROUPS, INDEX, NODE, POOL, RUN, SALT, STEP, as_version, facts_of, make
 from tests.rollouts.tiny import tiny_folder
 from validator.examination.interface import Conclusion, NotJudged, RowDraw
 from validator.examination.orders import Order
@@ -63,37 +64,27 @@ def shelf() -> Shelf:
     return Shelf(torch.device("cpu"), budget=1 << 30)
 
 
-def facts(
-    version: CheckedVersion, file: RolloutFile, *, path: Path, beacons: tuple[Digest, ...] = (BEACON,)
-) -> WorkFacts:
+def facts(version: CheckedVersion, file: RolloutFile, *, path: Path) -> WorkFacts:
     """The submission of an honest node that was leased the slot."""
-    lease = Lease(
-        pool_id=1,
-        run=RUN,
-        step=STEP,
-        index=INDEX,
-        node=NODE,
-        version=7,
-        digest=version.digest,
-        groups=GROUPS,
-        max_units=GROUPS * version.recipe.units_per_group,
-        expiry=1 << 40,
-    )
     work = SubmittedWork(
-        key=lease.key.hash,
-        pool_id=1,
+        key=WorkKey(pool_id=POOL, run=RUN, step=STEP, node=NODE, index=INDEX).hash,
+        pool_id=POOL,
         node=NODE,
         run=RUN,
         step=STEP,
         index=INDEX,
         version=7,
         checkpoint=version.digest,
+        beacon_block=3,
+        salt=SALT,
+        groups=GROUPS,
+        max_units=GROUPS * version.recipe.units_per_group,
         sha256=digest(hashlib.sha256(path.read_bytes()).digest()),
         units=file.units,
         block=9,
         transaction=ZERO_DIGEST,
     )
-    return WorkFacts(work=work, lease=lease, beacons=tuple(enumerate(beacons, start=3)))
+    return WorkFacts(work=work, chain_id=CHAIN, beacon=BEACON)
 
 
 def checkpoint(version: CheckedVersion) -> CheckpointRef:
@@ -153,18 +144,14 @@ def procedure_of(
     shelf: Shelf,
     *,
     dtype: Dtype | None = None,
-    most: ReadLimits = MOST,
+    scoring: timedelta = timedelta(minutes=1),
 ) -> Procedure:
     """As an examiner process has it."""
     return Procedure(
         reader=reader,
         shelf=shelf,
         calibration=RolloutCalibration.shipped(),
-        most=most,
         dtype=dtype,
         margin=SLASH_MARGIN,
+        scoring=scoring,
     )
-
-
-def without_lease(found: WorkFacts) -> WorkFacts:
-    return replace(found, lease=None)

@@ -65,7 +65,7 @@ def changed(file: RolloutFile, name: str) -> pa.Table:
             values = pa.array([np.inf] * table.num_rows, pa.float64())
             return table.set_column(column, table.schema.field("reward"), values)
         case "another version":
-            return table.replace_schema_metadata({b"muster-rollouts": b"2"})
+            return table.replace_schema_metadata({b"muster-rollouts": b"3"})
     return pa.concat_tables([table] * 20)  # too many rows
 
 

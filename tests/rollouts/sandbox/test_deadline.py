@@ -1,0 +1,45 @@
+"""A moment by which all jobs end, whatever their own limits allow."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+
+from rollouts.sandbox import Ending, Job, Kind, Limits, Sandboxes
+from rollouts.sandbox.deadline import jobs_end_by, latest_end
+
+PATIENT = Limits(cpu=timedelta(seconds=30), wall=timedelta(seconds=60))
+
+
+@pytest.mark.parametrize("source", ["while True: pass", "import time; time.sleep(60)"], ids=["busy", "asleep"])
+def test_a_job_ends_at_the_moment_and_is_undecided(sandboxes: Sandboxes, source: str) -> None:
+    job = Job(module="inside.program", payload={"source": source}, limits=PATIENT)
+    sandboxes.run(Kind.SOLUTION, Job(module="inside.program", payload={"source": ""}))  # a sandbox is there
+    began = time.monotonic()
+    with jobs_end_by(began + 0.5):
+        outcome = sandboxes.run(Kind.SOLUTION, job)
+    assert (outcome.ending, outcome.undecided) == (Ending.OUT_OF_TIME, True)
+    assert time.monotonic() - began < 15
+
+
+def test_a_job_that_begins_after_the_moment_ends_at_once(sandboxes: Sandboxes) -> None:
+    job = Job(module="inside.program", payload={"source": "while True: pass"}, limits=PATIENT)
+    with jobs_end_by(time.monotonic() - 1):
+        assert sandboxes.run(Kind.SOLUTION, job).ending is Ending.OUT_OF_TIME
+
+
+def test_moments_nest_and_are_of_one_thread() -> None:
+    found: list[float] = []
+    with jobs_end_by(20.0):
+        with jobs_end_by(30.0):
+            assert latest_end() == 20.0
+        with jobs_end_by(10.0):
+            assert latest_end() == 10.0
+        other = threading.Thread(target=lambda: found.append(latest_end()))
+        other.start()
+        other.join()
+    assert (found, latest_end()) == ([math.inf], math.inf)

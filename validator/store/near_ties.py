@@ -1,0 +1,113 @@
+"""Near-ties of each node's newest files, by validator and arithmetic: what one file may show, and many may not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from redis.asyncio import Redis
+
+from protocol.identifiers import Address, Digest
+from protocol.redis import RedisKeys, store_errors
+from protocol.verdicts import Outcome, ReasonCode
+from rollouts.near_ties import NearTies, newest, over_budget
+from validator.examination.interface import Conclusion
+from validator.submissions import SubmittedWork
+
+KEPT = timedelta(days=30)
+"""What a node did longer ago, with nothing since, is forgotten."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Window:
+    """A node's newest files that passed, and the newest that was rejected for them.
+
+    A rejection charges what was in the window, and the next one begins empty: so an unlucky honest node is not rejected
+    file after file. The rejected work is remembered, because a verdict may be looked for twice.
+    """
+
+    files: tuple[tuple[str, NearTies], ...] = ()
+    charged: str = ""
+    words: str = ""
+
+
+class NearTieBudgets:
+    """The budgets of one validator.
+
+    Args:
+        redis: Keeps them.
+        keys: Of the pool's validators.
+        validator: Whose: each sees other rows.
+    """
+
+    def __init__(self, redis: Redis, *, keys: RedisKeys, validator: Address) -> None:
+        self._redis: Any = redis  # its commands are untyped in redis-py
+        self._keys = keys
+        self._validator = validator
+
+    async def applied(self, work: SubmittedWork, conclusion: Conclusion) -> Conclusion:
+        """The conclusion, or a rejection if the node's newest files are beyond the budget together.
+
+        The same work counts once, however often it is examined.
+
+        Raises:
+            StoreUnavailable: Redis can't be asked.
+        """
+        ties = conclusion.near_ties
+        if conclusion.outcome is not Outcome.ACCEPTED or ties is None:
+            return conclusion
+        words = await self._count(work.node, f"{conclusion.engine}-{conclusion.dtype}", work.key, ties)
+        if not words:
+            return conclusion
+        return replace(
+            conclusion,
+            outcome=Outcome.REJECTED,
+            reason=ReasonCode.SAMPLING_BUDGET,
+            words=f"sampling: {words}; it is not paid, and costs nothing more",
+        )
+
+    async def _count(self, node: Address, arithmetic: str, key: Digest, ties: NearTies) -> str:
+        name = self._keys.of("near-ties", self._validator, node, arithmetic)
+        found: list[str] = []
+
+        async def change(line: Any) -> None:  # noqa: ANN401 - untyped in redis-py
+            window = _with(_load(await line.get(name)), key, ties)
+            found[:] = [window.words if window.charged == key else ""]
+            line.multi()
+            line.set(name, _dump(window), ex=int(KEPT.total_seconds()))
+
+        with store_errors():
+            await self._redis.transaction(change, name)
+        return found[0]
+
+
+def _with(window: _Window, key: Digest, ties: NearTies) -> _Window:
+    if window.charged == key:
+        return window
+    files = (*(each for each in window.files if each[0] != key), (key, ties))
+    files = files[-newest(_ties(files)) :]
+    words = over_budget(_ties(files))
+    return _Window(charged=key, words=words) if words else replace(window, files=files)
+
+
+def _ties(files: Sequence[tuple[str, NearTies]]) -> list[NearTies]:
+    return [ties for _, ties in files]
+
+
+def _dump(window: _Window) -> str:
+    files = [[key, asdict(ties)] for key, ties in window.files]
+    return json.dumps({"files": files, "charged": window.charged, "words": window.words})
+
+
+def _load(text: bytes | None) -> _Window:
+    if text is None:
+        return _Window()
+    values = json.loads(text)
+    return _Window(
+        files=tuple((key, NearTies(**ties)) for key, ties in values["files"]),
+        charged=values["charged"],
+        words=values["words"],
+    )
