@@ -120,4 +120,4 @@ async def test_what_is_counted_is_what_there_is(make_run: MakeRun, seed: int) ->
     for _ in range(MOVES):
         await walk.move()
         await walk.check()
-    assert walk.submitted > 3, "something happened"
+    assert walk.submitted > 1, "something happened"
