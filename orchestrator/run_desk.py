@@ -29,7 +29,7 @@ SHOWN_LEASES = 200
 HOLDERS = 3
 """While others ask for slots, a provider holds at most a third of a step: a slow one must not hold all of it."""
 ASKING = timedelta(minutes=1)
-"""A provider counts as asking for so long after it asked, and at least for the length of a lease: it asks once a step."""
+"""A provider counts as asking for so long after it asked, and at least for the length of a lease."""
 _TRIES = 4
 
 _STATES = {

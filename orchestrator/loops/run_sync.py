@@ -46,7 +46,7 @@ BEFORE_THE_END_MS = 60_000
 LOOKS_AT_ONCE = 16
 """Questions to the store at a time."""
 LOOKS_WITHIN = timedelta(seconds=5)
-"""After this the store counts as down, and what it was asked is asked again later: the ledger has to be read meanwhile."""
+"""After this the store counts as down and is asked again later: the ledger has to be read meanwhile."""
 SOONEST_LOOK_MS, LATEST_LOOK_MS = 2_000, 60_000
 """The store is asked for an absent file again after half of the time since the submission, between these bounds."""
 MOST_LIVE = 128
@@ -197,7 +197,7 @@ class RunSync:
             return True  # of a step so old that it was forgotten, or of another run
         slot = row.slot
         if event.what is Happening.EXPIRED and slot.file is FileState.ABSENT:
-            # The file may have come while nobody looked: it counts against the node for good only if it is not there now.
+            # The file may have come while nobody looked; if not, the work counts against its node for good.
             slot = after(slot, _LOOKED[await self._look_for_file(row)])
         then = after(slot, event.what, event.outcome)
         if then == row.slot:
@@ -408,7 +408,7 @@ class RunSync:
             await self._relay.again(RelayKind.WORK, key, now_ms=now)
 
     async def _end_lease(self, row: SlotRow, queued: RelayRow | None, *, now: int) -> None:
-        """Ends a lease without work: the ledger was read beyond its end. It is undelivered if nobody was to carry it."""
+        """Ends a lease without work, beyond whose end the ledger was read; undelivered if nobody was to carry it."""
         if queued is not None and queued.state is ReceiptState.QUEUED:
             await self._store.put_off(row.id, until_ms=now + LOOK_AGAIN_MS)
             return

@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Sweeper:
-    """Deletes the files of slots that ended without work, and goes through the store page by page for other unused files.
+    """Deletes the files of slots that ended without work, and page by page all other files that no work names.
 
     A file is deleted by the second way only if it is older than any file of work can be that is not final: what Redis
     does not know (its step was forgotten, or Redis was lost and the ledger not read again) is judged by its age alone.
@@ -39,7 +39,7 @@ class Sweeper:
         clock: Tells the time.
         longest_lease: The longest that a slot is leased.
         kept: How long unnamed files are kept at least.
-        discard_after: How long the files of a slot that ended without work are kept: the ledger may yet tell of its work.
+        discard_after: How long the files of a slot that ended without work are kept, as its work may yet be read.
     """
 
     def __init__(

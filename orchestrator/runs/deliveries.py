@@ -16,8 +16,9 @@ from protocol.verdicts import Outcome, ReasonCode
 JUDGED = frozenset({SlotState.PROVISIONAL, SlotState.DISPUTED, SlotState.FINAL})
 
 OWN_CHOICE = frozenset({ReasonCode.BOUNDS_ARITHMETIC, ReasonCode.BOUNDS_ENVIRONMENT})
-"""Verdicts on work that its node could know to be worth nothing before it began: the recipe names what is taken. They
-count like expired leases, and none of them is free; otherwise slots could be burnt at the pool's cost."""
+"""Verdicts on work that its node could know to be worth nothing before it began: the recipe names what is taken.
+
+They count like expired leases, and none of them is free; otherwise slots could be burnt at the pool's cost."""
 
 IN_TIME = timedelta(seconds=30)
 """Work that is handed to the relayer later than this before its lease's end may come too late for the next block. A node
@@ -37,7 +38,7 @@ class DeliveryTerms:
         provider_newest: The same for all nodes of a provider together.
         least: With fewer that are over nobody is judged.
         threshold: The delivered share below which a node rests.
-        rejections: The number of rejected works among `newest` leases that count for nothing: an honest node may have bad luck.
+        rejections: The number of rejected works among `newest` leases that don't count: honest nodes have bad luck.
         rest: The time without leases after the newest failure.
     """
 

@@ -106,13 +106,7 @@ LEASED = Slot(SlotState.LEASED, Counted.LEASED)
 
 _UNSUBMITTED = (SlotState.LEASED, SlotState.UNDELIVERED, SlotState.RELEASED, SlotState.LAPSED)
 _OPEN = (SlotState.SUBMITTED, SlotState.PROVISIONAL, SlotState.DISPUTED)
-_LOOKS = {
-    Happening.FILE_PRESENT: Slot(SlotState.SUBMITTED, Counted.PENDING, file=FileState.PRESENT),
-    Happening.FILE_ABSENT: Slot(SlotState.SUBMITTED, Counted.NOTHING, file=FileState.ABSENT),
-    Happening.FILE_UNKNOWN: Slot(SlotState.SUBMITTED, Counted.PENDING),
-}
-"""What submitted work is after each answer of the store. Whoever applies one after the step has waited long enough applies
-`PENDING_OVER` after it."""
+_LOOKS = (Happening.FILE_PRESENT, Happening.FILE_ABSENT, Happening.FILE_UNKNOWN)
 
 TABLE: Mapping[tuple[Happening, SlotState], SlotState] = {
     (Happening.LEASE_OVER, SlotState.LEASED): SlotState.UNDELIVERED,
@@ -130,6 +124,16 @@ TABLE: Mapping[tuple[Happening, SlotState], SlotState] = {
     **{(Happening.EXPIRED, state): SlotState.EXPIRED for state in _OPEN},
 }
 """What leads where. Whatever does not stand here is old news and changes nothing."""
+
+_FIXED: Mapping[Happening, Slot] = {
+    Happening.HALF_OVER: Slot(SlotState.LEASED, Counted.LATE),
+    Happening.SUBMITTED: Slot(SlotState.SUBMITTED, Counted.PENDING),
+    Happening.FILE_PRESENT: Slot(SlotState.SUBMITTED, Counted.PENDING, file=FileState.PRESENT),
+    Happening.FILE_ABSENT: Slot(SlotState.SUBMITTED, Counted.NOTHING, file=FileState.ABSENT),
+    Happening.FILE_UNKNOWN: Slot(SlotState.SUBMITTED, Counted.PENDING),
+}
+"""Events after which a slot is the same whatever it counted for before. Work whose file is found when the step has
+waited long enough counts for nothing again by `PENDING_OVER`."""
 
 _JUDGES = frozenset({Happening.JUDGED, Happening.DECIDED, Happening.FINAL})
 
@@ -149,13 +153,7 @@ def after(slot: Slot, event: Happening, outcome: Outcome | None = None) -> Slot:
         return replace(slot, state=state)
     if event in _JUDGES:
         return Slot(state, counted_as(outcome), outcome, slot.file)
-    if event in _LOOKS:
-        return _LOOKS[event]
-    if event is Happening.HALF_OVER:
-        return Slot(state, Counted.LATE)
-    if event is Happening.SUBMITTED:  # the store is asked next
-        return Slot(state, Counted.PENDING)
-    return Slot(state, Counted.NOTHING, file=slot.file)
+    return _FIXED.get(event) or Slot(state, Counted.NOTHING, file=slot.file)
 
 
 def as_on_ledger(state: SlotState, outcome: Outcome | None) -> Slot:

@@ -202,7 +202,6 @@ class UploadDesk:
         if live and not await self._slots.admit_file(name, request.sha256, life_s=life_s):
             raise NoLease(f"{MOST_FILES} files were let in under this lease already, and one can be its work")
 
-
     async def _may_read(self, key: ObjectKey, reader: Address) -> bool:
         """Verdicts are public, and so is what they rest on; work is its node's, and of those who judge or pay it."""
         if key.audit or reader == key.owner:

@@ -193,7 +193,7 @@ class LocalStore:
         found: list[StoredObject] = []
         root = self._objects / str(pool_id)
         for owner in _names(root):
-            if not owner.startswith("0x") or owner < after.split("/")[0]:
+            if not owner.startswith("0x") or owner < after.split("/", maxsplit=1)[0]:
                 continue
             for prefix in _names(root / owner):
                 place = f"{owner}/{prefix}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.runs.leases import Budget
@@ -38,7 +38,7 @@ class RunState:
     relays: tuple[str, ...] = ()
     arithmetic: tuple[str, ...] = ()
     """The engines and types that the version is paid for, as the trainer says; empty if it has not said."""
-    budget: Budget = Budget(units=0, unit=1, lease=0)
+    budget: Budget = field(default_factory=lambda: Budget(units=0, unit=1, lease=0))
     """What the free escrow covers."""
     price: int = 0
     penalty: int = 0

@@ -66,10 +66,15 @@ def funds(*, free: int = 10**9, price: int = 1, penalty: int = 2, **more: Any) -
     return Funds(free=free, price=price, penalty=penalty, **(usual | more))
 
 
-def upload(store: ObjectStore, *, node: Address, sha256: Digest) -> Path:
+def upload(store: ObjectStore, work: SignedWork) -> Path:
+    """Leaves the file of some work in the store."""
+    return place_file(store, pool_id=work.lease.pool_id, node=work.lease.node, sha256=work.sha256)
+
+
+def place_file(store: ObjectStore, *, node: Address, sha256: Digest, pool_id: int = POOL) -> Path:
     """Leaves an empty file of this name in the store: only validators look into it."""
     assert isinstance(store, LocalStore)
-    path = store.path(ObjectKey(pool_id=POOL, owner=node, sha256=sha256))
+    path = store.path(ObjectKey(pool_id=pool_id, owner=node, sha256=sha256))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
     return path
@@ -82,7 +87,7 @@ class MemoryRunLedger:
     domain: SigningDomain = DOMAIN
     head: int = 100
     confirmations: int = 0
-    money: Funds = field(default_factory=lambda: funds())
+    money: Funds = field(default_factory=funds)
     stake: int = 10**9
     versions: dict[int, Announced] = field(default_factory=dict)
     seats: dict[Address, Seat] = field(default_factory=dict)
@@ -333,16 +338,14 @@ class RunUnderTest:
     async def hand_in(self, key: Key, work: SignedWork, *, uploaded: bool = True, **figures: float) -> httpx.Response:
         """Hands work in; its file, whose bytes nothing here looks at, is in the store before."""
         if uploaded:
-            upload(self.pool.parts.objects, node=work.lease.node, sha256=work.sha256)
+            upload(self.pool.parts.objects, work)
         return await self.pool.send(key, "/v1/submissions", {"work": work.model_dump(mode="json"), "figures": figures})
 
-    def submit_alone(
-        self, grant: SlotGrant, *, file: int = 1, units: int = 7, uploaded: bool = True
-    ) -> str:
+    def submit_alone(self, grant: SlotGrant, *, file: int = 1, units: int = 7, uploaded: bool = True) -> str:
         """A node submits on the ledger itself; the ledger's error, or nothing. Not uploaded: a ghost."""
         lease = grant.lease.lease
         if uploaded:
-            upload(self.pool.parts.objects, node=lease.node, sha256=sha(file))
+            place_file(self.pool.parts.objects, pool_id=lease.pool_id, node=lease.node, sha256=sha(file))
         return str(self.chain.submit(lease, sha(file), units))
 
     async def delivered(self, key: Key, grant: SlotGrant, *, file: int = 1) -> Digest:

@@ -14,7 +14,7 @@ from protocol.keys import Key
 from protocol.verdicts import Outcome
 from protocol.wire.slots import SlotGrant
 from tests.orchestrator.runs.conftest import MakeRun
-from tests.orchestrator.runs.edge import RunUnderTest, sha
+from tests.orchestrator.runs.edge import RunUnderTest
 
 MOVES = 60
 STEPS = range(12)
@@ -107,7 +107,11 @@ class Walk:
                 self.run.pool.parts.database.key("run", "live", key.address)
             )
             names = {name.decode() for name in live if isinstance(name, bytes)}
-            leased = {row.id for row in await store.leases_of(key.address, limit=500) if row.slot.counted in {"leased", "late"}}
+            leased = {
+                row.id
+                for row in await store.leases_of(key.address, limit=500)
+                if row.slot.counted in {"leased", "late"}
+            }
             assert names == leased
 
 

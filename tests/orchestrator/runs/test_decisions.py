@@ -33,7 +33,16 @@ S, H, C = SlotState, Happening, Counted
         ({3: StepCount(demand=8, leased=7, late=1)}, Choice(3, 1)),
         ({step: StepCount(demand=0) for step in (3, 4, 5)}, Choice(5, 0)),
     ],
-    ids=["nothing yet", "has enough", "lacks one", "on its way", "rejected is nothing", "late counts half", "half of one is none", "nothing is wanted"],
+    ids=[
+        "nothing yet",
+        "has enough",
+        "lacks one",
+        "on its way",
+        "rejected is nothing",
+        "late counts half",
+        "half of one is none",
+        "nothing is wanted",
+    ],
 )
 def test_the_smallest_step_with_too_few_rollouts_is_chosen(counts: dict[int, StepCount], choice: Choice) -> None:
     window = Window.of(floor=3, version=3, async_level=2)
@@ -149,7 +158,9 @@ NEWS = st.lists(st.tuples(st.sampled_from(Happening), VERDICTS), max_size=12)
 @given(history=NEWS, again=st.integers(1, 3))
 def test_events_that_come_again_in_order_change_nothing(history: list[tuple[Happening, Outcome]], again: int) -> None:
     """At least once, in order, from anywhere before: that is what a cursor promises."""
-    ledger = [news for news in history if news[0] not in {H.LEASE_OVER, H.RELEASED, H.LAPSED, H.PENDING_OVER, H.HALF_OVER}]
+    ledger = [
+        news for news in history if news[0] not in {H.LEASE_OVER, H.RELEASED, H.LAPSED, H.PENDING_OVER, H.HALF_OVER}
+    ]
     ledger = [news for news in ledger if not news[0].value.startswith("file-")]
     valid, slot = [], LEASED
     for what, outcome in ledger:
@@ -243,9 +254,7 @@ TestRun.settings = settings(max_examples=40, stateful_step_count=40, deadline=No
 
 # Deliveries
 
-TERMS = DeliveryTerms(
-    newest=4, provider_newest=8, least=2, threshold=0.5, rejections=1, rest=timedelta(seconds=10)
-)
+TERMS = DeliveryTerms(newest=4, provider_newest=8, least=2, threshold=0.5, rejections=1, rest=timedelta(seconds=10))
 PAST = {
     "u": Slot(S.UNDELIVERED, C.NOTHING),
     "r": Slot(S.RELEASED, C.NOTHING),
@@ -334,14 +343,19 @@ def test_a_provider_is_judged_by_a_longer_window_with_free_rejections_in_proport
     assert judge_deliveries(spread, terms=terms, now_ms=6_000).on_trial
 
 
-@pytest.mark.parametrize(("state", "outcome", "accused"), [
-    (S.PROVISIONAL, Outcome.FORGED, True),
-    (S.DISPUTED, Outcome.FORGED, True),
-    (S.FINAL, Outcome.FORGED, False),
-    (S.PROVISIONAL, Outcome.REJECTED, False),
-    (S.SUBMITTED, None, False),
-])
-def test_work_is_accused_while_forgery_is_not_final(state: SlotState, outcome: Outcome | None, *, accused: bool) -> None:
+@pytest.mark.parametrize(
+    ("state", "outcome", "accused"),
+    [
+        (S.PROVISIONAL, Outcome.FORGED, True),
+        (S.DISPUTED, Outcome.FORGED, True),
+        (S.FINAL, Outcome.FORGED, False),
+        (S.PROVISIONAL, Outcome.REJECTED, False),
+        (S.SUBMITTED, None, False),
+    ],
+)
+def test_work_is_accused_while_forgery_is_not_final(
+    state: SlotState, outcome: Outcome | None, *, accused: bool
+) -> None:
     assert Slot(state, C.NOTHING, outcome).accused is accused
 
 

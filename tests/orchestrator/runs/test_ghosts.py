@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +14,7 @@ from protocol.keys import Key
 from protocol.verdicts import Outcome
 from protocol.wire.slots import SlotGrant
 from tests.orchestrator.runs.conftest import MakeRun
-from tests.orchestrator.runs.edge import RunUnderTest, sha, upload
+from tests.orchestrator.runs.edge import RunUnderTest, place_file, sha
 
 
 async def ghost(run: RunUnderTest, *, uploaded: bool = False) -> tuple[Key, SlotGrant]:
@@ -49,7 +50,7 @@ async def test_a_submission_with_its_file_is_pending(run: RunUnderTest) -> None:
 
 async def test_a_file_that_comes_later_makes_its_work_pending(run: RunUnderTest) -> None:
     key, _ = await ghost(run)
-    upload(run.pool.parts.objects, node=key.address, sha256=sha(1))
+    place_file(run.pool.parts.objects, node=key.address, sha256=sha(1))
     await after(run, 2)
     assert (await run.view())["pending"] == 8
     assert (await deliveries(run, key))["undelivered"] == 0
@@ -58,7 +59,7 @@ async def test_a_file_that_comes_later_makes_its_work_pending(run: RunUnderTest)
 async def test_a_file_that_comes_after_the_step_stopped_waiting_is_not_waited_for(run: RunUnderTest) -> None:
     key, _ = await ghost(run)
     await after(run, 901)
-    upload(run.pool.parts.objects, node=key.address, sha256=sha(1))
+    place_file(run.pool.parts.objects, node=key.address, sha256=sha(1))
     await after(run, 61)
     assert (await run.view())["pending"] == 0
     assert (await deliveries(run, key))["undelivered"] == 0, "but it is there"
@@ -77,7 +78,7 @@ async def test_the_store_is_asked_less_and_less_often_and_not_beyond_the_judge_p
     monkeypatch.setattr(run.pool.parts.objects, "head", counting)
     for _ in range(2000):
         await after(run, 2)
-    pauses = [after - before for before, after in zip(asked, asked[1:], strict=False)]
+    pauses = [after - before for before, after in itertools.pairwise(asked)]
     assert len(asked) < 100
     assert max(pauses) <= 62
     assert asked[-1] <= 3661
@@ -114,7 +115,8 @@ async def test_a_store_that_comes_back_is_asked_again(run: RunUnderTest, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("uploaded", "later", "counts"), [(True, False, 0), (False, False, 1), (False, True, 0)],
+    ("uploaded", "later", "counts"),
+    [(True, False, 0), (False, False, 1), (False, True, 0)],
     ids=["file was there", "no file", "the file came while nobody looked"],
 )
 async def test_expired_work_counts_against_its_node_if_its_file_never_came(
@@ -122,7 +124,7 @@ async def test_expired_work_counts_against_its_node_if_its_file_never_came(
 ) -> None:
     key, grant = await ghost(run, uploaded=uploaded)
     if later:
-        upload(run.pool.parts.objects, node=key.address, sha256=sha(1))
+        place_file(run.pool.parts.objects, node=key.address, sha256=sha(1))
     run.chain.happen(grant.lease.lease.key.hash, key.address, Happening.EXPIRED)
     await run.sync.round()
     told = await deliveries(run, key)

@@ -19,7 +19,7 @@ from protocol.wire.slots import SlotGrant
 from protocol.wire.uploads import ObjectKey
 from tests.orchestrator.edge import POOL
 from tests.orchestrator.runs.conftest import MakeRun
-from tests.orchestrator.runs.edge import VALIDATOR, RunUnderTest, sha, upload
+from tests.orchestrator.runs.edge import VALIDATOR, RunUnderTest, place_file, sha
 
 AGE = timedelta(days=7)
 """What `upload_kept_s` is unless it is set."""
@@ -49,7 +49,11 @@ async def test_a_live_lease_lets_its_work_in(run: RunUnderTest) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"slot": None}, {"kind": "file", "slot": {"step": 0, "index": 0}}, {"kind": "audit", "slot": {"step": 0, "index": 0}}],
+    [
+        {"slot": None},
+        {"kind": "file", "slot": {"step": 0, "index": 0}},
+        {"kind": "audit", "slot": {"step": 0, "index": 0}},
+    ],
     ids=["work without a slot", "another file with a slot", "an audit file with a slot"],
 )
 async def test_work_names_its_slot_and_no_other_file_does(run: RunUnderTest, change: dict[str, Any]) -> None:
@@ -86,7 +90,7 @@ async def test_only_the_file_that_was_submitted_may_still_come_after_its_submiss
 async def test_what_is_there_already_needs_no_lease(run: RunUnderTest) -> None:
     key = await run.member()
     grant = await run.lease(key)
-    upload(run.pool.parts.objects, node=key.address, sha256=sha(1)).write_bytes(bytes(1000))
+    place_file(run.pool.parts.objects, node=key.address, sha256=sha(1)).write_bytes(bytes(1000))
     await run.pool.clock.turn(timedelta(seconds=101))
     answer = await ask(run, key, grant)
     assert (answer.status_code, answer.json()["already_there"]) == (200, True)
@@ -136,7 +140,7 @@ def aged(run: RunUnderTest, path: Path, age: timedelta = AGE + timedelta(seconds
 
 
 def put(run: RunUnderTest, key: Key, file: int, age: timedelta = AGE + timedelta(seconds=1)) -> Path:
-    return aged(run, upload(run.pool.parts.objects, node=key.address, sha256=sha(file)), age)
+    return aged(run, place_file(run.pool.parts.objects, node=key.address, sha256=sha(file)), age)
 
 
 @pytest.mark.parametrize("end", ["released", "expired"])
@@ -171,7 +175,7 @@ async def test_old_files_that_no_work_names_are_deleted_and_no_others(run: RunUn
     key = await run.member()
     await run.delivered(key, await run.lease(key), file=1)
     used, young, old = put(run, key, 1), put(run, key, 2, AGE - timedelta(seconds=1)), put(run, key, 3)
-    foreign = upload(run.pool.parts.objects, node=Key.generate().address, sha256=sha(4))
+    foreign = place_file(run.pool.parts.objects, node=Key.generate().address, sha256=sha(4))
     audit = run.pool.parts.objects.path(  # type: ignore[attr-defined]  # these tests have a local store
         ObjectKey(pool_id=POOL, owner=VALIDATOR.address, sha256=sha(5), audit=True)
     )
@@ -261,7 +265,7 @@ async def test_the_store_is_listed_page_by_page(run: RunUnderTest) -> None:
     nodes = [Key.generate() for _ in range(3)]
     expected = {(node.address, sha(file << 248)) for node in nodes for file in range(1, 6)}
     for owner, sha256 in expected:
-        upload(store, node=owner, sha256=sha256)
+        place_file(store, node=owner, sha256=sha256)
     found, cursor, pages = [], "", 0
     while pages < 50:
         page = await store.page(POOL, after=cursor, limit=2)

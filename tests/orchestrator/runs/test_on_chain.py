@@ -241,6 +241,26 @@ async def test_a_relayer_that_dies_after_the_transaction_carries_nothing_twice(
         assert answer.json()["state"] == "carried"
 
 
+async def test_an_announced_withdrawal_is_leased_no_more(world: World, redis_url: str, tmp_path: Path) -> None:
+    async with orchestrating(world, redis_url, tmp_path) as run:
+        await run.sync.round()
+        key = await join_by_relay(run, world)
+        await publish(run, world, 0)
+        await run.sync.round()
+        await run.lease(key, groups=1)
+        owner = await world.as_("owner")
+        escrow = await owner.pools.escrow(POOL)
+        await owner.pools.announce_withdrawal(POOL, escrow.free)
+        await run.sync.round()
+        assert (await run.chain.funds()).free == 0
+        assert "escrow can't pay" in (await run.ask(key)).json()["detail"]
+        await owner.pools.announce_withdrawal(POOL, 0)
+        await run.sync.round()
+        funds, terms = await run.chain.funds(), await owner.pools.terms(POOL)
+        assert (funds.free, funds.fees, funds.notice) == (escrow.free, terms.reserved_fees, terms.notice_period)
+        assert (await run.lease(key, groups=1)).lease.groups == 1
+
+
 class _Killed(BaseException):
     """As `kill -9`: nothing after it runs."""
 

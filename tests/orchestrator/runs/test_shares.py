@@ -118,9 +118,7 @@ async def test_past_half_of_its_lease_a_slot_counts_half(run: RunUnderTest) -> N
         {"demand": 0},
     ],
 )
-async def test_the_script_and_the_step_count_agree_on_what_is_needed(
-    make_run: MakeRun, count: dict[str, int]
-) -> None:
+async def test_the_script_and_the_step_count_agree_on_what_is_needed(make_run: MakeRun, count: dict[str, int]) -> None:
     run = make_run(run_groups_per_slot=4096)
     await run.sync.round()
     await run.publish(0)
@@ -312,7 +310,9 @@ async def test_a_salt_is_known_with_the_lease_only(run: RunUnderTest) -> None:
     first, second = await run.lease(key, groups=1), await run.lease(key, groups=1)
     assert first.lease.salt != second.lease.salt
     kept = [
-        json.dumps({name.decode(): value.decode() for name, value in (await run.pool.parts.redis.hgetall(each)).items()})
+        json.dumps(
+            {name.decode(): value.decode() for name, value in (await run.pool.parts.redis.hgetall(each)).items()}
+        )
         for each in await run.pool.parts.redis.keys("*run:slot:*")
     ]
     assert len(kept) == 2
