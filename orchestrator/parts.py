@@ -152,7 +152,7 @@ def build_parts(
                 unit=settings.upload_bytes_per_unit,
                 group=settings.upload_bytes_per_group,
             ),
-            kept=timedelta(seconds=settings.upload_kept_s),
+            admitted_for=timedelta(seconds=settings.run_lease_s + settings.upload_url_life_s + settings.run_pending_s),
             put_life=timedelta(seconds=settings.upload_url_life_s),
             get_life=timedelta(seconds=settings.download_url_life_s),
         ),

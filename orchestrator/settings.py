@@ -188,7 +188,9 @@ class OrchestratorSettings(Settings):
         GIBIBYTE, ge=1, description="Of these, bytes of files that are not the work of a lease"
     )
     upload_kept_s: float = Field(
-        7 * 86_400.0, ge=60, description="How long files are kept at least that no submitted work names"
+        7 * 86_400.0,
+        ge=0,
+        description="How long files that no submitted work names are kept at least; 0: for ever, nothing is deleted",
     )
     sweep_every_s: float = Field(10.0, ge=0.1, description="Pause between two pages of the store that are swept")
     uploads_open: int = Field(32, ge=1, description="Uploads that one node may have begun at a time")

@@ -38,7 +38,8 @@ class Sweeper:
         lease: Of this loop.
         clock: Tells the time.
         longest_lease: The longest that a slot is leased.
-        kept: How long unnamed files are kept at least.
+        kept: How long unnamed files are kept at least; zero if nothing is to be deleted, as with a bucket whose key may
+            not delete.
         discard_after: How long the files of a slot that ended without work are kept, as its work may yet be read.
     """
 
@@ -71,7 +72,7 @@ class Sweeper:
             StorageUnavailable: The store is down; the page is looked at again.
             StoreUnavailable: Redis is down.
         """
-        if not await self._lease.hold():
+        if not self._kept or not await self._lease.hold():
             self._cursor = ""
             return 0
         state = await self._runs.state()

@@ -18,11 +18,11 @@ JUDGED = frozenset({SlotState.PROVISIONAL, SlotState.DISPUTED, SlotState.FINAL})
 OWN_CHOICE = frozenset({ReasonCode.BOUNDS_ARITHMETIC, ReasonCode.BOUNDS_ENVIRONMENT})
 """Verdicts on work that its node could know to be worth nothing before it began: the recipe names what is taken.
 
-They count like expired leases, and none of them is free; otherwise slots could be burnt at the pool's cost."""
+They count like expired leases, and none is free: otherwise slots could be burnt at the pool's cost."""
 
 IN_TIME = timedelta(seconds=30)
-"""Work that is handed to the relayer later than this before its lease's end may come too late for the next block. A node
-that does so again and again would hold a step up and answer for nothing."""
+"""Work that is handed to the relayer later than this before its lease's end may come too late for the next block. A
+node that does so again and again would hold a step up and answer for nothing."""
 
 OWN_FAULT = frozenset({"StakeTooLow", "NotMember", "NotRegistered", "Banned", "UnitsOutOfRange", "NodeNotWilling"})
 """The ledger's errors that a node or its provider brings about. Others (an empty escrow, a pool that was stopped) are

@@ -67,7 +67,7 @@ class UploadDesk:
         slots: The slots of the pool's run; None: it has no run, and takes no rollout files.
         clock: Tells the time.
         limits: How large files may be.
-        kept: How long it is remembered which files were let in under a lease.
+        admitted_for: How long it is remembered which files were let in under a lease: until they would be deleted.
         put_life: How long a ticket's URL is good.
         get_life: How long a link is good.
     """
@@ -84,7 +84,7 @@ class UploadDesk:
         slots: RunStore | None,
         clock: Clock,
         limits: UploadLimits,
-        kept: timedelta,
+        admitted_for: timedelta,
         put_life: timedelta,
         get_life: timedelta,
     ) -> None:
@@ -97,7 +97,7 @@ class UploadDesk:
         self._slots = slots
         self._clock = clock
         self._limits = limits
-        self._kept = kept
+        self._admitted_for = admitted_for
         self._put_life = put_life
         self._get_life = get_life
         self._validators: OrderedDict[Address, tuple[float, bool]] = OrderedDict()
@@ -198,7 +198,7 @@ class UploadDesk:
                 f"units) can have {most}",
                 hint="the pool's owner can raise upload_bytes_per_unit and upload_bytes_per_group",
             )
-        life_s = int(self._kept.total_seconds())
+        life_s = int(self._admitted_for.total_seconds())
         if live and not await self._slots.admit_file(name, request.sha256, life_s=life_s):
             raise NoLease(f"{MOST_FILES} files were let in under this lease already, and one can be its work")
 

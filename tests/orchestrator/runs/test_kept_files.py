@@ -245,6 +245,15 @@ async def test_a_forgotten_step_leaves_its_files_to_their_age(make_run: MakeRun)
     assert (old.exists(), young.exists()) == (False, True)
 
 
+async def test_nothing_is_deleted_where_the_settings_say_so(make_run: MakeRun) -> None:
+    run = make_run(upload_kept_s=0)
+    await run.sync.round()
+    await run.publish(0)
+    path = put(run, await run.member(), 3, timedelta(days=1000))
+    assert await run.sweeper.round() == 0
+    assert path.exists()
+
+
 async def test_a_store_that_is_down_is_swept_later(run: RunUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     key = await run.member()
     path = put(run, key, 3)
