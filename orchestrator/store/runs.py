@@ -1,13 +1,13 @@
 """A run in Redis: its state, its steps' counts, its slots. All of it can be rebuilt from the ledger.
 
-Keys below `run:`: `state` (hash), `step:S` (hash: demand and counts), `steps` (set by number), `slot:S:NODE:I` (hash),
-`slots:S` (set by expiry of the lease, which is lease order), `due` (set by when a slot is looked at), `node:NODE`,
-`provider:PROVIDER` (lists of slots, newest first), `live:NODE` (set), `accused:NODE` (set of slots whose work was called
-forged), `open` (units under live leases, in all as `*` and by provider, and the number of leases as `#`), `held:S`
-(leased groups by provider), `askers` (providers by when they asked), `times` (list of delivery times), `stakes` and
-`seats` (what the ledger said), `keys` (work key to slot), `next:S` (next index by node), `request:NODE:ID` (slot of a
-request), `named` (slot by node and file of its work), `uploads:S:NODE:I` (files that were let in under a lease),
-`discarded` (slots that ended without work, by when).
+Keys below `run:`: `state` (hash), `step:S` (hash: demand and counts), `steps` (set by number), `slot:S:NODE:I`
+(hash), `slots:S` (set by expiry of the lease, which is lease order), `due` (set by when a slot is looked at),
+`node:NODE`, `provider:PROVIDER` (lists of slots, newest first), `live:NODE` (set), `accused:NODE` (set of slots whose
+work was called forged), `open` (units under live leases, in all as `*` and by provider, and the number of leases as
+`#`), `held:S` (leased groups by provider), `askers` (providers by when they asked), `times` (list of delivery times),
+`stakes` and `seats` (what the ledger said), `keys` (work key to slot), `next:S` (next index by node),
+`request:NODE:ID` (slot of a request), `named` (slot by node and file of its work), `uploads:S:NODE:I` (files that
+were let in under a lease), `discarded` (slots that ended without work, by when).
 """
 
 from __future__ import annotations

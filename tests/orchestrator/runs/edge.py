@@ -61,7 +61,7 @@ def sha(number: int) -> Digest:
 
 def funds(*, free: int = 10**9, price: int = 1, penalty: int = 2, **more: Any) -> Funds:
     """What a pool can pay, under terms that suit these tests."""
-    usual = {"active": True, "notice": timedelta(hours=4)}
+    usual: dict[str, Any] = {"active": True, "notice": timedelta(hours=4)}
     usual |= {"judging": timedelta(hours=1), "settling": timedelta(hours=3)}
     return Funds(free=free, price=price, penalty=penalty, **(usual | more))
 

@@ -89,9 +89,9 @@ class Walk:
             sums = Counter(dict.fromkeys(Counted, 0))
             for slot in slots:
                 sums[slot.slot.counted] += slot.groups
-            live = [slot for slot in slots if slot.slot.state is SlotState.LEASED]
-            open_units += sum(slot.max_units for slot in live)
-            open_leases += len(live)
+            held = [slot for slot in slots if slot.slot.state is SlotState.LEASED]
+            open_units += sum(slot.max_units for slot in held)
+            open_leases += len(held)
             count = row.count
             told = (count.leased, count.late, count.pending, count.accepted, count.rejected)
             assert told == (
