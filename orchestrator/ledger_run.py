@@ -42,7 +42,6 @@ from protocol.clock import Clock
 from protocol.errors import NotFound
 from protocol.identifiers import ZERO_ADDRESS, Address, Digest
 from protocol.keys import Key
-from protocol.leases import Lease
 from protocol.redis import RedisKeys, store_errors
 from protocol.typed_data import SigningDomain
 from protocol.wire.carried import Joining, SignedDispute
@@ -159,12 +158,16 @@ class LedgerRun:
             pool, terms = await asyncio.gather(pools.get(self._pool_id), pools.terms(self._pool_id))
             self._standing = now + TERMS_GOOD_FOR.total_seconds(), pool, terms
         _, pool, terms = self._standing
-        escrow = await pools.escrow(self._pool_id)
+        escrow, withdrawal = await asyncio.gather(pools.escrow(self._pool_id), pools.withdrawal(self._pool_id))
         return Funds(
-            free=escrow.free,
+            free=max(0, escrow.free - withdrawal.amount),
             price=terms.price_per_unit,
             penalty=terms.penalty_per_unit,
+            fees=terms.reserved_fees,
             active=pool.status is PoolStatus.ACTIVE,
+            notice=terms.notice_period,
+            judging=terms.judge_period,
+            settling=terms.judge_period + terms.challenge_period + terms.dispute_period,
         )
 
     async def free_stake(self, provider: Address) -> int:
@@ -204,11 +207,6 @@ class LedgerRun:
             outcome=found.outcome,
             reason=found.reason,
         )
-
-    async def leases_in(self, transaction: Digest) -> list[Lease]:
-        """The leases that a transaction used."""
-        named = await (await self._connected()).work.leases_in(transaction)
-        return [lease for lease, signer in named if await self._has_role("orchestrator", signer)]
 
     async def carry(self, works: Sequence[SignedWork]) -> list[NotTaken]:
         """Submits work for its nodes, in one transaction."""
@@ -295,7 +293,6 @@ class LedgerRun:
             return known[1]
         pools = (await self._connected()).pools
         asked: dict[str, Callable[[int, Address], Awaitable[bool]]] = {
-            "orchestrator": pools.is_orchestrator,
             "publisher": pools.is_publisher,
             "validator": pools.is_validator,
         }

@@ -21,6 +21,7 @@ FOLLOWED: dict[Contract, tuple[type[LedgerEvent], ...]] = {
         happened.MemberJoined,
         happened.MemberLeft,
         happened.EscrowFunded,
+        happened.WithdrawalAnnounced,
         happened.EscrowWithdrawn,
     ),
     Contract.STAKE_MANAGER: (
@@ -48,6 +49,9 @@ def told(event: LedgerEvent, *, reverted: bool) -> RunEvent | None:
                 digest=event.checkpoint,
                 sha256=event.sha256,
                 units=event.units,
+                groups=event.groups,
+                max_units=event.max_units,
+                beacon_block=event.beacon_block,
             )
         case happened.VerdictGiven():
             found = _work(
@@ -69,7 +73,7 @@ def told(event: LedgerEvent, *, reverted: bool) -> RunEvent | None:
             found = AnnouncementEvent(version=event.version)
         case happened.MemberJoined() | happened.MemberLeft():
             found = SeatEvent(node=event.node)
-        case happened.EscrowFunded() | happened.EscrowWithdrawn():
+        case happened.EscrowFunded() | happened.WithdrawalAnnounced() | happened.EscrowWithdrawn():
             found = MoneyEvent(provider=None)
         case (
             happened.Staked()

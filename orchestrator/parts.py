@@ -23,7 +23,7 @@ from orchestrator.sealing import Seal
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.storage import ObjectStore
 from orchestrator.storage.choice import build_store
-from orchestrator.storage.desk import UploadDesk
+from orchestrator.storage.desk import UploadDesk, UploadLimits
 from orchestrator.store.assignments import AssignmentStore
 from orchestrator.store.checkpoint_relays import CheckpointRelayStore
 from orchestrator.store.database import Database
@@ -145,8 +145,14 @@ def build_parts(
             standings=standings,
             pool=pool,
             ledger=ledger,
+            slots=None if run is None else run.store,
             clock=clock,
-            most_bytes=settings.upload_most_bytes,
+            limits=UploadLimits(
+                largest=settings.upload_most_bytes,
+                unit=settings.upload_bytes_per_unit,
+                group=settings.upload_bytes_per_group,
+            ),
+            admitted_for=timedelta(seconds=settings.run_lease_s + settings.upload_url_life_s + settings.run_pending_s),
             put_life=timedelta(seconds=settings.upload_url_life_s),
             get_life=timedelta(seconds=settings.download_url_life_s),
         ),

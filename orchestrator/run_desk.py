@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 
 from orchestrator.runs.chain import RunLedger, Seat
 from orchestrator.runs.deliveries import Delivered, PastLease, judge_deliveries
-from orchestrator.runs.slots import Happening, SlotState, after
+from orchestrator.runs.leases import lease_length
+from orchestrator.runs.slots import FileState, Happening, SlotState, after
 from orchestrator.runs.steps import StepCount, Window, choose_step
 from orchestrator.runs.terms import RunTerms
 from orchestrator.store.run_rows import RunState, SlotRow, slot_id
-from orchestrator.store.runs import MOST_UNITS, RunStore
+from orchestrator.store.runs import GrantRequest, RunStore, units_for
 from protocol.clock import Clock
 from protocol.errors import Conflict, Forbidden, Unavailable
-from protocol.identifiers import Address
+from protocol.identifiers import Address, Digest
 from protocol.keys import Key
-from protocol.leases import Lease
+from protocol.leases import Lease, SlotSalt
 from protocol.signing import unix_ms
+from protocol.wire.leases import MOST_UNITS as MOST_LEASED_UNITS
 from protocol.wire.leases import SignedLease
 from protocol.wire.runs import MOST_RELAYS, CheckpointRef, StepAnswer
 from protocol.wire.slots import Deliveries, LeaseState, LeaseView, SlotGrant, SlotName, SlotRequest
 
 SHOWN_LEASES = 200
+HOLDERS = 3
+"""While others ask for slots, a provider holds at most a third of a step: a slow one must not hold all of it."""
+ASKING = timedelta(minutes=1)
+"""A provider counts as asking for so long after it asked, and at least for the length of a lease."""
 _TRIES = 4
 
 _STATES = {
@@ -38,6 +45,8 @@ _REFUSALS = {
     "earlier": "step {detail} comes before step {step} and wants rollouts",
     "enough": "step {step} has all the rollouts that it wants, or they are on their way",
     "busy": "the node holds {most_live} slots already",
+    "share": "the node's provider holds a third of step {step} already, and other providers ask for slots",
+    "accused": "work of this node was called forged: it gets no slots until that verdict is overturned or final",
     "trial": "the node delivered too few of its leases: it holds one slot at a time until it delivers more",
     "escrow": "the pool's escrow can't pay for more work than is open",
     "stake": "the stake of the node's provider does not cover more open work",
@@ -107,6 +116,15 @@ class RunDesk:
 
     async def obstacle(self, state: RunState) -> str:
         """Why nobody gets slots now; empty if somebody may."""
+        if reason := self._closed(state):
+            return reason
+        units, leases = await self.store.open_leases()
+        if not state.budget.covers(state.units, open_units=units, open_leases=leases):
+            return "the pool's escrow can't pay for more work than is open"
+        return ""
+
+    def _closed(self, state: RunState) -> str:
+        """Why nobody gets slots now, money apart: a lease that is asked for again needs no more money."""
         if not state.ready:
             return "the orchestrator has not read the ledger to its end yet"
         if state.version is None:
@@ -115,9 +133,7 @@ class RunDesk:
             return f"version {state.version} is announced anew, and the trainer has not said that it is there"
         if not state.active:
             return "the pool is not active on the ledger"
-        if state.escrow - await self.store.open_units() < state.units:
-            return "the pool's escrow can't pay for more work than is open"
-        return ""
+        return notice_fault(self.terms.lease, notice_s=state.notice_s)
 
     def window(self, state: RunState) -> Window:
         """The steps that rollouts may be made for."""
@@ -139,8 +155,8 @@ class RunDesk:
         """
         for _ in range(_TRIES):
             state = await self.store.state()
-            if not state.ready or checkpoint_of(state) is None or not state.active:
-                raise NoSlot(await self.obstacle(state))
+            if reason := self._closed(state):
+                raise NoSlot(reason)
             seat = await self._seat(node)
             word, detail = await self._grant(node, request, state, seat)
             if word in {"ok", "again"}:
@@ -160,35 +176,58 @@ class RunDesk:
         raise Unavailable("the run changes too fast", hint="try again")
 
     async def _grant(self, node: Address, request: SlotRequest, state: RunState, seat: Seat) -> tuple[str, str]:
-        delivered = await self.delivered(node)
-        if delivered.resting_until_ms is not None:
-            seconds = math.ceil((delivered.resting_until_ms - self._now_ms()) / 1000)
-            raise NoSlot(f"the node delivered too few of its leases and rests for another {seconds} s")
+        on_trial = await self._check_deliveries(node, seat.provider)
         block = max(state.block, seat.block)
         beacon = await self.ledger.block_hash(block)
         if beacon is None:
             raise NoSlot(f"block {block}, which seeds stand on, is not confirmed yet")
-        lease_ms = int(self.terms.lease.total_seconds() * 1000)
+        lease_ms = await self._lease_ms()
         now = self._now_ms()
         word, detail = await self.store.grant(
-            node,
-            seat.provider,
-            request.step,
-            request.groups,
-            request.request_id,
-            now,
-            (now + lease_ms) // 1000,
-            state.version or 0,
-            state.digest,
-            self.terms.async_level,
-            self.terms.default_demand,
-            self.terms.groups_per_slot,
-            1 if delivered.on_trial else self.terms.most_live,
-            beacon,
-            block,
-            lease_ms,
+            GrantRequest(
+                node=node,
+                provider=seat.provider,
+                step=request.step,
+                groups=request.groups,
+                request=request.request_id,
+                now_ms=now,
+                half_ms=now + lease_ms // 2,
+                expiry_s=(now + lease_ms) // 1000,
+                remembered_ms=lease_ms,
+                version=state.version or 0,
+                digest=state.digest,
+                async_level=self.terms.async_level,
+                default_demand=self.terms.default_demand,
+                groups_per_slot=self.terms.groups_per_slot,
+                most_units=MOST_LEASED_UNITS,
+                most_live=1 if on_trial else self.terms.most_live,
+                beacon=beacon,
+                beacon_block=block,
+                asking_ms=max(_ms(ASKING), lease_ms),
+                holders=HOLDERS,
+            )
         )
-        return "trial" if word == "busy" and delivered.on_trial else word, detail
+        return "trial" if word == "busy" and on_trial else word, detail
+
+    async def _check_deliveries(self, node: Address, provider: Address) -> bool:
+        """Whether a node holds one slot at a time only, for its record or that of its provider's nodes together.
+
+        Raises:
+            NoSlot: It rests.
+        """
+        records = (
+            ("the node", await self.delivered(node)),
+            ("the nodes of this provider together", await self._delivered_by_provider(provider)),
+        )
+        for who, record in records:
+            if record.resting_until_ms is not None:
+                seconds = math.ceil((record.resting_until_ms - self._now_ms()) / 1000)
+                raise NoSlot(f"{who} delivered too few of its leases and rests for another {seconds} s")
+        return any(record.on_trial for _, record in records)
+
+    async def _lease_ms(self) -> int:
+        times = await self.store.times()
+        return _ms(lease_length(times, least=self.terms.lease_least, most=self.terms.lease))
 
     async def _live(self, name: str) -> SlotRow:
         row = await self.store.slot(name)
@@ -205,13 +244,28 @@ class RunDesk:
             node=row.node,
             version=row.version,
             digest=row.digest,
+            beacon_block=row.beacon_block,
+            salt=self._salt(row),
             groups=row.groups,
             max_units=row.max_units,
             expiry=row.expiry,
         )
         domain = self.ledger.domain
         signed = SignedLease.of(lease, domain=domain, signature=lease.sign(self._key, domain))
-        return SlotGrant(lease=signed, beacon=row.beacon, beacon_block=row.beacon_block)
+        return SlotGrant(lease=signed, beacon=row.beacon)
+
+    def _salt(self, row: SlotRow) -> Digest:
+        """Derives the secret part of a slot's seed. It is stored nowhere before the lease is answered."""
+        salt = SlotSalt(
+            pool_id=self.terms.pool_id,
+            run=self.terms.run,
+            step=row.step,
+            index=row.index,
+            node=row.node,
+            version=row.version,
+            digest=row.digest,
+        )
+        return salt.derive(self._key, self.ledger.domain)
 
     async def release(self, node: Address, slots: tuple[SlotName, ...]) -> None:
         """Ends leases that a node gives up; what is over, or not its own, is passed over."""
@@ -238,9 +292,14 @@ class RunDesk:
         newest = self.terms.deliveries.newest + self.terms.most_live
         return self._judge(await self.store.leases_of(node, limit=newest))
 
-    def _judge(self, rows: list[SlotRow]) -> Delivered:
-        past = [PastLease(row.slot.state, row.ended_ms, row.reason) for row in rows]
-        return judge_deliveries(past, terms=self.terms.deliveries, now_ms=self._now_ms())
+    async def _delivered_by_provider(self, provider: Address) -> Delivered:
+        """How all nodes of a provider together delivered of late."""
+        terms = self.terms.deliveries.of_provider()
+        rows = await self.store.leases_of_provider(provider, limit=terms.newest + self.terms.most_live)
+        return judge_deliveries(_past(rows), terms=terms, now_ms=self._now_ms())
+
+    def _judge(self, rows: Sequence[SlotRow]) -> Delivered:
+        return judge_deliveries(_past(rows), terms=self.terms.deliveries, now_ms=self._now_ms())
 
     async def checkpoint(self, state: RunState) -> CheckpointRef | None:
         """The version that slots are leased for, with relays that were named and those that live now."""
@@ -274,9 +333,18 @@ class RunDesk:
         return unix_ms(self._clock.now())
 
 
-def units_for(money: int, each: int) -> int:
-    """How many units an amount is enough for, bounded."""
-    return MOST_UNITS if each == 0 else min(MOST_UNITS, money // each)
+def notice_fault(lease: timedelta, *, notice_s: int) -> str:
+    """Why leases may not be so long; empty if they may.
+
+    Escrow that is withdrawn and members that leave still answer for leases which end within the pool's notice period.
+    """
+    lease_s = math.ceil(lease.total_seconds())
+    if lease_s <= notice_s:
+        return ""
+    return (
+        f"the setting run_lease_s is {lease_s} s, and the pool's notice period only {notice_s} s: its owner has to "
+        "shorten run_lease_s"
+    )
 
 
 def checkpoint_of(state: RunState) -> CheckpointRef | None:
@@ -292,6 +360,14 @@ def checkpoint_of(state: RunState) -> CheckpointRef | None:
         relays=state.relays,
         arithmetic=state.arithmetic,
     )
+
+
+def _past(rows: Sequence[SlotRow]) -> list[PastLease]:
+    return [PastLease(row.slot, row.ended_ms, row.reason) for row in rows]
+
+
+def _ms(duration: timedelta) -> int:
+    return int(duration.total_seconds() * 1000)
 
 
 def _not_active(state: str) -> Forbidden:
@@ -310,5 +386,14 @@ def _view(row: SlotRow) -> LeaseView:
         groups=row.groups,
         granted_at_ms=row.granted_ms,
         expires_at_ms=row.expiry * 1000,
-        state=_STATES.get(row.slot.state, LeaseState.SUBMITTED),
+        state=_lease_state(row),
     )
+
+
+def _lease_state(row: SlotRow) -> LeaseState:
+    if (state := _STATES.get(row.slot.state)) is not None:
+        return state
+    [past] = _past([row])
+    if past.failed and row.slot.file is FileState.ABSENT:
+        return LeaseState.FILE_ABSENT
+    return LeaseState.REJECTED if past.failed or past.rejected else LeaseState.SUBMITTED

@@ -284,7 +284,8 @@ def _step_view(step: int, row: StepRow, *, floor: int) -> StepView:
         closed=closed,
         accepted=count.accepted,
         pending=count.pending,
-        leased=count.leased,
+        leased=count.leased + count.late,
+        late=count.late,
         rejected=count.rejected,
         need=0 if closed else count.need,
     )

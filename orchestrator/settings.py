@@ -105,10 +105,21 @@ class OrchestratorSettings(Settings):
     run_max_rounds: int = Field(8, ge=0, le=1000, description="How often a step's demand may be raised")
     run_groups_per_slot: int = Field(8, ge=1, le=MOST_GROUPS_PER_SLOT, description="The most groups of one slot")
     run_slots_per_node: int = Field(4, ge=1, le=64, description="Slots that a node may hold at a time")
-    run_lease_s: float = Field(600.0, ge=1, le=86_400, description="How long a slot is leased")
+    run_lease_s: float = Field(
+        600.0, ge=1, le=86_400, description="Longest lease of a slot; at most the pool's notice period"
+    )
+    run_lease_least_s: float = Field(
+        30.0, ge=1, le=86_400, description="Shortest lease; between them it is four times the median delivery"
+    )
     run_grace_s: float = Field(30.0, ge=0, le=3600, description="How long after that its work may still be found")
     run_pending_s: float = Field(900.0, ge=1, description="How long a step waits for a verdict")
     run_delivery_window: int = Field(20, ge=1, le=200, description="Newest leases that a node is judged by")
+    run_provider_window: int = Field(
+        60, ge=1, le=400, description="Newest leases of all nodes of a provider that they are judged by together"
+    )
+    run_free_rejections: int = Field(
+        2, ge=0, le=200, description="Rejected works among a node's newest leases that don't count against it"
+    )
     run_delivery_least: int = Field(5, ge=1, le=200, description="With fewer leases nobody is judged")
     run_delivery_threshold: float = Field(0.5, ge=0, le=1, description="Delivered share below which a node rests")
     run_rest_s: float = Field(600.0, ge=0, description="How long it gets no leases then")
@@ -162,11 +173,26 @@ class OrchestratorSettings(Settings):
     storage_checks_absence: bool = Field(
         True, description="Whether the store refuses to overwrite by If-None-Match; Google's does not"
     )
-    upload_most_bytes: int = Field(2 * GIBIBYTE, ge=1, description="Largest file that a node may upload")
+    upload_most_bytes: int = Field(2 * GIBIBYTE, ge=1, description="Largest file that anybody may upload")
+    upload_bytes_per_unit: int = Field(
+        256, ge=1, le=1 << 20, description="Bytes of a rollout file that a lease allows for each of its work units"
+    )
+    upload_bytes_per_group: int = Field(
+        1 << 20, ge=0, le=1 << 32, description="Bytes besides for each of its groups: prompts and names"
+    )
     upload_url_life_s: float = Field(900.0, ge=10, le=604_800, description="How long a file may take to be sent")
     download_url_life_s: float = Field(3600.0, ge=10, le=604_800, description="How long a link to a file is good")
     uploads_per_hour: int = Field(1000, ge=1, description="Files that one node may upload in an hour")
     upload_bytes_per_hour: int = Field(50 * GIBIBYTE, ge=1, description="Bytes that one node may upload in an hour")
+    upload_other_bytes_per_hour: int = Field(
+        GIBIBYTE, ge=1, description="Of these, bytes of files that are not the work of a lease"
+    )
+    upload_kept_s: float = Field(
+        7 * 86_400.0,
+        ge=0,
+        description="How long files that no submitted work names are kept at least; 0: for ever, nothing is deleted",
+    )
+    sweep_every_s: float = Field(10.0, ge=0.1, description="Pause between two pages of the store that are swept")
     uploads_open: int = Field(32, ge=1, description="Uploads that one node may have begun at a time")
 
     def pace(self) -> Pace:
@@ -189,6 +215,7 @@ class OrchestratorSettings(Settings):
             window=timedelta(hours=1),
             files=self.uploads_per_hour,
             bytes=self.upload_bytes_per_hour,
+            other_bytes=self.upload_other_bytes_per_hour,
             open=self.uploads_open,
         )
 
@@ -206,12 +233,15 @@ class OrchestratorSettings(Settings):
             groups_per_slot=self.run_groups_per_slot,
             most_live=self.run_slots_per_node,
             lease=timedelta(seconds=self.run_lease_s),
+            lease_least=timedelta(seconds=self.run_lease_least_s),
             grace=timedelta(seconds=self.run_grace_s),
             pending=timedelta(seconds=self.run_pending_s),
             deliveries=DeliveryTerms(
                 newest=self.run_delivery_window,
+                provider_newest=max(self.run_provider_window, self.run_delivery_window),
                 least=self.run_delivery_least,
                 threshold=self.run_delivery_threshold,
+                rejections=self.run_free_rejections,
                 rest=timedelta(seconds=self.run_rest_s),
             ),
             kept_steps=self.run_kept_steps,

@@ -29,6 +29,7 @@ from protocol.objects import BytesRefused, ObjectTransfer, UrlStale
 from protocol.signing import unix_ms
 from protocol.wire.carried import ReceiptState, SubmissionReceipt
 from protocol.wire.leases import SignedWork
+from protocol.wire.slots import SlotName
 from protocol.wire.uploads import UploadKind, UploadRequest, UploadTicket
 from worker.chain import Chain, why
 from worker.leased_work import LEASED_WORK, check_copy, leased, sign_work
@@ -192,10 +193,16 @@ class PoolDelivery:
 
     async def _ask(self, item: QueueItem) -> UploadTicket:
         pool, _ = self._connected()
-        kind = UploadKind.ROLLOUT if LEASED_WORK in item.metadata else UploadKind.FILE
-        task = item.metadata.get("task_id")
+        is_work = LEASED_WORK in item.metadata
+        lease = leased(item).lease if is_work else None
         return await pool.request_upload(
-            UploadRequest(kind=kind, sha256=digest(item.sha256), size=item.size, task_id=task)
+            UploadRequest(
+                kind=UploadKind.ROLLOUT if is_work else UploadKind.FILE,
+                sha256=digest(item.sha256),
+                size=item.size,
+                task_id=item.metadata.get("task_id"),
+                slot=None if lease is None else SlotName(step=lease.step, index=lease.index),
+            )
         )
 
     async def _carry(self, work: SignedWork, *, because: str) -> None:

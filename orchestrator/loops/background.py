@@ -15,6 +15,7 @@ from orchestrator.loops.relayer import Relayer
 from orchestrator.loops.removals import Removals
 from orchestrator.loops.run_sync import RunSync
 from orchestrator.loops.scheduler import Scheduler
+from orchestrator.loops.sweeper import build_sweeper
 from orchestrator.loops.webhooks import Postman
 from orchestrator.parts import Parts
 from orchestrator.runs.chain import RunLedger
@@ -86,8 +87,17 @@ def add_loops(
             every = timedelta(seconds=settings.relay_every_s)
             loops.add(name, patient(name, relayer.round), every=every, woken=parts.relay.news)
     if parts.run is not None and parts.run_owner is not None:
-        run = RunSync(parts.run, parts.run_owner, relay=parts.relay.store, lease=lease(RUN_LOOP), clock=parts.clock)
+        run = RunSync(
+            parts.run,
+            parts.run_owner,
+            relay=parts.relay.store,
+            objects=parts.objects,
+            lease=lease(RUN_LOOP),
+            clock=parts.clock,
+        )
         loops.add("run", patient("run", run.round), every=timedelta(seconds=settings.ledger_every_s))
+        sweeper = build_sweeper(parts, lease=lease("sweep"))
+        loops.add("sweep", patient("sweep", sweeper.round), every=timedelta(seconds=settings.sweep_every_s))
     for number, client in enumerate(discovery):
         inviter = Inviter(parts, client=client, lease=lease(f"invites-{number}"))
         name = f"invites-{number}"

@@ -5,6 +5,7 @@ What it writes can be written twice: events come at least once, and after a loss
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 from collections.abc import Sequence
@@ -13,21 +14,25 @@ from datetime import timedelta
 
 import structlog
 
-from orchestrator.run_desk import RunDesk, units_for
+from orchestrator.run_desk import RunDesk, notice_fault
 from orchestrator.run_owner import RunOwner
 from orchestrator.runs.chain import AnnouncementEvent, MoneyEvent, RunEvent, SeatEvent, WorkEvent, error_name
 from orchestrator.runs.deliveries import tried_in_time
-from orchestrator.runs.slots import LEASED, Happening, Slot, SlotState, after, as_on_ledger
+from orchestrator.runs.leases import Budget, DeliveryTime
+from orchestrator.runs.slots import LEASED, Counted, FileState, Happening, Slot, SlotState, after, as_on_ledger
+from orchestrator.storage import ObjectStore
 from orchestrator.store.leases import Lease
-from orchestrator.store.relay import RelayKind, RelayStore
+from orchestrator.store.relay import RelayKind, RelayRow, RelayStore
 from orchestrator.store.run_rows import SlotRow, slot_id
-from orchestrator.store.runs import RunStore
+from orchestrator.store.runs import MOST_UNITS, RunStore, units_for
 from protocol.clock import Clock
-from protocol.errors import Unavailable
+from protocol.errors import MusterError, Unavailable
 from protocol.identifiers import Address, Digest
 from protocol.leases import WorkKey
 from protocol.signing import unix_ms
+from protocol.verdicts import Outcome
 from protocol.wire.carried import ReceiptState, Submission
+from protocol.wire.uploads import ObjectKey
 
 MONEY_EVERY = timedelta(seconds=10)
 """Without news of it, what the pool can pay is read so often."""
@@ -36,6 +41,14 @@ OVERDUE_AT_ONCE = 500
 RENEWED_EVERY = 200
 """Events of a batch after which the loop's lease is renewed: a first reading can take longer than it lasts."""
 LOOK_AGAIN_MS = 5_000
+BEFORE_THE_END_MS = 60_000
+"""A lease is looked at a while before its end, when there is still time to carry its work again."""
+LOOKS_AT_ONCE = 16
+"""Questions to the store at a time."""
+LOOKS_WITHIN = timedelta(seconds=5)
+"""After this the store counts as down and is asked again later: the ledger has to be read meanwhile."""
+SOONEST_LOOK_MS, LATEST_LOOK_MS = 2_000, 60_000
+"""The store is asked for an absent file again after half of the time since the submission, between these bounds."""
 MOST_LIVE = 128
 """Newest leases of a node among which its live ones are; it may hold 64."""
 _TRIES = 5
@@ -64,20 +77,33 @@ class RunSync:
     Args:
         desk: The run.
         owner: Takes up versions.
-        relay: What waits to be carried is not undelivered.
+        relay: Work that waits to be carried is not undelivered.
+        objects: The pool's store: work counts as pending while its file is there.
         lease: Of this loop.
-        clock: Whose time counts.
+        clock: Tells the time.
     """
 
-    def __init__(self, desk: RunDesk, owner: RunOwner, *, relay: RelayStore, lease: Lease, clock: Clock) -> None:
+    def __init__(
+        self,
+        desk: RunDesk,
+        owner: RunOwner,
+        *,
+        relay: RelayStore,
+        objects: ObjectStore,
+        lease: Lease,
+        clock: Clock,
+    ) -> None:
         self._desk = desk
         self._owner = owner
         self._store: RunStore = desk.store
         self._ledger = desk.ledger
         self._relay = relay
+        self._objects = objects
         self._lease = lease
         self._clock = clock
         self._money_at = float("-inf")
+        self._notice_told = ""
+        self._store_answers = True
 
     async def round(self) -> int:
         """Reads what is new, then looks at what is overdue; returns how many events there were.
@@ -94,6 +120,7 @@ class RunSync:
             if not held:
                 return read
             started = self._now_ms()
+            self._store_answers = True
             found = await self._ledger.events()
             # Money before counts: what was submitted is counted twice for a moment, and never not at all.
             await self._read_money(found.events)
@@ -118,12 +145,19 @@ class RunSync:
         if not told.money and now - self._money_at < MONEY_EVERY.total_seconds():
             return
         funds, state = await self._ledger.funds(), await self._store.state()
+        budget = Budget.of(free=funds.free, price=funds.price, fees=funds.fees, most=MOST_UNITS)
         fields = {
-            "escrow": str(units_for(funds.free, funds.price)),
+            "escrow": str(budget.units),
+            "unit_cost": str(budget.unit),
+            "lease_cost": str(budget.lease),
             "price": str(funds.price),
             "penalty": str(funds.penalty),
             "active": str(int(funds.active)),
+            "notice": str(int(funds.notice.total_seconds())),
+            "judged": str(int(funds.judging.total_seconds())),
+            "settled": str(int(funds.settling.total_seconds())),
         }
+        self._tell_notice(notice_fault(self._desk.terms.lease, notice_s=int(funds.notice.total_seconds())))
         await self._change(fields)
         known = set(await self._store.known_stakes())
         seats = await self._store.seats(sorted(told.nodes))
@@ -133,6 +167,12 @@ class RunSync:
             free = await self._ledger.free_stake(provider)
             await self._store.remember_stake(provider, units_for(free, funds.penalty))
         self._money_at = now
+
+    def _tell_notice(self, fault: str) -> None:
+        """Logs once that leases are too long for the pool's terms, also when the terms change."""
+        if fault and fault != self._notice_told:
+            _log.error("lease-beyond-notice", detail=fault)
+        self._notice_told = fault
 
     # Events
 
@@ -155,13 +195,22 @@ class RunSync:
         row = await self._store.slot_of(event.key)
         if row is None:
             return True  # of a step so old that it was forgotten, or of another run
-        then = after(row.slot, event.what, event.outcome)
+        slot = row.slot
+        if event.what is Happening.EXPIRED and slot.file is FileState.ABSENT:
+            # The file may have come while nobody looked; if not, the work counts against its node for good.
+            slot = after(slot, _LOOKED[await self._look_for_file(row)])
+        then = after(slot, event.what, event.outcome)
         if then == row.slot:
             return True
-        fields = {}
+        fields: dict[str, str] = {}
         if event.what in {Happening.JUDGED, Happening.DECIDED}:
             fields = {"reason": str(event.reason), "audit": event.audit_hash or "", "judge": event.judge or ""}
-        return await self._store.write(row, then, fields, due_ms=None, lease=self._lease.value)
+            if event.outcome is not Outcome.ACCEPTED:
+                fields["ended"] = str(self._now_ms())  # a rest begins when the work is found to be bad
+        written = await self._store.write(row, then, fields, due_ms=None, lease=self._lease.value)
+        if written and event.what is Happening.JUDGED and event.outcome is Outcome.ACCEPTED and row.granted_ms:
+            await self._store.remember_time(DeliveryTime(max(0, row.at_ms - row.granted_ms), row.groups))
+        return written
 
     async def _write_submission(self, event: WorkEvent) -> bool:
         name = slot_id(event.step, event.node, event.index)
@@ -185,18 +234,14 @@ class RunSync:
             "transaction": event.transaction,
             "figures": await self._figures(event.key),
         }
-        due = now + int(self._desk.terms.pending.total_seconds() * 1000)
-        return await self._store.write(row, then, fields, due_ms=due, lease=self._lease.value)
+        # Due at once: when all events are read, the store is asked for the files of work that nobody has judged.
+        return await self._store.write(row, then, fields, due_ms=now, lease=self._lease.value)
 
     async def _rebuilt(self, event: WorkEvent, name: str) -> tuple[SlotRow, dict[str, str]]:
-        """A slot that Redis lost, from the submission's transaction; a carrier's own contract hides its lease."""
-        leases = await self._ledger.leases_in(event.transaction)
-        lease = next((lease for lease in leases if lease.key.hash == event.key), None)
+        """A slot that Redis lost, from the submission's event, which says everything but when the lease ended."""
         seat = (await self._store.seats([event.node])).get(event.node) or await self._ledger.seat(event.node)
         if seat is not None:
             await self._store.remember_seat(event.node, seat)
-        terms = self._desk.terms
-        groups = lease.groups if lease is not None else terms.groups_per_slot
         row = SlotRow(
             id=name,
             step=event.step,
@@ -205,9 +250,10 @@ class RunSync:
             provider=seat.provider if seat is not None else None,
             version=event.version,
             digest=event.digest or Digest(""),
-            groups=groups,
-            max_units=lease.max_units if lease is not None else event.units,
-            expiry=lease.expiry if lease is not None else self._now_ms() // 1000,
+            groups=event.groups,
+            max_units=event.max_units,
+            expiry=self._now_ms() // 1000,
+            beacon_block=event.beacon_block,
             slot=LEASED,
             figures={},
         )
@@ -221,7 +267,7 @@ class RunSync:
             "groups": str(row.groups),
             "units": str(row.max_units),
             "expiry": str(row.expiry),
-            "granted": str(max(0, row.expiry * 1000 - int(terms.lease.total_seconds() * 1000))),
+            "beacon_block": str(row.beacon_block),
         }
         return row, fields
 
@@ -235,11 +281,11 @@ class RunSync:
             await self._relay.again(RelayKind.WORK, key, now_ms=self._now_ms())
             then, due = LEASED, row.expiry * 1000
         else:
-            then = as_on_ledger(now.state, now.outcome)
-            due = self._now_ms() + int(self._desk.terms.pending.total_seconds() * 1000)
+            then, due = as_on_ledger(now.state, now.outcome), self._now_ms()
         waits = then.state in {SlotState.LEASED, SlotState.SUBMITTED}
-        fields = {} if now is None else {"reason": str(now.reason)}
-        return await self._store.write(row, then, fields, due_ms=due if waits else None, lease=self._lease.value)
+        # Another submission may stand under the key than before.
+        found = {} if now is None else {"sha256": now.sha256, "worked": str(now.units), "reason": str(now.reason)}
+        return await self._store.write(row, then, found, due_ms=due if waits else None, lease=self._lease.value)
 
     async def _figures(self, key: Digest) -> str:
         queued = await self._relay.get(RelayKind.WORK, key)
@@ -259,7 +305,8 @@ class RunSync:
 
     async def _look_at_seat(self, node: Address) -> None:
         """Who is no member any more (it died, or was evicted) holds up no step until its leases expire."""
-        live = [row for row in await self._store.leases_of(node, limit=MOST_LIVE) if row.slot == LEASED]
+        newest = await self._store.leases_of(node, limit=MOST_LIVE)
+        live = [row for row in newest if row.slot.state is SlotState.LEASED]
         if live and await self._ledger.seat(node) is None:
             for row in live:
                 await self._end(row, Happening.LEASE_OVER, {"ended": str(self._now_ms())})
@@ -280,28 +327,88 @@ class RunSync:
         await self._change(fields)
 
     async def _look_at_overdue(self) -> None:
-        now, synced = self._now_ms(), (await self._store.state()).synced_ms
+        now, state = self._now_ms(), await self._store.state()
+        submitted = []
         for name in await self._store.due(now_ms=now, limit=OVERDUE_AT_ONCE):
             row = await self._store.slot(name)
             if row is None or row.slot.state not in {SlotState.LEASED, SlotState.SUBMITTED}:
                 await self._store.drop_due(name)
-            elif row.slot.state is SlotState.LEASED:
-                await self._end_lease(row, now=now, synced=synced)
+            elif row.slot.state is SlotState.SUBMITTED:
+                submitted.append(row)
             else:
-                await self._end(row, Happening.PENDING_OVER, {})
+                await self._look_at_lease(row, now=now, synced=state.synced_ms)
+        await self._look_for_files(submitted, now=now, judged_ms=state.judged_s * 1000)
 
-    async def _end_lease(self, row: SlotRow, *, now: int, synced: int) -> None:
-        """A lease is undelivered when the ledger was read beyond its end, and nobody here was to carry its work."""
+    # Files of submitted work
+
+    async def _look_for_files(self, rows: Sequence[SlotRow], *, now: int, judged_ms: int) -> None:
+        """Asks the store for the files of submitted work, and says when each is looked at again.
+
+        Work whose file was found is due when the step waits for its verdict no more. The store is asked for an absent
+        file until no validator may judge the work any more.
+        """
+        asked = [row for row in rows if row.slot.file is not FileState.PRESENT]
+        turns = asyncio.Semaphore(LOOKS_AT_ONCE)
+
+        async def look(row: SlotRow) -> FileState:
+            async with turns:
+                return await self._look_for_file(row)
+
+        answers = dict(zip((row.id for row in asked), await asyncio.gather(*map(look, asked)), strict=True))
+        for row in rows:
+            answer = answers.get(row.id, FileState.UNKNOWN)
+            slot = row.slot if answer is FileState.UNKNOWN else after(row.slot, _LOOKED[answer])
+            ends = row.at_ms + int(self._desk.terms.pending.total_seconds() * 1000)
+            if now >= ends:
+                slot = after(slot, Happening.PENDING_OVER)
+            due: int | None = ends if now < ends else None
+            if slot.file is not FileState.PRESENT and now < max(ends, row.at_ms + judged_ms):
+                due = now + _next_look_ms(now - row.at_ms, answered=answer is not FileState.UNKNOWN)
+            if slot != row.slot or due is None:
+                await self._store.write(row, slot, {}, due_ms=due, lease=self._lease.value)
+            else:
+                await self._store.put_off(row.id, until_ms=due)
+
+    async def _look_for_file(self, row: SlotRow) -> FileState:
+        """Asks the store for the file of submitted work; a store that is down is asked nothing more in this round."""
+        if not self._store_answers:
+            return FileState.UNKNOWN
+        key = ObjectKey(pool_id=self._desk.terms.pool_id, owner=row.node, sha256=row.sha256)
+        try:
+            async with asyncio.timeout(LOOKS_WITHIN.total_seconds()):
+                found = await self._objects.head(key)
+        except (MusterError, TimeoutError) as error:
+            _log.warning("file-not-looked-up", key=row.key, error=str(error)[:200])
+            self._store_answers = False
+            return FileState.UNKNOWN
+        return FileState.ABSENT if found is None else FileState.PRESENT
+
+    # Leases
+
+    async def _look_at_lease(self, row: SlotRow, *, now: int, synced: int) -> None:
+        """Moves a lease on: at its half, a while before its end, and when it is over."""
         until = row.expiry * 1000 + int(self._desk.terms.grace.total_seconds() * 1000)
         terms = self._desk.terms
         key = WorkKey(pool_id=terms.pool_id, run=terms.run, node=row.node, step=row.step, index=row.index).hash
         queued = await self._relay.get(RelayKind.WORK, key)
-        if until > min(now, synced):
-            await self._store.put_off(row.id, until_ms=max(until, now + LOOK_AGAIN_MS // 5))
-            if queued is not None and queued.state is ReceiptState.CARRIED and await self._ledger.work(key) is None:
-                # A reorg so short that no event told of it: the receipt was true, and is not any more.
-                await self._relay.again(RelayKind.WORK, key, now_ms=now)
+        if until <= min(now, synced):
+            await self._end_lease(row, queued, now=now)
             return
+        carry_again, half = row.expiry * 1000 - BEFORE_THE_END_MS, _half_ms(row)
+        due = next((at for at in sorted((half, carry_again, until)) if at > now), now + LOOK_AGAIN_MS // 5)
+        if row.slot.counted is Counted.LEASED and now >= half:
+            # Half of its groups are asked of others from now on.
+            then = after(row.slot, Happening.HALF_OVER)
+            await self._store.write(row, then, {}, due_ms=due, lease=self._lease.value)
+        else:
+            await self._store.put_off(row.id, until_ms=due)
+        carried = queued is not None and queued.state is ReceiptState.CARRIED
+        if now >= carry_again and carried and await self._ledger.work(key) is None:
+            # A reorg so short that no event told of it: the receipt was true, and is not any more.
+            await self._relay.again(RelayKind.WORK, key, now_ms=now)
+
+    async def _end_lease(self, row: SlotRow, queued: RelayRow | None, *, now: int) -> None:
+        """Ends a lease without work, beyond whose end the ledger was read; undelivered if nobody was to carry it."""
         if queued is not None and queued.state is ReceiptState.QUEUED:
             await self._store.put_off(row.id, until_ms=now + LOOK_AGAIN_MS)
             return
@@ -310,6 +417,9 @@ class RunSync:
         )
         what = Happening.LAPSED if in_time else Happening.LEASE_OVER
         await self._end(row, what, {"ended": str(row.expiry * 1000)})
+        if what is Happening.LEASE_OVER and row.granted_ms:
+            # Not delivered within its lease: counted as twice that, so that leases which are too short grow again.
+            await self._store.remember_time(DeliveryTime(2 * (row.expiry * 1000 - row.granted_ms), row.groups))
 
     async def _end(self, row: SlotRow, what: Happening, fields: dict[str, str]) -> None:
         then: Slot = after(row.slot, what)
@@ -339,6 +449,23 @@ class RunSync:
 
     def _now_ms(self) -> int:
         return unix_ms(self._clock.now())
+
+
+_LOOKED = {
+    FileState.PRESENT: Happening.FILE_PRESENT,
+    FileState.ABSENT: Happening.FILE_ABSENT,
+    FileState.UNKNOWN: Happening.FILE_UNKNOWN,
+}
+
+
+def _half_ms(row: SlotRow) -> int:
+    """When half of a lease is over; of a slot whose start is forgotten, at once."""
+    return (row.granted_ms + row.expiry * 1000) // 2
+
+
+def _next_look_ms(age_ms: int, *, answered: bool) -> int:
+    """How long after a look the store is asked for the file again."""
+    return min(LATEST_LOOK_MS, max(SOONEST_LOOK_MS, age_ms // 2)) if answered else LOOK_AGAIN_MS
 
 
 def _what_changed(events: Sequence[RunEvent]) -> _Told:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Protocol
 
 from orchestrator.runs.slots import Happening, SlotState
 from protocol.identifiers import Address, Digest
-from protocol.leases import Lease
 from protocol.typed_data import SigningDomain
 from protocol.verdicts import Outcome
 from protocol.wire.carried import Joining, SignedDispute
@@ -28,15 +28,24 @@ class Announced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Funds:
-    """What the pool can pay, and what work costs, in the token's smallest unit."""
+    """What the pool can pay, what work costs, in the token's smallest unit, and how long its periods are."""
 
     free: int
+    """The escrow that no open work reserves, less a withdrawal that the owner announced."""
     price: int
     """Per work unit."""
     penalty: int
-    """Per work unit, if it is forged: what the stake must cover."""
+    """Per work unit of the lease, if its work is forged: what the stake must cover."""
+    fees: int = 0
+    """What a piece of work reserves for verdicts, beside its reward."""
     active: bool
     """Whether the pool takes work."""
+    notice: timedelta
+    """How long leases may be: escrow and membership hold for those that end within the notice period."""
+    judging: timedelta
+    """How long submitted work waits for its first verdict."""
+    settling: timedelta
+    """How long after its submission work may be open at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +74,9 @@ class WorkEvent:
     digest: Digest | None = None
     sha256: Digest | None = None
     units: int = 0
+    groups: int = 0
+    max_units: int = 0
+    beacon_block: int = 0
     outcome: Outcome | None = None
     reason: int = 0
     audit_hash: Digest | None = None
@@ -170,10 +182,6 @@ class RunLedger(Protocol):
 
     async def work(self, key: Digest) -> WorkNow | None:
         """A piece of work; None if it was never submitted."""
-        ...
-
-    async def leases_in(self, transaction: Digest) -> list[Lease]:
-        """The leases of this pool's orchestrator that a transaction named."""
         ...
 
     async def carry(self, works: Sequence[SignedWork]) -> list[NotTaken]:

@@ -1,6 +1,7 @@
 """The life of a slot, from its lease to the money, and under what it counts for its step: one table, no I/O.
 
-Events of the ledger come at least once, so every one of them that is old news changes nothing.
+Events of the ledger come at least once, so every one of them that is old news changes nothing. Submitted work counts as
+pending only while the store has its file: anybody can submit a hash on the ledger without uploading anything.
 """
 
 from __future__ import annotations
@@ -41,10 +42,21 @@ class Counted(StrEnum):
     """Under what a slot's groups count for its step."""
 
     LEASED = "leased"
+    LATE = "late"
+    """Leased, and past half of its lease: half of its groups are asked of others."""
     PENDING = "pending"
     ACCEPTED = "accepted"
     REJECTED = "rejected"
     NOTHING = ""
+
+
+class FileState(StrEnum):
+    """Whether the store has the file of submitted work."""
+
+    UNKNOWN = ""
+    """Not asked yet, or the store was down: the node is not blamed for that."""
+    PRESENT = "present"
+    ABSENT = "absent"
 
 
 class Happening(StrEnum):
@@ -52,11 +64,19 @@ class Happening(StrEnum):
 
     LEASE_OVER = "lease-over"
     """It expired without work, as far as the ledger was read."""
+    HALF_OVER = "half-over"
+    """Half of the lease is over without work."""
     RELEASED = "released"
     """The node gave it up."""
     LAPSED = "lapsed"
     """Its work was handed in to be carried, and the ledger could not be reached in time."""
     SUBMITTED = "submitted"
+    FILE_PRESENT = "file-present"
+    """The store has the file of submitted work."""
+    FILE_ABSENT = "file-absent"
+    """The store answered that it does not have it."""
+    FILE_UNKNOWN = "file-unknown"
+    """The store did not answer when it was asked for the last time."""
     PENDING_OVER = "pending-over"
     """No verdict for so long that the step waits for it no more."""
     JUDGED = "judged"
@@ -74,20 +94,29 @@ class Slot:
     state: SlotState
     counted: Counted
     outcome: Outcome | None = None
+    file: FileState = FileState.UNKNOWN
+
+    @property
+    def accused(self) -> bool:
+        """Whether its work was called forged and that is not final."""
+        return self.outcome is Outcome.FORGED and self.state in {SlotState.PROVISIONAL, SlotState.DISPUTED}
 
 
 LEASED = Slot(SlotState.LEASED, Counted.LEASED)
 
 _UNSUBMITTED = (SlotState.LEASED, SlotState.UNDELIVERED, SlotState.RELEASED, SlotState.LAPSED)
 _OPEN = (SlotState.SUBMITTED, SlotState.PROVISIONAL, SlotState.DISPUTED)
+_LOOKS = (Happening.FILE_PRESENT, Happening.FILE_ABSENT, Happening.FILE_UNKNOWN)
 
 TABLE: Mapping[tuple[Happening, SlotState], SlotState] = {
     (Happening.LEASE_OVER, SlotState.LEASED): SlotState.UNDELIVERED,
+    (Happening.HALF_OVER, SlotState.LEASED): SlotState.LEASED,
     (Happening.RELEASED, SlotState.LEASED): SlotState.RELEASED,
     (Happening.LAPSED, SlotState.LEASED): SlotState.LAPSED,
     # Also of a lease that counted as undelivered: the word of the ledger came late.
     **{(Happening.SUBMITTED, state): SlotState.SUBMITTED for state in _UNSUBMITTED},
     (Happening.PENDING_OVER, SlotState.SUBMITTED): SlotState.SUBMITTED,
+    **{(what, SlotState.SUBMITTED): SlotState.SUBMITTED for what in _LOOKS},
     (Happening.JUDGED, SlotState.SUBMITTED): SlotState.PROVISIONAL,
     (Happening.DISPUTED, SlotState.PROVISIONAL): SlotState.DISPUTED,
     (Happening.DECIDED, SlotState.DISPUTED): SlotState.DISPUTED,
@@ -95,6 +124,16 @@ TABLE: Mapping[tuple[Happening, SlotState], SlotState] = {
     **{(Happening.EXPIRED, state): SlotState.EXPIRED for state in _OPEN},
 }
 """What leads where. Whatever does not stand here is old news and changes nothing."""
+
+_FIXED: Mapping[Happening, Slot] = {
+    Happening.HALF_OVER: Slot(SlotState.LEASED, Counted.LATE),
+    Happening.SUBMITTED: Slot(SlotState.SUBMITTED, Counted.PENDING),
+    Happening.FILE_PRESENT: Slot(SlotState.SUBMITTED, Counted.PENDING, file=FileState.PRESENT),
+    Happening.FILE_ABSENT: Slot(SlotState.SUBMITTED, Counted.NOTHING, file=FileState.ABSENT),
+    Happening.FILE_UNKNOWN: Slot(SlotState.SUBMITTED, Counted.PENDING),
+}
+"""Events after which a slot is the same whatever it counted for before. Work whose file is found when the step has
+waited long enough counts for nothing again by `PENDING_OVER`."""
 
 _JUDGES = frozenset({Happening.JUDGED, Happening.DECIDED, Happening.FINAL})
 
@@ -113,8 +152,8 @@ def after(slot: Slot, event: Happening, outcome: Outcome | None = None) -> Slot:
     if event is Happening.DISPUTED:  # nothing is decided yet
         return replace(slot, state=state)
     if event in _JUDGES:
-        return Slot(state, counted_as(outcome), outcome)
-    return Slot(state, Counted.PENDING if event is Happening.SUBMITTED else Counted.NOTHING)
+        return Slot(state, counted_as(outcome), outcome, slot.file)
+    return _FIXED.get(event) or Slot(state, Counted.NOTHING, file=slot.file)
 
 
 def as_on_ledger(state: SlotState, outcome: Outcome | None) -> Slot:

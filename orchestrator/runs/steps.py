@@ -18,15 +18,17 @@ class StepCount:
     rounds: int = 0
     """How often the demand was raised."""
     leased: int = 0
+    late: int = 0
+    """Leased, and past half of the lease."""
     pending: int = 0
-    """Submitted, and young enough that a verdict may be waited for."""
+    """Submitted, its file in the store, and young enough that a verdict may be waited for."""
     accepted: int = 0
     rejected: int = 0
 
     @property
     def need(self) -> int:
-        """What is wanted and neither there nor on its way."""
-        return max(0, self.demand - self.accepted - self.pending - self.leased)
+        """What is wanted and neither there nor on its way; `need_of` in `run_grant.lua` is the same formula."""
+        return max(0, self.demand - self.accepted - self.pending - self.leased - self.late // 2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ class RunTerms:
         max_rounds: How often the demand of a step may be raised.
         groups_per_slot: The most.
         most_live: Slots that one node may hold at a time.
-        lease: How long a slot is leased.
+        lease: The longest that a slot is leased.
+        lease_least: The shortest.
         grace: How long after its end a lease may still be found on the ledger.
         pending: How long a step waits for a verdict.
         deliveries: Who gets leases.
@@ -41,6 +42,7 @@ class RunTerms:
     groups_per_slot: int
     most_live: int
     lease: timedelta
+    lease_least: timedelta
     grace: timedelta
     pending: timedelta
     deliveries: DeliveryTerms

@@ -3,10 +3,21 @@
 from orchestrator.storage.interface import (
     ObjectFacts,
     ObjectMissing,
+    ObjectPage,
     ObjectStore,
     PresignedPut,
     StorageFull,
     StorageUnavailable,
+    StoredObject,
 )
 
-__all__ = ["ObjectFacts", "ObjectMissing", "ObjectStore", "PresignedPut", "StorageFull", "StorageUnavailable"]
+__all__ = [
+    "ObjectFacts",
+    "ObjectMissing",
+    "ObjectPage",
+    "ObjectStore",
+    "PresignedPut",
+    "StorageFull",
+    "StorageUnavailable",
+    "StoredObject",
+]

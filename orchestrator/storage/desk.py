@@ -1,24 +1,57 @@
-"""Who may put what into the pool's store, and who may read it."""
+"""Lets nodes and validators put files into the pool's store, and says who may read them."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass
 from datetime import timedelta
 
 from orchestrator.chain import PoolLedger
 from orchestrator.membership import Standings
 from orchestrator.pool_view import PoolView
+from orchestrator.runs.slots import SlotState
 from orchestrator.storage.interface import ObjectFacts, ObjectMissing, ObjectStore
+from orchestrator.store.run_rows import SlotRow, slot_id
+from orchestrator.store.runs import MOST_FILES, RunStore
 from orchestrator.store.uploads import UploadStore
 from protocol.clock import Clock
 from protocol.errors import Conflict, Forbidden, TooLarge
 from protocol.identifiers import Address
 from protocol.signing import unix_ms
+from protocol.wire.slots import SlotName
 from protocol.wire.uploads import ObjectKey, ObjectLink, UploadKind, UploadRequest, UploadTicket
 
 MOST_KNOWN = 4096
+FILE_BYTES = 1 << 20
+"""What a rollout file may have besides what its groups and units take: schema and statistics."""
 _GOOD_FOR_S = 10.0
 """How soon a change of a pool's validators is noticed."""
+
+
+class NoLease(Conflict):
+    """A rollout file that is not the work of a live lease."""
+
+    code = "no-lease"
+    default_hint = "a node uploads work while its lease lasts; lease another slot"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadLimits:
+    """How large files may be, in bytes.
+
+    Args:
+        largest: Any file.
+        unit: A rollout file, for each work unit of its lease.
+        group: A rollout file, for each group of its lease besides.
+    """
+
+    largest: int
+    unit: int
+    group: int
+
+    def of_work(self, row: SlotRow) -> int:
+        """The most that an honest file of a lease can have."""
+        return min(self.largest, FILE_BYTES + self.unit * row.max_units + self.group * row.groups)
 
 
 class UploadDesk:
@@ -31,8 +64,10 @@ class UploadDesk:
         standings: Who is a member.
         pool: Who manages it.
         ledger: Who validates.
-        clock: Whose time counts.
-        most_bytes: The largest file.
+        slots: The slots of the pool's run; None: it has no run, and takes no rollout files.
+        clock: Tells the time.
+        limits: How large files may be.
+        admitted_for: How long it is remembered which files were let in under a lease: until they would be deleted.
         put_life: How long a ticket's URL is good.
         get_life: How long a link is good.
     """
@@ -46,8 +81,10 @@ class UploadDesk:
         standings: Standings,
         pool: PoolView,
         ledger: PoolLedger,
+        slots: RunStore | None,
         clock: Clock,
-        most_bytes: int,
+        limits: UploadLimits,
+        admitted_for: timedelta,
         put_life: timedelta,
         get_life: timedelta,
     ) -> None:
@@ -57,8 +94,10 @@ class UploadDesk:
         self._standings = standings
         self._pool = pool
         self._ledger = ledger
+        self._slots = slots
         self._clock = clock
-        self._most_bytes = most_bytes
+        self._limits = limits
+        self._admitted_for = admitted_for
         self._put_life = put_life
         self._get_life = get_life
         self._validators: OrderedDict[Address, tuple[float, bool]] = OrderedDict()
@@ -67,15 +106,16 @@ class UploadDesk:
         """Says where to put a file, or that it is there already, which costs nothing.
 
         Raises:
-            TooLarge: The file is.
+            TooLarge: The file is, or is larger than an honest file of its lease can be.
             Forbidden: The owner is no member of the pool, or no validator for an audit file.
+            NoLease: A rollout file is not the work of a live lease of its owner.
             Conflict: Other bytes than announced lie under this name, which no honest store lets happen.
             QuotaUsed: The owner has uploaded enough for now.
             StorageFull, StorageUnavailable: The store can't take it.
         """
-        if request.size > self._most_bytes:
+        if request.size > self._limits.largest:
             raise TooLarge(
-                f"the file has {request.size} bytes, this pool takes {self._most_bytes}",
+                f"the file has {request.size} bytes, this pool takes {self._limits.largest}",
                 hint="make several smaller ones",
             )
         audit = request.kind is UploadKind.AUDIT
@@ -83,8 +123,12 @@ class UploadDesk:
         key = ObjectKey(pool_id=self._pool_id, owner=owner, sha256=request.sha256, audit=audit)
         if (there := await self._store.head(key)) is not None:
             return await self._found(owner, key, there, request.size)
+        if request.slot is not None:
+            await self._check_slot(owner, request.slot, request)
         now = self._clock.now()
-        await self._uploads.take(owner, key, size=request.size, now=now, expires=now + self._put_life)
+        await self._uploads.take(
+            owner, key, size=request.size, now=now, expires=now + self._put_life, other=request.kind is UploadKind.FILE
+        )
         put = await self._store.presign_put(
             key, size=request.size, content_type=request.content_type, expires=self._put_life
         )
@@ -137,6 +181,26 @@ class UploadDesk:
                 code="not-a-member",
                 retryable=not standing.banned,
             )
+
+    async def _check_slot(self, owner: Address, slot: SlotName, request: UploadRequest) -> None:
+        """Returns if a file may be the work of a live lease, or is the file that was submitted under one already."""
+        name = slot_id(slot.step, owner, slot.index)
+        row = None if self._slots is None else await self._slots.slot(name)
+        if row is None or self._slots is None:
+            raise NoLease(f"this node has no lease of step {slot.step}, index {slot.index}")
+        live = row.slot.state is SlotState.LEASED and self._clock.now().timestamp() <= row.expiry
+        submitted = row.slot.state is SlotState.SUBMITTED and row.sha256 == request.sha256
+        if not live and not submitted:
+            raise NoLease(f"the lease of step {slot.step}, index {slot.index} is over ({row.slot.state.value})")
+        if request.size > (most := self._limits.of_work(row)):
+            raise TooLarge(
+                f"the file has {request.size} bytes, and work of this lease ({row.groups} groups, {row.max_units} "
+                f"units) can have {most}",
+                hint="the pool's owner can raise upload_bytes_per_unit and upload_bytes_per_group",
+            )
+        life_s = int(self._admitted_for.total_seconds())
+        if live and not await self._slots.admit_file(name, request.sha256, life_s=life_s):
+            raise NoLease(f"{MOST_FILES} files were let in under this lease already, and one can be its work")
 
     async def _may_read(self, key: ObjectKey, reader: Address) -> bool:
         """Verdicts are public, and so is what they rest on; work is its node's, and of those who judge or pay it."""

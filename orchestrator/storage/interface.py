@@ -60,6 +60,28 @@ class ObjectFacts:
     size: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredObject:
+    """An object in a listing.
+
+    Args:
+        key: Its name.
+        modified: When it was written, by the store's clock.
+    """
+
+    key: ObjectKey
+    modified: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPage:
+    """A part of a listing."""
+
+    objects: tuple[StoredObject, ...]
+    following: str
+    """Where the next page begins; empty after the last one."""
+
+
 class ObjectStore(Protocol):
     """Keeps objects under their keys. Nothing is ever overwritten, and nothing is half there.
 
@@ -88,6 +110,20 @@ class ObjectStore(Protocol):
         Raises:
             ObjectMissing: There is none.
         """
+        ...
+
+    async def page(self, pool_id: int, *, after: str, limit: int) -> ObjectPage:
+        """Lists objects of a pool's nodes, without validators' audit files.
+
+        Args:
+            pool_id: The pool.
+            after: `following` of the page before; empty for the first page.
+            limit: The most objects, or a few more where they lie together.
+        """
+        ...
+
+    async def delete(self, key: ObjectKey) -> None:
+        """Deletes an object; one that is not there is no error."""
         ...
 
     async def check(self) -> None:

@@ -13,7 +13,7 @@ import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -21,10 +21,18 @@ from typing import TypeVar
 import structlog
 
 from orchestrator.storage.incoming import Incoming, storage_error, sweep
-from orchestrator.storage.interface import ObjectFacts, ObjectMissing, PresignedPut, StorageFull, StorageUnavailable
+from orchestrator.storage.interface import (
+    ObjectFacts,
+    ObjectMissing,
+    ObjectPage,
+    PresignedPut,
+    StorageFull,
+    StorageUnavailable,
+    StoredObject,
+)
 from orchestrator.storage.url_signer import UrlSigner, shared_secret
 from protocol.clock import Clock
-from protocol.errors import RateLimited
+from protocol.errors import InvalidInput, RateLimited
 from protocol.identifiers import Address
 from protocol.wire.uploads import ObjectKey
 
@@ -156,6 +164,20 @@ class LocalStore:
         *folders, name = str(key).split("/")
         return self._objects.joinpath(*folders, name[:2], name)
 
+    async def page(self, pool_id: int, *, after: str, limit: int) -> ObjectPage:
+        """Reads directories in order, each of them whole: `OWNER/ab` is a position."""
+        try:
+            return await asyncio.to_thread(self._page, pool_id, after, limit)
+        except OSError as error:
+            raise storage_error(error) from error
+
+    async def delete(self, key: ObjectKey) -> None:
+        """Removes the file."""
+        try:
+            await asyncio.to_thread(partial(self.path(key).unlink, missing_ok=True))
+        except OSError as error:
+            raise storage_error(error) from error
+
     async def check(self) -> None:
         """Returns if the directory can be used."""
         await asyncio.to_thread(lambda: self.urls)
@@ -166,6 +188,21 @@ class LocalStore:
     @property
     def _objects(self) -> Path:
         return self._root / "objects"
+
+    def _page(self, pool_id: int, after: str, limit: int) -> ObjectPage:
+        found: list[StoredObject] = []
+        root = self._objects / str(pool_id)
+        for owner in _names(root):
+            if not owner.startswith("0x") or owner < after.split("/", maxsplit=1)[0]:
+                continue
+            for prefix in _names(root / owner):
+                place = f"{owner}/{prefix}"
+                if place <= after:
+                    continue
+                found += _objects_in(root / owner / prefix, f"{pool_id}/{owner}")
+                if len(found) >= limit:
+                    return ObjectPage(tuple(found), place)
+        return ObjectPage(tuple(found), "")
 
     @property
     def _incoming(self) -> Path:
@@ -211,6 +248,26 @@ class LocalStore:
                 gathered.clear()
         if gathered:
             yield bytes(gathered)
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _objects_in(directory: Path, owner: str) -> list[StoredObject]:
+    """The objects in one directory. What is no object's name was put there by a person, and is left alone."""
+    found = []
+    for name in _names(directory):
+        try:
+            key = ObjectKey.parse(f"{owner}/{name}")
+            written = (directory / name).stat().st_mtime
+        except (InvalidInput, FileNotFoundError):
+            continue
+        found.append(StoredObject(key=key, modified=datetime.fromtimestamp(written, UTC)))
+    return found
 
 
 async def _whole(work: Callable[[], T]) -> T:

@@ -10,7 +10,7 @@ import asyncio
 import base64
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -18,7 +18,14 @@ from typing import Any, TypeVar
 
 import structlog
 
-from orchestrator.storage.interface import ObjectFacts, ObjectMissing, PresignedPut, StorageUnavailable
+from orchestrator.storage.interface import (
+    ObjectFacts,
+    ObjectMissing,
+    ObjectPage,
+    PresignedPut,
+    StorageUnavailable,
+    StoredObject,
+)
 from protocol.clock import Clock
 from protocol.errors import InvalidInput
 from protocol.wire.uploads import ObjectKey
@@ -128,6 +135,27 @@ class S3Store:
             yield pieces()
         finally:
             body.close()
+
+    async def page(self, pool_id: int, *, after: str, limit: int) -> ObjectPage:
+        """Asks the store, which lists keys in order; a key is a position."""
+        client = await self._connected()
+        asked = {"Bucket": self._bucket.name, "Prefix": f"{pool_id}/0x", "MaxKeys": limit}
+        if after:
+            asked["StartAfter"] = after
+        answer = await self._ask(lambda: client.list_objects_v2(**asked))
+        listed = answer.get("Contents", [])
+        found = []
+        for each in listed:
+            with suppress(InvalidInput):  # a person put it there; it is left alone
+                found.append(StoredObject(key=ObjectKey.parse(each["Key"]), modified=each["LastModified"]))
+        following = listed[-1]["Key"] if listed and answer.get("IsTruncated") else ""
+        return ObjectPage(tuple(found), following)
+
+    async def delete(self, key: ObjectKey) -> None:
+        """Asks the store."""
+        client = await self._connected()
+        with suppress(ObjectMissing):
+            await self._ask(lambda: client.delete_object(**self._named(key)))
 
     async def check(self) -> None:
         """Returns if the bucket is there and ours to use."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.runs.slots import Counted, Slot, SlotState
+from orchestrator.runs.leases import Budget
+from orchestrator.runs.slots import Counted, FileState, Slot, SlotState
 from orchestrator.runs.steps import StepCount
 from protocol.identifiers import Address, Digest, address
 from protocol.verdicts import Outcome
@@ -37,10 +38,16 @@ class RunState:
     relays: tuple[str, ...] = ()
     arithmetic: tuple[str, ...] = ()
     """The engines and types that the version is paid for, as the trainer says; empty if it has not said."""
-    escrow: int = 0
-    """How many work units the free escrow pays."""
+    budget: Budget = field(default_factory=lambda: Budget(units=0, unit=1, lease=0))
+    """What the free escrow covers."""
     price: int = 0
     penalty: int = 0
+    notice_s: int = 0
+    """The pool's notice period. Escrow and membership hold for leases that end within it, and for no longer ones."""
+    settled_s: int = 0
+    """How long after its submission work may be open at most: the periods for verdict, challenge and dispute."""
+    judged_s: int = 0
+    """How long after its submission work may be judged."""
     active: bool = False
     synced_ms: int = 0
     """Up to when the ledger's word is known."""
@@ -110,9 +117,16 @@ def read_state(fields: Mapping[str, str]) -> RunState:
         units=int(fields.get("units") or 0),
         relays=tuple(json.loads(fields.get("relays") or "[]")),
         arithmetic=tuple(json.loads(fields.get("arithmetic") or "[]")),
-        escrow=int(fields.get("escrow") or 0),
+        budget=Budget(
+            units=int(fields.get("escrow") or 0),
+            unit=int(fields.get("unit_cost", "1")),
+            lease=int(fields.get("lease_cost") or 0),
+        ),
         price=int(fields.get("price") or 0),
         penalty=int(fields.get("penalty") or 0),
+        notice_s=int(fields.get("notice") or 0),
+        settled_s=int(fields.get("settled") or 0),
+        judged_s=int(fields.get("judged") or 0),
         active=fields.get("active") == "1",
         synced_ms=int(fields.get("synced") or 0),
     )
@@ -166,7 +180,7 @@ def read_slot(name: str, fields: Mapping[str, str]) -> SlotRow:
         node=address(fields["node"]),
         provider=address(fields["provider"]) if fields.get("provider") else None,
         judge=address(fields["judge"]) if fields.get("judge") else None,
-        slot=Slot(SlotState(fields["state"]), Counted(fields["counted"]), outcome),
+        slot=Slot(SlotState(fields["state"]), Counted(fields["counted"]), outcome, FileState(fields.get("file", ""))),
         figures=json.loads(fields.get("figures") or "{}"),
         **numbers,
         **digests,

@@ -1,19 +1,25 @@
 """A run in Redis: its state, its steps' counts, its slots. All of it can be rebuilt from the ledger.
 
-Keys below `run:`: `state` (hash), `step:S` (hash: demand and counts), `steps` (set by number), `slot:S:NODE:I` (hash),
-`slots:S` (set by expiry of the lease, which is lease order), `due` (set by when somebody must look), `node:NODE` (list,
-newest first), `live:NODE` (set), `open` (units under live leases, in all and by provider), `stakes` and `seats` (what
-the ledger said), `keys` (work key to slot), `next:S` (next index by node), `request:NODE:ID` (slot of a request).
+Keys below `run:`: `state` (hash), `step:S` (hash: demand and counts), `steps` (set by number), `slot:S:NODE:I`
+(hash), `slots:S` (set by expiry of the lease, which is lease order), `due` (set by when a slot is looked at),
+`node:NODE`, `provider:PROVIDER` (lists of slots, newest first), `live:NODE` (set), `accused:NODE` (set of slots whose
+work was called forged), `open` (units under live leases, in all as `*` and by provider, and the number of leases as
+`#`), `held:S` (leased groups by provider), `askers` (providers by when they asked), `times` (list of delivery times),
+`stakes` and `seats` (what the ledger said), `keys` (work key to slot), `next:S` (next index by node),
+`request:NODE:ID` (slot of a request), `named` (slot by node and file of its work), `uploads:S:NODE:I` (files that
+were let in under a lease), `discarded` (slots that ended without work, by when).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 from orchestrator.runs.chain import Seat
+from orchestrator.runs.leases import TIMES_KEPT, DeliveryTime
 from orchestrator.runs.slots import Slot
-from orchestrator.store.database import Argument, Database
+from orchestrator.store.database import Database
 from orchestrator.store.nodes import text_of
 from orchestrator.store.run_rows import RunState, SlotRow, StepRow, read_slot, read_state, read_step
 from protocol.errors import Conflict
@@ -21,6 +27,11 @@ from protocol.identifiers import Address, Digest, address
 
 MOST_UNITS = 1 << 52
 """Sums of units stay below it, so that a script's doubles hold them exactly."""
+
+
+def units_for(money: int, each: int) -> int:
+    """Returns the number of units that an amount of money is enough for, at most `MOST_UNITS`."""
+    return MOST_UNITS if each == 0 else min(MOST_UNITS, money // each)
 
 
 class TrainerFenced(Conflict):
@@ -37,6 +48,58 @@ TRAINER = "trainer"
 """The trainer's lease, which is kept as a loop's: it guards what a trainer says."""
 
 FORGOTTEN_AT_ONCE = 200
+
+MOST_FILES = 4
+"""Different files that may be uploaded under one lease, of which one is submitted: a node may correct a broken one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantRequest:
+    """The arguments of `run_grant.lua`.
+
+    Args:
+        node: Asks for a slot.
+        provider: The node's.
+        step: The step that it asks for.
+        groups: The most groups that it takes.
+        request: Names the request: repeated, it gets the same slot.
+        now_ms: The time, in Unix milliseconds.
+        half_ms: When half of the lease is over, in Unix milliseconds.
+        expiry_s: When the lease ends, in Unix seconds.
+        remembered_ms: How long the request is remembered.
+        version: The version that the caller read; the script refuses another one.
+        digest: The digest of that version.
+        async_level: How many steps generation may be ahead of the version.
+        default_demand: Groups of a step for which the trainer has not said.
+        groups_per_slot: The most groups of a slot.
+        most_units: The most work units of a lease.
+        most_live: The most slots that the node may hold at a time.
+        beacon: The hash of the beacon block.
+        beacon_block: The block whose hash is part of the seed.
+        asking_ms: How long a provider counts as asking after it asked.
+        holders: While others ask, a provider holds at most this part of a step: 3 is a third.
+    """
+
+    node: Address
+    provider: Address
+    step: int
+    groups: int
+    request: str
+    now_ms: int
+    half_ms: int
+    expiry_s: int
+    remembered_ms: int
+    version: int
+    digest: Digest
+    async_level: int
+    default_demand: int
+    groups_per_slot: int
+    most_units: int
+    most_live: int
+    beacon: Digest
+    beacon_block: int
+    asking_ms: int
+    holders: int
 
 
 class RunStore:
@@ -116,9 +179,10 @@ class RunStore:
         found = await self._database.ask("ZRANGEBYSCORE", self._key("steps"), first, "+inf", "LIMIT", 0, limit)
         return [int(step) for step in found]
 
-    async def open_units(self) -> int:
-        """Units under all live leases."""
-        return int(await self._database.ask("HGET", self._key("open"), "*") or 0)
+    async def open_leases(self) -> tuple[int, int]:
+        """Work units under all live leases, and the number of those leases."""
+        units, leases = await self._database.ask("HMGET", self._key("open"), "*", "#")
+        return int(units or 0), int(leases or 0)
 
     async def forget_step(self, step: int, *, lease: str) -> None:
         """Forgets a step with its slots, some at a time; what counts is on the ledger."""
@@ -127,9 +191,9 @@ class RunStore:
 
     # Slots
 
-    async def grant(self, *arguments: Argument) -> tuple[str, str]:
-        """Runs `run_grant.lua`; `ok` or `again` with the slot's id, or the word for why not."""
-        answer = [part.decode() for part in await self._database.call("run_grant", *arguments)]
+    async def grant(self, request: GrantRequest) -> tuple[str, str]:
+        """Leases a slot; `ok` or `again` with the slot's id, or the word for why not."""
+        answer = [part.decode() for part in await self._database.call("run_grant", json.dumps(asdict(request)))]
         return answer[0], answer[1] if len(answer) > 1 else ""
 
     async def slots(self, names: Sequence[str]) -> list[SlotRow]:
@@ -151,11 +215,12 @@ class RunStore:
         self, row: SlotRow, slot: Slot, fields: Mapping[str, str], *, due_ms: int | None, lease: str = ""
     ) -> bool:
         """Writes where a slot is now; False if somebody changed it since it was read, or the loop's lease was lost."""
-        told = {"state": slot.state, "outcome": "" if slot.outcome is None else str(int(slot.outcome)), **fields}
+        outcome = "" if slot.outcome is None else str(int(slot.outcome))
+        told = {"state": slot.state, "outcome": outcome, "file": slot.file, **fields}
         pairs = [part for pair in told.items() for part in pair]
         due = "" if due_ms is None else str(due_ms)
         answer = await self._database.call(
-            "run_slot", LOOP, lease, row.id, row.revision, slot.counted.value, due, *pairs
+            "run_slot", LOOP, lease, row.id, row.revision, slot.counted.value, due, int(slot.accused), *pairs
         )
         return bool(answer == 1)
 
@@ -176,6 +241,67 @@ class RunStore:
         """A node's newest slots, newest first."""
         names = await self._database.ask("LRANGE", self._key("node", node), 0, limit - 1)
         return await self.slots([name.decode() for name in names])
+
+    async def leases_of_provider(self, provider: Address, *, limit: int) -> list[SlotRow]:
+        """The newest slots of all nodes of a provider, newest first."""
+        names = await self._database.ask("LRANGE", self._key("provider", provider), 0, limit - 1)
+        return await self.slots([name.decode() for name in names])
+
+    # Delivery times
+
+    async def remember_time(self, time: DeliveryTime) -> None:
+        """Remembers how long a slot took, and forgets the oldest of those that are remembered."""
+        key = self._key("times")
+        await self._database.ask_many(
+            [("LPUSH", key, f"{time.took_ms} {time.groups}"), ("LTRIM", key, 0, TIMES_KEPT - 1)]
+        )
+
+    async def times(self) -> list[DeliveryTime]:
+        """How long the newest deliveries took, newest first."""
+        found = await self._database.ask("LRANGE", self._key("times"), 0, TIMES_KEPT - 1)
+        return [DeliveryTime(*map(int, each.split())) for each in found]
+
+    # Files
+
+    async def admit_file(self, slot: str, sha256: Digest, *, life_s: int) -> bool:
+        """Notes that a file may be uploaded under a lease; False if that were one too many.
+
+        Args:
+            slot: The slot's id.
+            sha256: Of the file.
+            life_s: How long it is remembered: longer than anybody asks for it.
+        """
+        key = self._key("uploads", slot)
+        added, files, _ = await self._database.ask_many(
+            [("SADD", key, sha256), ("SCARD", key), ("EXPIRE", key, life_s)]
+        )
+        if added and files > MOST_FILES:
+            await self._database.ask("SREM", key, sha256)
+            return False
+        return True
+
+    async def files_of(self, slot: str) -> list[Digest]:
+        """The files that were let in under a slot's lease."""
+        return [Digest(each.decode()) for each in await self._database.ask("SMEMBERS", self._key("uploads", slot))]
+
+    async def named(self, files: Sequence[tuple[Address, Digest]]) -> set[tuple[Address, Digest]]:
+        """Those of these files, each with its node, that submitted work names."""
+        if not files:
+            return set()
+        found = await self._database.ask("HMGET", self._key("named"), *(f"{node}:{sha}" for node, sha in files))
+        return {file for file, slot in zip(files, found, strict=True) if slot}
+
+    async def discarded(self, *, until_ms: int, limit: int) -> list[str]:
+        """Slots that ended without work before a time, and whose files were not deleted yet."""
+        key = self._key("discarded")
+        found = await self._database.ask("ZRANGEBYSCORE", key, "-inf", until_ms, "LIMIT", 0, limit)
+        return [name.decode() for name in found]
+
+    async def forget_files(self, slot: str) -> None:
+        """The files of a slot that ended without work are deleted."""
+        await self._database.ask_many([("ZREM", self._key("discarded"), slot), ("DEL", self._key("uploads", slot))])
+
+    # Listings
 
     async def page(self, step: int, *, after: tuple[int, str] | None, limit: int) -> list[SlotRow]:
         """Slots of a step in lease order, behind a lease's expiry and name."""

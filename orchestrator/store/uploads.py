@@ -29,12 +29,14 @@ class Quota:
         window: In which files and bytes are counted.
         files: Per window.
         bytes: Per window.
+        other_bytes: Of these, of files that are not the work of a lease.
         open: Tickets at a time.
     """
 
     window: timedelta = timedelta(hours=1)
     files: int = 1000
     bytes: int = 50 << 30
+    other_bytes: int = 1 << 30
     open: int = 32
 
 
@@ -50,8 +52,18 @@ class UploadStore:
         self._database = database
         self._quota = quota
 
-    async def take(self, owner: Address, key: ObjectKey, *, size: int, now: datetime, expires: datetime) -> None:
+    async def take(
+        self, owner: Address, key: ObjectKey, *, size: int, now: datetime, expires: datetime, other: bool = False
+    ) -> None:
         """Counts a ticket; one for the same object and size that is still open costs nothing.
+
+        Args:
+            owner: Uploads it.
+            key: The object.
+            size: In bytes.
+            now: The time.
+            expires: When the ticket ends.
+            other: Whether it is a file of a node that is not the work of a lease: fewer bytes of those are taken.
 
         Raises:
             QuotaUsed: It is one too many, or too large; says until when.
@@ -72,6 +84,8 @@ class UploadStore:
             (window + 1) * length_ms,
             quota.files,
             quota.bytes,
+            "other" if other else "bytes",
+            quota.other_bytes if other else quota.bytes,
         )
         wait = timedelta(milliseconds=max(1, int(wait_ms)))
         match too_much:
@@ -82,7 +96,8 @@ class UploadStore:
             case 2:
                 raise QuotaUsed(f"{owner} has uploaded its {quota.files} files of this window", retry_after=wait)
             case 3:
-                raise QuotaUsed(f"{owner} has uploaded its {quota.bytes} bytes of this window", retry_after=wait)
+                most = quota.other_bytes if other else quota.bytes
+                raise QuotaUsed(f"{owner} has uploaded its {most} bytes of this window", retry_after=wait)
             case _:
                 raise Unavailable("the store's answer can't be read")
 

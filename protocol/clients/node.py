@@ -49,7 +49,8 @@ class NodeClient(TypedClient):
 
         Raises:
             Forbidden: The node is no member of the pool.
-            TooLarge: The file is.
+            Conflict: A rollout file is not the work of a live lease of this node.
+            TooLarge: The file is larger than the pool, or the lease, allows.
             RateLimited: The node has uploaded enough for now.
             Unavailable: The store is down or full.
         """

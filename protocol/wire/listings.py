@@ -41,7 +41,7 @@ class RolloutItem(WireModel):
     digest: WireDigest
     """The policy's version digest."""
     beacon_block: Count | None = None
-    """The block whose hash the slot's seed stands on, as it was when the slot was leased; None if that is forgotten."""
+    """The block whose hash is part of the slot's seed, as the lease names it."""
     groups: SlotGroups
     units: Units
     sha256: WireDigest

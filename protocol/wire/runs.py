@@ -116,7 +116,10 @@ class Demand(WireModel):
 
 
 class StepView(WireModel):
-    """How one step stands, in groups. `need` = demand - accepted - pending - leased, never below zero."""
+    """How one step stands, in groups.
+
+    `need` = demand - accepted - pending - leased, never below zero, where groups past half of their lease count half.
+    """
 
     step: Step
     demand: StepGroups
@@ -125,9 +128,11 @@ class StepView(WireModel):
     closed: bool
     accepted: StepGroups
     pending: StepGroups
-    """Submitted, and a verdict may still come in time."""
+    """Submitted, with its file in the store, and a verdict may still come in time."""
     leased: StepGroups
     """Leased, and not submitted yet."""
+    late: StepGroups = 0
+    """Of these, in slots past half of their lease."""
     rejected: StepGroups
     need: StepGroups
 

@@ -59,6 +59,10 @@ class LeaseState(StrEnum):
     LIVE = "live"
     SUBMITTED = "submitted"
     """Its work is on the ledger."""
+    FILE_ABSENT = "file-absent"
+    """Its work is on the ledger, and its file not in the store: counts as undelivered, until the file is there."""
+    REJECTED = "rejected"
+    """Its work was rejected or called forged, or took too long to score: some are free, more count as undelivered."""
     UNDELIVERED = "undelivered"
     """It expired without work: no guilt, but it counts for the node's delivered share."""
     RELEASED = "released"
@@ -83,7 +87,7 @@ class Deliveries(WireModel):
     """Answer of `GET /v1/nodes/{address}/leases` and, for a node itself, `/v1/nodes/me/leases`."""
 
     delivered: Count
-    """Of the newest leases that are over: how many ended in work on the ledger."""
+    """Of the newest leases that are over: how many ended in work that counts."""
     undelivered: Count
     threshold: Annotated[float, Field(ge=0, le=1)]
     """The share below which a node rests."""

@@ -1,7 +1,7 @@
-"""Files on their way to a pool's object store and back: what is asked, and the URLs that are given.
+"""Files on their way to a pool's object store and back: requests, and the URLs that are given.
 
 POST /v1/uploads          UploadRequest -> UploadTicket    signed by a node, or by a validator for its audit files
-GET  /v1/objects?key=...  ObjectLink                       for whoever may read the object
+GET  /v1/objects?key=...  ObjectLink                       for everybody who may read the object
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from protocol.errors import InvalidInput
 from protocol.identifiers import Address, Digest, WireDigest, address, digest
 from protocol.wire.base import MAX_INT64, Identifier, Milliseconds, WireModel
+from protocol.wire.slots import SlotName
 
 MOST_URL = 8192
 """Characters of a presigned URL; S3's have some 500."""
@@ -88,7 +89,7 @@ WireObjectKey = Annotated[str, AfterValidator(_object_key)]
 
 
 class UploadRequest(WireModel):
-    """Asks where to put a file. Whose it is follows from who signed the request."""
+    """Asks where to put a file, which belongs to the signer of the request."""
 
     kind: UploadKind = UploadKind.ROLLOUT
     sha256: WireDigest
@@ -97,6 +98,14 @@ class UploadRequest(WireModel):
     content_type: MediaType = "application/octet-stream"
     task_id: Identifier | None = None
     """The task that made it, if one did."""
+    slot: SlotName | None = None
+    """The slot whose work it is, for kind `rollout` and no other: the node needs a live lease of it."""
+
+    @model_validator(mode="after")
+    def _names_a_slot_if_it_is_work(self) -> Self:
+        if (self.kind is UploadKind.ROLLOUT) != (self.slot is not None):
+            raise ValueError("a file of kind rollout names the slot whose work it is, and no other file does")
+        return self
 
 
 class UploadTicket(WireModel):

@@ -23,13 +23,13 @@ from protocol.clock import TurnedClock
 from protocol.errors import NotFound
 from protocol.identifiers import digest
 from protocol.keys import Key
-from protocol.wire.uploads import ObjectKey, ObjectLink, UploadRequest, UploadTicket
+from protocol.wire.uploads import ObjectKey, ObjectLink, UploadKind, UploadRequest, UploadTicket
 from tests.orchestrator.conftest import MakePool
 from tests.orchestrator.edge import MANAGER, POOL, PoolUnderTest
 
 CONTENT = b"rollouts" * 1000
 SHA = digest(hashlib.sha256(CONTENT).digest())
-ASKED: dict[str, Any] = {"sha256": SHA, "size": len(CONTENT)}
+ASKED: dict[str, Any] = {"kind": "file", "sha256": SHA, "size": len(CONTENT)}
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ async def test_a_part_of_a_file_can_be_read_and_its_head(pool: PoolUnderTest, no
 async def test_the_typed_client_asks_and_reads(pool: PoolUnderTest, node: Key) -> None:
     transport = httpx.ASGITransport(app=pool.app)
     async with NodeClient("http://127.0.0.1:8002", key=node, clock=pool.clock, transport=transport) as client:
-        given = await client.request_upload(UploadRequest(sha256=SHA, size=len(CONTENT)))
+        given = await client.request_upload(UploadRequest(kind=UploadKind.FILE, sha256=SHA, size=len(CONTENT)))
         with pytest.raises(NotFound):
             await client.object_link(ObjectKey.parse(given.key))
         await put(pool, given)

@@ -4,11 +4,13 @@ export const OUTCOMES = { 1: "accepted", 2: "rejected", 3: "forged" };
 
 export const REASONS = {
   0: "passed",
+  1: "passed undecided",
   100: "fetch other bytes",
   200: "format unreadable",
   201: "format schema",
   202: "format too large",
   203: "format not finite",
+  204: "format old",
   300: "identity other work",
   301: "identity copy",
   400: "seed prompts",
@@ -31,6 +33,7 @@ export const REASONS = {
   900: "sampling replay",
   901: "sampling distribution",
   902: "sampling unconfirmed",
+  903: "sampling budget",
   1000: "log probabilities differ",
   1001: "log probabilities unconfirmed",
   60000: "infrastructure",

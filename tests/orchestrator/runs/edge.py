@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,6 +13,7 @@ import httpx
 from orchestrator.ledger_run import LedgerRun
 from orchestrator.loops.relayer import Relayer
 from orchestrator.loops.run_sync import RunSync
+from orchestrator.loops.sweeper import build_sweeper
 from orchestrator.run_desk import RunDesk
 from orchestrator.runs.chain import (
     Announced,
@@ -41,7 +43,7 @@ from protocol.wire.leases import SignedWork
 from protocol.wire.runs import StepAnswer
 from protocol.wire.slots import SlotGrant
 from protocol.wire.uploads import ObjectKey
-from tests.orchestrator.edge import PROVIDER, PoolUnderTest
+from tests.orchestrator.edge import POOL, PROVIDER, PoolUnderTest
 
 RUN = "main"
 DOMAIN = SigningDomain(1337, Key.generate().address)
@@ -57,12 +59,25 @@ def sha(number: int) -> Digest:
     return digest(f"0x{number:064x}")
 
 
-def upload(store: ObjectStore, work: SignedWork) -> None:
-    """Leaves a file of the work's name in the store; what is in it is for validators."""
+def funds(*, free: int = 10**9, price: int = 1, penalty: int = 2, **more: Any) -> Funds:
+    """What a pool can pay, under terms that suit these tests."""
+    usual: dict[str, Any] = {"active": True, "notice": timedelta(hours=4)}
+    usual |= {"judging": timedelta(hours=1), "settling": timedelta(hours=3)}
+    return Funds(free=free, price=price, penalty=penalty, **(usual | more))
+
+
+def upload(store: ObjectStore, work: SignedWork) -> Path:
+    """Leaves the file of some work in the store."""
+    return place_file(store, pool_id=work.lease.pool_id, node=work.lease.node, sha256=work.sha256)
+
+
+def place_file(store: ObjectStore, *, node: Address, sha256: Digest, pool_id: int = POOL) -> Path:
+    """Leaves an empty file of this name in the store: only validators look into it."""
     assert isinstance(store, LocalStore)
-    path = store.path(ObjectKey(pool_id=work.lease.pool_id, owner=work.lease.node, sha256=work.sha256))
+    path = store.path(ObjectKey(pool_id=pool_id, owner=node, sha256=sha256))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
+    return path
 
 
 @dataclass
@@ -72,7 +87,7 @@ class MemoryRunLedger:
     domain: SigningDomain = DOMAIN
     head: int = 100
     confirmations: int = 0
-    money: Funds = field(default_factory=lambda: Funds(free=10**9, price=1, penalty=2, active=True))
+    money: Funds = field(default_factory=funds)
     stake: int = 10**9
     versions: dict[int, Announced] = field(default_factory=dict)
     seats: dict[Address, Seat] = field(default_factory=dict)
@@ -85,7 +100,6 @@ class MemoryRunLedger:
     refuse: dict[Digest | Address, str] = field(default_factory=dict)
     batches: list[int] = field(default_factory=list)
     die_after_carrying: bool = False
-    hidden_leases: bool = False
 
     def announce(self, version: int, *, attempt: int = 0) -> Announced:
         self.head += 1
@@ -124,6 +138,9 @@ class MemoryRunLedger:
                 digest=lease.digest,
                 sha256=sha256,
                 units=units,
+                groups=lease.groups,
+                max_units=lease.max_units,
+                beacon_block=lease.beacon_block,
             )
         )
         return ""
@@ -187,10 +204,6 @@ class MemoryRunLedger:
     async def work(self, key: Digest) -> WorkNow | None:
         self._answer()
         return self.works.get(key)
-
-    async def leases_in(self, transaction: Digest) -> list[Lease]:
-        self._answer()
-        return [] if self.hidden_leases or transaction not in self.leases else [self.leases[transaction]]
 
     async def carry(self, works: Sequence[SignedWork]) -> list[NotTaken]:
         self._answer()
@@ -271,8 +284,14 @@ class RunUnderTest:
         assert parts.run_owner is not None
         self.desk: RunDesk = parts.run
         self.sync = RunSync(
-            self.desk, parts.run_owner, relay=parts.relay.store, lease=self._lease(LOOP), clock=parts.clock
+            self.desk,
+            parts.run_owner,
+            relay=parts.relay.store,
+            objects=parts.objects,
+            lease=self._lease(LOOP),
+            clock=parts.clock,
         )
+        self.sweeper = build_sweeper(parts, lease=self._lease("sweep"))
         self.relayer = Relayer(parts.relay.store, ledger=self.chain, lease=self._lease("relayer"), clock=parts.clock)
 
     def _lease(self, name: str) -> LoopLease:
@@ -321,6 +340,13 @@ class RunUnderTest:
         if uploaded:
             upload(self.pool.parts.objects, work)
         return await self.pool.send(key, "/v1/submissions", {"work": work.model_dump(mode="json"), "figures": figures})
+
+    def submit_alone(self, grant: SlotGrant, *, file: int = 1, units: int = 7, uploaded: bool = True) -> str:
+        """A node submits on the ledger itself; the ledger's error, or nothing. Not uploaded: a ghost."""
+        lease = grant.lease.lease
+        if uploaded:
+            place_file(self.pool.parts.objects, pool_id=lease.pool_id, node=lease.node, sha256=sha(file))
+        return str(self.chain.submit(lease, sha(file), units))
 
     async def delivered(self, key: Key, grant: SlotGrant, *, file: int = 1) -> Digest:
         """Hands work in and has it carried and read; its key."""

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from orchestrator.runs.deliveries import DeliveryTerms, PastLease, judge_deliveries, tried_in_time
-from orchestrator.runs.slots import LEASED, Counted, Happening, Slot, SlotState, after, as_on_ledger
+from orchestrator.runs.leases import Budget, DeliveryTime, lease_length
+from orchestrator.runs.slots import LEASED, Counted, FileState, Happening, Slot, SlotState, after, as_on_ledger
 from orchestrator.runs.steps import Asked, Choice, StepCount, Window, ask, choose_step
 from protocol.verdicts import Outcome, ReasonCode
 
@@ -28,9 +29,20 @@ S, H, C = SlotState, Happening, Counted
         ({3: StepCount(demand=8, accepted=2, pending=3, leased=2)}, Choice(3, 1)),
         ({3: StepCount(demand=8, pending=8), 4: StepCount(demand=8, leased=9)}, Choice(5, 8)),
         ({3: StepCount(demand=8, rejected=8), 4: StepCount(demand=0)}, Choice(3, 8)),
+        ({3: StepCount(demand=8, leased=2, late=6)}, Choice(3, 3)),
+        ({3: StepCount(demand=8, leased=7, late=1)}, Choice(3, 1)),
         ({step: StepCount(demand=0) for step in (3, 4, 5)}, Choice(5, 0)),
     ],
-    ids=["nothing yet", "has enough", "lacks one", "on its way", "rejected is nothing", "nothing is wanted"],
+    ids=[
+        "nothing yet",
+        "has enough",
+        "lacks one",
+        "on its way",
+        "rejected is nothing",
+        "late counts half",
+        "half of one is none",
+        "nothing is wanted",
+    ],
 )
 def test_the_smallest_step_with_too_few_rollouts_is_chosen(counts: dict[int, StepCount], choice: Choice) -> None:
     window = Window.of(floor=3, version=3, async_level=2)
@@ -76,6 +88,9 @@ def test_what_the_trainer_may_ask(
 
 SUBMITTED = Slot(S.SUBMITTED, C.PENDING)
 STALE = Slot(S.SUBMITTED, C.NOTHING)
+THERE = Slot(S.SUBMITTED, C.PENDING, file=FileState.PRESENT)
+GHOST = Slot(S.SUBMITTED, C.NOTHING, file=FileState.ABSENT)
+LATE = Slot(S.LEASED, C.LATE)
 ACCEPTED = Slot(S.PROVISIONAL, C.ACCEPTED, Outcome.ACCEPTED)
 FORGED = Slot(S.PROVISIONAL, C.REJECTED, Outcome.FORGED)
 
@@ -107,6 +122,21 @@ FORGED = Slot(S.PROVISIONAL, C.REJECTED, Outcome.FORGED)
         ),
         (FORGED, H.FINAL, Outcome.REJECTED, Slot(S.FINAL, C.REJECTED, Outcome.REJECTED)),
         (SUBMITTED, H.EXPIRED, None, Slot(S.EXPIRED, C.NOTHING)),
+        (LEASED, H.HALF_OVER, None, LATE),
+        (LATE, H.SUBMITTED, None, SUBMITTED),
+        (LATE, H.LEASE_OVER, None, Slot(S.UNDELIVERED, C.NOTHING)),
+        (SUBMITTED, H.HALF_OVER, None, SUBMITTED),
+        (SUBMITTED, H.FILE_PRESENT, None, THERE),
+        (SUBMITTED, H.FILE_ABSENT, None, GHOST),
+        (GHOST, H.FILE_PRESENT, None, THERE),
+        (GHOST, H.FILE_UNKNOWN, None, SUBMITTED),
+        (GHOST, H.PENDING_OVER, None, GHOST),
+        (THERE, H.PENDING_OVER, None, Slot(S.SUBMITTED, C.NOTHING, file=FileState.PRESENT)),
+        (GHOST, H.EXPIRED, None, Slot(S.EXPIRED, C.NOTHING, file=FileState.ABSENT)),
+        (THERE, H.EXPIRED, None, Slot(S.EXPIRED, C.NOTHING, file=FileState.PRESENT)),
+        (GHOST, H.JUDGED, Outcome.ACCEPTED, Slot(S.PROVISIONAL, C.ACCEPTED, Outcome.ACCEPTED, FileState.ABSENT)),
+        (ACCEPTED, H.FILE_ABSENT, None, ACCEPTED),
+        (LEASED, H.FILE_ABSENT, None, LEASED),
         (Slot(S.FINAL, C.ACCEPTED, Outcome.ACCEPTED), H.SUBMITTED, None, Slot(S.FINAL, C.ACCEPTED, Outcome.ACCEPTED)),
         (LEASED, H.JUDGED, Outcome.ACCEPTED, LEASED),
     ],
@@ -128,7 +158,10 @@ NEWS = st.lists(st.tuples(st.sampled_from(Happening), VERDICTS), max_size=12)
 @given(history=NEWS, again=st.integers(1, 3))
 def test_events_that_come_again_in_order_change_nothing(history: list[tuple[Happening, Outcome]], again: int) -> None:
     """At least once, in order, from anywhere before: that is what a cursor promises."""
-    ledger = [news for news in history if news[0] not in {H.LEASE_OVER, H.RELEASED, H.LAPSED, H.PENDING_OVER}]
+    ledger = [
+        news for news in history if news[0] not in {H.LEASE_OVER, H.RELEASED, H.LAPSED, H.PENDING_OVER, H.HALF_OVER}
+    ]
+    ledger = [news for news in ledger if not news[0].value.startswith("file-")]
     valid, slot = [], LEASED
     for what, outcome in ledger:
         if after(slot, what, outcome) != slot:
@@ -212,7 +245,7 @@ class RunMachine(RuleBasedStateMachine):
     def nothing_is_leased_twice_over(self) -> None:
         """Leases never go beyond the demand; late submissions and new verdicts may."""
         for count in self.counts().values():
-            assert count.need == max(0, count.demand - count.accepted - count.pending - count.leased)
+            assert count.need == max(0, count.demand - count.accepted - count.pending - count.leased - count.late // 2)
 
 
 TestRun = RunMachine.TestCase
@@ -221,7 +254,22 @@ TestRun.settings = settings(max_examples=40, stateful_step_count=40, deadline=No
 
 # Deliveries
 
-TERMS = DeliveryTerms(newest=4, least=2, threshold=0.5, rest=timedelta(seconds=10))
+TERMS = DeliveryTerms(newest=4, provider_newest=8, least=2, threshold=0.5, rejections=1, rest=timedelta(seconds=10))
+PAST = {
+    "u": Slot(S.UNDELIVERED, C.NOTHING),
+    "r": Slot(S.RELEASED, C.NOTHING),
+    "s": Slot(S.FINAL, C.ACCEPTED, Outcome.ACCEPTED),
+    "l": Slot(S.LAPSED, C.NOTHING),
+    "x": Slot(S.EXPIRED, C.NOTHING),
+    "X": Slot(S.EXPIRED, C.NOTHING, file=FileState.PRESENT),
+    " ": LEASED,
+    "p": SUBMITTED,
+    "d": Slot(S.DISPUTED, C.ACCEPTED, Outcome.ACCEPTED),
+    "g": GHOST,
+    "G": Slot(S.EXPIRED, C.NOTHING, file=FileState.ABSENT),
+    "b": Slot(S.FINAL, C.REJECTED, Outcome.REJECTED),
+    "f": FORGED,
+}
 
 
 @pytest.mark.parametrize(
@@ -236,19 +284,25 @@ TERMS = DeliveryTerms(newest=4, least=2, threshold=0.5, rest=timedelta(seconds=1
         ("ssuuuu", 2, 2, False),
         ("ulll", 0, 1, False),
         ("uxx", 0, 1, False),
+        ("uXX", 0, 1, False),
         ("uus ", 1, 2, True),
         ("   uu", 0, 2, True),
         ("lluull", 0, 2, True),
         ("upd", 2, 1, False),
         ("uuup", 1, 3, True),
+        ("gg", 0, 2, True),
+        ("GG", 0, 2, True),
+        ("GsGG", 1, 3, True),
+        ("gss", 2, 1, False),
+        ("bss", 3, 0, False),
+        ("bbs", 2, 1, False),
+        ("bbbb", 1, 3, True),
+        ("fbb", 1, 2, True),
+        ("ubb", 1, 2, True),
     ],
 )
-def test_who_delivers_less_than_the_pools_share_rests(
-    past: str, delivered: int, undelivered: int, *, rests: bool
-) -> None:
-    states = {"u": S.UNDELIVERED, "r": S.RELEASED, "s": S.FINAL, "l": S.LAPSED, "x": S.EXPIRED, " ": S.LEASED}
-    states |= {"p": S.SUBMITTED, "d": S.DISPUTED}
-    leases = [PastLease(states[letter], 5_000) for letter in past]
+def test_delivery_record(past: str, delivered: int, undelivered: int, *, rests: bool) -> None:
+    leases = [PastLease(PAST[letter], 5_000) for letter in past]
     judged = judge_deliveries(leases, terms=TERMS, now_ms=6_000)
     assert (judged.delivered, judged.undelivered) == (delivered, undelivered)
     assert judged.resting_until_ms == (15_000 if rests else None)
@@ -257,25 +311,95 @@ def test_who_delivers_less_than_the_pools_share_rests(
 
 
 def test_a_rest_begins_with_the_newest_failure_and_ends_in_the_very_millisecond() -> None:
-    leases = [PastLease(S.UNDELIVERED, ended) for ended in (5_000, 7_000, 3_000)]
+    leases = [PastLease(PAST["u"], ended) for ended in (5_000, 7_000, 3_000)]
     assert judge_deliveries(leases, terms=TERMS, now_ms=16_999).resting_until_ms == 17_000
     assert judge_deliveries(leases, terms=TERMS, now_ms=17_000).resting_until_ms is None
 
 
 @pytest.mark.parametrize(
-    ("reason", "counts"),
+    ("outcome", "reason", "failures"),
     [
-        (ReasonCode.BOUNDS_ARITHMETIC, True),
-        (ReasonCode.BOUNDS_ENVIRONMENT, True),
-        (ReasonCode.PASSED, False),
-        (ReasonCode.TERMINATION_EARLY, False),
+        (Outcome.REJECTED, ReasonCode.BOUNDS_ARITHMETIC, 3),
+        (Outcome.REJECTED, ReasonCode.BOUNDS_ENVIRONMENT, 3),
+        (Outcome.REJECTED, ReasonCode.TERMINATION_EARLY, 2),
+        (Outcome.FORGED, ReasonCode.SAMPLING_REPLAY, 2),
+        (Outcome.ACCEPTED, ReasonCode.PASSED_UNDECIDED, 2),
+        (Outcome.ACCEPTED, ReasonCode.PASSED, 0),
     ],
 )
-def test_work_that_its_node_could_know_to_be_of_no_use_counts_as_not_delivered(
-    reason: ReasonCode, *, counts: bool
+def test_bad_verdicts_count_as_not_delivered_beyond_the_free_ones(
+    outcome: Outcome, reason: ReasonCode, failures: int
 ) -> None:
-    judged = judge_deliveries([PastLease(S.FINAL, 5_000, reason)] * 2, terms=TERMS, now_ms=6_000)
-    assert (judged.undelivered, judged.resting_until_ms) == ((2, 15_000) if counts else (0, None))
+    slot = Slot(S.FINAL, C.NOTHING, outcome)
+    judged = judge_deliveries([PastLease(slot, 5_000, reason)] * 3, terms=TERMS, now_ms=6_000)
+    assert (judged.undelivered, judged.resting_until_ms) == (failures, 15_000 if failures else None)
+
+
+def test_a_provider_is_judged_by_a_longer_window_with_free_rejections_in_proportion() -> None:
+    terms = TERMS.of_provider()
+    assert (terms.newest, terms.rejections, terms.least, terms.threshold) == (8, 2, 2, 0.5)
+    spread = [PastLease(PAST[letter], 5_000) for letter in "uususuus"]
+    assert judge_deliveries(spread, terms=terms, now_ms=6_000).undelivered == 5
+    assert judge_deliveries(spread, terms=terms, now_ms=6_000).on_trial
+
+
+@pytest.mark.parametrize(
+    ("state", "outcome", "accused"),
+    [
+        (S.PROVISIONAL, Outcome.FORGED, True),
+        (S.DISPUTED, Outcome.FORGED, True),
+        (S.FINAL, Outcome.FORGED, False),
+        (S.PROVISIONAL, Outcome.REJECTED, False),
+        (S.SUBMITTED, None, False),
+    ],
+)
+def test_work_is_accused_while_forgery_is_not_final(
+    state: SlotState, outcome: Outcome | None, *, accused: bool
+) -> None:
+    assert Slot(state, C.NOTHING, outcome).accused is accused
+
+
+# How long leases are, and what the escrow covers
+
+LEAST, MOST = timedelta(seconds=30), timedelta(seconds=600)
+
+
+@pytest.mark.parametrize(
+    ("times", "seconds"),
+    [
+        ([], 600),
+        ([(20_000, 8)] * 7, 600),
+        ([(20_000, 8)] * 8, 80),
+        ([(2_000, 8)] * 8, 30),
+        ([(200_000, 8)] * 8, 600),
+        ([(20_000, 8)] * 5 + [(100, 1)] * 30, 80),
+        ([(20_000, 8)] * 5 + [(1_200_000, 8)] * 4, 80),
+        ([(20_000, 8)] * 4 + [(60_000, 8)] * 6, 240),
+    ],
+    ids=["none", "too few", "4 medians", "least", "most", "quick small slots", "a slow minority", "most are late"],
+)
+def test_a_lease_is_four_times_the_median_delivery(times: list[tuple[int, int]], seconds: int) -> None:
+    found = lease_length([DeliveryTime(*each) for each in times], least=LEAST, most=MOST)
+    assert found == timedelta(seconds=seconds)
+
+
+@given(times=st.lists(st.builds(DeliveryTime, st.integers(0, 10**9), st.integers(1, 4096)), max_size=50))
+def test_a_lease_is_never_shorter_or_longer_than_it_may_be(times: list[DeliveryTime]) -> None:
+    assert LEAST <= lease_length(times, least=LEAST, most=MOST) <= MOST
+    assert lease_length(times, least=2 * MOST, most=MOST) == MOST, "the longest binds: escrow holds for no more"
+
+
+@given(
+    free=st.integers(0, 10**24), price=st.integers(0, 10**18), fees=st.integers(0, 10**18), units=st.integers(1, 10**9)
+)
+def test_the_escrow_covers_what_is_leased_with_its_fees(free: int, price: int, fees: int, units: int) -> None:
+    budget = Budget.of(free=free, price=price, fees=fees, most=1 << 52)
+    leases, open_units = 0, 0
+    while leases < 50 and budget.covers(units, open_units=open_units, open_leases=leases):
+        leases, open_units = leases + 1, open_units + units
+    assert open_units * price + leases * fees <= free
+    if leases < 50 and free < 1 << 52:  # rounding costs less than one unit for each lease
+        assert (open_units + units) * price + (leases + 1) * (fees + max(price - 1, 0)) + price > free
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrator.runs.chain import Funds
 from orchestrator.runs.slots import Happening
 from protocol.keys import Key
 from protocol.verdicts import Outcome
 from tests.orchestrator.runs.conftest import MakeRun
-from tests.orchestrator.runs.edge import RunUnderTest, sha
+from tests.orchestrator.runs.edge import RunUnderTest, funds
 
 
 async def refused(run: RunUnderTest, key: Key, *, step: int = 0) -> str:
@@ -112,7 +111,7 @@ async def test_what_an_earlier_life_of_redis_leased_is_not_leased_again_to_a_nod
     await run.pool.parts.nodes.learn(key.address, {"member": "1"})
     anew = (await run.lease(key, groups=1)).lease
     assert anew.index not in {first.lease.index, held.lease.index}
-    run.chain.submit(held.lease.lease, sha(2), 7)
+    run.submit_alone(held, file=2, units=7)
     await run.sync.round()
     assert sorted((item["index"], item["groups"]) for item in await run.rollouts(status="all")) == [(0, 2), (1, 2)]
     assert (await run.view())["leased"] == 1
@@ -137,7 +136,7 @@ async def test_escrow_for_just_one_group_is_offered_and_leased(run: RunUnderTest
 
 async def test_a_pool_that_pays_and_asks_nothing_is_bounded_by_neither(run: RunUnderTest) -> None:
     key = await run.member()
-    run.chain.money, run.chain.stake = Funds(free=0, price=0, penalty=0, active=True), 0
+    run.chain.money, run.chain.stake = funds(free=0, price=0, penalty=0), 0
     await run.pool.clock.turn(timedelta(seconds=11))
     await run.sync.round()
     assert (await run.lease(key, groups=4)).lease.groups == 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 
 from ledger.amounts import UNIT
 from ledger.client.pools import Role
-from ledger.client.work import Submission, WorkStatus
+from ledger.client.work import WorkStatus
 from orchestrator.app import build_orchestrator
 from orchestrator.ledger_pool import LedgerPool
 from orchestrator.ledger_run import LedgerRun
@@ -141,8 +141,8 @@ async def test_from_joining_without_gas_to_accepted_work_and_back_from_the_ledge
         announced = await ledger.checkpoints.get(POOL, run_id(RUN), 0)
         assert membership is not None
         assert announced is not None
-        assert first.beacon_block == max(membership.joined_block, announced.block)
-        block = await ledger.web3.eth.get_block(first.beacon_block)
+        assert first.lease.beacon_block == max(membership.joined_block, announced.block)
+        block = await ledger.web3.eth.get_block(first.lease.beacon_block)
         assert first.beacon == "0x" + bytes(block["hash"]).hex()
 
         good, bad = await hand_in(run, key, first, file=1), await hand_in(run, key, second, file=2)
@@ -172,9 +172,8 @@ async def test_from_joining_without_gas_to_accepted_work_and_back_from_the_ledge
         view = await run.view()
         assert (view["accepted"], view["rejected"], view["leased"]) == (3, 2, 0)
         again = await run.rollouts(status="all")
-        assert {item["beacon_block"] for item in listed} == {first.beacon_block}
-        # When it was read is when it is read again; and no event says which joining counted.
-        forgotten = {"submitted_at_ms", "beacon_block"}
+        assert {item["beacon_block"] for item in listed} == {first.lease.beacon_block}
+        forgotten = {"submitted_at_ms"}  # the time at which the ledger was read
         assert [_without(item, forgotten) for item in again] == [_without(item, forgotten) for item in listed]
 
 
@@ -242,28 +241,24 @@ async def test_a_relayer_that_dies_after_the_transaction_carries_nothing_twice(
         assert answer.json()["state"] == "carried"
 
 
-async def test_a_forged_lease_beside_the_real_one_is_not_taken_for_it_when_redis_was_lost(
-    world: World, redis_url: str, tmp_path: Path
-) -> None:
+async def test_an_announced_withdrawal_is_leased_no_more(world: World, redis_url: str, tmp_path: Path) -> None:
     async with orchestrating(world, redis_url, tmp_path) as run:
         await run.sync.round()
         key = await join_by_relay(run, world)
         await publish(run, world, 0)
         await run.sync.round()
-        work = run.signed(key, await run.lease(key, groups=3))
-        lease, domain = work.lease.lease, work.lease.domain
-        forged = replace(lease, groups=10**6)
-        signatures = {lease: work.lease.raw_signature, forged: forged.sign(key, domain)}
-        batch = [
-            Submission(each, signatures[each], work.sha256, work.units, work.raw_signature) for each in (forged, lease)
-        ]
-        refused = await (await world.as_("owner")).work.submit_batch(batch)
-        assert [each.key for each in refused] == [lease.key.hash]
-
-        await run.pool.parts.redis.flushall()
-        run.chain.forget_position()
+        await run.lease(key, groups=1)
+        owner = await world.as_("owner")
+        escrow = await owner.pools.escrow(POOL)
+        await owner.pools.announce_withdrawal(POOL, escrow.free)
         await run.sync.round()
-        assert (await run.view())["pending"] == 3
+        assert (await run.chain.funds()).free == 0
+        assert "escrow can't pay" in (await run.ask(key)).json()["detail"]
+        await owner.pools.announce_withdrawal(POOL, 0)
+        await run.sync.round()
+        funds, terms = await run.chain.funds(), await owner.pools.terms(POOL)
+        assert (funds.free, funds.fees, funds.notice) == (escrow.free, terms.reserved_fees, terms.notice_period)
+        assert (await run.lease(key, groups=1)).lease.groups == 1
 
 
 class _Killed(BaseException):

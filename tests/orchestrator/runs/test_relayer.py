@@ -94,7 +94,7 @@ STRANGER = Key.generate()
 def _resigned(run: RunUnderTest, key: Key, grant: SlotGrant) -> SignedWork:
     lease = replace(grant.lease.lease, max_units=10**6)
     signed = SignedLease.of(lease, domain=run.chain.domain, signature=lease.sign(key, run.chain.domain))
-    return _signed_by(run, key, SlotGrant(lease=signed, beacon=grant.beacon, beacon_block=grant.beacon_block))
+    return _signed_by(run, key, SlotGrant(lease=signed, beacon=grant.beacon))
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ async def test_the_first_file_under_a_lease_counts(run: RunUnderTest) -> None:
 
 async def test_work_that_the_node_carried_itself_is_not_carried_again(run: RunUnderTest) -> None:
     key, grant = await leased(run)
-    run.chain.submit(grant.lease.lease, sha(1), 7)
+    run.submit_alone(grant, file=1, units=7)
     await run.sync.round()
     assert receipt(await run.hand_in(key, run.signed(key, grant))) == ("carried", "")
     assert await run.relayer.round() == 0
@@ -188,7 +188,7 @@ async def test_killed_between_carrying_and_writing_it_down_nothing_is_doubled(ru
 async def test_the_word_of_the_ledger_counts_when_somebody_else_was_faster(run: RunUnderTest) -> None:
     key, grant = await leased(run)
     await run.hand_in(key, run.signed(key, grant))
-    run.chain.submit(grant.lease.lease, sha(1), 7)  # by the node itself; nobody has read it yet
+    run.submit_alone(grant, file=1, units=7)  # by the node itself; nobody has read it yet
     await run.relayer.round()
     await run.relayer.round()
     assert receipt(await run.hand_in(key, run.signed(key, grant))) == ("carried", "")

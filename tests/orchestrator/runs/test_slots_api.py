@@ -50,10 +50,10 @@ async def test_the_seed_stands_on_the_later_of_announcement_and_joining(run: Run
     joined = run.chain.seats[key.address].block
     assert joined > announced
     grant = await run.lease(key)
-    assert (grant.beacon_block, grant.beacon) == (joined, sha(joined))
+    assert (grant.lease.beacon_block, grant.beacon) == (joined, sha(joined))
     await run.publish(1)
     later = await run.lease(key, step=1)
-    assert later.beacon_block == run.chain.versions[1].block > joined
+    assert later.lease.beacon_block == run.chain.versions[1].block > joined
 
 
 async def test_there_is_no_slot_before_the_beacons_block_is_confirmed(run: RunUnderTest) -> None:
@@ -195,7 +195,7 @@ async def test_an_expired_lease_frees_its_groups_and_burns_its_index(run: RunUnd
 async def test_nobody_is_called_undelivered_while_the_chain_is_down(run: RunUnderTest) -> None:
     key = await run.member()
     grant = await run.lease(key)
-    run.chain.submit(grant.lease.lease, sha(1), 7)
+    run.submit_alone(grant, file=1, units=7)
     run.chain.down = True
     await run.pool.clock.turn(timedelta(seconds=500))
     with pytest.raises(Exception, match="the chain is down"):
@@ -215,7 +215,7 @@ async def test_a_lease_that_ends_while_the_ledger_is_being_read_is_looked_at_wit
 
     async def slowly() -> Any:
         found = await read()
-        run.chain.submit(grant.lease.lease, sha(1), 7)  # in time, and after what this reading told
+        run.submit_alone(grant, file=1, units=7)  # in time, and after what this reading told
         await run.pool.clock.turn(timedelta(seconds=500))
         return found
 

@@ -83,7 +83,7 @@ async def test_a_file_goes_through_the_pool_into_the_bucket_and_back(make_pool: 
         storage_secret_key=swift.secret_key,
     )
     node = await pool.member()
-    asked = {"sha256": sha(CONTENT), "size": len(CONTENT)}
+    asked = {"kind": "file", "sha256": sha(CONTENT), "size": len(CONTENT)}
 
     async def ticket() -> UploadTicket:
         answer = await pool.send(node, "/v1/uploads", asked)
@@ -276,7 +276,9 @@ async def test_a_store_that_has_the_object_in_another_size_gives_no_ticket(make_
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 7999\r\n\r\n"
     async with broken(head) as endpoint:
         pool = make_pool(storage_bucket="b", storage_endpoint=endpoint, storage_access_key="a", storage_secret_key="s")
-        answer = await pool.send(await pool.member(), "/v1/uploads", {"sha256": sha(CONTENT), "size": 8000})
+        answer = await pool.send(
+            await pool.member(), "/v1/uploads", {"kind": "file", "sha256": sha(CONTENT), "size": 8000}
+        )
         assert (answer.status_code, answer.json()["code"]) == (409, "other-object")
         await pool.parts.objects.aclose()
 
@@ -297,7 +299,9 @@ async def test_a_pool_whose_store_is_down_gives_no_ticket_and_says_why(make_pool
         pool = make_pool(
             storage_bucket="b", storage_endpoint=endpoint, storage_access_key="a", storage_secret_key="hunter2"
         )
-        answer = await pool.send(await pool.member(), "/v1/uploads", {"sha256": sha(CONTENT), "size": 1})
+        answer = await pool.send(
+            await pool.member(), "/v1/uploads", {"kind": "file", "sha256": sha(CONTENT), "size": 1}
+        )
         assert (answer.status_code, answer.json()["code"], answer.json()["retryable"]) == (
             503,
             "storage-unavailable",
@@ -320,3 +324,28 @@ def test_settings_of_a_store_that_cannot_work_are_refused_at_the_start(
 ) -> None:
     with pytest.raises(InvalidInput):
         make_pool(**settings)
+
+
+async def test_objects_are_listed_page_by_page_and_deleted(store: S3Store) -> None:
+    nodes = sorted(Key.generate().address for _ in range(2))
+    pool_id = POOL + 1  # nothing else is in it
+    contents = [b"listed %d" % number for number in range(3)]
+    keys = [ObjectKey(pool_id=pool_id, owner=node, sha256=sha(content)) for node in nodes for content in contents]
+    audit = ObjectKey(pool_id=pool_id, owner=OWNER, sha256=sha(contents[0]), audit=True)
+    for key, content in zip([*keys, audit], [*contents, *contents, contents[0]], strict=True):
+        given = await store.presign_put(key, size=len(content), content_type="text/plain", expires=LIFE)
+        assert (await put(given.url, content, given.headers)).status_code == 200
+    found, cursor, pages = [], "", 0
+    while pages < 20:
+        page = await store.page(pool_id, after=cursor, limit=2)
+        found += [each.key for each in page.objects]
+        assert all(abs(SystemClock().now() - each.modified) < LIFE for each in page.objects)
+        pages, cursor = pages + 1, page.following
+        if not cursor:
+            break
+    assert found == sorted(keys, key=str), "and no audit file"
+    assert pages <= 4
+    await store.delete(keys[0])
+    await store.delete(keys[0])  # once more is no error
+    assert await store.head(keys[0]) is None
+    assert await store.head(audit) is not None

@@ -1,0 +1,132 @@
+"""Deletes files of nodes that no submitted work names: the store would fill with what was uploaded and never used."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import structlog
+
+from orchestrator.parts import Parts
+from orchestrator.storage import ObjectStore
+from orchestrator.storage.interface import StoredObject
+from orchestrator.store.leases import Lease
+from orchestrator.store.run_rows import RunState
+from orchestrator.store.runs import RunStore
+from protocol.clock import Clock
+from protocol.identifiers import Address, Digest
+from protocol.signing import unix_ms
+from protocol.wire.uploads import ObjectKey
+
+PAGE = 500
+"""Objects that are looked at in one round."""
+DISCARDED_AT_ONCE = 100
+
+_log = structlog.get_logger(__name__)
+
+
+class Sweeper:
+    """Deletes the files of slots that ended without work, and page by page all other files that no work names.
+
+    A file is deleted by the second way only if it is older than any file of work can be that is not final: what Redis
+    does not know (its step was forgotten, or Redis was lost and the ledger not read again) is judged by its age alone.
+    Validators' audit files are never deleted.
+
+    Args:
+        pool_id: The pool.
+        runs: Where slots are kept.
+        objects: The pool's store.
+        lease: Of this loop.
+        clock: Tells the time.
+        longest_lease: The longest that a slot is leased.
+        kept: How long unnamed files are kept at least; zero if nothing is to be deleted, as with a bucket whose key may
+            not delete.
+        discard_after: How long the files of a slot that ended without work are kept, as its work may yet be read.
+    """
+
+    def __init__(
+        self,
+        *,
+        pool_id: int,
+        runs: RunStore,
+        objects: ObjectStore,
+        lease: Lease,
+        clock: Clock,
+        longest_lease: timedelta,
+        kept: timedelta,
+        discard_after: timedelta,
+    ) -> None:
+        self._pool_id = pool_id
+        self._runs = runs
+        self._objects = objects
+        self._lease = lease
+        self._clock = clock
+        self._longest_lease = longest_lease
+        self._kept = kept
+        self._discard_after = discard_after
+        self._cursor = ""
+
+    async def round(self) -> int:
+        """Looks at one page; returns the number of files that were deleted.
+
+        Raises:
+            StorageUnavailable: The store is down; the page is looked at again.
+            StoreUnavailable: Redis is down.
+        """
+        if not self._kept or not await self._lease.hold():
+            self._cursor = ""
+            return 0
+        state = await self._runs.state()
+        if not state.ready or not state.settled_s:
+            return 0  # the ledger was not read to its end: nobody knows which files work names
+        return await self._delete_discarded() + await self._sweep_page(state)
+
+    async def _delete_discarded(self) -> int:
+        until = unix_ms(self._clock.now() - self._discard_after)
+        deleted = 0
+        for slot in await self._runs.discarded(until_ms=until, limit=DISCARDED_AT_ONCE):
+            row = await self._runs.slot(slot)
+            files = [] if row is None else [(row.node, sha256) for sha256 in await self._runs.files_of(slot)]
+            for node, sha256 in set(files) - await self._runs.named(files):
+                await self._objects.delete(ObjectKey(pool_id=self._pool_id, owner=node, sha256=sha256))
+                deleted += 1
+            await self._runs.forget_files(slot)
+        return deleted
+
+    async def _sweep_page(self, state: RunState) -> int:
+        page = await self._objects.page(self._pool_id, after=self._cursor, limit=PAGE)
+        before = self._clock.now() - self._needed(state)
+        old = [each for each in page.objects if each.modified < before]
+        named = await self._runs.named([_name(each) for each in old])
+        unused = [each for each in old if _name(each) not in named]
+        for each in unused:
+            await self._objects.delete(each.key)
+        if unused:
+            _log.info("files-swept", deleted=len(unused))
+        self._cursor = page.following
+        return len(unused)
+
+    def _needed(self, state: RunState) -> timedelta:
+        """How long a file may be needed that Redis knows nothing of: twice what a lease and all verdicts take."""
+        return max(self._kept, 2 * (self._longest_lease + timedelta(seconds=state.settled_s)))
+
+
+def build_sweeper(parts: Parts, *, lease: Lease) -> Sweeper:
+    """Makes the sweeper of an orchestrator that has a run."""
+    if parts.run is None:
+        raise ValueError("a pool without a run has nothing that tells which files are needed")
+    terms, settings = parts.run.terms, parts.settings
+    return Sweeper(
+        pool_id=settings.pool_id,
+        runs=parts.run.store,
+        objects=parts.objects,
+        lease=lease,
+        clock=parts.clock,
+        longest_lease=terms.lease,
+        kept=timedelta(seconds=settings.upload_kept_s),
+        # A URL that was given under the lease may be used until it ends, and a reorganisation bring the work back.
+        discard_after=max(terms.pending, timedelta(seconds=settings.upload_url_life_s)),
+    )
+
+
+def _name(each: StoredObject) -> tuple[Address, Digest]:
+    return each.key.owner, each.key.sha256

@@ -1,0 +1,152 @@
+"""Work that is submitted without a file: it holds up no step, and it counts against its node."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from orchestrator.runs.slots import FileState, Happening
+from orchestrator.storage import StorageUnavailable
+from protocol.keys import Key
+from protocol.verdicts import Outcome
+from protocol.wire.slots import SlotGrant
+from tests.orchestrator.runs.conftest import MakeRun
+from tests.orchestrator.runs.edge import RunUnderTest, place_file, sha
+
+
+async def ghost(run: RunUnderTest, *, uploaded: bool = False) -> tuple[Key, SlotGrant]:
+    key = await run.member()
+    grant = await run.lease(key, groups=8)
+    assert run.submit_alone(grant, uploaded=uploaded) == ""
+    await run.sync.round()
+    return key, grant
+
+
+async def deliveries(run: RunUnderTest, key: Key) -> Any:
+    return await run.pool.owner("GET", f"/v1/nodes/{key.address}/leases")
+
+
+async def after(run: RunUnderTest, seconds: float) -> None:
+    await run.pool.clock.turn(timedelta(seconds=seconds))
+    await run.sync.round()
+
+
+async def test_a_submission_without_a_file_does_not_occupy_its_step(run: RunUnderTest) -> None:
+    key, _ = await ghost(run)
+    view = await run.view()
+    assert (view["pending"], view["need"]) == (0, 8), "others are asked at once"
+    told = await deliveries(run, key)
+    assert (told["delivered"], told["undelivered"], told["leases"][0]["state"]) == (0, 1, "file-absent")
+
+
+async def test_a_submission_with_its_file_is_pending(run: RunUnderTest) -> None:
+    key, _ = await ghost(run, uploaded=True)
+    assert (await run.view())["pending"] == 8
+    assert (await deliveries(run, key))["delivered"] == 1
+
+
+async def test_a_file_that_comes_later_makes_its_work_pending(run: RunUnderTest) -> None:
+    key, _ = await ghost(run)
+    place_file(run.pool.parts.objects, node=key.address, sha256=sha(1))
+    await after(run, 2)
+    assert (await run.view())["pending"] == 8
+    assert (await deliveries(run, key))["undelivered"] == 0
+
+
+async def test_a_file_that_comes_after_the_step_stopped_waiting_is_not_waited_for(run: RunUnderTest) -> None:
+    key, _ = await ghost(run)
+    await after(run, 901)
+    place_file(run.pool.parts.objects, node=key.address, sha256=sha(1))
+    await after(run, 61)
+    assert (await run.view())["pending"] == 0
+    assert (await deliveries(run, key))["undelivered"] == 0, "but it is there"
+
+
+async def test_the_store_is_asked_less_and_less_often_and_not_beyond_the_judge_period(
+    run: RunUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, grant = await ghost(run)
+    asked, head = [], run.pool.parts.objects.head
+
+    async def counting(key: Any) -> Any:
+        asked.append(run.pool.clock.monotonic())
+        return await head(key)
+
+    monkeypatch.setattr(run.pool.parts.objects, "head", counting)
+    for _ in range(2000):
+        await after(run, 2)
+    pauses = [after - before for before, after in itertools.pairwise(asked)]
+    assert len(asked) < 100
+    assert max(pauses) <= 62
+    assert asked[-1] <= 3661
+    row = await run.desk.store.slot_of(grant.lease.lease.key.hash)
+    assert row is not None
+    assert row.slot.file is FileState.ABSENT
+
+
+async def _down(*_: object) -> None:
+    raise StorageUnavailable("the store is down")
+
+
+async def test_while_the_store_is_down_work_counts_as_pending_and_nobody_is_blamed(
+    run: RunUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(run.pool.parts.objects, "head", _down)
+        key, grant = await ghost(run)
+        assert (await run.view())["pending"] == 8
+        assert (await deliveries(run, key))["undelivered"] == 0
+        await after(run, 901)
+        assert (await run.view())["pending"] == 0, "no longer than for work that nobody judges"
+        run.chain.happen(grant.lease.lease.key.hash, key.address, Happening.EXPIRED)
+        await run.sync.round()
+    assert ((await deliveries(run, key))["delivered"], (await deliveries(run, key))["undelivered"]) == (0, 0)
+
+
+async def test_a_store_that_comes_back_is_asked_again(run: RunUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(run.pool.parts.objects, "head", _down)
+        await ghost(run)
+    await after(run, 5)
+    assert (await run.view())["pending"] == 0
+
+
+@pytest.mark.parametrize(
+    ("uploaded", "later", "counts"),
+    [(True, False, 0), (False, False, 1), (False, True, 0)],
+    ids=["file was there", "no file", "the file came while nobody looked"],
+)
+async def test_expired_work_counts_against_its_node_if_its_file_never_came(
+    run: RunUnderTest, counts: int, *, uploaded: bool, later: bool
+) -> None:
+    key, grant = await ghost(run, uploaded=uploaded)
+    if later:
+        place_file(run.pool.parts.objects, node=key.address, sha256=sha(1))
+    run.chain.happen(grant.lease.lease.key.hash, key.address, Happening.EXPIRED)
+    await run.sync.round()
+    told = await deliveries(run, key)
+    assert (told["delivered"], told["undelivered"]) == (0, counts)
+
+
+async def test_ghosts_rest(make_run: MakeRun) -> None:
+    run = make_run(run_delivery_least=3, run_rest_s=300)
+    await run.sync.round()
+    await run.publish(0)
+    key = await run.member()
+    for file in range(3):
+        run.submit_alone(await run.lease(key, groups=8), file=file + 1, uploaded=False)
+        await run.sync.round()
+    answer = await run.ask(key, groups=8)
+    assert answer.status_code == 409
+    assert "rests for another" in answer.json()["detail"]
+
+
+async def test_a_verdict_counts_whatever_the_store_says(run: RunUnderTest) -> None:
+    key, grant = await ghost(run)
+    run.chain.happen(grant.lease.lease.key.hash, key.address, Happening.JUDGED, Outcome.ACCEPTED)
+    await run.sync.round()
+    assert (await run.view())["accepted"] == 8
+    assert (await deliveries(run, key))["delivered"] == 1

@@ -1,0 +1,287 @@
+"""Which files of work are let into the store, and which are deleted from it."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from orchestrator.runs.slots import Happening
+from orchestrator.storage import StorageUnavailable
+from orchestrator.storage.desk import FILE_BYTES
+from protocol.keys import Key
+from protocol.verdicts import Outcome
+from protocol.wire.slots import SlotGrant
+from protocol.wire.uploads import ObjectKey
+from tests.orchestrator.edge import POOL
+from tests.orchestrator.runs.conftest import MakeRun
+from tests.orchestrator.runs.edge import VALIDATOR, RunUnderTest, place_file, sha
+
+AGE = timedelta(days=7)
+"""What `upload_kept_s` is unless it is set."""
+
+
+async def ask(run: RunUnderTest, key: Key, grant: SlotGrant, *, file: int = 1, size: int = 1000) -> httpx.Response:
+    slot = {"step": grant.lease.step, "index": grant.lease.index}
+    return await run.pool.send(key, "/v1/uploads", {"kind": "rollout", "sha256": sha(file), "size": size, "slot": slot})
+
+
+def told(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json().get("code", "")
+
+
+async def turn(run: RunUnderTest, time: timedelta) -> None:
+    await run.pool.clock.turn(time)
+    await run.sync.round()
+
+
+# Tickets
+
+
+async def test_a_live_lease_lets_its_work_in(run: RunUnderTest) -> None:
+    key = await run.member()
+    assert told(await ask(run, key, await run.lease(key))) == (200, "")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"slot": None},
+        {"kind": "file", "slot": {"step": 0, "index": 0}},
+        {"kind": "audit", "slot": {"step": 0, "index": 0}},
+    ],
+    ids=["work without a slot", "another file with a slot", "an audit file with a slot"],
+)
+async def test_work_names_its_slot_and_no_other_file_does(run: RunUnderTest, change: dict[str, Any]) -> None:
+    key = await run.member()
+    await run.lease(key)
+    body = {"kind": "rollout", "sha256": sha(1), "size": 10, "slot": {"step": 0, "index": 0}} | change
+    assert told(await run.pool.send(key, "/v1/uploads", body)) == (422, "unprocessable")
+
+
+async def test_anothers_lease_lets_nothing_in(run: RunUnderTest) -> None:
+    key, other = await run.member(), await run.member()
+    assert told(await ask(run, other, await run.lease(key))) == (409, "no-lease")
+
+
+async def test_a_lease_that_is_over_lets_nothing_in(run: RunUnderTest) -> None:
+    key = await run.member()
+    released, expired = await run.lease(key, groups=1), await run.lease(key, groups=1)
+    await run.pool.send(key, "/v1/slots/release", {"slots": [{"step": 0, "index": released.lease.index}]})
+    assert told(await ask(run, key, released)) == (409, "no-lease")
+    assert told(await ask(run, key, expired)) == (200, "")
+    await run.pool.clock.turn(timedelta(seconds=101))
+    assert told(await ask(run, key, expired, file=2)) == (409, "no-lease"), "though nobody has looked at it yet"
+
+
+async def test_only_the_file_that_was_submitted_may_still_come_after_its_submission(run: RunUnderTest) -> None:
+    key = await run.member()
+    grant = await run.lease(key)
+    run.submit_alone(grant, uploaded=False)
+    await run.sync.round()
+    assert told(await ask(run, key, grant, file=2)) == (409, "no-lease")
+    assert told(await ask(run, key, grant, file=1)) == (200, "")
+
+
+async def test_what_is_there_already_needs_no_lease(run: RunUnderTest) -> None:
+    key = await run.member()
+    grant = await run.lease(key)
+    place_file(run.pool.parts.objects, node=key.address, sha256=sha(1)).write_bytes(bytes(1000))
+    await run.pool.clock.turn(timedelta(seconds=101))
+    answer = await ask(run, key, grant)
+    assert (answer.status_code, answer.json()["already_there"]) == (200, True)
+
+
+async def test_a_file_larger_than_its_lease_allows_is_refused(make_run: MakeRun) -> None:
+    run = make_run(upload_bytes_per_unit=2, upload_bytes_per_group=1000)
+    await run.sync.round()
+    await run.publish(0)
+    key = await run.member()
+    grant = await run.lease(key, groups=3)
+    most = FILE_BYTES + 3 * 1000 + 2 * 300
+    assert told(await ask(run, key, grant, size=most)) == (200, "")
+    refused = await ask(run, key, grant, size=most + 1)
+    assert told(refused)[0] == 413
+    assert str(most) in refused.json()["detail"]
+
+
+async def test_few_different_files_are_let_in_under_one_lease(run: RunUnderTest) -> None:
+    key = await run.member()
+    grant = await run.lease(key)
+    for file in (1, 2, 3, 4, 1):
+        assert told(await ask(run, key, grant, file=file)) == (200, "")
+    assert told(await ask(run, key, grant, file=5)) == (409, "no-lease")
+    assert told(await ask(run, key, grant, file=2)) == (200, "")
+
+
+async def test_other_files_of_a_node_have_an_account_of_their_own(make_run: MakeRun) -> None:
+    run = make_run(upload_other_bytes_per_hour=1000)
+    await run.sync.round()
+    await run.publish(0)
+    key = await run.member()
+    other = {"kind": "file", "sha256": sha(1), "size": 1000}
+    assert told(await run.pool.send(key, "/v1/uploads", other)) == (200, "")
+    assert told(await run.pool.send(key, "/v1/uploads", other | {"sha256": sha(2)})) == (429, "upload-quota")
+    assert told(await ask(run, key, await run.lease(key), file=3)) == (200, ""), "work does not go on that account"
+
+
+# What is deleted
+
+
+def aged(run: RunUnderTest, path: Path, age: timedelta = AGE + timedelta(seconds=1)) -> Path:
+    """Makes a file as old as that."""
+    at = (run.pool.clock.now() - age).timestamp()
+    os.utime(path, (at, at))
+    return path
+
+
+def put(run: RunUnderTest, key: Key, file: int, age: timedelta = AGE + timedelta(seconds=1)) -> Path:
+    return aged(run, place_file(run.pool.parts.objects, node=key.address, sha256=sha(file)), age)
+
+
+@pytest.mark.parametrize("end", ["released", "expired"])
+async def test_the_files_of_a_slot_that_ends_without_work_are_deleted(run: RunUnderTest, end: str) -> None:
+    key = await run.member()
+    grant = await run.lease(key)
+    await ask(run, key, grant)
+    path = put(run, key, 1, timedelta())
+    if end == "released":
+        await run.pool.send(key, "/v1/slots/release", {"slots": [{"step": 0, "index": 0}]})
+    await turn(run, timedelta(seconds=111))
+    assert await run.sweeper.round() == 0, "the ledger may yet tell of its work"
+    await turn(run, timedelta(seconds=900))
+    assert await run.sweeper.round() == 1
+    assert not path.exists()
+    assert await run.pool.parts.redis.keys("*run:uploads:*") == []
+
+
+async def test_a_submission_that_is_read_late_keeps_its_file(run: RunUnderTest) -> None:
+    key = await run.member()
+    grant = await run.lease(key)
+    await ask(run, key, grant)
+    path = put(run, key, 1, timedelta())
+    await turn(run, timedelta(seconds=111))
+    run.submit_alone(grant)
+    await turn(run, timedelta(seconds=1000))
+    assert await run.sweeper.round() == 0
+    assert path.exists()
+
+
+async def test_old_files_that_no_work_names_are_deleted_and_no_others(run: RunUnderTest) -> None:
+    key = await run.member()
+    await run.delivered(key, await run.lease(key), file=1)
+    used, young, old = put(run, key, 1), put(run, key, 2, AGE - timedelta(seconds=1)), put(run, key, 3)
+    foreign = place_file(run.pool.parts.objects, node=Key.generate().address, sha256=sha(4))
+    audit = run.pool.parts.objects.path(  # type: ignore[attr-defined]  # these tests have a local store
+        ObjectKey(pool_id=POOL, owner=VALIDATOR.address, sha256=sha(5), audit=True)
+    )
+    audit.parent.mkdir(parents=True)
+    audit.touch()
+    for path in (foreign, audit):
+        aged(run, path)
+    assert await run.sweeper.round() == 2
+    assert [path.exists() for path in (used, young, old, foreign, audit)] == [True, True, False, False, True]
+
+
+async def test_files_are_kept_for_as_long_as_their_work_can_be_open(make_run: MakeRun) -> None:
+    run = make_run(upload_kept_s=60)
+    await run.sync.round()
+    await run.publish(0)
+    key = await run.member()
+    needed = 2 * (timedelta(seconds=100) + timedelta(hours=3))
+    young, old = put(run, key, 1, needed - timedelta(seconds=1)), put(run, key, 2, needed + timedelta(seconds=1))
+    assert await run.sweeper.round() == 1
+    assert (young.exists(), old.exists()) == (True, False)
+
+
+async def test_after_the_loss_of_redis_nothing_is_deleted_that_is_needed(make_run: MakeRun) -> None:
+    run = make_run(run_units_per_group=100)
+    await run.sync.round()
+    await run.publish(0)
+    key = await run.member()
+    work = await run.delivered(key, await run.lease(key), file=1)
+    needed, unused = put(run, key, 1), put(run, key, 2)
+    held = put(run, key, 3, timedelta(minutes=1))  # of a lease that Redis forgets
+    await run.pool.parts.redis.flushall()
+    run.chain.read = 0
+    assert await run.sweeper.round() == 0, "the ledger was not read to its end"
+    await run.sync.round()
+    assert await run.sweeper.round() == 1
+    assert [path.exists() for path in (needed, unused, held)] == [True, False, True]
+    run.chain.happen(work, key.address, Happening.JUDGED, Outcome.ACCEPTED)
+    await run.sync.round()
+    assert await run.sweeper.round() == 0
+
+
+async def test_another_file_in_its_place_after_a_reorg_leaves_the_first_unnamed(run: RunUnderTest) -> None:
+    key = await run.member()
+    grant = await run.lease(key)
+    work = await run.delivered(key, grant, file=1)
+    run.chain.take_back(work)
+    await run.sync.round()
+    run.submit_alone(grant, file=2)
+    await run.sync.round()
+    first, second = put(run, key, 1), put(run, key, 2)
+    assert await run.sweeper.round() == 1
+    assert (first.exists(), second.exists()) == (False, True)
+
+
+async def test_a_forgotten_step_leaves_its_files_to_their_age(make_run: MakeRun) -> None:
+    run = make_run(run_kept_steps=1)
+    await run.sync.round()
+    await run.publish(0)
+    key = await run.member()
+    for file in (1, 2):
+        await run.delivered(key, await run.lease(key, groups=1), file=file)
+    old, young = put(run, key, 1), put(run, key, 2, timedelta(hours=1))
+    await run.publish(5)
+    await run.sync.round()
+    assert await run.pool.parts.redis.exists(run.pool.parts.database.key("run", "named")) == 0
+    assert await run.sweeper.round() == 1
+    assert (old.exists(), young.exists()) == (False, True)
+
+
+async def test_nothing_is_deleted_where_the_settings_say_so(make_run: MakeRun) -> None:
+    run = make_run(upload_kept_s=0)
+    await run.sync.round()
+    await run.publish(0)
+    path = put(run, await run.member(), 3, timedelta(days=1000))
+    assert await run.sweeper.round() == 0
+    assert path.exists()
+
+
+async def test_a_store_that_is_down_is_swept_later(run: RunUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = await run.member()
+    path = put(run, key, 3)
+
+    async def down(*_: object, **__: object) -> None:
+        raise StorageUnavailable("the store is down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run.pool.parts.objects, "delete", down)
+        with pytest.raises(StorageUnavailable):
+            await run.sweeper.round()
+    assert path.exists()
+    assert await run.sweeper.round() == 1
+
+
+async def test_the_store_is_listed_page_by_page(run: RunUnderTest) -> None:
+    store = run.pool.parts.objects
+    nodes = [Key.generate() for _ in range(3)]
+    expected = {(node.address, sha(file << 248)) for node in nodes for file in range(1, 6)}
+    for owner, sha256 in expected:
+        place_file(store, node=owner, sha256=sha256)
+    found, cursor, pages = [], "", 0
+    while pages < 50:
+        page = await store.page(POOL, after=cursor, limit=2)
+        found += [(each.key.owner, each.key.sha256) for each in page.objects]
+        pages, cursor = pages + 1, page.following
+        if not cursor:
+            break
+    assert sorted(found) == sorted(expected)
+    assert pages == 8
+    assert (await store.page(POOL + 1, after="", limit=2)).objects == ()

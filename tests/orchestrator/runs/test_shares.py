@@ -1,0 +1,326 @@
+"""How much of a step one node or provider may hold, for how long, and who gets no leases at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from orchestrator.runs.leases import TIMES_KEPT, DeliveryTime
+from orchestrator.runs.slots import Happening
+from orchestrator.runs.steps import StepCount
+from protocol.keys import Key
+from protocol.verdicts import Outcome, ReasonCode
+from tests.orchestrator.runs.conftest import MakeRun
+from tests.orchestrator.runs.edge import RunUnderTest, funds, sha
+
+
+async def member_of(run: RunUnderTest, provider: Key) -> Key:
+    """A member whose provider is another than that of the usual ones."""
+    key = await run.member()
+    run.chain.seats[key.address] = replace(run.chain.seats[key.address], provider=provider.address)
+    await run.desk.store.forget_seats([key.address])
+    return key
+
+
+async def refused(run: RunUnderTest, key: Key, *, step: int = 0, groups: int = 8) -> str:
+    answer = await run.ask(key, step=step, groups=groups)
+    assert (answer.status_code, answer.json()["code"]) == (409, "no-slot")
+    return str(answer.json()["detail"])
+
+
+async def judged(
+    run: RunUnderTest, key: Key, outcome: Outcome, *, file: int = 1, reason: int = 0, what: Happening = Happening.JUDGED
+) -> str:
+    """A slot whose work was submitted and judged; its work key."""
+    grant = await run.lease(key, step=(await run.step(key)).step, groups=1)
+    run.submit_alone(grant, file=file)
+    work = grant.lease.lease.key.hash
+    run.chain.happen(work, key.address, what, outcome)
+    run.chain.happened[-1] = replace(run.chain.happened[-1], reason=reason)
+    await run.sync.round()
+    return work
+
+
+# A provider's part of a step
+
+
+async def test_a_provider_alone_may_hold_a_whole_step(run: RunUnderTest) -> None:
+    key, other = await run.member(), await run.member()
+    assert (await run.lease(key, groups=4)).lease.groups == 4
+    assert (await run.lease(other, groups=4)).lease.groups == 4, "both are of one provider"
+
+
+async def test_while_others_ask_a_provider_holds_a_third_of_a_step(run: RunUnderTest) -> None:
+    slow = await member_of(run, Key.generate())
+    honest = await member_of(run, Key.generate())
+    assert (await run.lease(honest, groups=1)).lease.groups == 1
+    assert (await run.lease(slow, groups=8)).lease.groups == 3, "a third of 8, rounded up"
+    assert "holds a third of step 0" in await refused(run, slow)
+    await run.pool.send(slow, "/v1/slots/release", {"slots": [{"step": 0, "index": 0}]})
+    assert (await run.lease(slow, groups=2)).lease.groups == 2, "what it gave back counts no more"
+
+
+async def test_others_count_as_asking_for_as_long_as_a_lease_lasts(run: RunUnderTest) -> None:
+    slow, honest = await member_of(run, Key.generate()), await member_of(run, Key.generate())
+    await run.lease(honest, groups=1)
+    await run.pool.clock.turn(timedelta(seconds=99))
+    await run.pool.beat(slow)
+    assert (await run.lease(slow, groups=8)).lease.groups == 3
+    await run.pool.clock.turn(timedelta(seconds=2))
+    await run.pool.beat(slow)
+    assert (await run.lease(slow, groups=8)).lease.groups == 4, "the rest of the step"
+
+
+async def test_a_provider_gets_at_least_one_group_of_a_small_step(run: RunUnderTest) -> None:
+    await run.demand(0, 2)
+    first, second = await member_of(run, Key.generate()), await member_of(run, Key.generate())
+    await run.lease(first, groups=1)
+    assert (await run.lease(second, groups=8)).lease.groups == 1
+
+
+# Slow leases
+
+
+async def test_past_half_of_its_lease_a_slot_counts_half(run: RunUnderTest) -> None:
+    key, other = await run.member(), await run.member()
+    grant = await run.lease(key, groups=8)
+    await run.pool.clock.turn(timedelta(seconds=49))
+    await run.sync.round()
+    assert (await run.view())["need"] == 0
+    await run.pool.clock.turn(timedelta(seconds=1))
+    await run.sync.round()
+    view = await run.view()
+    assert (view["leased"], view["late"], view["need"]) == (8, 8, 4)
+    await run.pool.beat(other)
+    assert (await run.step(other)).need == 4
+    assert (await run.lease(other, groups=8)).lease.groups == 4
+    run.submit_alone(grant)
+    await run.sync.round()
+    view = await run.view()
+    assert (view["pending"], view["leased"], view["late"], view["need"]) == (8, 4, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "count",
+    [
+        {"demand": 9},
+        {"demand": 9, "leased": 4},
+        {"demand": 9, "leased": 4, "late": 5},
+        {"demand": 9, "late": 1},
+        {"demand": 9, "accepted": 3, "pending": 2, "leased": 1, "late": 3, "rejected": 7},
+        {"demand": 9, "accepted": 9},
+        {"demand": 9, "late": 18},
+        {"demand": 9, "late": 17},
+        {"demand": 0},
+    ],
+)
+async def test_the_script_and_the_step_count_agree_on_what_is_needed(make_run: MakeRun, count: dict[str, int]) -> None:
+    run = make_run(run_groups_per_slot=4096)
+    await run.sync.round()
+    await run.publish(0)
+    key = await run.member()
+    pairs = [part for pair in count.items() for part in pair]
+    await run.pool.parts.database.ask("HSET", run.pool.parts.database.key("run", "step", "0"), *pairs)
+    need = StepCount(**count).need
+    answer = await run.ask(key, groups=4096)
+    assert (answer.json()["lease"]["groups"] if answer.status_code == 200 else 0) == need
+
+
+async def test_leases_follow_what_the_pools_nodes_take(make_run: MakeRun) -> None:
+    run = make_run(run_lease_s=600, run_lease_least_s=20, run_groups=100)
+    await run.sync.round()
+    await run.publish(0)
+    key = await run.member()
+    for file in range(8):
+        grant = await run.lease(key, groups=1)
+        assert grant.lease.expiry == int(run.pool.clock.now().timestamp()) + 600, "too little is known"
+        await run.pool.clock.turn(timedelta(seconds=15))
+        await run.pool.beat(key)
+        run.submit_alone(grant, file=file + 1)
+        run.chain.happen(grant.lease.lease.key.hash, key.address, Happening.JUDGED, Outcome.ACCEPTED)
+        await run.sync.round()
+    assert (await run.lease(key, groups=1)).lease.expiry == int(run.pool.clock.now().timestamp()) + 60
+
+
+async def test_leases_that_are_too_short_grow_again(make_run: MakeRun) -> None:
+    run = make_run(run_lease_s=600, run_lease_least_s=20, run_delivery_least=100, run_groups=100)
+    await run.sync.round()
+    await run.publish(0)
+    key = await run.member()
+    for _ in range(TIMES_KEPT):
+        await run.desk.store.remember_time(DeliveryTime(1_000, 1))
+    lengths = []
+    for _ in range(2 * TIMES_KEPT):
+        lengths.append((await run.lease(key, groups=1)).lease.expiry - int(run.pool.clock.now().timestamp()))
+        await run.pool.clock.turn(timedelta(seconds=lengths[-1] + 20))
+        await run.sync.round()
+        await run.pool.beat(key)
+    assert (lengths[0], lengths[-1]) == (20, 600)
+
+
+async def test_unaccepted_work_does_not_make_leases_shorter(run: RunUnderTest) -> None:
+    key = await run.member()
+    await judged(run, key, Outcome.REJECTED)
+    assert await run.desk.store.times() == []
+    await judged(run, key, Outcome.ACCEPTED, file=2)
+    assert len(await run.desk.store.times()) == 1
+
+
+# Records
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason"),
+    [
+        (Outcome.REJECTED, ReasonCode.TERMINATION_EARLY),
+        (Outcome.ACCEPTED, ReasonCode.PASSED_UNDECIDED),
+    ],
+)
+async def test_bad_work_rests_its_node_beyond_the_free_ones(
+    make_run: MakeRun, outcome: Outcome, reason: ReasonCode
+) -> None:
+    run = make_run(run_delivery_least=3, run_free_rejections=2, run_rest_s=300, run_groups=100)
+    await run.sync.round()
+    await run.publish(0)
+    key = await run.member()
+    for file in range(5):  # 3 of 5 beyond the 2 free ones
+        await judged(run, key, outcome, file=file + 1, reason=reason)
+    assert "the node delivered too few" in await refused(run, key, step=(await run.step(key)).step)
+
+
+async def test_a_rest_for_bad_work_begins_with_its_verdict(make_run: MakeRun) -> None:
+    run = make_run(run_delivery_least=1, run_free_rejections=0, run_rest_s=300)
+    await run.sync.round()
+    await run.publish(0)
+    key = await run.member()
+    grant = await run.lease(key, groups=1)
+    run.submit_alone(grant)
+    await run.sync.round()
+    await run.pool.clock.turn(timedelta(seconds=600))
+    run.chain.happen(grant.lease.lease.key.hash, key.address, Happening.JUDGED, Outcome.REJECTED)
+    await run.sync.round()
+    await run.pool.beat(key)
+    assert "rests for another 300 s" in await refused(run, key)
+
+
+async def test_a_node_that_is_accused_of_forgery_gets_no_slots_until_that_is_settled(run: RunUnderTest) -> None:
+    key = await run.member()
+    work = await judged(run, key, Outcome.FORGED)
+    assert "was called forged" in await refused(run, key)
+    run.chain.happen(work, key.address, Happening.DISPUTED)
+    await run.sync.round()
+    assert "was called forged" in await refused(run, key), "a dispute decides nothing yet"
+    run.chain.happen(work, key.address, Happening.DECIDED, Outcome.ACCEPTED)
+    run.chain.happen(work, key.address, Happening.FINAL, Outcome.ACCEPTED)
+    await run.sync.round()
+    assert (await run.lease(key, groups=1)).lease.groups == 1
+
+
+async def test_an_accusation_ends_with_its_verdict(run: RunUnderTest) -> None:
+    key = await run.member()
+    work = await judged(run, key, Outcome.FORGED)
+    run.chain.happen(work, key.address, Happening.FINAL, Outcome.FORGED)
+    await run.sync.round()
+    assert (await run.lease(key, groups=1)).lease.groups == 1, "whether it is a member still is the ledger's to say"
+
+
+async def test_nodes_of_one_provider_are_judged_together(make_run: MakeRun) -> None:
+    run = make_run(run_delivery_least=4, run_rest_s=300, run_groups=100)
+    await run.sync.round()
+    await run.publish(0)
+    provider = Key.generate()
+    for _ in range(4):  # each is too new to be judged by itself
+        node = await member_of(run, provider)
+        index = (await run.lease(node, groups=1)).lease.index
+        await run.pool.send(node, "/v1/slots/release", {"slots": [{"step": 0, "index": index}]})
+    another = await member_of(run, provider)
+    assert "the nodes of this provider together" in await refused(run, another)
+    assert (await run.lease(await run.member(), groups=1)).lease.groups == 1, "another provider's may"
+    await run.pool.clock.turn(timedelta(seconds=301))
+    await run.pool.beat(another)
+    await run.lease(another, groups=1)
+    assert "one slot at a time" in await refused(run, another)
+
+
+# Money and terms
+
+
+async def _money(run: RunUnderTest, **money: Any) -> None:
+    run.chain.money = funds(**money)
+    await run.pool.clock.turn(timedelta(seconds=11))
+    await run.sync.round()
+
+
+@pytest.mark.parametrize(
+    ("money", "groups"),
+    [
+        ({"free": 450, "fees": 50}, [4]),
+        ({"free": 449, "fees": 50}, [3]),
+        ({"free": 500, "fees": 50}, [4]),
+        ({"free": 600, "fees": 50}, [4, 1]),
+        ({"free": 149, "fees": 50}, []),
+        ({"free": 150, "price": 0, "fees": 50}, [4, 4]),
+        ({"free": 49, "price": 0, "fees": 50}, []),
+    ],
+)
+async def test_each_lease_takes_its_fees_of_the_escrow(
+    make_run: MakeRun, money: dict[str, int], groups: list[int]
+) -> None:
+    run = make_run(run_groups=8)
+    await run.sync.round()
+    await run.publish(0)
+    key = await run.member()
+    await _money(run, **money)
+    await run.pool.beat(key)
+    got: list[int] = []
+    while len(got) < 3 and (answer := await run.ask(key, groups=4)).status_code == 200:
+        got.append(answer.json()["lease"]["groups"])
+    assert got == groups
+
+
+async def test_a_lease_that_took_the_last_money_is_answered_again(run: RunUnderTest) -> None:
+    key = await run.member()
+    await _money(run, free=400)
+    await run.pool.beat(key)
+    first = await run.ask(key, groups=4, request="a" * 32)
+    again = await run.ask(key, groups=4, request="a" * 32)
+    assert (first.status_code, again.status_code) == (200, 200)
+    assert again.json() == first.json()
+
+
+async def test_leases_longer_than_the_notice_period_are_refused_in_words(run: RunUnderTest) -> None:
+    key = await run.member()
+    await _money(run, notice=timedelta(seconds=99))
+    await run.pool.beat(key)
+    assert "run_lease_s is 100 s, and the pool's notice period only 99 s" in await refused(run, key)
+    assert "run_lease_s" in (await run.pool.owner("GET", "/v1/run"))["paused"]
+    await _money(run, notice=timedelta(seconds=100))
+    await run.pool.beat(key)
+    assert (await run.lease(key)).lease.groups == 4
+
+
+# Seeds
+
+
+async def test_a_salt_is_known_with_the_lease_only(run: RunUnderTest) -> None:
+    key = await run.member()
+    first, second = await run.lease(key, groups=1), await run.lease(key, groups=1)
+    assert first.lease.salt != second.lease.salt
+    kept = [str(await run.pool.parts.redis.hgetall(each)) for each in await run.pool.parts.redis.keys("*run:slot:*")]
+    assert len(kept) == 2
+    for lease in (first.lease, second.lease):
+        assert not any(lease.salt in text or lease.salt[2:] in text for text in kept), "not in Redis"
+
+
+async def test_another_replica_derives_the_same_salt(make_run: MakeRun) -> None:
+    run, other = make_run(), make_run()
+    await run.sync.round()
+    await run.publish(0)
+    key = await run.member()
+    first = await run.ask(key, request="b" * 32)
+    second = await other.ask(key, request="b" * 32)
+    assert first.json()["lease"] == second.json()["lease"]
+    assert first.json()["lease"]["salt"] != sha(0)
