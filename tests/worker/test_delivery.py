@@ -480,8 +480,10 @@ async def test_a_lease_that_nobody_of_the_pool_signed_is_given_up_because_the_le
 
 
 async def test_a_refusal_that_may_be_lifted_is_waited_out(scene: Scene) -> None:
+    """A removed node may still use leases that end within the notice period; this one lasts longer."""
     manager = await scene.world.as_("manager")
-    await scene.hand_over()
+    longer = TERMS.notice_period + timedelta(hours=1)
+    await scene.hand_over(await scene.leased(expiry=int((scene.clock.now() + longer).timestamp())))
     scene.pool.ledger.nodes[scene.key.address] = replace(scene.pool.ledger.nodes[scene.key.address], banned=True)
     scene.pool.parts.standings.forget(scene.key.address)
     await scene.work()
