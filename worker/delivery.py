@@ -211,17 +211,15 @@ class PoolDelivery:
 
     async def _ask(self, item: QueueItem) -> UploadTicket:
         pool, _ = self._connected()
-        slot = None
-        if LEASED_WORK in item.metadata:
-            lease = leased(item).lease
-            slot = SlotName(step=lease.step, index=lease.index)
+        is_work = LEASED_WORK in item.metadata
+        lease = leased(item).lease if is_work else None
         return await pool.request_upload(
             UploadRequest(
-                kind=UploadKind.FILE if slot is None else UploadKind.ROLLOUT,
+                kind=UploadKind.ROLLOUT if is_work else UploadKind.FILE,
                 sha256=digest(item.sha256),
                 size=item.size,
                 task_id=item.metadata.get("task_id"),
-                slot=slot,
+                slot=None if lease is None else SlotName(step=lease.step, index=lease.index),
             )
         )
 
