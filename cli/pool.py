@@ -1,9 +1,9 @@
-"""`muster pool`: make a pool, fund it, set its terms, look at it, end it."""
+"""`muster pool`: create a pool, fund it, set its terms, show it, end it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated
 
 import typer
@@ -19,12 +19,19 @@ from cli.keys import resolve_address
 from cli.output import JsonOption, say, show_fields, show_json, warn
 from cli.pool_economics import audit_stages, forgeries, show_audits
 from ledger.amounts import format_amount, parse_amount
-from ledger.client.pools import Roles, Terms
+from ledger.client import Ledger
+from ledger.client.pools import PoolStatus, Roles, Terms
 from ledger.economics import explain_economics
-from protocol.errors import InvalidInput
+from protocol.errors import Conflict, InvalidInput
+from protocol.identifiers import Address
 
 app = typer.Typer(no_args_is_help=True, help="Make and run a pool.")
 
+
+DEFAULT_LEASE = timedelta(seconds=600)
+"""An orchestrator's `run_lease_s`, unless it is set."""
+LEAST_FOR_PROVISIONAL = 4
+"""From so many validators on, a verdict that contradicts the first counts only when another validator agrees."""
 
 Price = Annotated[str, typer.Option(help="MUST for one work unit (one token).")]
 Penalty = Annotated[
@@ -93,10 +100,28 @@ def create(
             if activate:
                 await ledger.pools.activate(pool_id)
         say(f"pool {pool_id} is {'active' if activate else 'pending'}; `muster pool fund` gives it something to pay")
-        if len(validators) < 3:
-            warn("with fewer than three validators not every dispute can be judged; then penalties are released")
+        for words in _cautions(terms, validators=len(validators)):
+            warn(words)
 
     run(command())
+
+
+def _cautions(terms: Terms, *, validators: int) -> list[str]:
+    """What an owner should know of new terms that the ledger takes and that work badly."""
+    found = []
+    if terms.notice_period < DEFAULT_LEASE:
+        found.append(
+            f"the notice period of {terms.notice_period.total_seconds():.0f} s is shorter than the default lease of "
+            f"{DEFAULT_LEASE.total_seconds():.0f} s: workers refuse leases that outlast it, so set `run_lease_s` lower"
+        )
+    if validators < 3:
+        found.append("with fewer than three validators not every dispute can be judged; then penalties are released")
+    elif validators < LEAST_FOR_PROVISIONAL:
+        found.append(
+            "with fewer than four validators the one that decides a dispute overturns a verdict alone; with four, a "
+            "second one must agree"
+        )
+    return found
 
 
 @app.command()
@@ -145,22 +170,72 @@ def fund(
 @app.command()
 def withdraw(
     context: typer.Context,
-    amount: Annotated[str | None, typer.Argument(help="MUST; default: all that is free.")] = None,
+    amount: Annotated[str | None, typer.Argument(help="MUST; default: all that is free, or all announced.")] = None,
     to: Annotated[str | None, typer.Option(help="Address or key name; default: the owner.")] = None,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Take back the announced withdrawal.")] = False,
     pool: PoolOption = None,
     key: OwnerKey = "owner",
 ) -> None:
-    """Take out escrow that no open work needs."""
+    """Take out escrow that no open work needs: announce it, and run this again after the notice period.
+
+    Nodes that hold leases are paid meanwhile. A pending pool's escrow comes out at once.
+    """
+    if cancel and (amount is not None or to is not None):
+        raise InvalidInput("--cancel takes nothing out", hint="leave amount and --to away")
 
     async def command() -> None:
         pool_id = chosen_pool(context.obj, pool)
         receiver = None if to is None else resolve_address(context.obj, to)
         async with open_ledger(context.obj, key) as ledger:
-            taken = (await ledger.pools.escrow(pool_id)).free if amount is None else parse_amount(amount)
-            await ledger.pools.withdraw_escrow(pool_id, taken, receiver or ledger.address)
-        say(f"withdrew {format_amount(taken)} MUST")
+            if cancel:
+                await _cancel_withdrawal(ledger, pool_id)
+                return
+            asked = None if amount is None else parse_amount(amount)
+            await _withdraw(ledger, pool_id, asked, receiver or ledger.address)
 
     run(command())
+
+
+async def _cancel_withdrawal(ledger: Ledger, pool_id: int) -> None:
+    if (await ledger.pools.withdrawal(pool_id)).amount == 0:
+        raise Conflict(f"pool {pool_id} has announced no withdrawal")
+    await ledger.pools.announce_withdrawal(pool_id, 0)
+    say("the announced withdrawal is cancelled")
+
+
+async def _withdraw(ledger: Ledger, pool_id: int, asked: int | None, receiver: Address) -> None:
+    """Withdraws what is announced and ready, or announces it."""
+    free = (await ledger.pools.escrow(pool_id)).free
+    pending = (await ledger.pools.get(pool_id)).status is PoolStatus.PENDING
+    announced = await ledger.pools.withdrawal(pool_id)
+    if pending or announced.amount == 0:
+        wanted = free if asked is None else asked
+        if wanted == 0:
+            raise Conflict(f"pool {pool_id} has no free escrow", hint="open work reserves the rest until it is final")
+        await ledger.pools.announce_withdrawal(pool_id, wanted)
+        announced = await ledger.pools.withdrawal(pool_id)
+        if not pending:
+            when = _utc(announced.ready_at)
+            say(f"announced {format_amount(wanted)} MUST: run this again from {when} on, or take it back with --cancel")
+            return
+    if await ledger.now() < announced.ready_at:
+        raise Conflict(
+            f"the withdrawal of {format_amount(announced.amount)} MUST is ready at {_utc(announced.ready_at)}",
+            hint="nodes that hold leases are paid until then; `--cancel` takes it back",
+        )
+    most = min(free, announced.amount)
+    taken = most if asked is None else asked
+    if taken > most:
+        raise InvalidInput(
+            f"{format_amount(most)} MUST can be taken out now, not {format_amount(taken)}",
+            hint="less is announced or free: take that, or cancel and announce more",
+        )
+    await ledger.pools.withdraw_escrow(pool_id, taken, receiver)
+    say(f"withdrew {format_amount(taken)} MUST")
+
+
+def _utc(time: datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M:%S} UTC"
 
 
 @app.command()
@@ -173,6 +248,8 @@ def show(context: typer.Context, pool: PoolOption = None, as_json: JsonOption = 
             entry, terms = await ledger.pools.get(pool_id), await ledger.pools.terms(pool_id)
             escrow, totals = await ledger.pools.escrow(pool_id), await ledger.work.totals(pool_id)
             pending = await ledger.pools.pending_terms(pool_id)
+            announced = await ledger.pools.withdrawal(pool_id)
+            validators = await ledger.pools.validators(pool_id)
         money = str if as_json else _must
         fields: dict[str, object] = {
             "pool": pool_id,
@@ -188,6 +265,9 @@ def show(context: typer.Context, pool: PoolOption = None, as_json: JsonOption = 
             "penalty_per_unit": money(terms.penalty_per_unit),
             "stake_per_capacity": money(terms.stake_per_capacity),
             "audit_floor": f"{terms.audit_floor_bps / 100:g} %",
+            "validators": len(validators),
+            "verdict_fee": money(terms.verdict_fee),
+            "paid_second_looks": f"{terms.look_bps / 100:g} %",
             "judged_within": terms.judge_period,
             "disputable_for": terms.challenge_period,
             "second_verdict_within": terms.dispute_period,
@@ -196,6 +276,9 @@ def show(context: typer.Context, pool: PoolOption = None, as_json: JsonOption = 
         }
         if pending is not None:
             fields["new_terms_from"] = pending[1]
+        if announced.amount:
+            fields["announced_withdrawal"] = money(announced.amount)
+            fields["withdrawal_ready_at"] = announced.ready_at
         show_fields(fields, as_json=as_json)
 
     run(command())

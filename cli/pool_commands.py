@@ -4,6 +4,7 @@ from cli import (
     pool,
     pool_changes,
     pool_download,
+    pool_list,
     pool_members,
     pool_nodes,
     pool_page,
@@ -17,6 +18,7 @@ from cli import (
 
 app = pool.app
 for part in (
+    pool_list,
     pool_roles,
     pool_members,
     pool_nodes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -24,12 +25,13 @@ from cli.documents import read_document, write_document
 from cli.keys import open_key, resolve_address
 from cli.output import JsonOption, say, show_fields, show_table, warn
 from ledger.amounts import format_amount
-from ledger.client.work import Submission, Verdict, Work
+from ledger.client import Ledger
+from ledger.client.work import Submission, Verdict, Work, WorkStatus
 from ledger.events import WorkSubmitted
 from ledger.refusals import name_in_plain_words
 from protocol.errors import InvalidInput, NotFound
 from protocol.identifiers import ZERO_DIGEST, Digest, digest, run_id
-from protocol.leases import Dispute, Lease
+from protocol.leases import Dispute, Lease, SlotSalt
 from protocol.leases import Work as SignedWords
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.leases import SignedLease, SignedWork
@@ -48,6 +50,7 @@ _VERDICT_REFUSALS = {
         "this key gave the first verdict, opened the dispute, or answers for the node",
         "another validator must judge this: give its key with --key",
     ),
+    "NotYourTurn": ("it is another validator's turn to decide", "`muster work show` says from when on each may"),
     "OtherSubmission": ("that is not the file that was submitted", "`muster work show` names the one that was"),
     "TooLate": ("the time for it has passed", "`muster work finalize` lets it go on"),
 }
@@ -70,17 +73,20 @@ def lease(
     version: Annotated[int, typer.Option(min=0, help="The policy's version.")] = 0,
     checkpoint: Annotated[str, typer.Option(help="The policy's version digest.")] = ZERO_DIGEST,
     groups: Annotated[int, typer.Option(min=1)] = 1,
-    valid_for: Annotated[int, typer.Option(min=1, help="Seconds until it expires.")] = 3600,
+    beacon_block: Annotated[
+        int | None, typer.Option(min=0, help="The block whose hash is part of the seed; default: the newest.")
+    ] = None,
+    valid_for: Annotated[int, typer.Option(min=1, help="Seconds until it expires.")] = 600,
     out: OutFile = None,
     pool: PoolOption = None,
     key: OrchestratorKey = "orchestrator",
 ) -> None:
-    """Sign a lease: the orchestrator's leave for one node to do one slot of work."""
+    """Sign a lease: the orchestrator's permission for one node to do one slot of work."""
 
     async def command() -> None:
         signer = open_key(context.obj, key)
         async with open_ledger(context.obj) as ledger:
-            terms = Lease(
+            slot = SlotSalt(
                 pool_id=chosen_pool(context.obj, pool),
                 run=run_id(run_name),
                 step=step,
@@ -88,11 +94,16 @@ def lease(
                 node=resolve_address(context.obj, node),
                 version=version,
                 digest=digest(checkpoint),
+            )
+            domain = ledger.work.domain
+            terms = Lease(
+                **asdict(slot),
+                beacon_block=await ledger.block() if beacon_block is None else beacon_block,
+                salt=slot.derive(signer, domain),
                 groups=groups,
                 max_units=max_units,
                 expiry=int((await ledger.now()).timestamp()) + valid_for,
             )
-            domain = ledger.work.domain
             signed = SignedLease.of(terms, domain=domain, signature=terms.sign(signer, domain))
             write_document(out, signed)
 
@@ -263,8 +274,9 @@ def show(context: typer.Context, key_text: Key, as_json: JsonOption = False) -> 
     async def command() -> None:
         async with open_ledger(context.obj) as ledger:
             work = await ledger.work.get(digest(key_text))
-        if work is None:
-            raise _no_such_work(digest(key_text))
+            if work is None:
+                raise _no_such_work(digest(key_text))
+            turns = await _turns(ledger, digest(key_text), work)
         money = str if as_json else (lambda amount: f"{format_amount(amount)} MUST")
         show_fields(
             {
@@ -278,7 +290,11 @@ def show(context: typer.Context, key_text: Key, as_json: JsonOption = False) -> 
                 "units": work.units,
                 "sha256": work.sha256,
                 "judge": work.judge,
+                "confirmed_by": work.looker,
                 "disputer": work.disputer,
+                "contradicted_by": work.juror,
+                "contradiction": work.opinion.name.lower() if work.opinion else None,
+                "may_decide": turns or None,
                 "since": work.since,
                 "deadline": work.deadline,
                 "pays": money(work.reward),
@@ -340,6 +356,18 @@ def reasons(as_json: JsonOption = False) -> None:
     """List the reason codes of verdicts."""
     rows = [(code.value, code.name.lower().replace("_", "-"), code.words) for code in ReasonCode]
     show_table(("code", "reason", "words"), rows, as_json=as_json, empty="")
+
+
+async def _turns(ledger: Ledger, key: Digest, work: Work) -> list[str]:
+    """Which validators may decide a dispute, each with the time from which on, the first one first."""
+    if work.status is not WorkStatus.DISPUTED:
+        return []
+    found = []
+    for validator in await ledger.validators(work.pool_id):
+        opens_at = await ledger.work.turn_of(key, validator)
+        if opens_at is not None:
+            found.append((opens_at, validator))
+    return [f"{validator} from {opens_at:%Y-%m-%d %H:%M:%S} UTC" for opens_at, validator in sorted(found)]
 
 
 def _no_such_work(key: Digest) -> NotFound:

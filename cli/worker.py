@@ -15,6 +15,10 @@ PARTS: Parts = {
     "status": ("worker.cli:status", "Show what the worker is doing, and why."),
     "logs": ("worker.cli:logs", "Show the output of the task that runs here."),
     "drain": ("worker.cli:drain", "Finish what runs and take nothing new; lasts until `--undo`, also over a restart."),
+    "resume": (
+        "worker.cli:resume",
+        "Lease again after the worker stopped because delivered work was not paid; `status` shows why it stopped.",
+    ),
     "leave": (
         "worker.cli:leave",
         "Stop what runs, deliver what waits, leave the pool on the ledger, and end the daemon. Stake is free then.",

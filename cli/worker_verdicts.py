@@ -151,8 +151,8 @@ def _explain(told: Told, *, rows: int | None) -> None:
     say(f"{told.submitted.key} (step {told.submitted.step}, slot {told.submitted.index})")
     if told.verdict is not None:
         say(f"  {reason_words(told.work.reason)} Judged by {told.verdict.validator}.")
-    if told.work.status is WorkStatus.FINAL and told.verdict is not None and told.verdict.outcome != told.work.outcome:
-        say("  It was disputed and nobody decided in time, so the penalty fell away.")
+    for line in _other_validators(told):
+        say(f"  {line}")
     if told.audit is None:
         if told.missing:
             say(f"  The evidence can't be read: {told.missing}")
@@ -171,6 +171,24 @@ def _explain(told: Told, *, rows: int | None) -> None:
         say(f"  Until {told.work.deadline:%Y-%m-%d %H:%M:%S} UTC: muster worker dispute {told.submitted.key}")
 
 
+def _other_validators(told: Told) -> list[str]:
+    """What other validators than the first made of it."""
+    work, verdict, lines = told.work, told.verdict, []
+    if work.looker is not None:
+        lines.append(f"Confirmed by {work.looker}, which examined it again.")
+    if work.juror is not None and work.opinion is not None:
+        lines.append(
+            f"Contradicted by {work.juror}, which found it {work.opinion.name.lower()}: "
+            + ("a second validator decides." if work.status is WorkStatus.DISPUTED else "a second validator decided.")
+        )
+    if work.status is WorkStatus.FINAL and verdict is not None and verdict.outcome != work.outcome:
+        if verdict.decisive:
+            lines.append("The outcome is the median of the three verdicts.")
+        else:
+            lines.append("It was disputed and no validator decided in time, so the penalty was released.")
+    return lines
+
+
 def _raw(told: Told) -> dict[str, object]:
     work, audit = told.work, told.audit
     return {
@@ -187,6 +205,9 @@ def _raw(told: Told) -> dict[str, object]:
         "costs_if_forged": str(work.penalty),
         "disputable_until": work.deadline if told.disputable else None,
         "validator": None if told.verdict is None else told.verdict.validator,
+        "confirmed_by": work.looker,
+        "contradicted_by": work.juror,
+        "contradiction": None if work.opinion is None else work.opinion.name.lower(),
         "audit_hash": None if told.verdict is None else told.verdict.audit_hash,
         "audit": audit,
         "audit_missing": told.missing or None,

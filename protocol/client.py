@@ -71,10 +71,16 @@ class Answer:
         try:
             return model.model_validate_json(self.body)
         except ValidationError as error:
-            places = ", ".join(".".join(map(str, item["loc"])) or "body" for item in error.errors()[:5])
+            places = ", ".join(_trouble(item["loc"], item["type"], item["msg"]) for item in error.errors()[:5])
             raise BadAnswer(
                 f"the answer is no {model.__name__}: {places}", hint="the two ends may be of different versions"
             ) from None
+
+
+def _trouble(place: tuple[int | str, ...], kind: str, message: str) -> str:
+    """A place in a body, with the words of our own models where they refused it."""
+    words = ".".join(map(str, place)) or "body"
+    return f"{words}: {message.removeprefix('Value error, ')}" if kind == "value_error" else words
 
 
 class ServiceClient:

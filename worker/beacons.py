@@ -1,4 +1,4 @@
-"""Whether the chain bears out what a lease says of it: the announced version, and the block that the seed stands on.
+"""Compares a lease with the chain: the announced version, and the block whose hash is part of the slot's seed.
 
 Validators take the beacon from the chain. A node that believed another one would generate, in good faith, what every
 check calls forged; so it looks for itself, by the rule of decision 0019: the later of the version's announcement and
@@ -29,18 +29,18 @@ class Beacons:
     def __init__(self) -> None:
         self._known: OrderedDict[_Ground, None] = OrderedDict()
 
-    async def fault(self, ledger: Ledger, lease: Lease, *, beacon: Digest, block: int) -> str:
-        """What is wrong with a grant, in words; empty if the chain bears it out.
+    async def fault(self, ledger: Ledger, lease: Lease, *, beacon: Digest) -> str:
+        """Returns what is wrong with a grant, in words; empty if the chain bears it out.
 
         Args:
             ledger: To read.
-            lease: This node's.
-            beacon: The hash that the seed is to stand on.
-            block: The block that it is said to be of.
+            lease: This node's; it names the block.
+            beacon: The hash of that block, as the orchestrator says.
 
         Raises:
             ChainUnavailable: The chain does not answer, or its node has not come as far as the block.
         """
+        block = lease.beacon_block
         ground = (lease.node, lease.pool_id, lease.run, lease.version, lease.digest, block, beacon)
         if ground in self._known:
             return ""

@@ -1,18 +1,20 @@
-"""All that the worker asks of the ledger and writes to it, in its own words."""
+"""Everything that the worker reads from the ledger and writes to it."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Protocol, TypeVar
 
 from ledger.artifacts import Contract
 from ledger.client import Ledger
 from ledger.client.pools import PoolStatus, Role
-from ledger.client.work import Submission
+from ledger.client.work import Submission, WorkStatus
 from ledger.deployment import Deployment
 from ledger.inflight import SendPolicy
 from protocol.errors import MusterError
@@ -20,11 +22,18 @@ from protocol.identifiers import Address, Digest
 from protocol.keys import Key
 from protocol.leases import Lease, WorkKey
 from protocol.typed_data import SigningDomain
+from protocol.verdicts import Outcome
 from protocol.wire.invites import SignedInvite
 from protocol.wire.leases import SignedWork
 from worker.beacons import Beacons
+from worker.pool_record import PoolRecord, read_pool_record
 
 T = TypeVar("T")
+
+CLOCK_TOLERANCE = timedelta(seconds=60)
+"""How far this machine's clock may be off before good leases are refused; signed requests allow the same."""
+TERMS_GOOD_FOR = timedelta(minutes=1)
+"""New terms bind after a notice period, so that older ones hold for a while."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +104,18 @@ class SubmittedWork:
     units: int
 
 
+class Payment(StrEnum):
+    """How a submitted piece of work has ended."""
+
+    OPEN = "open"
+    """It may still be judged, disputed or paid."""
+    PAID = "paid"
+    UNPAID = "unpaid"
+    """A verdict against it is final."""
+    EXPIRED = "expired"
+    """No validator judged it within the judge period."""
+
+
 class Chain(Protocol):
     """The ledger, as far as a worker needs it. Everything raises `Unavailable` errors while the chain is down."""
 
@@ -132,8 +153,14 @@ class Chain(Protocol):
         """Ends the membership; nothing happens if there is none."""
         ...
 
-    async def fault_of(self, lease: Lease, beacon: Digest, block: int) -> str:
-        """What the chain says against a grant of this node's, in words; empty if it bears it out. See `Beacons`."""
+    async def fault_of(self, lease: Lease, beacon: Digest, now: datetime) -> str:
+        """Returns what the chain says against a grant of this node's, in words; empty if it bears it out.
+
+        Args:
+            lease: The lease.
+            beacon: The hash of the block that it names, as the orchestrator says.
+            now: The present time. The newest block's would not do: a quiet chain may not have mined for long.
+        """
         ...
 
     async def now(self) -> datetime:
@@ -142,6 +169,14 @@ class Chain(Protocol):
 
     async def work(self, key: WorkKey) -> SubmittedWork | None:
         """What was submitted under this key; None if nothing was."""
+        ...
+
+    async def payment(self, key: WorkKey) -> Payment | None:
+        """How a piece of work ended; None if it was never submitted."""
+        ...
+
+    async def pool_record(self) -> PoolRecord:
+        """How the pool's newest pieces of work ended, and what its owner is about to take out."""
         ...
 
     async def submit(self, work: SignedWork) -> None:
@@ -177,6 +212,7 @@ class LedgerChain:
         self._ledger: Ledger | None = None
         self._opening = asyncio.Lock()
         self._beacons = Beacons()
+        self._terms: tuple[float, timedelta] | None = None
 
     @property
     def invites_domain(self) -> SigningDomain:
@@ -221,9 +257,17 @@ class LedgerChain:
 
         await self._with(send)
 
-    async def fault_of(self, lease: Lease, beacon: Digest, block: int) -> str:
-        """Asks the chain once for each version and block; remembered afterwards."""
-        return await self._with(lambda ledger: self._beacons.fault(ledger, lease, beacon=beacon, block=block))
+    async def fault_of(self, lease: Lease, beacon: Digest, now: datetime) -> str:
+        """Compares with the pool's notice period, and once for each version and block with the chain."""
+        notice = await self._with(self._notice)
+        # A node that is removed, or whose pool's escrow is withdrawn, is still paid for leases that end within the
+        # notice period. Work under a longer one could be taken and not paid.
+        if (left := datetime.fromtimestamp(min(lease.expiry, 2**37), UTC) - now) > notice + CLOCK_TOLERANCE:
+            return (
+                f"it lasts {left.total_seconds():.0f} s, and the pool's escrow and this node's membership are sure for "
+                f"the notice period only, {notice.total_seconds():.0f} s"
+            )
+        return await self._with(lambda ledger: self._beacons.fault(ledger, lease, beacon=beacon))
 
     async def now(self) -> datetime:
         """By the newest block."""
@@ -233,6 +277,24 @@ class LedgerChain:
         """Asks `WorkLedger`."""
         found = await self._with(lambda ledger: ledger.work.get(key.hash))
         return None if found is None else SubmittedWork(sha256=found.sha256, units=found.units)
+
+    async def payment(self, key: WorkKey) -> Payment | None:
+        """Asks `WorkLedger`. Work that can't be judged any more counts as expired before it is marked so there."""
+        found = await self._with(lambda ledger: ledger.work.get(key.hash))
+        if found is None:
+            return None
+        match found.status:
+            case WorkStatus.EXPIRED:
+                return Payment.EXPIRED
+            case WorkStatus.FINAL:
+                return Payment.PAID if found.outcome is Outcome.ACCEPTED else Payment.UNPAID
+            case WorkStatus.SUBMITTED if found.deadline is not None and await self.now() > found.deadline:
+                return Payment.EXPIRED
+        return Payment.OPEN
+
+    async def pool_record(self) -> PoolRecord:
+        """Reads a bounded number of blocks back."""
+        return await self._with(lambda ledger: read_pool_record(ledger, self._pool_id))
 
     async def submit(self, work: SignedWork) -> None:
         """The node itself sends the transaction."""
@@ -259,6 +321,12 @@ class LedgerChain:
                 self._ledger = await stack.enter_async_context(opened)
                 self._stack = stack
         return await work(self._ledger)
+
+    async def _notice(self, ledger: Ledger) -> timedelta:
+        """The notice period of the terms in force, asked for again after `TERMS_GOOD_FOR`."""
+        if self._terms is None or time.monotonic() - self._terms[0] > TERMS_GOOD_FOR.total_seconds():
+            self._terms = time.monotonic(), (await ledger.pools.terms(self._pool_id)).notice_period
+        return self._terms[1]
 
     async def _standing(self, ledger: Ledger) -> Standing:
         node = self._key.address

@@ -64,6 +64,14 @@ def drain(
     typer.echo("takes work again" if undo else "takes nothing new; `muster worker status` shows when it is done")
 
 
+def resume(config: ConfigOption = None, state: StateOption = None) -> None:
+    """Lease again after the worker stopped because delivered work was not paid; `status` shows why it stopped."""
+    control = _control(config, state)
+    was = control.status().stopped
+    control.resume()
+    typer.echo("leases again; three more unpaid pieces in a row stop it again" if was else "it had not stopped")
+
+
 def leave(config: ConfigOption = None, state: StateOption = None) -> None:
     """Stop what runs, deliver what waits, leave the pool on the ledger, and end the daemon. Stake is free then."""
     control = _control(config, state)
@@ -116,6 +124,8 @@ def _lines(found: WorkerStatus) -> list[tuple[str, str]]:
         ("pool", f"{found.pool_id}" + (f" at {found.orchestrator}" if found.orchestrator else "")),
         ("phase", found.phase + (" (draining)" if found.draining and found.phase != "draining" else "")),
     ]
+    if found.stopped:
+        lines.append(("stopped", f"leases nothing: {found.stopped}. Ask the pool's owner; then `muster worker resume`"))
     if found.detail:
         lines.append(("", found.detail))
     if found.node_state:

@@ -37,6 +37,7 @@ def create_control(
     queue: QueueStore,
     drain: Callable[[bool], None],
     leave: Callable[[], Awaitable[None]],
+    resume: Callable[[], None],
 ) -> FastAPI:
     """Builds what `muster worker status|logs|drain|leave` speak to.
 
@@ -46,6 +47,7 @@ def create_control(
         queue: For parked items.
         drain: Begins or ends draining.
         leave: Stops what runs, leaves the pool, ends the daemon.
+        resume: Leases again after the worker stopped because its work was not paid.
     """
     app = create_service("worker", version=__version__)
 
@@ -77,6 +79,11 @@ def create_control(
     async def end() -> None:
         """Takes work again."""
         drain(False)
+
+    @app.post("/v1/lease-again", status_code=204)
+    async def lease_again() -> None:
+        """Leases again, although work was not paid."""
+        resume()
 
     @app.post("/v1/leave", status_code=202)
     async def go() -> None:
@@ -118,6 +125,10 @@ class Control:
     def drain(self, *, on: bool) -> None:
         """Begins or ends draining."""
         self._call("POST", "/v1/drain" if on else "/v1/resume")
+
+    def resume(self) -> None:
+        """Has the daemon lease again after it stopped because its work was not paid."""
+        self._call("POST", "/v1/lease-again")
 
     def leave(self) -> None:
         """Asks the daemon to leave the pool and end."""

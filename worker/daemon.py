@@ -3,6 +3,7 @@
     registrar   keeps the record at discovery, hears of invites      (always)
     converger   makes what runs into what was asked for              (always)
     queue       delivers files                                        (always)
+    pay         watches whether delivered work is paid                (always)
     membership  waits for an invite, joins, beats, and begins again   (one after the other)
 
 Each goes on without the others: no chain, no orchestrator and no engine are reasons to wait, not to end.
@@ -29,6 +30,7 @@ from worker.log_pusher import LogPusher
 from worker.membership import Joiner, Membership, load_membership, save_membership
 from worker.orchestrator import Orchestrator
 from worker.parts import Parts
+from worker.pay_watch import PayWatch
 from worker.queue.runner import QueueRunner
 from worker.queue.store import QueueStore
 from worker.registration import Registrar
@@ -57,7 +59,10 @@ class Daemon:
         self._stopping = asyncio.Event()
         self._leaving = False
         self._queue = QueueStore(state.queue, state.spool)
-        self._delivery = parts.deliver(key=parts.key, pool_id=settings.pool_id, chain=parts.chain, clock=parts.clock)
+        self._pay = PayWatch(state=state, chain=parts.chain, clock=parts.clock)
+        self._delivery = parts.deliver(
+            key=parts.key, pool_id=settings.pool_id, chain=parts.chain, clock=parts.clock, pay=self._pay
+        )
         self._runner = QueueRunner(self._queue, self._delivery, clock=parts.clock)
         self._bridge = TaskBridge(
             node=parts.key.address,
@@ -67,6 +72,7 @@ class Daemon:
             queue=self._queue,
             runner=self._runner,
             orchestrator=lambda: self._pusher.orchestrator,
+            stopped=lambda: self._pay.stopped,
             clock=parts.clock,
         )
         self.converger = Converger(
@@ -89,7 +95,12 @@ class Daemon:
         self._pusher = LogPusher(self.converger.task_logs.of, clock=parts.clock)
         self._heart: Heart | None = None
         self._report = SelfReport(
-            parts, situation=self.situation, converger=self.converger, bridge=self._bridge, queue=self._queue
+            parts,
+            situation=self.situation,
+            converger=self.converger,
+            bridge=self._bridge,
+            queue=self._queue,
+            pay=self._pay,
         )
 
     def stop(self) -> None:
@@ -119,6 +130,7 @@ class Daemon:
         loops = BackgroundLoops(clock=self._parts.clock)
         loops.add("converge", self.converger.run)
         loops.add("queue", self._runner.run)
+        loops.add("pay", self._pay.run)
         loops.add("discovery", self._registrar.run)
         loops.add("logs", self._pusher.run)
         try:
@@ -280,7 +292,12 @@ class Daemon:
 
     def _control_app(self) -> FastAPI:
         return create_control(
-            status=self.status, logs=lambda: self.converger.logs, queue=self._queue, drain=self.drain, leave=self.leave
+            status=self.status,
+            logs=lambda: self.converger.logs,
+            queue=self._queue,
+            drain=self.drain,
+            leave=self.leave,
+            resume=self._pay.resume,
         )
 
     def status(self) -> WorkerStatus:

@@ -33,6 +33,7 @@ from protocol.wire.slots import SlotName
 from protocol.wire.uploads import UploadKind, UploadRequest, UploadTicket
 from worker.chain import Chain, why
 from worker.leased_work import LEASED_WORK, check_copy, leased, sign_work
+from worker.pay_watch import PayWatch
 from worker.queue.item import QueueItem, Stage
 from worker.queue.runner import GivenUp, NotYet, StepBack
 
@@ -86,16 +87,25 @@ class PoolDelivery:
         chain: The ledger.
         clock: The machine's; while there is an orchestrator, its time counts.
         relay_patience: How long the relayer may take; never more than half of what is left of the lease.
+        pay: Told of work that the ledger took or refused; None to watch nothing.
     """
 
     def __init__(
-        self, *, key: Key, pool_id: int, chain: Chain, clock: Clock, relay_patience: timedelta = RELAY_PATIENCE
+        self,
+        *,
+        key: Key,
+        pool_id: int,
+        chain: Chain,
+        clock: Clock,
+        relay_patience: timedelta = RELAY_PATIENCE,
+        pay: PayWatch | None = None,
     ) -> None:
         self._key = key
         self._pool_id = pool_id
         self._chain = chain
         self._clock = clock
         self._relay_patience = relay_patience
+        self._pay = pay
         self._pool: PoolSide | None = None
         self._transfer: ObjectTransfer | None = None
 
@@ -167,8 +177,17 @@ class PoolDelivery:
     async def acknowledge(self, item: QueueItem) -> Mapping[str, str]:
         """Looks for the work on the ledger, and submits it there itself when the relayer has had its time."""
         work = self._work(item)
-        if work is None or await self._on_ledger(work):
+        if work is None:
             return {}
+        await self._acknowledge(item, work)
+        if self._pay is not None:
+            self._pay.delivered(work.lease.lease)
+        return {}
+
+    async def _acknowledge(self, item: QueueItem, work: SignedWork) -> None:
+        """Returns when the ledger has the work."""
+        if await self._on_ledger(work):
+            return
         await self._check_time(work)
         because = "it takes too long" if self._is_late(item, work) else await self._refused(work)
         if not because:
@@ -177,7 +196,6 @@ class PoolDelivery:
             await self._carry(work, because=because)
         except Undeliverable as error:
             raise StepBack(Stage.PUT, why(error)) from error  # to the relayer once more
-        return {}
 
     async def _refused(self, work: SignedWork) -> str:
         """Why the relayer does not carry it after all; empty if it may yet."""
@@ -208,11 +226,13 @@ class PoolDelivery:
     async def _carry(self, work: SignedWork, *, because: str) -> None:
         """Submits work without the relayer."""
         _log.warning("submitting-alone", step=work.lease.step, index=work.lease.index, because=because)
+        self._refused_by_ledger(work, because)  # the relayer passes the ledger's reason on
         try:
             await self._chain.submit(work)
         except TransactionReverted as error:
             if await self._on_ledger(work):
                 return  # it came there meanwhile
+            self._refused_by_ledger(work, error.name)
             if error.name in HOPELESS:
                 raise GivenUp(f"the ledger does not take it: {why(error)}") from error
             raise Undeliverable(f"the ledger does not take it now: {why(error)}") from error
@@ -222,6 +242,10 @@ class PoolDelivery:
                 hint=f"send some of the chain's coin to {self._key.address} for gas; it is tried again while its "
                 "lease lasts",
             ) from error
+
+    def _refused_by_ledger(self, work: SignedWork, reason: str) -> None:
+        if self._pay is not None:
+            self._pay.refused(work.lease.lease, reason)
 
     async def _on_ledger(self, work: SignedWork) -> bool:
         found = await self._chain.work(work.lease.lease.key)

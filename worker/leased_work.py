@@ -68,7 +68,9 @@ def leased(item: QueueItem) -> LeasedWork:
     try:
         return LeasedWork.model_validate_json(item.metadata[LEASED_WORK])
     except ValidationError as error:
-        raise GivenUp("what the worker noted about its lease can't be read") from error
+        # A lease of a former contract version is refused in its own words.
+        because = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise GivenUp(f"what the worker noted about its lease can't be read: {because}") from error
 
 
 def check_copy(item: QueueItem, *, thoroughly: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 
@@ -24,6 +25,7 @@ from worker.status import Phase, Situation
 
 _LOOK_AGAIN = timedelta(seconds=10)
 _AFTER_A_BAD_ONE = timedelta(milliseconds=250)
+_RECORD_PATIENCE = timedelta(seconds=10)
 _log = structlog.get_logger(__name__)
 
 
@@ -161,10 +163,20 @@ class Joiner:
         if not standing.member:
             self._situation.phase = Phase.JOINING
             self._situation.detail = "redeeming the invite on the ledger"
-            _log.info("joining", pool=self._pool_id, orchestrator=invite.url)
+            await self._tell_record(invite)
             if not await self._carried(invite, signer):
                 await self._chain.join(invite)
         return await self._chain.orchestrator()
+
+    async def _tell_record(self, invite: SignedInvite) -> None:
+        """Logs whether the pool pays for work, as far as the ledger can be read; it never keeps a node from joining."""
+        record = None
+        with contextlib.suppress(MusterError, TimeoutError):
+            async with asyncio.timeout(_RECORD_PATIENCE.total_seconds()):
+                record = await self._chain.pool_record()
+        tell = _log.warning if record is not None and record.is_bad else _log.info
+        words = "could not be read" if record is None else record.words
+        tell("joining", pool=self._pool_id, orchestrator=invite.url, record=words)
 
     async def _carried(self, invite: SignedInvite, orchestrator: Address) -> bool:
         """Whether the orchestrator carried the join, so that the node needs no gas."""

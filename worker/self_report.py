@@ -8,6 +8,7 @@ from protocol import __version__
 from worker.converger import Converger
 from worker.hardware import read_load
 from worker.parts import Parts
+from worker.pay_watch import PayWatch
 from worker.queue.store import QueueStore
 from worker.status import Situation, WorkerStatus
 from worker.task_bridge import TaskBridge
@@ -25,16 +26,25 @@ class SelfReport:
         converger: What runs.
         bridge: What the task says.
         queue: What is to be delivered.
+        pay: Says whether delivered work is paid.
     """
 
     def __init__(
-        self, parts: Parts, *, situation: Situation, converger: Converger, bridge: TaskBridge, queue: QueueStore
+        self,
+        parts: Parts,
+        *,
+        situation: Situation,
+        converger: Converger,
+        bridge: TaskBridge,
+        queue: QueueStore,
+        pay: PayWatch,
     ) -> None:
         self._parts = parts
         self._situation = situation
         self._converger = converger
         self._bridge = bridge
         self._queue = queue
+        self._pay = pay
 
     def gauges(self) -> Mapping[str, float]:
         """Load, queue and the task's own metrics, by name."""
@@ -62,6 +72,7 @@ class SelfReport:
             discovery=dict(situation.discovery),
             notices=list(situation.notices),
             warnings=[*situation.warnings, *self._bridge.warnings],
+            stopped=self._pay.stopped,
             draining=situation.draining,
             runtime=parts.runtime.kind,
             runtime_trouble=self._converger.trouble,

@@ -9,7 +9,7 @@ import secrets
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
 import structlog
@@ -43,8 +43,8 @@ _FILE = "leases"
 _log = structlog.get_logger(__name__)
 
 
-FaultOf = Callable[[Lease, Digest, int], Awaitable[str]]
-"""What the chain says against a lease, its beacon and the beacon's block; empty if it bears them out."""
+FaultOf = Callable[[Lease, Digest, datetime], Awaitable[str]]
+"""What the chain says against a lease and its beacon, at the present time; empty if it bears them out."""
 
 
 class FalseGrant(BadAnswer):
@@ -52,6 +52,13 @@ class FalseGrant(BadAnswer):
 
     code = "false-grant"
     default_hint = "nothing is generated for it: tell the pool's owner, and check that the worker's chain is in step"
+
+
+class NotPaid(Unavailable):
+    """The worker has stopped leasing, because delivered work was not paid."""
+
+    code = "not-paid"
+    default_hint = "ask the pool's owner; `muster worker resume` leases again"
 
 
 class RunService(Protocol):
@@ -94,6 +101,7 @@ class TaskSlots:
         state: Where leases are kept.
         service: The orchestrator as it can be reached now; None while there is none.
         fault_of: Asks the chain.
+        stopped: Says why this worker leases nothing at present; empty if it does (`worker.pay_watch`).
         clock: Whose time counts.
     """
 
@@ -107,6 +115,7 @@ class TaskSlots:
         state: StateDirectory,
         service: Callable[[], RunService | None],
         fault_of: FaultOf,
+        stopped: Callable[[], str] = lambda: "",
         clock: Clock,
     ) -> None:
         self._assignment_id = assignment_id
@@ -116,6 +125,7 @@ class TaskSlots:
         self._state = state
         self._service = service
         self._fault_of = fault_of
+        self._stopped = stopped
         self._clock = clock
         self._rates = IpRates(SLOT_RATE, clock=clock)
         self._lock = threading.Lock()
@@ -147,8 +157,11 @@ class TaskSlots:
             RateLimited: The task asks too often.
             BadAnswer: The orchestrator leased something else than was asked for.
             FalseGrant: The chain does not bear the lease out.
+            NotPaid: This worker leases nothing because its work was not paid.
             Unavailable: The orchestrator does not answer, or the chain does not: nothing is generated on trust.
         """
+        if unpaid := self._stopped():
+            raise NotPaid(f"this worker leases nothing: {unpaid}")
         self._rates.admit("task")
         # A request whose answer was lost is asked again under its own name: its index is not burnt for nothing.
         known = self._unanswered
@@ -270,7 +283,7 @@ class TaskSlots:
         lease = grant.lease.lease
         deadline = Deadline.after(CHAIN_PATIENCE, clock=self._clock)
         asking = retry(
-            lambda: self._fault_of(lease, grant.beacon, grant.beacon_block),
+            lambda: self._fault_of(lease, grant.beacon, self._clock.now()),
             clock=self._clock,
             backoff=_CHAIN_BACKOFF,
             deadline=deadline,

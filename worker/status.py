@@ -71,6 +71,8 @@ class WorkerStatus(BaseModel):
     discovery: dict[str, str]
     notices: list[str]
     warnings: list[str]
+    stopped: str = ""
+    """Why no slots are leased, because work was not paid; empty while they are."""
     draining: bool
     runtime: str
     runtime_trouble: str

@@ -37,6 +37,7 @@ class TaskBridge:
         queue: Takes what the task hands over.
         runner: Woken when something was handed over.
         orchestrator: Whom slots are asked of; none while the worker is no member.
+        stopped: Says why nothing is leased at present; empty if it is.
         clock: The worker's.
     """
 
@@ -50,6 +51,7 @@ class TaskBridge:
         queue: QueueStore,
         runner: QueueRunner,
         orchestrator: Callable[[], Orchestrator | None],
+        stopped: Callable[[], str],
         clock: Clock,
     ) -> None:
         self._node = node
@@ -59,6 +61,7 @@ class TaskBridge:
         self._queue = queue
         self._runner = runner
         self._orchestrator = orchestrator
+        self._stopped = stopped
         self._clock = clock
         self._server: UnixServer | None = None
         self._task: RunningTask | None = None
@@ -120,6 +123,7 @@ class TaskBridge:
             state=self._state,
             service=self._orchestrator,
             fault_of=self._chain.fault_of,
+            stopped=self._stopped,
             clock=self._clock,
         )
         return BridgeParts(

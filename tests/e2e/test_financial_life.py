@@ -32,6 +32,13 @@ def work(devnet: Devnet, key: str) -> dict[str, str]:
     return found
 
 
+def first_to_decide(devnet: Devnet, key: str) -> str:
+    """The name of the validator whose turn is first in a dispute."""
+    turns = devnet.muster("work", "show", key, "--json").json()["may_decide"]
+    names = {row["address"]: row["name"] for row in devnet.muster("keys", "list", "--json").json()}
+    return str(names[turns[0].split(" from ")[0]])
+
+
 def active_stake(devnet: Devnet) -> int:
     return int(devnet.muster("stake", "status", "me", "--json").json()["active"])
 
@@ -66,6 +73,9 @@ def test_a_whole_financial_life(devnet: Devnet, files: Path) -> None:
     )
     muster("pool", "fund", "10", "--pool", "2")
     muster("pool", "end", "--pool", "2")
+    assert "announced 10 MUST" in muster("pool", "withdraw", "--pool", "2").out
+    assert "is ready at" in muster("pool", "withdraw", "--pool", "2", expect=1).err
+    devnet.warp(timedelta(seconds=6))
     assert "withdrew 10 MUST" in muster("pool", "withdraw", "--pool", "2").out
 
     # The provider needs the chain's coin for its own transactions; a stranger without any is told so.
@@ -102,7 +112,7 @@ def test_a_whole_financial_life(devnet: Devnet, files: Path) -> None:
     assert "WrongStatus" in muster("work", "judge", cleared, "accepted", "--key", "validator-2", expect=1).err
     other_file = ("--file", str(invite), "--decisive", "--key", "validator-2")
     assert "not the file" in muster("work", "judge", cleared, "forged", *other_file, expect=1).err
-    muster("work", "judge", cleared, "accepted", "--decisive", "--key", "validator-2")
+    muster("work", "judge", cleared, "accepted", "--decisive", "--key", first_to_decide(devnet, cleared))
     assert work(devnet, cleared)["status"] == "final"
     # Accepted says one; another validator disputes, a third says rejected: unpaid.
     undone = lease_and_carry(devnet, files, 2)
@@ -131,7 +141,10 @@ def test_a_whole_financial_life(devnet: Devnet, files: Path) -> None:
     listed = {row["key"]: row["verdict"] for row in muster("work", "list", "--json").json()}
     assert listed == {paid: "accepted", cleared: "accepted", undone: "rejected", forgotten: None, forged: "forged"}
 
-    # Back by another invite, then out for good, and the rest of the stake comes back.
+    # Back by another invite after a rest, then out for good, and the rest of the stake comes back.
+    muster("pool", "invite", "mine", "--url", URL, "--out", str(invite))
+    muster("node", "join", str(invite), "--key", "mine", "--carrier", "orchestrator", expect=1)
+    devnet.warp(timedelta(minutes=5))
     muster("pool", "invite", "mine", "--url", URL, "--out", str(invite))
     muster("node", "join", str(invite), "--key", "mine", "--carrier", "orchestrator")
     muster("node", "leave", "--key", "mine", "--carrier", "orchestrator")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -11,7 +12,7 @@ from ledger.client import Ledger
 from ledger.errors import ChainUnavailable
 from protocol.identifiers import Digest, run_id
 from protocol.leases import Lease
-from tests.ledger.client.conftest import POOL, World
+from tests.ledger.client.conftest import POOL, TERMS, World
 from worker.chain import LedgerChain
 
 VERSION = Digest("0x" + "ab" * 32)
@@ -42,7 +43,11 @@ async def joined(world: World) -> int:
     return found.joined_block
 
 
-def lease(world: World) -> Lease:
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LATER = NOW + TERMS.notice_period
+
+
+def lease(world: World, *, block: int) -> Lease:
     return Lease(
         pool_id=POOL,
         run=run_id("main"),
@@ -51,24 +56,27 @@ def lease(world: World) -> Lease:
         node=world.keys["node"].address,
         version=0,
         digest=VERSION,
+        beacon_block=block,
+        salt=OTHER,
         groups=1,
         max_units=10,
-        expiry=2**40,
+        expiry=int(NOW.timestamp()) + 600,
     )
 
 
 async def test_a_lying_orchestrator_leads_no_node_to_another_seed(world: World, chain: LedgerChain) -> None:
     await world.member()
     block = await announced(world)
-    ledger, granted = await world.as_("owner"), lease(world)
+    ledger, granted = await world.as_("owner"), lease(world, block=block)
     real, earlier = await ledger.block_hash(block), await ledger.block_hash(await joined(world))
-    assert await chain.fault_of(granted, real, block) == ""
-    assert f"block {block} has the hash {real}" in await chain.fault_of(granted, OTHER, block)
-    assert f"joining say {block}" in await chain.fault_of(granted, earlier, await joined(world))
+    assert await chain.fault_of(granted, real, NOW) == ""
+    assert f"block {block} has the hash {real}" in await chain.fault_of(granted, OTHER, NOW)
+    before = replace(granted, beacon_block=await joined(world))
+    assert f"joining say {block}" in await chain.fault_of(before, earlier, NOW)
     for other in (replace(granted, digest=OTHER), replace(granted, version=1), replace(granted, run=run_id("other"))):
-        assert "is not announced" in await chain.fault_of(other, real, block)
+        assert "is not announced" in await chain.fault_of(other, real, NOW)
     stranger = replace(granted, node=world.keys["third"].address)
-    assert "never joined" in await chain.fault_of(stranger, real, block)
+    assert "never joined" in await chain.fault_of(stranger, real, NOW)
 
 
 async def test_a_node_that_joined_again_may_work_on_either_of_the_blocks_that_a_validator_would_take(
@@ -80,10 +88,11 @@ async def test_a_node_that_joined_again_may_work_on_either_of_the_blocks_that_a_
     await world.join(nonce=2)
     ledger, again = await world.as_("owner"), await joined(world)
     for block in (first, again):
-        assert await chain.fault_of(lease(world), await ledger.block_hash(block), block) == ""
+        assert await chain.fault_of(lease(world, block=block), await ledger.block_hash(block), NOW) == ""
     await announced(world, attempt=1, digest=OTHER)
     newer = await joined(world)
-    assert await chain.fault_of(lease(world), await ledger.block_hash(newer), newer) == "", "an older attempt's lease"
+    old = lease(world, block=newer)
+    assert await chain.fault_of(old, await ledger.block_hash(newer), NOW) == "", "an older attempt's lease"
 
 
 async def test_the_chain_is_asked_once_per_version_and_a_block_that_it_has_not_is_waited_for(
@@ -91,15 +100,30 @@ async def test_the_chain_is_asked_once_per_version_and_a_block_that_it_has_not_i
 ) -> None:
     await world.member()
     block = await announced(world)
-    real, granted = await (await world.as_("owner")).block_hash(block), lease(world)
+    real, granted = await (await world.as_("owner")).block_hash(block), lease(world, block=block)
     with pytest.raises(ChainUnavailable, match="no block"):
-        await chain.fault_of(granted, real, block + 1000)
-    assert await chain.fault_of(granted, real, block) == ""
+        await chain.fault_of(replace(granted, beacon_block=block + 1000), real, NOW)
+    assert await chain.fault_of(granted, real, NOW) == ""
 
     async def down(*_: object) -> Digest:
         raise ChainUnavailable("the chain is down")
 
     monkeypatch.setattr(Ledger, "block_hash", down)
-    assert await chain.fault_of(replace(granted, step=1, index=5), real, block) == ""
+    assert await chain.fault_of(replace(granted, step=1, index=5), real, NOW) == ""
     with pytest.raises(ChainUnavailable):
-        await chain.fault_of(granted, OTHER, block)
+        await chain.fault_of(granted, OTHER, NOW)
+
+
+async def test_a_lease_that_outlasts_the_notice_period_is_refused_because_escrow_and_membership_may_not(
+    world: World, chain: LedgerChain
+) -> None:
+    await world.member()
+    block = await announced(world)
+    real, granted = await (await world.as_("owner")).block_hash(block), lease(world, block=block)
+    longest = int(LATER.timestamp())
+    assert await chain.fault_of(replace(granted, expiry=longest), real, NOW) == ""
+    assert await chain.fault_of(replace(granted, expiry=longest + 60), real, NOW) == "", "clocks may differ by a minute"
+    said = await chain.fault_of(replace(granted, expiry=longest + 61), real, NOW)
+    assert "lasts 14461 s" in said
+    assert "for the notice period only, 14400 s" in said
+    assert "notice period" in await chain.fault_of(replace(granted, expiry=2**62), real, NOW)

@@ -44,7 +44,11 @@ async def pool(tmp_path_factory: pytest.TempPathFactory, redis_server: str) -> A
     async with start_chain(ChainKind.EMBEDDED) as chain:
         with ExitStack() as stack:
             pool = await found_pool(home, chain, redis_server, stack)
-            pool.settings |= {"MUSTER_ORCHESTRATOR_RUN": "main", "MUSTER_ORCHESTRATOR_RELAY_EVERY_S": "0.2"}
+            pool.settings |= {
+                "MUSTER_ORCHESTRATOR_RUN": "main",
+                "MUSTER_ORCHESTRATOR_RUN_LEASE_S": "60",
+                "MUSTER_ORCHESTRATOR_RELAY_EVERY_S": "0.2",
+            }
             await pool.start_discovery()
             await pool.start_orchestrator()
             yield pool

@@ -35,7 +35,7 @@ from protocol.redis import connect_redis
 from protocol.wire.carried import ReceiptState, SubmissionReceipt
 from protocol.wire.leases import SignedLease, SignedWork
 from protocol.wire.uploads import UploadRequest, UploadTicket
-from tests.ledger.client.conftest import POOL, QUICK, Founded, World
+from tests.ledger.client.conftest import POOL, QUICK, TERMS, Founded, World
 from tests.orchestrator.conftest import under_test
 from tests.orchestrator.edge import MemoryLedger, PoolUnderTest
 from tests.serving import served
@@ -44,9 +44,11 @@ from worker.delivery import RELAY_PATIENCE, PoolDelivery
 from worker.leased_work import LEASED_WORK, LeasedWork
 from worker.membership import Membership
 from worker.orchestrator import Orchestrator
+from worker.pay_watch import PayWatch
 from worker.queue.item import QueueItem, Stage
 from worker.queue.runner import LONGEST_LOOK, QueueRunner
 from worker.queue.store import QueueStore
+from worker.state import StateDirectory
 
 CONTENT = b"rollouts" * 1000
 SHA = digest(hashlib.sha256(CONTENT).digest())
@@ -114,6 +116,8 @@ class Scene:
     store: QueueStore
     delivery: PoolDelivery
     transport: httpx.ASGITransport
+    state: StateDirectory
+    pay: PayWatch
 
     async def leased(self, *, index: int = 0, **changes: Any) -> SignedLease:
         ledger = await self.world.as_("owner")
@@ -125,6 +129,8 @@ class Scene:
             "node": self.key.address,
             "version": 1,
             "digest": ZERO_DIGEST,
+            "beacon_block": 1,
+            "salt": ZERO_DIGEST,
             "groups": 1,
             "max_units": 1000,
             "expiry": int((await ledger.now()).timestamp()) + 600,
@@ -237,10 +243,13 @@ async def scene(tmp_path: Path, world: World, chain: LedgerChain, redis_url: str
         Membership(pool_id=POOL, url=URL, orchestrator=service.address), key=key, clock=clock, transport=transport
     )
     relay = Relay(orchestrator, world)
-    delivery = PoolDelivery(key=key, pool_id=POOL, chain=chain, clock=clock)
+    state = StateDirectory(tmp_path / "worker")
+    state.prepare()
+    pay = PayWatch(state=state, chain=chain, clock=clock)
+    delivery = PoolDelivery(key=key, pool_id=POOL, chain=chain, clock=clock, pay=pay)
     delivery.connect(relay, ObjectTransfer(URL, clock=clock, transport=transport))
     store = QueueStore(tmp_path / "queue.sqlite", tmp_path / "spool")
-    yield Scene(tmp_path, world, clock, pool, key, relay, chain, store, delivery, transport)
+    yield Scene(tmp_path, world, clock, pool, key, relay, chain, store, delivery, transport, state, pay)
     store.close()
     await delivery.disconnect()
     await orchestrator.close()
@@ -275,6 +284,32 @@ async def test_the_same_bytes_under_another_lease_are_sent_once_and_submitted_tw
     assert scene.objects() == [SHA[2:]]
     assert [event.index for event in await scene.on_ledger()] == [0, 1]
     assert [ticket.already_there for ticket in scene.relay.tickets] == [False, True, True]
+
+
+async def test_delivered_work_is_watched_until_it_is_paid(scene: Scene) -> None:
+    await scene.hand_over()
+    await scene.work()
+    assert await scene.delivered()
+    await scene.world.warp(TERMS.judge_period + timedelta(seconds=1))
+    await scene.pay.look()
+    assert len((scene.state.read("pay") or {})["unpaid"]) == 1
+
+
+async def test_work_that_the_ledger_refuses_for_want_of_escrow_counts_when_its_lease_has_ended(scene: Scene) -> None:
+    owner = await scene.world.as_("owner")
+    escrow = (await owner.pools.escrow(POOL)).free
+    await owner.pools.announce_withdrawal(POOL, escrow)
+    await scene.world.warp(TERMS.notice_period)
+    await owner.pools.withdraw_escrow(POOL, escrow, owner.address)
+    scene.relay.mood = "refuses"
+    await scene.hand_over()
+    await scene.work()
+    assert "EscrowTooLow" in scene.item().error
+    await scene.pay.look()
+    assert (scene.state.read("pay") or {})["unpaid"] == []
+    await scene.world.warp(timedelta(minutes=11))
+    await scene.pay.look()
+    assert "EscrowTooLow" in (scene.state.read("pay") or {})["unpaid"][0]
 
 
 # The relayer
@@ -445,8 +480,10 @@ async def test_a_lease_that_nobody_of_the_pool_signed_is_given_up_because_the_le
 
 
 async def test_a_refusal_that_may_be_lifted_is_waited_out(scene: Scene) -> None:
+    """A removed node may still use leases that end within the notice period; this one lasts longer."""
     manager = await scene.world.as_("manager")
-    await scene.hand_over()
+    longer = TERMS.notice_period + timedelta(hours=1)
+    await scene.hand_over(await scene.leased(expiry=int((scene.clock.now() + longer).timestamp())))
     scene.pool.ledger.nodes[scene.key.address] = replace(scene.pool.ledger.nodes[scene.key.address], banned=True)
     scene.pool.parts.standings.forget(scene.key.address)
     await scene.work()
@@ -671,6 +708,7 @@ from worker.chain import LedgerChain
 from worker.delivery import PoolDelivery
 from worker.membership import Membership
 from worker.orchestrator import Orchestrator
+from worker.pay_watch import PayWatch
 from worker.queue.runner import QueueRunner
 from worker.queue.store import QueueStore
 

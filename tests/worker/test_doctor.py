@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from ledger.amounts import UNIT
 from protocol.clock import SystemClock, TurnedClock
 from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST
 from protocol.keys import Key
@@ -23,10 +24,12 @@ from protocol.wire.nodes import Gpu, Hardware
 from protocol.wire.runs import CheckpointRef, StepAnswer
 from worker.doctor import machine, network, software
 from worker.doctor.finding import Finding, Level, exit_code, failure, ok, warning
+from worker.doctor.ledger import check_record
 from worker.doctor.run import check_run, what_is_paid
 from worker.gpus import GpuInventory, read_gpus
 from worker.launch import InstalledGpu
 from worker.membership import Membership
+from worker.pool_record import PoolRecord
 
 H200 = InstalledGpu(gpu=Gpu(index=0, model="NVIDIA H200", memory_bytes=141 << 30), uuid="GPU-0")
 RTX = InstalledGpu(gpu=Gpu(index=1, model="NVIDIA RTX 4090", memory_bytes=24 << 30), uuid="GPU-1")
@@ -192,6 +195,25 @@ async def test_an_orchestrator_that_does_not_answer_what_it_pays_for_is_a_warnin
     found = await check_run(nobody, key=key, clock=SystemClock(), allow_plain_http=True, has_gpu=False, within=within)
     assert found is not None
     assert (found.check, found.level) == ("run", Level.WARNING)
+
+
+@pytest.mark.parametrize(
+    ("record", "level", "words"),
+    [
+        (PoolRecord(), Level.OK, "no work has ended lately"),
+        (PoolRecord(accepted=95, expired=5), Level.OK, "95% accepted, 0% refused by validators, 5% expired unjudged"),
+        (PoolRecord(accepted=94, expired=6), Level.WARNING, "6% expired unjudged"),
+        (PoolRecord(accepted=49, refused=51), Level.WARNING, "51% refused by validators"),
+        (PoolRecord(expired=9), Level.OK, "100% expired unjudged"),
+        (PoolRecord(leaving=6 * UNIT, free=10 * UNIT), Level.WARNING, "takes out 6 of 10 MUST free escrow"),
+        (PoolRecord(leaving=5 * UNIT, free=10 * UNIT), Level.OK, "takes out 5 of 10 MUST free escrow"),
+    ],
+)
+def test_a_pool_that_does_not_pay_is_warned_of(record: PoolRecord, level: Level, words: str) -> None:
+    finding = check_record(record)
+    assert finding.level is level
+    assert words in finding.found
+    assert bool(finding.advice) is (level is Level.WARNING)
 
 
 @pytest.mark.parametrize(

@@ -24,13 +24,14 @@ from protocol.wire.heartbeat import Heartbeat, LogBatch
 from protocol.wire.invites import SignedInvite
 from protocol.wire.leases import SignedWork
 from tests.rest import at_rest, one_thread
-from worker.chain import Standing, SubmittedWork
+from worker.chain import Payment, Standing, SubmittedWork
 from worker.converger import Converger
 from worker.heart import MOST_REMEMBERED, Ending, Heart
 from worker.log_pusher import LogPusher
 from worker.logs import LogStore
 from worker.membership import Membership
 from worker.orchestrator import Orchestrator
+from worker.pool_record import PoolRecord
 from worker.runtime.interface import OutputLine
 from worker.runtime.process import ProcessRuntime
 from worker.state import StateDirectory
@@ -88,7 +89,13 @@ class ScriptedChain:
     async def leave(self) -> None:
         raise AssertionError("not in these tests")
 
-    async def fault_of(self, lease: Lease, beacon: Digest, block: int) -> str:
+    async def payment(self, key: WorkKey) -> Payment | None:
+        raise AssertionError("not in these tests")
+
+    async def pool_record(self) -> PoolRecord:
+        raise AssertionError("not in these tests")
+
+    async def fault_of(self, lease: Lease, beacon: Digest, now: datetime) -> str:
         raise AssertionError("not in these tests")
 
     async def now(self) -> datetime:

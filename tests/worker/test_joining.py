@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from protocol.clock import TurnedClock
+from protocol.errors import Unavailable
+from protocol.identifiers import Address
 from protocol.invites import Invite
 from protocol.keys import Key
 from protocol.wire.base import MAX_INT64
@@ -17,6 +21,7 @@ from protocol.wire.invites import SignedInvite
 from tests.rest import at_rest, one_thread
 from tests.worker.test_heart import ScriptedChain
 from worker.membership import Joiner
+from worker.pool_record import PoolRecord
 from worker.registration import Registrar
 from worker.status import Situation
 
@@ -24,6 +29,24 @@ URL = "https://orchestrator.example"
 
 __all__ = ["one_thread"]  # a fixture
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Newcomer(ScriptedChain):
+    """A ledger on which the node is no member yet, with a pool's record."""
+
+    def __init__(self, orchestrator: Address, record: PoolRecord | Unavailable) -> None:
+        super().__init__(orchestrator)
+        self.at = replace(self.at, member=False)
+        self.record = record
+        self.joined = False
+
+    async def pool_record(self) -> PoolRecord:
+        if isinstance(self.record, Unavailable):
+            raise self.record
+        return self.record
+
+    async def join(self, invite: SignedInvite) -> None:
+        self.joined = True
 
 
 class LyingService:
@@ -91,3 +114,37 @@ async def test_a_service_with_impossible_times_is_registered_with_all_the_same(
     assert not keeping.done()
     assert service.registered == 1
     keeping.cancel()
+
+
+@pytest.mark.parametrize(
+    ("record", "level", "words"),
+    [
+        (PoolRecord(accepted=20), "info", "100% accepted"),
+        (PoolRecord(accepted=10, expired=10), "warning", "50% expired unjudged"),
+        (Unavailable("the chain is down"), "info", "could not be read"),
+    ],
+)
+async def test_a_joining_node_logs_whether_the_pool_pays(
+    clock: TurnedClock, record: PoolRecord | Unavailable, level: str, words: str
+) -> None:
+    pool, node = Key.generate(), Key.generate()
+    chain = Newcomer(pool.address, record)
+    expiry = int(clock.now().timestamp()) + 300
+    invite = Invite(pool_id=1, domain_id=1, node=node.address, nonce=1, expiry=expiry, url=URL)
+    signed = SignedInvite.of(invite, domain=chain.invites_domain, signature=invite.sign(pool, chain.invites_domain))
+    joiner = Joiner(
+        node=node.address,
+        pool_id=1,
+        chain=chain,
+        registrar=registrar_of((), clock, Situation()),
+        clock=clock,
+        situation=Situation(),
+        allow_plain_http=False,
+        longest_pause=timedelta(seconds=30),
+    )
+    with capture_logs() as lines:
+        await joiner._accept(signed)
+    assert chain.joined
+    [line] = [line for line in lines if line["event"] == "joining"]
+    assert line["log_level"] == level
+    assert words in line["record"]

@@ -6,25 +6,30 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI, Request, Response
 
+from protocol.client import BadAnswer
 from protocol.clock import TurnedClock
 from protocol.errors import Conflict, Unavailable
 from protocol.identifiers import ZERO_DIGEST, Address, Digest, run_id
 from protocol.keys import Key
 from protocol.leases import Lease
+from protocol.signing import read_stamp, sign_response
 from protocol.typed_data import SigningDomain
 from protocol.wire.leases import SignedLease
 from protocol.wire.runs import StepAnswer
 from protocol.wire.slots import SlotGrant, SlotName, SlotRequest
 from worker.bridge.app import BridgeParts, create_bridge
 from worker.leased_work import LEASED_WORK, LeasedWork
+from worker.membership import Membership
 from worker.memory import RunningTask
+from worker.orchestrator import Orchestrator
 from worker.queue.store import QueueStore
 from worker.slots import TaskSlots
 from worker.state import StateDirectory
@@ -76,15 +81,15 @@ class Pool:
             node=self.node,
             version=0,
             digest=ZERO_DIGEST,
+            beacon_block=1,
+            salt=ZERO_DIGEST,
             groups=request.groups,
             max_units=100,
             expiry=int(self.clock.now().timestamp()) + 60,
         )
         lease = replace(lease, **self.change)
         signature = lease.sign(self.signer or self.key, DOMAIN)
-        return SlotGrant(
-            lease=SignedLease.of(lease, domain=DOMAIN, signature=signature), beacon=ZERO_DIGEST, beacon_block=1
-        )
+        return SlotGrant(lease=SignedLease.of(lease, domain=DOMAIN, signature=signature), beacon=ZERO_DIGEST)
 
     async def release(self, slots: tuple[SlotName, ...]) -> None:
         self.released += slots
@@ -101,6 +106,8 @@ class Bridged:
     reachable: bool = True
     fault: str | Exception = ""
     """What the chain says."""
+    stopped: str = ""
+    """Why the worker leases nothing."""
     slots: TaskSlots = field(init=False)
     http: httpx.AsyncClient = field(init=False)
 
@@ -118,6 +125,7 @@ class Bridged:
             state=StateDirectory(self.home),
             service=lambda: self.pool if self.reachable else None,
             fault_of=self.fault_of,
+            stopped=lambda: self.stopped,
             clock=self.clock,
         )
         parts = BridgeParts(
@@ -137,7 +145,8 @@ class Bridged:
         headers = {"Authorization": "Bearer right"}
         self.http = httpx.AsyncClient(transport=transport, base_url="http://bridge", headers=headers)
 
-    async def fault_of(self, lease: Lease, beacon: Digest, block: int) -> str:
+    async def fault_of(self, lease: Lease, beacon: Digest, now: datetime) -> str:
+        assert now == self.clock.now()
         if isinstance(self.fault, Exception):
             raise self.fault
         return self.fault
@@ -303,3 +312,38 @@ async def test_a_task_that_asks_for_slots_without_end_is_held_back(bridged: Brid
     answers = [(await bridged.lease()).status_code for _ in range(40)]
     assert set(answers) == {200, 429}
     assert len(bridged.pool.asked) < 20
+
+
+async def test_a_worker_that_is_not_paid_leases_nothing_and_says_why(bridged: Bridged) -> None:
+    bridged.stopped = "3 delivered pieces of work in a row were not paid"
+    answer = await bridged.lease()
+    assert (answer.status_code, answer.json()["code"], answer.json()["retryable"]) == (503, "not-paid", True)
+    assert "in a row were not paid" in answer.json()["detail"]
+    assert bridged.pool.asked == []
+    bridged.stopped = ""
+    assert (await bridged.lease()).status_code == 200
+
+
+async def test_an_orchestrator_of_a_former_release_is_told_from_a_broken_one(bridged: Bridged) -> None:
+    """Its leases have no salt; the worker's client says so in words, and the task hears them."""
+    grant = (await bridged.pool.slot(SlotRequest(step=0, groups=1, request_id="a" * 32))).model_dump(mode="json")
+    del grant["lease"]["salt"], grant["lease"]["beacon_block"]
+    key = bridged.pool.key
+    old = FastAPI()
+
+    @old.post("/v1/slots")
+    async def slot(request: Request) -> Response:
+        body = json.dumps({**grant, "beacon_block": 1}).encode()
+        stamp = read_stamp(request.headers)
+        headers = sign_response(key, address=stamp.address, nonce=stamp.nonce, status=200, body=body)
+        return Response(body, 200, headers)
+
+    orchestrator = Orchestrator(
+        Membership(pool_id=POOL, url="http://127.0.0.1:1", orchestrator=key.address),
+        key=Key.generate(),
+        clock=bridged.clock,
+        transport=httpx.ASGITransport(app=old),
+    )
+    with pytest.raises(BadAnswer, match="contract version 1, and this release takes version 2"):
+        await orchestrator.slot(SlotRequest(step=0, groups=1, request_id="a" * 32))
+    await orchestrator.close()

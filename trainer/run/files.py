@@ -1,7 +1,8 @@
 """An accepted file of rollouts and the audit file of its verdict, read together into what can be learned.
 
-A stranger wrote the file, and a validator accepted it. All the same it is decoded in a sandbox, because this process
-holds the publisher's key; and what is in it is held against lease, recipe and audit: one bad file costs that file.
+A stranger wrote the file and a validator accepted it; neither is trusted. The file is decoded in a sandbox, because
+this process holds the publisher's key. Its content is compared with lease, recipe and audit file, and the audit's
+rewards with the file's own. A file that fails is dropped; the others of its step are learned.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from protocol.errors import InvalidInput
-from protocol.identifiers import Digest
+from protocol.identifiers import Address, Digest
 from protocol.verdicts import Outcome
 from protocol.wire.audits import LARGEST_AUDIT_FILE, AuditFile, AuditRow
 from rollouts.decoding import Decoder
@@ -144,6 +145,8 @@ def _groups(file: RolloutFile, audit: AuditFile, entry: JournalFile, rules: File
     judged = {row.row: row for row in audit.rows}
     if set(judged) != set(range(len(file.samples))) or len(judged) != len(audit.rows):
         raise UnusableFile("the audit file does not list every row once", code="other-audit")
+    for row, sample in enumerate(file.samples):
+        _check_rewards(sample, judged[row], audit.validator)
     numbered = enumerate(file.samples)
     found = [
         _group(number, list(rows), judged, entry, rules)
@@ -187,6 +190,25 @@ def _group(
     solved = sum(task == 1.0 for task in tasks) / len(tasks)
     distance = _distance([judged[row].length_penalty for row, _ in rows], rules.recipe)
     return SeenGroup(prompt_index=first.prompt_index, solved=solved, group=group, distance=distance)
+
+
+def _check_rewards(sample: Sample, judged: AuditRow, validator: Address) -> None:
+    """Refuses an audit that gives a row another reward than its file.
+
+    A validator accepts a file only if its own scores are the file's, to the last bit. So the audit of an accepted file
+    can confirm a value or leave it undecided (None), and one corrupt validator can't choose what the run learns.
+    """
+    pairs = (
+        ("reward", judged.reward, sample.reward),
+        ("task reward", judged.task, sample.task_reward),
+        ("length penalty", judged.length_penalty, sample.length_penalty),
+    )
+    for name, audited, written in pairs:
+        if audited is not None and audited != written:  # NaN differs from everything
+            raise UnusableFile(
+                f"row {judged.row} has the {name} {written!r} in the file and {audited!r} in its audit by {validator}",
+                code="other-rewards",
+            )
 
 
 def _distance(penalties: Sequence[float | None], recipe: Recipe) -> float | None:

@@ -7,6 +7,7 @@ from protocol.errors import MusterError
 from protocol.keys import Key
 from worker.chain import Standing, open_chain
 from worker.doctor.finding import Finding, failure, ok, warning
+from worker.pool_record import PoolRecord
 from worker.settings import WorkerSettings
 
 
@@ -20,11 +21,18 @@ async def check_ledger(settings: WorkerSettings, key: Key) -> list[Finding]:
         async with open_chain(
             rpc=settings.chain_url.get_secret_value(), deployment=deployment, key=key, pool_id=settings.pool_id
         ) as chain:
-            standing = await chain.standing()
+            standing, record = await chain.standing(), await chain.pool_record()
     except MusterError as error:
         return [failure("chain", error.detail, error.hint)]
     found = ok("chain", f"chain {deployment.chain_id} with Muster's contracts")
-    return [found, _wallet(key, standing), *_registration(settings, standing)]
+    return [found, _wallet(key, standing), *_registration(settings, standing), check_record(record)]
+
+
+def check_record(record: PoolRecord) -> Finding:
+    """Whether the pool's newest work was judged and paid."""
+    if record.is_bad:
+        return warning("pool record", record.words, "ask the pool's owner why, or choose another: `muster pool list`")
+    return ok("pool record", record.words)
 
 
 def _wallet(key: Key, standing: Standing) -> Finding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -42,6 +43,8 @@ LEASE = Lease(
     node=NODE.address,
     version=3,
     digest=digest(b"\x03" * 32),
+    beacon_block=1,
+    salt=digest(b"\x05" * 32),
     groups=2,
     max_units=1000,
     expiry=1 << 40,
@@ -56,16 +59,17 @@ def learned(
     *,
     by: Decoder | None = None,
     audit: Callable[[AuditFile], AuditFile] = lambda audit: audit,
+    spelt: Callable[[bytes], bytes] = lambda content: content,
     rules: FileRules = RULES,
 ) -> SeenFile:
     """The file that a node made, changed, and accepted all the same."""
     signed = SignedLease.of(LEASE, domain=DOMAIN, signature=LEASE.sign(ORCHESTRATOR, DOMAIN))
-    grant = SlotGrant(lease=signed, beacon=ZERO_DIGEST, beacon_block=1)
-    file = change(file_of(grant))
+    grant = SlotGrant(lease=signed, beacon=ZERO_DIGEST)
+    file = change(file_of(grant, half_right))
     path, audit_path = folder / "file", folder / "audit"
     write_rollouts(path, file)
     sha256 = digest(hashlib.sha256(path.read_bytes()).digest())
-    content = audit(audit_of(grant, file, sha256, VALIDATOR, half_right)).encode()
+    content = spelt(audit(audit_of(grant, file, sha256, VALIDATOR, half_right)).encode())
     audit_path.write_bytes(content)
     entry = JournalFile(
         key=LEASE.key.hash,
@@ -153,13 +157,83 @@ def test_no_parquet_is_decoded_where_the_publishers_key_is(tmp_path: Path, monke
 def test_how_far_answers_are_from_the_wanted_length_is_what_the_validator_took_off(tmp_path: Path) -> None:
     wants = replace(RULES, recipe=RECIPE.model_copy(update={"length": LengthTargets(targets=(3,), alpha=0.1)}))
 
+    def two_off(file: RolloutFile) -> RolloutFile:
+        """Each row two tokens off."""
+        samples = [
+            replace(one, length_penalty=0.2, reward=one.task_reward - 0.2, target_length=3) for one in file.samples
+        ]
+        return RolloutFile(file.header, tuple(samples))
+
     def two_and_undecided(audit: AuditFile) -> AuditFile:
-        """Each row of the first group two tokens off; of the second, one that could not be decided."""
-        rows = [row.model_copy(update={"length_penalty": 0.2}) for row in audit.rows]
+        """The same found by the validator; of the second group, one row could not be decided."""
+        rows = [
+            row.model_copy(update={"length_penalty": 0.2, "reward": row.task - 0.2})
+            for row in audit.rows
+            if row.task is not None
+        ]
         rows[-1] = rows[-1].model_copy(update={"task": None, "length_penalty": None, "reward": None})
         return audit.model_copy(update={"rows": tuple(rows)})
 
-    first, last = learned(tmp_path, lambda file: file, audit=two_and_undecided, rules=wants).groups
+    first, last = learned(tmp_path, two_off, audit=two_and_undecided, rules=wants).groups
     assert first.distance == pytest.approx(2.0)
     assert last.distance is None
     assert {seen.distance for seen in learned(tmp_path, lambda file: file).groups} == {None}
+
+
+def with_row(audit: AuditFile, row: int, **values: float | None) -> AuditFile:
+    """The audit file with other values in one row."""
+    rows = list(audit.rows)
+    rows[row] = rows[row].model_copy(update=values)
+    return audit.model_copy(update={"rows": tuple(rows)})
+
+
+def inverted(audit: AuditFile) -> AuditFile:
+    """Right answers are wrong, and wrong ones are right."""
+    rows = [
+        row.model_copy(update={"task": 1.0 - row.task, "reward": 1.0 - row.task})
+        for row in audit.rows
+        if row.task is not None
+    ]
+    return audit.model_copy(update={"rows": tuple(rows)})
+
+
+@pytest.mark.parametrize(
+    ("audit", "found"),
+    [
+        (inverted, "row 0 has the reward 1.0 in the file and 0.0 in its audit"),
+        (lambda audit: with_row(audit, 5, reward=1e6), "row 5 has the reward .* and 1000000.0 in its audit"),
+        (lambda audit: with_row(audit, 5, reward=-1e30), "row 5 has the reward .* and -1e[+]30 in its audit"),
+        (lambda audit: with_row(audit, 5, task=0.5), "row 5 has the task reward .* and 0.5 in its audit"),
+        (lambda audit: with_row(audit, 5, length_penalty=-1.0), "row 5 has the length penalty 0.0 .* and -1.0 in its"),
+        (
+            lambda audit: with_row(audit, 5, reward=math.nextafter(0.0, 1.0)),
+            "row 5 has the reward 0.0 .* and 5e-324 in",
+        ),
+        (lambda audit: with_row(audit, 5, task=None, reward=7.0), "row 5 has the reward .* and 7.0 in its audit"),
+    ],
+)
+def test_an_audit_file_with_other_rewards_than_the_file_makes_the_file_unusable(
+    tmp_path: Path, audit: Callable[[AuditFile], AuditFile], found: str
+) -> None:
+    with pytest.raises(UnusableFile, match=found) as refused:
+        learned(tmp_path, audit=audit)
+    assert refused.value.code == "other-rewards"
+
+
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_a_reward_that_is_not_finite_makes_the_file_unusable(tmp_path: Path, word: str) -> None:
+    """Our own encoder refuses to write them; a validator's may not."""
+
+    def spelt(content: bytes) -> bytes:
+        assert content.count(b'"reward":1.0') > 0
+        return content.replace(b'"reward":1.0', b'"reward":' + word.encode(), 1)
+
+    with pytest.raises(UnusableFile) as refused:
+        learned(tmp_path, spelt=spelt)
+    assert refused.value.code in {"other-rewards", "bad-audit-file"}
+
+
+def test_undecided_rows_drop_their_groups_and_no_others(tmp_path: Path) -> None:
+    """What is left to a corrupt validator that accepts a file: it can leave groups out, not change them."""
+    seen = learned(tmp_path, audit=lambda audit: with_row(audit, 0, task=None, length_penalty=None, reward=None))
+    assert [one.group is None for one in seen.groups] == [True, False]

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 from tokenizers import Tokenizer
 
 from orchestrator.store.run_rows import SlotRow
@@ -55,6 +56,29 @@ async def test_one_bad_file_costs_that_file_and_groups_without_signal_are_asked_
     assert first["groups"]["left"]["no-signal"] >= 1
     assert first["demand"]["rounds"] >= 1, "more was asked for"
     assert second["files"]["dropped"] == {}
+
+
+async def test_a_validator_that_inverts_rewards_teaches_the_run_nothing_and_the_owner_sees_it(
+    pool: TrainedPool,
+) -> None:
+    """The first file of step 0 is audited upside down: it is dropped, named in the log, and others are asked for."""
+    first: list[int] = []
+
+    def upside_down(step: int, index: int, group: int) -> list[float | None]:
+        right = half_right(step, index, group)
+        first[:] = first or [index]
+        return [None if one is None else 1.0 - one for one in right] if (step, index) == (0, first[0]) else right
+
+    pool.audited = upside_down
+    with capture_logs() as lines:
+        async with pool.working():
+            assert (await pool.train(steps=1)).step == 1
+    [step] = pool.progress("step")
+    assert step["files"]["dropped"] == {"other-rewards": 1}
+    assert step["groups"]["used"] == 2
+    [line] = [line for line in lines if line["event"] == "file-dropped"]
+    assert "row 0 has the reward" in line["why"]
+    assert pool.world.keys["validator"].address in line["why"]
 
 
 async def test_rewards_that_the_ledger_does_not_know_are_not_learned(

@@ -116,6 +116,9 @@ class TrainedPool:
     node: Key
     folder: Path
     rewards: Rewards = half_right
+    """What rows are worth, and what their file says."""
+    audited: Rewards | None = None
+    """What the validator says, where that is something else."""
     most_groups: int = 2
     """That the node leases at a time."""
     spoil: Callable[[int, int, bytes], bytes] = field(default=lambda step, index, content: content)
@@ -253,7 +256,7 @@ class TrainedPool:
         """Makes a slot's file, hands it in, has it carried and accepted."""
         lease = grant.lease.lease
         path = self.folder / "made.parquet"
-        file = file_of(grant)
+        file = file_of(grant, self.rewards)
         write_rollouts(path, file)
         content = self.spoil(lease.step, lease.index, path.read_bytes())
         sha256 = digest(hashlib.sha256(content).digest())
@@ -273,7 +276,7 @@ class TrainedPool:
     async def judge(self, grant: SlotGrant, file: RolloutFile, sha256: Digest) -> None:
         lease = grant.lease.lease
         validator = await self.world.as_("validator")
-        audit = audit_of(grant, file, sha256, self.world.keys["validator"], self.rewards).encode()
+        audit = audit_of(grant, file, sha256, self.world.keys["validator"], self.audited or self.rewards).encode()
         named = digest(hashlib.sha256(audit).digest())
         self.store(ObjectKey(pool_id=POOL, owner=validator.address, sha256=named, audit=True), audit)
         await validator.work.judge([await verdict_on(validator, lease.key.hash, Outcome.ACCEPTED, audit_hash=named)])
@@ -321,8 +324,8 @@ async def until(so: Callable[[], bool]) -> None:
         await asyncio.sleep(0.02)
 
 
-def file_of(grant: SlotGrant) -> RolloutFile:
-    """A file of tokens that the slot's name draws."""
+def file_of(grant: SlotGrant, rewards: Rewards) -> RolloutFile:
+    """A file of tokens that the slot's name draws. A row whose reward is undecided says 0."""
     lease = grant.lease.lease
     rng = np.random.default_rng([lease.step, lease.index, lease.version])
     header = SlotHeader(
@@ -339,6 +342,7 @@ def file_of(grant: SlotGrant) -> RolloutFile:
     samples = []
     for group in range(lease.groups):
         prompt = rng.integers(4, VOCABULARY, 3).astype(np.int32)
+        given = [reward or 0.0 for reward in rewards(lease.step, lease.index, group)]
         for each in range(EACH):
             tokens = np.array([*rng.integers(4, VOCABULARY, 1 + each), END], np.int32)
             samples.append(
@@ -350,9 +354,9 @@ def file_of(grant: SlotGrant) -> RolloutFile:
                     output_tokens=tokens,
                     logprobs=np.full(len(tokens), -3.0, np.float32),
                     finish=FinishReason.EOS,
-                    task_reward=0.0,
+                    task_reward=given[each],
                     length_penalty=0.0,
-                    reward=0.0,
+                    reward=given[each],
                     target_length=None,
                     proofs=b"",
                 )

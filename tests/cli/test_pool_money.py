@@ -1,0 +1,221 @@
+"""What an owner does with a pool's money and terms, and what others see of it, against real contracts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli import main as command_line
+from ledger.amounts import UNIT
+from protocol.leases import SlotSalt
+from protocol.verdicts import Outcome, ReasonCode
+from protocol.wire.leases import SignedLease
+from tests.ledger.client.conftest import POOL, TERMS, World, founded, world
+from tests.ledger.client.verdicts import verdict_on
+from tests.ledger.conftest import embedded, embedded_process
+
+__all__ = ["embedded", "embedded_process", "founded", "world"]  # fixtures
+
+SECOND = timedelta(seconds=1)
+OWN = ("pool", "create", "--domain", "1", "--price", "0.01")
+
+
+@dataclass
+class Terminal:
+    """Somebody with every key who types `muster …`."""
+
+    world: World
+    config: Path
+    capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch
+
+    async def muster(self, *words: str, expect: int = 0) -> str:
+        """Returns standard output and errors."""
+        self.monkeypatch.setattr(sys, "argv", ["muster", "--config", str(self.config), *words])
+        self.capsys.readouterr()
+        status = await asyncio.to_thread(_main)
+        written = self.capsys.readouterr()
+        said = " ".join((written.out + written.err).split())
+        assert status == expect, said
+        return said
+
+    async def asks(self, *words: str) -> Any:
+        return json.loads(await self.muster(*words, "--json"))
+
+    async def balance(self) -> int:
+        ledger = await self.world.as_("owner")
+        return await ledger.token.balance_of(ledger.address)
+
+
+def _main() -> int:
+    try:
+        command_line.main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+@pytest.fixture
+def terminal(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Terminal:
+    world.deployment.save(tmp_path / "deployment.json")
+    config = tmp_path / "muster.toml"
+    chain = f'[chain]\nrpc = "{world.url}"\ndeployment = "deployment.json"\n'
+    config.write_text(f'{chain}[pool]\nid = {POOL}\n[keys]\ndirectory = "keys"\n')
+    for name, key in world.keys.items():
+        monkeypatch.setenv(f"MUSTER_{name.upper().replace('-', '_')}_KEY", key.reveal().hex())
+    monkeypatch.setenv("COLUMNS", "300")
+    return Terminal(world, config, capsys, monkeypatch)
+
+
+# Withdrawing
+
+
+async def test_escrow_is_announced_first_and_taken_out_when_the_notice_is_over(terminal: Terminal) -> None:
+    before = await terminal.balance()
+    said = await terminal.muster("pool", "withdraw", "60")
+    assert "announced 60 MUST: run this again from" in said
+    shown = await terminal.asks("pool", "show")
+    assert shown["announced_withdrawal"] == str(60 * UNIT)
+    assert shown["withdrawal_ready_at"][:10] in said
+    said = await terminal.muster("pool", "withdraw", expect=1)
+    assert "the withdrawal of 60 MUST is ready at" in said
+    assert await terminal.balance() == before
+    await terminal.world.warp(TERMS.notice_period + SECOND)
+    said = await terminal.muster("pool", "withdraw", "61", expect=1)
+    assert "60 MUST can be taken out now, not 61" in said
+    assert "withdrew 25 MUST" in await terminal.muster("pool", "withdraw", "25")
+    assert "withdrew 35 MUST" in await terminal.muster("pool", "withdraw")
+    assert await terminal.balance() == before + 60 * UNIT
+    assert "announced_withdrawal" not in await terminal.asks("pool", "show")
+
+
+async def test_an_announced_withdrawal_is_taken_back(terminal: Terminal) -> None:
+    assert "has announced no withdrawal" in await terminal.muster("pool", "withdraw", "--cancel", expect=1)
+    assert "announced 100 MUST" in await terminal.muster("pool", "withdraw")
+    assert "cancelled" in await terminal.muster("pool", "withdraw", "--cancel")
+    assert "announced_withdrawal" not in await terminal.asks("pool", "show")
+    assert "takes nothing out" in await terminal.muster("pool", "withdraw", "5", "--cancel", expect=1)
+
+
+async def test_what_open_work_has_reserved_meanwhile_stays(terminal: Terminal) -> None:
+    world = terminal.world
+    await world.member()
+    await terminal.muster("pool", "withdraw")
+    await world.submitted(units=100)
+    await world.warp(TERMS.notice_period + SECOND)
+    assert "withdrew 99 MUST" in await terminal.muster("pool", "withdraw")
+
+
+async def test_an_empty_pool_has_nothing_to_announce_and_a_pending_one_pays_back_at_once(terminal: Terminal) -> None:
+    await terminal.muster(*OWN, "--no-activate")
+    assert "pool 2 has no free escrow" in await terminal.muster("pool", "withdraw", "--pool", "2", expect=1)
+    await terminal.muster("pool", "fund", "7", "--pool", "2")
+    assert "withdrew 7 MUST" in await terminal.muster("pool", "withdraw", "--pool", "2")
+
+
+# Creating and showing
+
+
+async def test_fees_and_looks_are_terms_and_shown(terminal: Terminal) -> None:
+    await terminal.muster(*OWN, "--verdict-fee", "0.002", "--look-share", "0.25")
+    terms = await (await terminal.world.as_("owner")).pools.terms(2)
+    assert (terms.verdict_fee, terms.look_bps) == (UNIT // 500, 2_500)
+    shown = await terminal.asks("pool", "show", "--pool", "2")
+    assert (shown["verdict_fee"], shown["paid_second_looks"], shown["validators"]) == (str(UNIT // 500), "25 %", 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "warnings"),
+    [
+        (("--notice-period", "599"), ("shorter than the default lease of 600 s",)),
+        (("--notice-period", "600"), ()),
+    ],
+)
+async def test_a_notice_period_below_a_lease_is_warned_of(
+    terminal: Terminal, options: tuple[str, ...], warnings: tuple[str, ...]
+) -> None:
+    four = [word for name in ("validator", "second", "third", "manager") for word in ("--validator", name)]
+    said = await terminal.muster(*OWN, *four, *options)
+    assert "pool 2 is active" in said
+    assert ("warning" in said.lower()) is bool(warnings)
+    assert all(words in said for words in warnings)
+
+
+@pytest.mark.parametrize(
+    ("validators", "words"),
+    [
+        (("validator", "second"), "not every dispute can be judged"),
+        (("validator", "second", "third"), "overturns a verdict alone"),
+    ],
+)
+async def test_few_validators_are_warned_of(terminal: Terminal, validators: tuple[str, ...], words: str) -> None:
+    named = [word for name in validators for word in ("--validator", name)]
+    assert words in await terminal.muster(*OWN, *named)
+
+
+async def test_pools_are_listed_with_how_their_work_ended(terminal: Terminal) -> None:
+    world = terminal.world
+    await world.member()
+    accepted, rejected, *silent = [await world.submitted(index=index) for index in range(4)]
+    validator, owner = await world.as_("validator"), await world.as_("owner")
+    await validator.work.judge(
+        [
+            await verdict_on(validator, accepted, Outcome.ACCEPTED),
+            await verdict_on(validator, rejected, Outcome.REJECTED, reason=ReasonCode.FORMAT_SCHEMA),
+        ]
+    )
+    await world.warp(max(TERMS.judge_period, TERMS.challenge_period) + SECOND)
+    await validator.work.finalize([accepted, rejected])
+    await validator.work.expire(silent)
+    await owner.pools.announce_withdrawal(POOL, 3 * UNIT)
+    await terminal.muster(*OWN, "--no-activate")
+    second, first = await terminal.asks("pool", "list")
+    assert (second["pool"], second["status"], second["ended"], second["expired"]) == (2, "pending", 0, "-")
+    assert (first["pool"], first["leaving"]) == (POOL, "3")
+    assert (first["ended"], first["accepted"], first["refused"], first["expired"]) == (4, "25%", "25%", "50%")
+    await owner.pools.end(POOL)
+    assert [row["pool"] for row in await terminal.asks("pool", "list")] == [2]
+    assert [row["pool"] for row in await terminal.asks("pool", "list", "--ended")] == [2, 1]
+    assert [row["pool"] for row in await terminal.asks("pool", "list", "--ended", "--most", "1")] == [2]
+
+
+# Work by hand
+
+
+async def test_a_lease_by_hand_has_the_salt_that_the_orchestrators_key_derives(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    await terminal.muster("work", "lease", "node", "--index", "3", "--out", str(tmp_path / "lease"))
+    signed = SignedLease.model_validate_json((tmp_path / "lease").read_text())
+    lease, ledger, key = signed.lease, await terminal.world.as_("owner"), terminal.world.keys["orchestrator"]
+    slot = SlotSalt(**{name: getattr(lease, name) for name in SlotSalt.__dataclass_fields__ if name != "TYPE"})
+    assert lease.salt == slot.derive(key, ledger.work.domain)
+    assert 0 < lease.beacon_block <= await ledger.block()
+    assert lease.signer(signed.raw_signature, ledger.work.domain) == key.address
+
+
+async def test_whose_turn_it_is_in_a_dispute_is_shown_and_another_is_refused_in_words(terminal: Terminal) -> None:
+    world = terminal.world
+    await world.member()
+    key = await world.submitted()
+    validator = await world.as_("validator")
+    await validator.work.judge([await verdict_on(validator, key, Outcome.ACCEPTED)])
+    await (await world.as_("node")).work.dispute(key, key)
+    await world.controls.mine(2)
+    turns = [turn.split(" from ")[0] for turn in (await terminal.asks("work", "show", key))["may_decide"]]
+    names = {world.keys[name].address: name for name in ("second", "third")}
+    assert set(turns) == set(names), "everybody but the judge"
+    first, second = (names[each] for each in turns)
+    said = await terminal.muster("work", "judge", key, "rejected", "--decisive", "--key", second, expect=1)
+    assert "another validator's turn to decide (NotYourTurn)" in said
+    assert "`muster work show` says from when on each may" in said
+    assert "is final, rejected" in await terminal.muster("work", "judge", key, "rejected", "--decisive", "--key", first)

@@ -1,0 +1,276 @@
+"""A worker stops leasing when delivered work is not paid: the rule alone, and on a real chain."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from ledger.amounts import UNIT
+from protocol.clock import TurnedClock
+from protocol.errors import Unavailable
+from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST, Digest
+from protocol.leases import Lease, WorkKey
+from protocol.verdicts import Outcome, ReasonCode
+from tests.ledger.client.conftest import POOL, QUICK, TERMS, World
+from tests.ledger.client.verdicts import verdict_on
+from worker.chain import Chain, LedgerChain, Payment
+from worker.pay_watch import LOOKS_A_ROUND, MOST_WATCHED, PayWatch
+from worker.state import StateDirectory
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+
+
+@dataclass
+class Ends:
+    """A ledger on which work ends as the test says."""
+
+    found: dict[Digest, Payment] = field(default_factory=dict)
+    time: datetime = NOW
+    down: bool = False
+    asked: int = 0
+
+    async def now(self) -> datetime:
+        if self.down:
+            raise Unavailable("the chain is down")
+        return self.time
+
+    async def payment(self, key: WorkKey) -> Payment | None:
+        self.asked += 1
+        return self.found.get(key.hash)
+
+
+def lease(index: int, *, pool_id: int = POOL) -> Lease:
+    return Lease(
+        pool_id=pool_id,
+        run=ZERO_DIGEST,
+        step=3,
+        index=index,
+        node=ZERO_ADDRESS,
+        version=0,
+        digest=ZERO_DIGEST,
+        beacon_block=1,
+        salt=ZERO_DIGEST,
+        groups=1,
+        max_units=100,
+        expiry=int(NOW.timestamp()) + 600,
+    )
+
+
+def watch(state: StateDirectory, ends: Ends) -> PayWatch:
+    return PayWatch(state=state, chain=cast("Chain", ends), clock=TurnedClock(NOW))
+
+
+async def ended(pay: PayWatch, ends: Ends, *how: Payment | None, first: int = 0) -> None:
+    """Pieces are delivered, and end so; None for those that the ledger refused until their lease had ended."""
+    for index, one in enumerate(how, first):
+        if one is None:
+            pay.refused(lease(index), "EscrowTooLow(1, 0, 5)")
+        else:
+            pay.delivered(lease(index))
+            ends.found[lease(index).key.hash] = one
+    await pay.look()
+
+
+@pytest.mark.parametrize(
+    ("how", "stops"),
+    [
+        ((Payment.EXPIRED,) * 2, False),
+        ((Payment.EXPIRED,) * 3, True),
+        ((None,) * 3, True),
+        ((Payment.EXPIRED, None, Payment.EXPIRED), True),
+        ((Payment.EXPIRED, Payment.EXPIRED, Payment.PAID, Payment.EXPIRED), False),
+        ((Payment.UNPAID,) * 9, False),
+        ((Payment.EXPIRED, Payment.UNPAID, Payment.EXPIRED, Payment.EXPIRED), True),
+        ((Payment.OPEN,) * 9, False),
+    ],
+)
+async def test_three_unpaid_pieces_in_a_row_stop_a_worker_and_verdicts_against_it_do_not(
+    state: StateDirectory, how: tuple[Payment | None, ...], stops: bool
+) -> None:
+    ends = Ends(time=NOW + timedelta(minutes=11))
+    pay = watch(state, ends)
+    with capture_logs() as lines:
+        await ended(pay, ends, *how)
+    assert bool(pay.stopped) is stops
+    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["leasing-stopped"] * stops
+
+
+async def test_the_reason_names_the_pieces_and_what_became_of_them(state: StateDirectory) -> None:
+    ends = Ends(time=NOW + timedelta(minutes=11))
+    pay = watch(state, ends)
+    await ended(pay, ends, Payment.EXPIRED, None, Payment.EXPIRED)
+    assert pay.stopped == (
+        "3 delivered pieces of work in a row were not paid: step 3, index 0 expired without a verdict; step 3, index 1 "
+        "was refused by the ledger (EscrowTooLow); step 3, index 2 expired without a verdict"
+    )
+
+
+async def test_a_stop_outlives_a_restart_and_ends_when_a_person_says_so(state: StateDirectory) -> None:
+    ends = Ends()
+    pay = watch(state, ends)
+    await ended(pay, ends, *[Payment.EXPIRED] * 3)
+    again = watch(state, ends)
+    assert again.stopped == pay.stopped != ""
+    again.resume()
+    assert again.stopped == watch(state, ends).stopped == ""
+    await ended(again, ends, *[Payment.EXPIRED] * 2, first=10)
+    assert again.stopped == "", "three more are needed"
+
+
+async def test_a_stop_ends_when_a_piece_is_paid_after_all(state: StateDirectory) -> None:
+    ends = Ends()
+    pay = watch(state, ends)
+    await ended(pay, ends, Payment.OPEN, *[Payment.EXPIRED] * 3)
+    assert pay.stopped
+    ends.found[lease(0).key.hash] = Payment.PAID
+    await watch(state, ends).look()
+    pay = watch(state, ends)
+    assert pay.stopped == ""
+
+
+async def test_work_that_was_refused_first_and_taken_later_is_no_loss(state: StateDirectory) -> None:
+    ends = Ends()
+    pay = watch(state, ends)
+    for index in range(3):
+        pay.refused(lease(index), "EscrowTooLow")
+    await pay.look()
+    assert pay.stopped == "", "their leases last"
+    for index in range(3):
+        pay.delivered(lease(index))
+        ends.found[lease(index).key.hash] = Payment.PAID
+    ends.time += timedelta(minutes=11)
+    await pay.look()
+    assert pay.stopped == ""
+
+
+@pytest.mark.parametrize("reason", ["StakeTooLow(1, 2)", "LeaseExpired", "it takes too long", "", "NodeNotWilling"])
+async def test_refusals_that_do_not_lie_with_the_pool_do_not_count(state: StateDirectory, reason: str) -> None:
+    ends = Ends(time=NOW + timedelta(hours=1))
+    pay = watch(state, ends)
+    for index in range(3):
+        pay.refused(lease(index), reason)
+    await pay.look()
+    assert pay.stopped == ""
+
+
+async def test_a_chain_that_is_down_proves_nothing(state: StateDirectory) -> None:
+    ends = Ends(down=True)
+    pay = watch(state, ends)
+    with pytest.raises(Unavailable):
+        await ended(pay, ends, *[Payment.EXPIRED] * 3)
+    assert pay.stopped == ""
+
+
+async def test_looks_and_memory_are_bounded_and_every_piece_has_its_turn(state: StateDirectory) -> None:
+    ends = Ends()
+    pay = watch(state, ends)
+    for index in range(MOST_WATCHED + 10):
+        pay.delivered(lease(index))
+        ends.found[lease(index).key.hash] = Payment.OPEN
+    for index in range(MOST_WATCHED, MOST_WATCHED + 3):
+        ends.found[lease(index).key.hash] = Payment.EXPIRED
+    await pay.look()
+    assert ends.asked == LOOKS_A_ROUND
+    for _ in range(MOST_WATCHED // LOOKS_A_ROUND):
+        await pay.look()
+    assert pay.stopped
+
+
+async def test_a_damaged_memory_is_begun_anew(state: StateDirectory) -> None:
+    for saved in ({"watched": [{"step": 1}]}, {"watched": "x"}, {"unpaid": 7}):
+        state.write("pay", saved)
+        assert watch(state, Ends()).stopped == ""
+
+
+# On a chain
+
+
+@pytest.fixture
+async def chain(world: World) -> AsyncIterator[LedgerChain]:
+    """The chain as the node sees it."""
+    chain = LedgerChain(rpc=world.url, deployment=world.deployment, key=world.keys["node"], pool_id=POOL, policy=QUICK)
+    yield chain
+    await chain.close()
+
+
+async def submitted(world: World, index: int) -> Lease:
+    item = await world.submission(index=index)
+    assert await (await world.as_("orchestrator")).work.submit_batch([item]) == []
+    return item.lease
+
+
+async def test_silent_validators_are_noticed_also_where_nobody_marks_their_work_as_expired(
+    world: World, chain: LedgerChain, state: StateDirectory
+) -> None:
+    await world.member()
+    pay = PayWatch(state=state, chain=chain, clock=TurnedClock())
+    leases = [await submitted(world, index) for index in range(3)]
+    for one in leases:
+        pay.delivered(one)
+    await pay.look()
+    assert pay.stopped == ""
+    await world.warp(TERMS.judge_period + SECOND)
+    ledger = await world.as_("owner")
+    await ledger.work.expire([leases[0].key.hash])
+    await pay.look()
+    assert pay.stopped.count("expired without a verdict") == 3
+
+
+async def test_a_verdict_is_no_silence_and_pay_is_seen(world: World, chain: LedgerChain) -> None:
+    await world.member()
+    paid, rejected = await submitted(world, 0), await submitted(world, 1)
+    validator = await world.as_("validator")
+    said = (
+        await verdict_on(validator, paid.key.hash, Outcome.ACCEPTED),
+        await verdict_on(validator, rejected.key.hash, Outcome.REJECTED, reason=ReasonCode.FORMAT_SCHEMA),
+    )
+    assert await validator.work.judge(said) == []
+    assert await chain.payment(paid.key) is Payment.OPEN
+    await world.warp(TERMS.challenge_period + SECOND)
+    await validator.work.finalize([paid.key.hash, rejected.key.hash])
+    assert await chain.payment(paid.key) is Payment.PAID
+    assert await chain.payment(rejected.key) is Payment.UNPAID
+    assert await chain.payment((await world.submission(index=9)).lease.key) is None
+
+
+async def test_a_contributor_sees_a_pools_record_and_what_its_owner_takes_out(world: World, chain: LedgerChain) -> None:
+    await world.member()
+    await (await world.as_("provider")).stake.add(100 * UNIT)
+    assert (await chain.pool_record()).words == "no work has ended lately"
+    leases = [await submitted(world, index) for index in range(12)]
+    validator, owner = await world.as_("validator"), await world.as_("owner")
+    first, second, third, *silent = (one.key.hash for one in leases)
+    said = [await verdict_on(validator, key, Outcome.ACCEPTED) for key in (first, second)]
+    said.append(await verdict_on(validator, third, Outcome.REJECTED, reason=ReasonCode.FORMAT_SCHEMA))
+    await validator.work.judge(said)
+    await world.warp(max(TERMS.challenge_period, TERMS.judge_period) + SECOND)
+    await validator.work.finalize([first, second, third])
+    await validator.work.expire(silent)
+    record = await chain.pool_record()
+    assert (record.accepted, record.refused, record.expired) == (2, 1, 9)
+    assert record.is_bad
+    assert record.words == (
+        "of the newest 12 pieces of work 17% accepted, 8% refused by validators, 75% expired unjudged"
+    )
+    await owner.pools.announce_withdrawal(POOL, 90 * UNIT)
+    assert "; the owner takes out 90 of 98 MUST free escrow" in (await chain.pool_record()).words
+
+
+async def test_only_a_bounded_number_of_blocks_is_read(
+    world: World, chain: LedgerChain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old ends are forgotten, so that a chain of years is not read again by each `doctor`."""
+    await world.member()
+    one = await submitted(world, 0)
+    await world.warp(TERMS.judge_period + SECOND)
+    await (await world.as_("owner")).work.expire([one.key.hash])
+    assert (await chain.pool_record()).expired == 1
+    await world.controls.mine(5)
+    monkeypatch.setattr("worker.pool_record.BLOCKS_BACK", (1, 2, 4))
+    assert (await chain.pool_record()).total == 0

@@ -1,0 +1,96 @@
+"""`muster worker status` and `resume` for a worker that stopped because its work was not paid."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from protocol.identifiers import ZERO_ADDRESS
+from worker import cli
+from worker.control import create_control
+from worker.queue.store import QueueStore
+from worker.state import StateDirectory
+from worker.status import Phase, WorkerStatus
+from worker.unix_server import UnixServer
+
+WHY = "3 delivered pieces of work in a row were not paid: step 3, index 0 expired without a verdict"
+
+
+class Daemon:
+    """As much of a daemon as its control socket shows."""
+
+    def __init__(self) -> None:
+        self.stopped = WHY
+
+    def status(self) -> WorkerStatus:
+        return WorkerStatus(
+            node=ZERO_ADDRESS,
+            pool_id=1,
+            version="test",
+            phase=Phase.MEMBER,
+            detail="",
+            node_state="",
+            orchestrator="",
+            last_answer_ms=0,
+            interval_s=0,
+            silent_because="",
+            clock_skew_s=0,
+            discovery={},
+            notices=[],
+            warnings=[],
+            stopped=self.stopped,
+            draining=False,
+            runtime="process",
+            runtime_trouble="",
+            task="",
+            task_id="",
+            assignment=None,
+            metrics={},
+            queue={},
+            parked=[],
+        )
+
+    def resume(self) -> None:
+        self.stopped = ""
+
+
+@pytest.fixture
+async def daemon(state: StateDirectory) -> AsyncIterator[Daemon]:
+    """A daemon that has stopped leasing, behind its real socket."""
+    found = Daemon()
+    queue = QueueStore(state.queue, state.spool)
+
+    async def leave() -> None:
+        raise AssertionError("not in these tests")
+
+    control = create_control(
+        status=found.status,
+        logs=lambda: None,
+        queue=queue,
+        drain=lambda on: None,
+        leave=leave,
+        resume=found.resume,
+    )
+    server = UnixServer(control, state.control_socket, mode=0o600)
+    await server.start()
+    yield found
+    await server.stop()
+    queue.close()
+
+
+async def test_a_person_sees_why_a_worker_leases_nothing_and_has_it_go_on(
+    daemon: Daemon, state: StateDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await asyncio.to_thread(cli.status, None, state.root, False)
+    shown = capsys.readouterr().out
+    assert f"leases nothing: {WHY}" in shown
+    assert "muster worker resume" in shown
+    await asyncio.to_thread(cli.resume, None, state.root)
+    assert "leases again" in capsys.readouterr().out
+    assert daemon.stopped == ""
+    await asyncio.to_thread(cli.resume, None, state.root)
+    assert "it had not stopped" in capsys.readouterr().out
+    await asyncio.to_thread(cli.status, None, state.root, False)
+    assert "stopped" not in capsys.readouterr().out
