@@ -195,12 +195,15 @@ class Bench(SlotGenerator):
         """The slot's seed."""
         lease = grant.lease.lease
         return slot_seed(
+            chain_id=grant.lease.chain_id,
+            pool_id=lease.pool_id,
             run_id=lease.run,
             step=lease.step,
             node=lease.node,
             index=lease.index,
             digest=lease.digest,
             beacon=grant.beacon,
+            salt=lease.salt,
         )
 
     def proven(self, file: RolloutFile) -> RolloutFile:
