@@ -1,9 +1,9 @@
 """Simulates a run with attackers, by the former rules and by the present ones; `python -m benchmarks.economy`.
 
 A hundred nodes make rollouts for a run of 1,000 steps; some of them follow another strategy than the honest one. The
-product's own functions decide which step wants work, what becomes of a slot, who has to rest, how many rows are computed
-again and which, what a slot's seed is, and how disputes end. Time is simulated, so that the result depends on nothing
-but the seed. The rules before issue 13 and those after it differ in the fields of `Rules`.
+product's own functions decide which step wants work, what becomes of a slot, how long it is leased, who has to rest,
+how many rows are computed again and which, what a slot's seed is, and how disputes end. Time is simulated, so that the
+result depends on nothing but the seed. The rules before issue 13 and those after it differ in the fields of `Rules`.
 
 Attackers whose slots cost them no work (ghost, launderer, slow) ask without pause, so they are served before all honest
 nodes. Each node has a provider with a stake of its own, and no other stake. Attackers know all rules; they don't know
@@ -20,13 +20,13 @@ import hashlib
 import heapq
 import itertools
 import random
-import statistics
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 
+from orchestrator.runs.leases import TIMES_KEPT, DeliveryTime, lease_length
 from rich.console import Console
 from rich.table import Table
 
@@ -35,7 +35,7 @@ from ledger.amounts import UNIT
 from ledger.client.pools import Escrow, Terms
 from ledger.economics import collusion, explain_economics
 from orchestrator.runs.deliveries import DeliveryTerms, PastLease, judge_deliveries
-from orchestrator.runs.slots import LEASED, Counted, Happening, Slot, SlotState
+from orchestrator.runs.slots import LEASED, Counted, FileState, Happening, Slot, SlotState
 from orchestrator.runs.slots import after as slot_after
 from orchestrator.runs.steps import StepCount, Window, choose_step
 from protocol.identifiers import ZERO_DIGEST, Address, Digest, address, digest, run_id
@@ -87,8 +87,10 @@ TERMS = Terms.deterring(
     )
 )
 FLOOR = TERMS.audit_floor_bps / 10_000
-DELIVERIES = DeliveryTerms(newest=20, least=5, threshold=0.5, rest=timedelta(seconds=600))
-LEASE, SHORTEST_LEASE, PENDING = 600.0, 30.0, 900.0
+DELIVERIES = DeliveryTerms(
+    newest=20, provider_newest=100, least=5, threshold=0.5, rejections=2, rest=timedelta(seconds=600)
+)
+LONGEST_LEASE, SHORTEST_LEASE, PENDING = timedelta(seconds=600), timedelta(seconds=30), 900.0
 JUDGE, CHALLENGE, DISPUTE = (
     period.total_seconds() for period in (TERMS.judge_period, TERMS.challenge_period, TERMS.dispute_period)
 )
@@ -112,12 +114,11 @@ class Rules:
         forgery_stops_leases: Whether a node leases nothing while its work is provisionally forged, its provider's nodes
             are audited in full, and none of them may join again for a while.
         most_of_step: The share of a step that one provider may hold while others ask.
-        lease_by_median: The lease is so many times the median over providers of how long each took for its newest slot
-            that was accepted or expired; None for a fixed lease. Slots without a file would make leases so short that
-            honest nodes miss them, and so would leaving out those that expired.
-        late_slots_count: Whether a slot's groups count as leased after half of the lease.
-        late_counts_against: Whether work that took longer than that counts against its node.
-        trial_slots_count: Whether groups count as leased that a node on trial holds; if not, no step waits for them.
+        leases_follow_deliveries: Whether leases follow the median of newest deliveries, or are as long as they may be.
+        slots_become_late: Whether a slot is late after half of its lease.
+        late_slots_count: Whether late slots count half for their step, or nothing.
+        late_counts_against: Whether late work counts against its node.
+        trial_slots_count: Whether a slot of a node on trial counts for its step; if not, no step waits for such a node.
     """
 
     name: str
@@ -130,7 +131,8 @@ class Rules:
     rejections_count: bool
     forgery_stops_leases: bool
     most_of_step: float
-    lease_by_median: float | None
+    leases_follow_deliveries: bool
+    slots_become_late: bool
     late_slots_count: bool
     late_counts_against: bool
     trial_slots_count: bool
@@ -147,7 +149,8 @@ BEFORE = Rules(
     rejections_count=False,
     forgery_stops_leases=False,
     most_of_step=1.0,
-    lease_by_median=None,
+    leases_follow_deliveries=False,
+    slots_become_late=False,
     late_slots_count=True,
     late_counts_against=False,
     trial_slots_count=True,
@@ -163,14 +166,12 @@ NOW = Rules(
     rejections_count=True,
     forgery_stops_leases=True,
     most_of_step=1 / 3,
-    lease_by_median=4.0,
+    leases_follow_deliveries=True,
+    slots_become_late=True,
     late_slots_count=False,
     late_counts_against=True,
     trial_slots_count=False,
 )
-FREE_REJECTIONS = 2
-MEDIAN_FROM = 10
-"""Providers from which on leases follow the median."""
 OTHERS_ASKED = 60.0
 CAUGHT_AFTER = 120.0
 """Seconds until a second look has become a dispute, and two validators have decided it."""
@@ -234,7 +235,7 @@ def honest(offer: Offer) -> Plan:
     return Plan(seconds=seconds, units=units, claimed=units)
 
 
-def ghost(offer: Offer) -> Plan:
+def ghost(_: Offer) -> Plan:
     """Submits a hash at once and uploads nothing."""
     return Plan(seconds=1.0, units=1, claimed=1, uploads=None)
 
@@ -271,7 +272,7 @@ def shopper(offer: Offer) -> Plan:
     return replace(plan, units=units, claimed=units)
 
 
-def launderer(offer: Offer) -> Plan:
+def launderer(_: Offer) -> Plan:
     """Makes everything up, and has a corrupt validator say that it is right."""
     units = MAX_UNITS
     return Plan(seconds=5.0, units=units, claimed=units, bad=frozenset(range(ROWS)), launders=True)
@@ -299,31 +300,42 @@ SHOPPER_KEYS = 4
 # Adapters: the product's decisions in the simulation's terms
 
 
-def step_count(row: StepRow) -> StepCount:
+def step_count(row: StepRow, rules: Rules) -> StepCount:
     """A step as `choose_step` wants it."""
-    return StepCount(demand=DEMAND, leased=row.leased - row.uncounted, pending=row.pending, accepted=row.accepted)
+    groups = row.groups
+    return StepCount(
+        demand=DEMAND,
+        leased=groups[Counted.LEASED],
+        late=groups[Counted.LATE] if rules.late_slots_count else 0,
+        pending=groups[Counted.PENDING],
+        accepted=groups[Counted.ACCEPTED],
+    )
 
 
 def past_leases(jobs: Sequence[Job], rules: Rules) -> list[PastLease]:
     """A node's leases as `judge_deliveries` wants them, newest first."""
-    found, rejected = [], 0
-    for job in jobs:
-        state = job.slot.state
-        rejected += job.slot.outcome not in {None, Outcome.ACCEPTED}
-        fails = (
-            (job.is_absent and not rules.absent_files_count)
-            or (job.late and rules.late_counts_against)
-            or (rejected > FREE_REJECTIONS and rules.rejections_count and job.slot.outcome is not Outcome.ACCEPTED)
+    late = Slot(SlotState.UNDELIVERED, Counted.NOTHING)
+    return [
+        PastLease(
+            slot=late
+            if job.late and rules.late_counts_against and job.slot.state is not SlotState.LEASED
+            else job.slot,
+            ended_ms=int(job.ended * 1000),
         )
-        if fails and state is not SlotState.LEASED:
-            state = SlotState.UNDELIVERED
-        found.append(PastLease(state=state, ended_ms=int(job.ended * 1000)))
-    return found
+        for job in jobs
+    ]
+
+
+def delivery_terms(rules: Rules) -> DeliveryTerms:
+    """What the pool expects; where rejections don't count, all of them are free."""
+    return DELIVERIES if rules.rejections_count else replace(DELIVERIES, rejections=DELIVERIES.newest)
 
 
 def counted(job: Job, rules: Rules) -> Counted:
     """Under what a slot counts for its step."""
-    return Counted.NOTHING if job.is_absent and not rules.absent_files_count else job.slot.counted
+    found = job.slot.counted
+    on_lease = found in {Counted.LEASED, Counted.LATE}
+    return Counted.NOTHING if on_lease and job.on_trial and not rules.trial_slots_count else found
 
 
 def audited_share(node: Node) -> float:
@@ -420,30 +432,26 @@ class Job:
     share: float
     draw_seed: bytes
     slot: Slot = LEASED
-    counts: Counted = Counted.LEASED
-    uncounted: bool = False
-    """Whether its groups count for less while it is leased: it is late, or its node is on trial."""
+    counts: Counted = Counted.NOTHING
+    on_trial: bool = False
+    """Whether its node was on trial when it was leased."""
     late: bool = False
-    file_is_there: bool = False
+    uploaded: bool = False
     leased_at: float = 0.0
     ended: float = 0.0
     penalty: int = 0
 
     @property
     def is_absent(self) -> bool:
-        """Whether it was submitted and its file is not there."""
-        return not self.file_is_there and self.slot.state in {SlotState.SUBMITTED, SlotState.EXPIRED}
+        """Whether it was submitted and the orchestrator knows that its file is not there."""
+        return self.slot.file is FileState.ABSENT
 
 
 @dataclass(slots=True)
 class StepRow:
     """What stands of a step, in groups."""
 
-    leased: int = 0
-    uncounted: int = 0
-    """Of the leased ones: those that are late, and those of nodes on trial."""
-    pending: int = 0
-    accepted: int = 0
+    groups: dict[Counted, int] = field(default_factory=lambda: defaultdict(int))
     held: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     """By provider: leased, pending or accepted."""
     rows: int = 0
@@ -488,12 +496,21 @@ class Run:
         strategy: Of some nodes; the others are honest.
         cheats: How many of the nodes follow the strategy.
         present: Whether these nodes are there at all.
+        proven: Whether all nodes are audited at the floor from the beginning.
         steps: To learn; the run ends earlier if that takes four times as long as it should.
         seed: Of everything that is random.
     """
 
     def __init__(
-        self, rules: Rules, strategy: str, *, cheats: int, steps: int, seed: int, present: bool = True
+        self,
+        rules: Rules,
+        strategy: str,
+        *,
+        cheats: int,
+        steps: int,
+        seed: int,
+        present: bool = True,
+        proven: bool = False,
     ) -> None:
         self.rules = rules
         self.random = random.Random(f"{seed} {strategy} {cheats}")
@@ -506,13 +523,14 @@ class Run:
         self.version = 0
         self._learning = False
         self._others_asked = 0.0
-        self._took: dict[int, float] = {}
+        self._took: deque[DeliveryTime] = deque(maxlen=TIMES_KEPT)
         speeds = random.Random(seed)  # the same nodes with every strategy
         self.nodes = [
             Node(
                 number=number,
                 strategy=STRATEGIES[strategy if number < cheats else "honest"],
                 cheats=number < cheats,
+                record=NodeRecord(clean=1_000) if proven else NEW,
                 seconds=SLOT_TIME * speeds.lognormvariate(0, NODES_DIFFER),
             )
             for number in range(NODES)
@@ -536,8 +554,10 @@ class Run:
                 break
             self.now = when
             event()
-            self._learn()
-            self._grant()
+            if self._changed:
+                self._changed = False
+                self._learn()
+                self._grant()
         return self._result()
 
     def _later(self, seconds: float, event: Callable[..., None], *arguments: Job) -> None:
@@ -548,7 +568,7 @@ class Run:
     def _grant(self) -> None:
         window = Window.of(floor=self.version, version=self.version, async_level=ASYNC_LEVEL)
         while True:
-            rows = {step: step_count(self._rows[step]) for step in window.steps}
+            rows = {step: step_count(self._rows[step], self.rules) for step in window.steps}
             choice = choose_step(window, rows, default_demand=DEMAND)
             if not choice.need:
                 return
@@ -588,7 +608,7 @@ class Run:
     def _judge_deliveries(self, node: Node) -> None:
         node.stale = False
         found = judge_deliveries(
-            past_leases(tuple(node.jobs), self.rules), terms=DELIVERIES, now_ms=int(self.now * 1000)
+            past_leases(tuple(node.jobs), self.rules), terms=delivery_terms(self.rules), now_ms=int(self.now * 1000)
         )
         node.on_trial = found.on_trial
         if found.resting_until_ms is not None:
@@ -597,8 +617,10 @@ class Run:
 
     def _send_away(self, node: Node, seconds: float) -> None:
         node.away_until = max(node.away_until, self.now + seconds)
-        # Every event is followed by granting slots; this one only makes sure that there is one.
-        self._later(seconds, _nothing)
+        self._later(seconds, self._wake)
+
+    def _wake(self) -> None:
+        self._changed = True
 
     def _lease(self, node: Node, step: int, groups: int) -> None:
         lease = self._lease_length()
@@ -610,39 +632,33 @@ class Run:
             share=audited_share(node),
             draw_seed=self.random.randbytes(32),
             leased_at=self.now,
+            on_trial=node.on_trial,
         )
         node.leased += 1
         node.live += 1
         node.jobs.appendleft(job)
         row = self._rows[step]
-        row.leased += groups
         row.held[node.number] += groups
-        if node.on_trial and not self.rules.trial_slots_count:
-            self._count_less(job)
+        self._recount(job)
         if job.plan.seconds < lease:
             self._later(job.plan.seconds, self._submit, job)
         else:
             self._later(lease, self._lease_over, job)
-        if self.rules.late_counts_against and job.plan.seconds > lease / 2:
+        if self.rules.slots_become_late and job.plan.seconds > lease / 2:
             self._later(lease / 2, self._half_over, job)
 
     def _lease_length(self) -> float:
-        if self.rules.lease_by_median is None or len(self._took) < MEDIAN_FROM:
-            return LEASE
-        return min(LEASE, max(SHORTEST_LEASE, self.rules.lease_by_median * statistics.median(self._took.values())))
+        if not self.rules.leases_follow_deliveries:
+            return LONGEST_LEASE.total_seconds()
+        return lease_length(self._took, least=SHORTEST_LEASE, most=LONGEST_LEASE).total_seconds()
 
     def _half_over(self, job: Job) -> None:
-        job.late = job.node.failed = True
-        if not self.rules.late_slots_count:
-            self._count_less(job)
-
-    def _count_less(self, job: Job) -> None:
-        if not job.uncounted and job.counts is Counted.LEASED:
-            job.uncounted = True
-            self._rows[job.step].uncounted += job.groups
+        job.late = True
+        job.node.failed |= self.rules.late_counts_against
+        self._happen(job, Happening.HALF_OVER)
 
     def _lease_over(self, job: Job) -> None:
-        self._took[job.node.number] = self.now - job.leased_at
+        self._took.append(DeliveryTime(int(2000 * (self.now - job.leased_at)), job.groups))
         job.node.failed = True
         self._happen(job, Happening.LEASE_OVER)
         self._free(job)
@@ -650,6 +666,7 @@ class Run:
     def _free(self, job: Job) -> None:
         node = job.node
         node.live -= 1
+        self._changed = True
         job.ended = self.now
         if not node.strategy.eager:
             self._waiting.append(node)
@@ -661,11 +678,12 @@ class Run:
         job.penalty = self._penalty(MAX_UNITS if self.rules.penalty_by_lease else plan.claimed)
         node.locked += job.penalty
         self._free(job)
-        job.file_is_there = plan.uploads == 0
         self._happen(job, Happening.SUBMITTED)
-        if job.file_is_there:
-            self._later(VERDICT, self._judge, job)
+        if plan.uploads == 0:
+            self._upload(job)
             return
+        if not self.rules.absent_files_count:
+            self._happen(job, Happening.FILE_ABSENT)
         knows_draw = not self.rules.late_files_in_full
         if plan.uploads is not None and not (knows_draw and plan.bad & drawn_rows(self, job)):
             self._later(plan.uploads, self._upload, job)
@@ -673,17 +691,17 @@ class Run:
         self._later(JUDGE, self._expire, job)
 
     def _upload(self, job: Job) -> None:
-        job.file_is_there = True
-        job.node.stale = True
-        self._recount(job)
+        job.uploaded = True
+        if not self.rules.absent_files_count:
+            self._happen(job, Happening.FILE_PRESENT)
         self._later(VERDICT, self._judge, job)
 
     def _pending_over(self, job: Job) -> None:
-        if not job.file_is_there:
+        if not job.uploaded:
             self._happen(job, Happening.PENDING_OVER)
 
     def _expire(self, job: Job) -> None:
-        if not job.file_is_there:
+        if not job.uploaded:
             self._happen(job, Happening.EXPIRED)
             job.node.locked -= job.penalty
             self._missed(job, 0)
@@ -710,7 +728,7 @@ class Run:
     def _close(self, job: Job, outcome: Outcome, *, final_in: float) -> None:
         node, plan = job.node, job.plan
         if outcome is Outcome.ACCEPTED:
-            self._took[node.number] = job.ended - job.leased_at
+            self._took.append(DeliveryTime(int(1000 * (job.ended - job.leased_at)), job.groups))
             node.pay += TERMS.price_per_unit * plan.claimed
             self._missed(job, TERMS.price_per_unit * plan.claimed)
         else:
@@ -746,31 +764,25 @@ class Run:
         self._recount(job)
 
     def _recount(self, job: Job) -> None:
-        row, now_counts = self._rows[job.step], counted(job, self.rules)
+        now_counts = counted(job, self.rules)
         if now_counts is job.counts:
             return
-        if job.counts is Counted.LEASED:
-            row.leased -= job.groups
-            row.uncounted -= job.groups if job.uncounted else 0
-        elif job.counts is Counted.PENDING:
-            row.pending -= job.groups
-        elif job.counts is Counted.ACCEPTED:
-            row.accepted -= job.groups
-        if now_counts is Counted.PENDING:
-            row.pending += job.groups
-        elif now_counts is Counted.ACCEPTED:
-            row.accepted += job.groups
+        row = self._rows[job.step]
+        row.groups[job.counts] -= job.groups
+        row.groups[now_counts] += job.groups
+        if now_counts is Counted.ACCEPTED:
             row.rows += job.groups * ROWS_PER_GROUP
             row.bad += len(job.plan.bad)
-        else:
+        elif job.slot.counted in {Counted.REJECTED, Counted.NOTHING}:
             row.held[job.node.number] -= job.groups
         job.counts = now_counts
+        self._changed = True
 
     # The trainer
 
     def _learn(self) -> None:
         row = self._rows[self.version]
-        if not self._learning and row.accepted >= DEMAND:
+        if not self._learning and row.groups[Counted.ACCEPTED] >= DEMAND:
             self._learning = True
             self._learned_rows += row.rows
             self._learned_bad += row.bad
@@ -778,6 +790,7 @@ class Run:
 
     def _learned(self) -> None:
         self._learning = False
+        self._changed = True
         self._rows.pop(self.version)
         self.version += 1
 
@@ -802,10 +815,6 @@ class Run:
             honest_lost=sum(node.lost + node.unpaid for node in others),
             honest_rests=sum(node.rests for node in others) / max(1, len(others)),
         )
-
-
-def _nothing() -> None:
-    """Wakes the run up."""
 
 
 def _per_slot(nodes: Sequence[Node]) -> float:
@@ -837,14 +846,16 @@ class Line:
         return max(0.0, 1 - self.result.steps_an_hour / self.without.steps_an_hour)
 
 
-def simulate(rules: Rules, *, strategies: Sequence[str], shares: Sequence[int], steps: int, seed: int) -> list[Line]:
+def simulate(
+    rules: Rules, *, strategies: Sequence[str], shares: Sequence[int], steps: int, seed: int, proven: bool = False
+) -> list[Line]:
     """Plays every strategy with every share of the nodes, in per cent."""
     lines = []
     for share in shares:
         cheats = NODES * share // 100
-        without = Run(rules, "honest", cheats=cheats, steps=steps, seed=seed, present=False).play()
+        without = Run(rules, "honest", cheats=cheats, steps=steps, seed=seed, present=False, proven=proven).play()
         for strategy in strategies:
-            result = Run(rules, strategy, cheats=cheats, steps=steps, seed=seed).play()
+            result = Run(rules, strategy, cheats=cheats, steps=steps, seed=seed, proven=proven).play()
             lines.append(Line(strategy=strategy, share=share, result=result, without=without))
     return sorted(lines, key=lambda line: list(strategies).index(line.strategy))
 
