@@ -47,11 +47,11 @@ class NoUpload(PoolDelivery):
 class Ghost(PoolDelivery):
     """Submits each slot on the ledger itself, as soon as it is leased, and never uploads anything."""
 
-    async def request(self, item: QueueItem) -> Mapping[str, str]:
+    async def request(self, _item: QueueItem) -> Mapping[str, str]:
         """Asks nobody where to put the file."""
         return {}
 
-    async def put(self, item: QueueItem) -> Mapping[str, str]:
+    async def put(self, _item: QueueItem) -> Mapping[str, str]:
         """Sends nothing."""
         return {_STORED: str(unix_ms(self._now()))}
 
