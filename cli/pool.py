@@ -17,11 +17,11 @@ from cli.connection import (
 )
 from cli.keys import resolve_address
 from cli.output import JsonOption, say, show_fields, show_json, warn
-from cli.pool_economics import audit_stages, forgeries, show_audits
+from cli.pool_economics import attacks, audit_stages, forgeries, show_attacks, show_audits
 from ledger.amounts import format_amount, parse_amount
 from ledger.client import Ledger
 from ledger.client.pools import PoolStatus, Roles, Terms
-from ledger.economics import explain_economics
+from ledger.economics import DeliveryRules, explain_economics
 from protocol.errors import Conflict, InvalidInput
 from protocol.identifiers import Address
 
@@ -288,27 +288,60 @@ def show(context: typer.Context, pool: PoolOption = None, as_json: JsonOption = 
 def economics(
     context: typer.Context,
     units: Annotated[int, typer.Option(min=1, help="Work units of a typical submission.")] = 4096,
+    max_units: Annotated[
+        int | None, typer.Option(min=1, help="Work units of its lease, which the penalty is for; default: as many.")
+    ] = None,
     open_work: Annotated[int, typer.Option(min=1, help="Submissions of one node that wait for their verdict.")] = 8,
     rows: Annotated[int, typer.Option(min=1, max=4096, help="Rows (samples) of a typical submission.")] = 64,
+    corrupt: Annotated[int, typer.Option(min=1, help="The most validators that act together.")] = 2,
+    look_cost: Annotated[str, typer.Option(help="MUST that a verdict or a look costs its validator, with gas.")] = "0",
+    lease: Annotated[float, typer.Option(min=1, help="Seconds for which a slot is leased.")] = 600.0,
+    slot_time: Annotated[float, typer.Option(min=0.1, help="Seconds that a typical node takes for a slot.")] = 150.0,
+    found_after: Annotated[
+        float, typer.Option(min=0.1, help="Seconds until a submission without its file stops occupying its step.")
+    ] = 5.0,
+    delivery_least: Annotated[int, typer.Option(min=1, help="`run_delivery_least` of the orchestrator.")] = 5,
+    rest: Annotated[float, typer.Option(min=1, help="Seconds; `run_rest_s` of the orchestrator.")] = 600.0,
     pool: PoolOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a work unit pays, and why forging one does not: the stake inequality with the pool's own numbers.
+    """Show what work pays and what attacks cost, with the pool's own numbers.
 
-    And what the audits add: how much of a node's rows is computed again by its age, and what forging some gains.
+    The stake inequality, audits by a node's age, forging some rows, poisoning one row, corrupt validators, holding the
+    run up, Sybils, and what verdicts cost the pool and earn a validator.
     """
+    rules = DeliveryRules(
+        found_after=timedelta(seconds=found_after),
+        lease=timedelta(seconds=lease),
+        typical=timedelta(seconds=slot_time),
+        least=delivery_least,
+        rest=timedelta(seconds=rest),
+        providers_per_step=3,
+    )
+    cost = parse_amount(look_cost)
 
     async def command() -> None:
         pool_id = chosen_pool(context.obj, pool)
         async with open_ledger(context.obj) as ledger:
             terms, escrow = await ledger.pools.terms(pool_id), await ledger.pools.escrow(pool_id)
-        found = explain_economics(terms, escrow, units=units, open_work=open_work)
+            validators = len(await ledger.pools.validators(pool_id))
+        found = explain_economics(terms, escrow, units=units, max_units=max_units, open_work=open_work)
         by_age, forged = audit_stages(found), forgeries(found, rows=rows)
+        costs = attacks(
+            terms,
+            found,
+            rules,
+            rows=rows,
+            validators=validators,
+            most_corrupt=min(corrupt, validators),
+            look_cost=cost,
+        )
         if as_json:
-            show_json({**found.raw(), "audited_by_age": by_age, "row_forgeries": forged})
+            show_json({**found.raw(), "audited_by_age": by_age, "row_forgeries": forged, **costs.raw()})
             return
         show_fields(found.lines(), as_json=False)
         show_audits(by_age, forged)
+        show_attacks(costs)
 
     run(command())
 

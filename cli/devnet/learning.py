@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from cli.devnet.directory import DevnetDirectory
-from cli.devnet.economy import VALIDATORS
+from cli.devnet.economy import RUN_TERMS, VALIDATORS
 from cli.devnet.options import RunOptions
 from cli.devnet.services import LANES, POOL, RUN, WORKER, ServicePlaces, alive, environment
 from cli.devnet.settings_file import write_settings
@@ -86,7 +86,7 @@ def validator_spec(directory: DevnetDirectory, places: ServicePlaces, number: in
         "first_pause_s": 0.2,
         "longest_pause_s": 2.0,
         "reserve_bytes": 0,
-        "epoch_s": 30.0,
+        "epoch_s": RUN_TERMS.judge_period.total_seconds(),  # a validator refuses shorter ones
         "device": "cpu",
     }
     write_settings(path, {"validator": table})

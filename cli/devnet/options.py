@@ -17,14 +17,26 @@ from rollouts.engines.interface import EngineName
 NO_CHEAT = "none"
 DEFAULT_CHEAT = "previous-checkpoint"
 NEVER_SLASHED = frozenset(
-    {"build-of-its-own", "future-step", "no-upload", "other-arithmetic", "stale-step", "swapped-upload"}
+    {
+        "build-of-its-own",
+        "future-step",
+        "ghost",
+        "junk-arithmetic",
+        "no-upload",
+        "other-arithmetic",
+        "stale-step",
+        "swapped-upload",
+        "unleased-upload",
+    }
 )
 """Cheats that store, orchestrator or ledger refuse, so that there is nothing to judge; and what nobody of the pool can
 judge, because the node chose otherwise than the recipe: that is not paid, and nothing more."""
-ONLY_JUDGED = frozenset({"build-of-its-own", "other-arithmetic"})
+ONLY_JUDGED = frozenset({"build-of-its-own", "junk-arithmetic", "other-arithmetic"})
 """Those of them that no door stops: what became of one is shown by a verdict, or not at all."""
 NOT_SHOWN: Mapping[str, str] = {
     "banned-in-between": "nobody is banned in a devnet, and until somebody is, this node is an honest one",
+    "slot-shopper": "what it hands in is honest work, and is paid: its forecasts are worth nothing",
+    "slow": "what it hands in is honest work, and is paid; only how long steps take would show it",
     "skipped-index": "what it hands in is honest work, and is paid; only a longer run would have it rest",
 }
 """Cheats of which a devnet's run could not tell whether they were stopped, and why."""

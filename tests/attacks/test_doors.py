@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from cli.devnet.cheats.slots import FUTURE, STALE, OtherStep
 from cli.devnet.command import AsynchronyChoice
 from cli.devnet.options import RunOptions
 from ledger.client.work import Submission, WorkStatus
+from ledger.errors import TransactionReverted
 from orchestrator.runs.steps import Window
 from protocol.wire.leases import SignedWork
+from protocol.wire.slots import SlotGrant
 from tests.attacks.stage import Stage, on_stage
 from tests.ledger.client.conftest import POOL, TERMS, World, founded, world
 from tests.ledger.conftest import embedded, embedded_process
@@ -26,6 +29,7 @@ from tests.orchestrator.runs.edge import RunUnderTest
 __all__ = ["embedded", "embedded_process", "founded", "make_run", "world"]
 
 _A_MOMENT = timedelta(seconds=1)
+MOST_GHOSTS = 12
 
 
 @pytest.fixture
@@ -76,14 +80,67 @@ async def test_work_without_its_file_is_carried_by_nobody_and_carried_alone_it_e
     assert (await ledger.stake.of(provider)).active == before.active
 
 
-async def test_who_was_banned_in_between_submits_nothing_by_anybodys_hand(stage: Stage) -> None:
+async def test_a_ghost_occupies_no_place_of_its_step_and_rests(world: World, redis_url: str, tmp_path: Path) -> None:
+    async with on_stage(world, redis_url, tmp_path) as stage:
+        before = (await stage.run.step(stage.key)).need
+        for number in range(MOST_GHOSTS):
+            answer = await stage.run.ask(stage.key, groups=2)
+            if answer.status_code != 200:
+                break
+            grant = SlotGrant.model_validate_json(answer.content)
+            stage.hand_over(grant, content=b"never uploaded" + bytes([number]))
+            await stage.deliver(CHEATS["ghost"].delivery)
+            await stage.run.sync.round()
+            assert await submitted(stage, stage.run.signed(stage.key, grant)) is WorkStatus.SUBMITTED
+            assert (await stage.run.step(stage.key)).need == before, "others are asked for its groups at once"
+        assert (answer.status_code, answer.json()["code"]) == (409, "no-slot")
+        assert "rests" in answer.json()["detail"]
+        assert stage.objects() == []
+
+
+async def test_a_late_upload_comes_after_its_submission(stage: Stage) -> None:
+    grant = await stage.run.lease(stage.key, groups=2)
+    stage.hand_over(grant)
+    waiting = await stage.deliver(CHEATS["late-upload"].delivery)
+    assert waiting is not None
+    assert "not known yet" in waiting.error
+    assert await submitted(stage, stage.run.signed(stage.key, grant)) is WorkStatus.SUBMITTED
+    assert stage.objects() == []
+    await stage.run.sync.round()
+    assert (await stage.run.step(stage.key)).need > 0
+
+
+async def test_who_leased_nothing_gets_no_room_in_the_store(stage: Stage) -> None:
+    grant = await stage.run.lease(stage.key, groups=2)
+    stage.hand_over(grant)
+    waiting = await stage.deliver(CHEATS["unleased-upload"].delivery)
+    assert waiting is not None
+    assert "room" not in waiting.error
+    assert stage.objects() == []
+    assert await submitted(stage, stage.run.signed(stage.key, grant)) is None
+
+
+async def test_who_was_banned_gets_no_slots_and_what_it_had_leased_before_still_counts(stage: Stage) -> None:
     grant = await stage.run.lease(stage.key, groups=2)
     await (await stage.world.as_("manager")).pools.ban(POOL, stage.key.address, "seen cheating")
     stage.hand_over(grant)
-    waiting = await stage.deliver(CHEATS["banned-in-between"].delivery, rounds=2)
-    assert waiting is not None, "it is tried while its lease lasts: a ban may be lifted"
-    assert "NotMember" in waiting.error
-    assert await submitted(stage, stage.run.signed(stage.key, grant)) is None
+    assert await stage.deliver(CHEATS["banned-in-between"].delivery, rounds=2) is None
+    key = grant.lease.lease.key.hash
+    assert await (await stage.world.as_("owner")).work.get(key) is not None
+    await stage.run.sync.round()
+    answer = await stage.run.ask(stage.key, groups=2)
+    assert answer.status_code in {403, 409}
+
+
+async def test_a_lease_that_outlasts_the_notice_is_worth_nothing_after_a_ban(stage: Stage) -> None:
+    item = await stage.world.submission(index=77)
+    ends = int((await (await stage.world.as_("owner")).now()).timestamp())
+    later = replace(item.lease, expiry=ends + int(TERMS.notice_period.total_seconds()) + 600)
+    await (await stage.world.as_("manager")).pools.ban(POOL, stage.key.address, "seen cheating")
+    key, domain = stage.world.keys["orchestrator"], (await stage.world.as_("owner")).work.domain
+    signed = replace(item, lease=later, lease_signature=later.sign(key, domain))
+    with pytest.raises(TransactionReverted, match="NotMember"):
+        await (await stage.world.as_("node")).work.submit(signed)
 
 
 async def test_a_lease_is_good_for_one_file_and_for_no_more_units_than_it_says(stage: Stage) -> None:

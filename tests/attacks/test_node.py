@@ -25,7 +25,7 @@ from rollouts.schema import read_rollouts
 from rollouts.task.bridge import Bridge
 from rollouts.task.policies import PolicyStore
 from rollouts.verify import verify_file
-from tests.rollouts.task.conftest import BEACON, TASK, Surroundings, around, until
+from tests.rollouts.task.conftest import BEACON, DOMAIN, TASK, Surroundings, around, until
 from worker.leased_work import LEASED_WORK, LeasedWork
 from worker.queue.item import QueueItem
 from worker.runtime.interface import ContainerSpec
@@ -69,7 +69,7 @@ async def test_a_cheat_goes_on_with_the_version_before_once_there_is_one(around:
     failed = []
     for item, lease in zip(items, around.orchestrator.granted, strict=True):
         version = open_version(around.shared / "checkpoints" / lease.digest)
-        facts = SlotFacts.of_lease(lease, beacon=BEACON)
+        facts = SlotFacts.of_lease(lease, chain_id=DOMAIN.chain_id, beacon=BEACON)
         failed.append([result.check for result in verify_file(item.path, version, facts=facts).failed])
     assert failed[0] == []
     assert "computation" in failed[1]

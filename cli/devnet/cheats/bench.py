@@ -191,16 +191,23 @@ class Bench(SlotGenerator):
             engine.weights = engine.noise = engine.parameters = None
             self._planner = self._honest
 
+    def is_stopped(self) -> bool:
+        """Whether the task is to give the slot up."""
+        return self._should_stop()
+
     def seed(self, grant: SlotGrant) -> bytes:
         """The slot's seed."""
         lease = grant.lease.lease
         return slot_seed(
+            chain_id=grant.lease.chain_id,
+            pool_id=lease.pool_id,
             run_id=lease.run,
             step=lease.step,
             node=lease.node,
             index=lease.index,
             digest=lease.digest,
             beacon=grant.beacon,
+            salt=lease.salt,
         )
 
     def proven(self, file: RolloutFile) -> RolloutFile:
@@ -241,6 +248,10 @@ class Bench(SlotGenerator):
         finish = FinishReason.EOS if len(ended) <= most else FinishReason.LENGTH
         new = np.array(ended[:most], np.int32)
         return self.scored(replace(sample, output_tokens=new, logprobs=np.zeros(len(new), np.float32), finish=finish))
+
+    def written(self, sample: Sample, text: str) -> Sample:
+        """The sample with a text for its answer, as far as the recipe's length allows, and the reward for that."""
+        return self.answered(sample, self._tokenizer.encode_answer(text))
 
     def right_answer(self, sample: Sample) -> list[int]:
         """Tokens of the answer that is wanted, as far as the environment tells.

@@ -29,6 +29,25 @@ class End(StrEnum):
     """It never becomes work."""
     EXPIRES = "expires unpaid"
     """It is work that nobody can judge."""
+    IN_VAIN = "paid as honest work, gains nothing"
+    """It is honest work; what the node does besides changes nothing."""
+
+
+_COSTS = {
+    End.SLASHED: "the penalty for all units of its lease, its reward, and its place in the pool; its provider's other "
+    "nodes are audited in full, and none of them joins before judge, challenge and dispute period are over",
+    End.UNPAID: "its reward, and after a few of them its leases",
+    End.REFUSED: "nothing, and it gains nothing",
+    End.EXPIRES: "its leases: what it does not deliver counts against it",
+    End.IN_VAIN: "nothing, and it gains nothing",
+}
+_HARMS = {
+    End.SLASHED: "one examination by a validator",
+    End.UNPAID: "one examination by a validator",
+    End.REFUSED: "a request that is refused",
+    End.EXPIRES: "a slot, until it is leased to another node",
+    End.IN_VAIN: "nothing",
+}
 
 
 class Trick:
@@ -67,6 +86,8 @@ class Cheat:
         reasons: The reasons that a verdict may give; empty if there is none.
         trick: Makes the changed node.
         delivery: What carries its files to the pool.
+        costs: What it costs the cheat; by default what its end costs everybody.
+        harms: What it costs others; by default the same.
     """
 
     name: str
@@ -77,3 +98,10 @@ class Cheat:
     reasons: frozenset[ReasonCode] = frozenset()
     trick: Callable[[], Trick] = Trick
     delivery: type[PoolDelivery] = PoolDelivery
+    costs: str = ""
+    harms: str = ""
+
+    def __post_init__(self) -> None:
+        """Fills in what its end costs."""
+        object.__setattr__(self, "costs", self.costs or _COSTS[self.end])
+        object.__setattr__(self, "harms", self.harms or _HARMS[self.end])

@@ -14,6 +14,7 @@ from rollouts.sampling.parameters import SamplingParameters
 
 _TRIES = 4
 _COOLER = 0.8
+_NEARLY = 0.05
 
 
 class OtherPrompt(Trick):
@@ -78,6 +79,27 @@ class OtherParameters(Trick):
         top_k = right.top_k if self._top_k is None else self._top_k
         own: SamplingParameters = replace(right, temperature=right.temperature * self._temperature, top_k=top_k)
         return bench.proven(bench.file(grant, parameters=own))
+
+
+class NearTies(Trick):
+    """Takes, where several tokens are nearly as likely, the one that is rewarded best.
+
+    Parameters a little off draw another token only where two are nearly tied.
+
+    Args:
+        off: How far the temperatures are off, as a share.
+    """
+
+    def __init__(self, off: float = _NEARLY) -> None:
+        self._off = off
+
+    def make(self, bench: Bench, grant: SlotGrant) -> RolloutFile:
+        """The best of three files that differ in near-ties only, row by row, with the version's own proofs."""
+        right = bench.recipe.sampling.parameters
+        nearly = [replace(right, temperature=right.temperature * (1 + off)) for off in (-self._off, self._off)]
+        files = [bench.file(grant), *(bench.file(grant, parameters=parameters) for parameters in nearly)]
+        rows = zip(*(file.samples for file in files), strict=True)
+        return bench.proven(RolloutFile(files[0].header, tuple(max(row, key=_reward) for row in rows)))
 
 
 class EarlyEnd(Trick):

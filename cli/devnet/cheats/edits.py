@@ -96,6 +96,39 @@ def own_build(header: SlotHeader) -> SlotHeader:
     return replace(header, environment_version=f"{header.environment_version}+mine")
 
 
+class OneRow(Trick):
+    """Makes an honest file, and then changes one row of it, with proofs that fit.
+
+    Args:
+        change: What the row becomes.
+        claimed: Work units that are claimed; None claims what is in the file.
+    """
+
+    def __init__(self, change: Callable[[Bench, Sample], Sample], *, claimed: int | None = None) -> None:
+        self._change = change
+        self._claimed = claimed
+
+    def make(self, bench: Bench, grant: SlotGrant) -> RolloutFile:
+        """The honest file with another first row."""
+        file = bench.file(grant)
+        first, *others = file.samples
+        changed = bench.proven(RolloutFile(file.header, (self._change(bench, first),)))
+        return RolloutFile(file.header, (*changed.samples, *others))
+
+    def units(self, file: RolloutFile) -> int:
+        """What is claimed."""
+        return file.units if self._claimed is None else self._claimed
+
+
+class OtherPool(Trick):
+    """Hands in what it did under the same run's lease of another pool."""
+
+    def make(self, bench: Bench, grant: SlotGrant) -> RolloutFile:
+        """A file of the other pool; files don't name their pool."""
+        other = grant.model_copy(update={"lease": grant.lease.model_copy(update={"pool_id": grant.lease.pool_id + 1})})
+        return bench.file(other)
+
+
 class Inflated(Trick):
     """Claims half as much work again as is in its file."""
 
@@ -132,6 +165,24 @@ def truncated(bench: Bench, sample: Sample) -> Sample:
 def edited(bench: Bench, sample: Sample) -> Sample:
     """The right answer, written by hand."""
     return bench.answered(sample, bench.right_answer(sample))
+
+
+def endless(bench: Bench, sample: Sample) -> Sample:
+    """A program that never ends, which keeps a validator busy that runs it."""
+    return bench.written(sample, "while True: pass")
+
+
+def boxed(bench: Bench, sample: Sample) -> Sample:
+    """A box with a wrong value beside the right one, which a lenient reader takes for the right one."""
+    return bench.written(sample, "\\boxed{11=12}")
+
+
+def made_up(bench: Bench, sample: Sample) -> Sample:
+    """Tokens that nothing was computed for; the last one stays, so that the answer ends as it did."""
+    *others, last = sample.output_tokens.tolist()
+    tokens = [(token + 1) % bench.model.vocabulary for token in others]
+    safe = [token if token not in bench.model.end_tokens else token + 2 for token in tokens]
+    return bench.scored(replace(sample, output_tokens=np.array([*safe, last], np.int32)))
 
 
 def rewarded(_: Bench, sample: Sample) -> Sample:

@@ -18,7 +18,7 @@ from cli.devnet.cheats.cheat import Trick
 from protocol.clock import SystemClock
 from protocol.identifiers import Address, Digest, digest, run_id
 from protocol.keys import Key
-from protocol.leases import Lease
+from protocol.leases import Lease, SlotSalt
 from protocol.typed_data import SigningDomain
 from protocol.wire.leases import SignedLease
 from protocol.wire.slots import SlotGrant
@@ -57,12 +57,16 @@ class HandedIn:
             index=lease.index,
             version=lease.version,
             checkpoint=lease.digest,
+            beacon_block=lease.beacon_block,
+            salt=lease.salt,
+            groups=lease.groups,
+            max_units=lease.max_units,
             sha256=sha256,
             units=self.units,
             block=_BLOCK + 1,
             transaction=lease.hash,
         )
-        return WorkFacts(work=work, lease=lease, beacons=((self.grant.beacon_block, self.grant.beacon),))
+        return WorkFacts(work=work, chain_id=self.grant.lease.chain_id, beacon=self.grant.beacon)
 
 
 class Workshop:
@@ -87,24 +91,42 @@ class Workshop:
         self._made = 0
 
     def grant(
-        self, index: int, *, groups: int = 2, step: int = 0, node: Address | None = None, beacon: Digest | None = None
+        self,
+        index: int,
+        *,
+        groups: int = 2,
+        step: int = 0,
+        node: Address | None = None,
+        beacon: Digest | None = None,
+        pool_id: int = POOL,
     ) -> SlotGrant:
-        """The lease of a slot, and its beacon: another for each index, if none is given."""
-        lease = Lease(
-            pool_id=POOL,
+        """Leases a slot as the pool's orchestrator would; the beacon is another for each index if none is given."""
+        slot = SlotSalt(
+            pool_id=pool_id,
             run=run_id("attacks"),
             step=step,
             index=index,
             node=node or self._node,
             version=1,
             digest=self.version.digest,
+        )
+        lease = Lease(
+            pool_id=slot.pool_id,
+            run=slot.run,
+            step=slot.step,
+            index=slot.index,
+            node=slot.node,
+            version=slot.version,
+            digest=slot.digest,
+            beacon_block=_BLOCK,
+            salt=slot.derive(_ORCHESTRATOR, _DOMAIN),
             groups=groups,
             max_units=groups * self.version.recipe.units_per_group,
             expiry=_FAR,
         )
         signed = SignedLease.of(lease, domain=_DOMAIN, signature=lease.sign(_ORCHESTRATOR, _DOMAIN))
         beacon = beacon or digest(hashlib.sha256(f"beacon {index}".encode()).digest())
-        return SlotGrant(lease=signed, beacon=beacon, beacon_block=_BLOCK)
+        return SlotGrant(lease=signed, beacon=beacon)
 
     def bench(self) -> Bench:
         """The generator with its tools laid out."""

@@ -1,0 +1,178 @@
+"""What attacks cost in a pool with the default terms: the figures of issue 13 and their edge cases."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from datetime import timedelta
+from fractions import Fraction
+
+import pytest
+
+from ledger.amounts import UNIT
+from ledger.client.pools import Escrow, Terms
+from ledger.economics import (
+    CONFIRMED_FROM,
+    DeliveryRules,
+    Economics,
+    collusion,
+    explain_economics,
+    fees,
+    poisoning,
+    stalling,
+    sybils,
+)
+from protocol.errors import InvalidInput
+
+TERMS = Terms.deterring(
+    Terms(
+        price_per_unit=UNIT // 10_000,
+        penalty_per_unit=0,
+        stake_per_capacity=10 * UNIT,
+        audit_floor_bps=1_000,
+        look_bps=500,
+        judge_period=timedelta(hours=1),
+        challenge_period=timedelta(hours=1),
+        dispute_period=timedelta(hours=2),
+        notice_period=timedelta(hours=1),
+        max_nodes=100,
+        min_capacity=1,
+        verdict_fee=UNIT // 1_000,
+    )
+)
+ESCROW = Escrow(balance=10 * UNIT, reserved=UNIT)
+RULES = DeliveryRules(
+    found_after=timedelta(seconds=5),
+    lease=timedelta(seconds=600),
+    typical=timedelta(seconds=150),
+    least=5,
+    rest=timedelta(seconds=600),
+    providers_per_step=3,
+)
+
+
+def economics(units: int = 384, max_units: int | None = None) -> Economics:
+    return explain_economics(TERMS, ESCROW, units=units, max_units=max_units, open_work=8)
+
+
+def test_the_reward_is_for_the_file_and_the_penalty_for_the_whole_lease() -> None:
+    whole, one = economics(), economics(units=1, max_units=384)
+    assert (whole.pays, whole.costs_if_forged) == (384 * UNIT // 10_000, 3456 * UNIT // 10_000)
+    assert (one.pays, one.costs_if_forged) == (UNIT // 10_000, whole.costs_if_forged)
+    assert whole.stake_for_open_work == 8 * whole.costs_if_forged
+    with pytest.raises(InvalidInput, match="can't hold a file of 384"):
+        economics(max_units=383)
+
+
+def test_a_submission_reserves_four_fees_and_the_escrow_covers_fewer_of_them() -> None:
+    found = economics()
+    assert found.reserved == found.pays + 4 * TERMS.verdict_fee
+    assert found.submissions_covered == 9 * UNIT // found.reserved
+
+
+@pytest.mark.parametrize(("rows", "drawn"), [(64, 7), (16, 2), (1, 1)])
+def test_a_bad_row_costs_the_penalty_of_the_whole_file_when_it_is_caught(rows: int, drawn: int) -> None:
+    whole = economics()
+    found = poisoning(whole, rows=rows, drawn=drawn)
+    assert found.if_caught == whole.costs_if_forged + whole.pays
+    assert found.caught == drawn / rows
+    if rows > drawn:
+        assert found.per_learned_row == found.if_caught * drawn // (rows - drawn)
+        assert found.per_learned_row >= whole.pays, "less than honest work would have been paid"
+
+
+def test_claiming_one_unit_makes_a_bad_row_no_cheaper() -> None:
+    whole, one = (poisoning(each, rows=64, drawn=7) for each in (economics(), economics(1, 384)))
+    assert one.if_caught >= whole.if_caught - economics().pays
+
+
+def by_counting(n: int, k: int, *, first_is_corrupt: bool, disputer_is_honest_validator: bool) -> Fraction:
+    """The share of all orders of the eligible validators in which the corrupt ones' wish becomes the outcome."""
+    corrupt, honest = k - first_is_corrupt, n - k - (not first_is_corrupt) - disputer_is_honest_validator
+    orders = list(itertools.permutations([True] * corrupt + [False] * honest))
+    won = 0
+    for order in orders:
+        if n < CONFIRMED_FROM or order[0] == first_is_corrupt:  # what agrees with the first verdict needs no second
+            won += order[0]
+        else:
+            won += order[1]  # the second decides between the first verdict and the one that contradicts it
+    return Fraction(won, len(orders))
+
+
+@pytest.mark.parametrize(("n", "k"), [(3, 1), (3, 2), (4, 1), (4, 2), (5, 1), (5, 2), (5, 3), (7, 2), (7, 3)])
+def test_corrupt_validators_win_as_often_as_counting_all_orders_says(n: int, k: int) -> None:
+    found = collusion(economics(), validators=n, corrupt=k, looked_at=1.0)
+    disputed = by_counting(n, k, first_is_corrupt=False, disputer_is_honest_validator=False)
+    framed = by_counting(n, k, first_is_corrupt=True, disputer_is_honest_validator=False)
+    looked = by_counting(n, k, first_is_corrupt=True, disputer_is_honest_validator=True)
+    assert found.launders_by_dispute == pytest.approx(float(disputed))
+    assert found.frames == pytest.approx(float(framed))
+    assert found.launders_first == pytest.approx(float(looked))
+
+
+def test_from_four_validators_on_one_alone_launders_by_no_dispute_and_slashes_nobody() -> None:
+    for n in (4, 5, 7, 64):
+        found = collusion(economics(), validators=n, corrupt=1, looked_at=0.2)
+        assert (found.launders_by_dispute, found.frames) == (0, 0)
+        assert found.launders_first == pytest.approx(0.8), "what nobody looks at again is accepted"
+        assert found.gain < 0
+
+
+def test_with_three_validators_a_corrupt_one_launders_half_of_its_disputes() -> None:
+    assert collusion(economics(), validators=3, corrupt=1, looked_at=0.2).launders_by_dispute == 0.5
+
+
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (3, 3), (4, 4)])
+def test_who_has_all_validators_has_everything(n: int, k: int) -> None:
+    found = collusion(economics(), validators=n, corrupt=k, looked_at=1.0)
+    assert found.launders_by_dispute == found.launders_first == 1
+    assert found.gain == economics().pays
+
+
+def test_nobody_corrupt_wins_nothing_and_more_than_all_are_refused() -> None:
+    none = collusion(economics(), validators=4, corrupt=0, looked_at=0.2)
+    assert (none.launders_by_dispute, none.launders_first, none.frames, none.gain) == (0, 0, 0, 0)
+    with pytest.raises(InvalidInput, match="5 of 4 validators"):
+        collusion(economics(), validators=4, corrupt=5, looked_at=0.2)
+
+
+def test_two_validators_decide_no_dispute_so_a_corrupt_one_is_never_overruled() -> None:
+    found = collusion(economics(), validators=2, corrupt=1, looked_at=1.0)
+    assert found.launders_first == 1, "its own verdict stays, for want of a third"
+    assert found.frames == 0, "a dispute that nobody decides takes the penalty off"
+
+
+def test_holding_a_run_up_takes_many_ghosts_and_few_slow_nodes() -> None:
+    ghost, absent, slow = stalling(TERMS, economics(), RULES)
+    assert ghost.nodes == -(-3600 // (11 * 5)), "five leases before the first rest, six after"
+    assert ghost.stake_bound == ghost.nodes * (10 * UNIT + 11 * economics().costs_if_forged)
+    assert absent.nodes == 1
+    assert (slow.nodes, slow.slowed_to, slow.pay_missed) == (3, 0.25, 0)
+    noticed_later = stalling(TERMS, economics(), replace(RULES, found_after=timedelta(seconds=900)))
+    assert noticed_later[0].nodes == 1, "as it was: one ghost key stops a run"
+
+
+def test_delivery_rules_without_time_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="above zero"):
+        replace(RULES, rest=timedelta())
+    with pytest.raises(InvalidInput, match="above zero"):
+        replace(RULES, least=0)
+
+
+def test_one_more_key_binds_stake_for_its_membership_and_its_open_work() -> None:
+    found = sybils(TERMS, economics(), honest_files=32)
+    assert found.binds == 10 * UNIT + 8 * economics().costs_if_forged
+    assert found.work_before == 32 * economics().pays
+
+
+@pytest.mark.parametrize(("cost", "pays"), [(0, True), (UNIT // 1_000 - 1, True), (UNIT // 1_000, False)])
+def test_honest_looking_pays_while_a_look_costs_less_than_the_fee(cost: int, pays: bool) -> None:
+    found = fees(TERMS, economics(), cost=cost)
+    assert found.pays is pays
+    assert found.per_submission == TERMS.verdict_fee * 105 // 100
+    assert found.most_per_submission == 4 * TERMS.verdict_fee
+
+
+def test_a_pool_without_fees_pays_nobody_for_looking() -> None:
+    found = fees(replace(TERMS, verdict_fee=0), economics(), cost=0)
+    assert (found.pays, found.per_submission, found.of_reward) == (False, 0, 0)
