@@ -122,7 +122,7 @@ async def terminal(
 
 async def judged(pool: PoolWithValidators) -> tuple[Digest, Digest]:
     """Two works, one accepted and one found forged, in an epoch that is over and whose secret was shown."""
-    validator = pool.validator(epoch_s=1, trial=1)
+    validator = pool.validator(trial=1)
     await validator.looking.epochs()
     good, bad = await pool.submit(), await pool.submit()
     validator.examiner.answers[bad] = concluded(Outcome.FORGED, ReasonCode.SAMPLING_REPLAY, **FORGED)
