@@ -143,7 +143,7 @@ async def test_an_auditor_recomputes_and_a_contributor_reads_why_and_disputes_wi
         good,
         bad,
         "pays 0.07 MUST when final",
-        "costs 0.07 MUST and the place in the pool when final",
+        "costs 1 MUST and the place in the pool when final",
         "sampling-replay",
         "Tokens are not those that the seeded noise draws.",
         "2 rows were not drawn by the slot's noise",

@@ -92,7 +92,7 @@ async def test_records_of_an_earlier_release_are_read(redis: Redis) -> None:
     records = NodeRecords(redis, keys=KEYS, validator=ME)
     await records.note(NODE, [said(1), said(2)])
     (name,) = await redis.keys("*record*")
-    old = json.loads(await redis.get(name))
+    old = json.loads(await redis.get(name) or "")
     old["recent"] = [each[:3] for each in old["recent"]]
     await redis.set(name, json.dumps(old))
     assert await records.of(NODE) == NodeRecord(clean=2)
