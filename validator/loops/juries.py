@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import structlog
 
@@ -34,6 +34,9 @@ STEP = 64
 UNDRAWN_PAUSE = timedelta(seconds=3)
 """How long each validator in the local order waits for the block after a dispute before it sends a transaction."""
 
+MOST_SENT = 8
+"""Transactions for one dispute whose order is missed; then something else is wrong."""
+
 MOST_WATCHED = 4096
 AT_ONCE = 64
 
@@ -46,6 +49,9 @@ class _Watched:
     """Of the dispute; None if that is not known (after a restart)."""
     undrawn_since: float | None = None
     """Since when the order is missed, on the monotonic clock; None while it is not."""
+    due_after: int = EARLY
+    """Blocks after the dispute's."""
+    sent: int = 0
 
 
 class Juries:
@@ -92,10 +98,10 @@ class Juries:
         if not looked_at:
             return 0
         works = await asyncio.gather(*(ledger.work.get(key) for key in looked_at))
-        validators = await self._chain.validators()
+        now, validators = await ledger.now(), await self._chain.validators()
         due = []
         for key, work in zip(looked_at, works, strict=True):
-            if work is None or work.status is not WorkStatus.DISPUTED or not may_decide(self._me, work):
+            if work is None or not self._is_ours(work, validators=validators, now=now):
                 self._watched.pop(key, None)
             elif await self._is_due(ledger, key, work, head=head, validators=validators):
                 due.append(key)
@@ -113,7 +119,15 @@ class Juries:
         return entry
 
     def _may_be_due(self, entry: _Watched, head: int) -> bool:
-        return entry.undrawn_since is not None or (entry.block is not None and head - entry.block >= EARLY)
+        if entry.undrawn_since is not None:
+            return True
+        return entry.block is not None and head - entry.block >= entry.due_after
+
+    def _is_ours(self, work: Work, *, validators: list[Address], now: datetime) -> bool:
+        """Whether this validator may still decide the dispute."""
+        if work.status is not WorkStatus.DISPUTED or work.deadline is None or now > work.deadline:
+            return False
+        return self._me in validators and may_decide(self._me, work)
 
     async def _is_due(self, ledger: Ledger, key: Digest, work: Work, *, head: int, validators: list[Address]) -> bool:
         entry = self._watched[key]
@@ -124,14 +138,17 @@ class Juries:
                 return False
             missed_for = self._clock.monotonic() - entry.undrawn_since
             return missed_for >= (rank + 1) * UNDRAWN_PAUSE.total_seconds()
-        if work.juror is not None or entry.block is None or head - entry.block >= READABLE:
-            self._watched.pop(key)  # recorded by a verdict, or too late: it is missed when the work is taken up
+        if work.juror is not None or rank > 1 or entry.block is None or head - entry.block >= READABLE:
+            # Recorded by a verdict, left to two others, or too late: then it is missed when the work is taken up.
+            self._watched.pop(key)
             return False
-        return rank < 2 and head - entry.block >= EARLY + rank * STEP
+        entry.due_after = EARLY + rank * STEP
+        return head - entry.block >= entry.due_after
 
     def _sent(self, key: Digest) -> None:
         entry = self._watched[key]
-        if entry.undrawn_since is None:
+        entry.sent += 1
+        if entry.undrawn_since is None or entry.sent >= MOST_SENT:
             self._watched.pop(key)
         else:  # the block after this transaction's may be needed, too
             entry.undrawn_since = self._clock.monotonic()

@@ -204,10 +204,7 @@ class SecondLooks:
     async def _drawn(self, event: VerdictGiven) -> list[NewItem]:
         if event.decisive or event.validator == self._me:
             return []
-        share = self._policy.share(event.outcome)
-        secret = await self._epochs.secret_before(event.log.block_number)
-        # Before the first epoch the choice is by a secret that is never shown.
-        if not is_chosen(self._epochs.secret(0) if secret is None else secret.secret, event.key, share):
+        if not await self._is_chosen(event):
             self._undrawn[event.key] = _Undrawn(event)
             if len(self._undrawn) > MOST_UNDRAWN:
                 self._undrawn.popitem(last=False)
@@ -215,6 +212,14 @@ class SecondLooks:
         found = await self._second_look(event.node, event.key)
         self.counts.drawn += len(found)
         return found
+
+    async def _is_chosen(self, event: VerdictGiven) -> bool:
+        """Whether the validator's secret draws a verdict; before the first epoch one that is never shown does."""
+        share = self._policy.share(event.outcome)
+        if share <= 0:
+            return False
+        secret = await self._epochs.secret_before(event.log.block_number)
+        return is_chosen(self._epochs.secret(0) if secret is None else secret.secret, event.key, share)
 
     async def _after_failure(self, event: VerdictGiven) -> list[NewItem]:
         """Everything of a node that failed just now which others accepted and which can still be disputed."""

@@ -32,7 +32,8 @@ FRESH = timedelta(seconds=2)
 """For so long after its work was looked up on the ledger a verdict is sent without another look."""
 
 TURN_PAUSE = timedelta(seconds=2)
-"""How soon a decisive verdict that came out of turn is looked at again; the ledger then says when its turn is."""
+"""Pause after a decisive verdict was refused because it came out of turn. Each further wait for the same dispute doubles
+it, at most five times: a clock that is ahead must not pay for a refusal every two seconds."""
 
 OVER = frozenset({"WrongStatus", "OtherSubmission", "TooLate"})
 """Refusals that say that there is nothing more to do."""
@@ -209,7 +210,9 @@ class Lane:
             why = f"the ledger does not let this validator judge it: {refusal.reason}"
             await self._queue.failed(item, NOT_OURS_STEP, code="not-ours", why=why)
         elif error == NOT_YOUR_TURN:
-            await self._queue.failed(item, until_turn(TURN_PAUSE), code=TURN_CODE, why=refusal.reason)
+            await self._queue.failed(
+                item, until_turn(TURN_PAUSE * 2 ** min(item.tries, 5)), code=TURN_CODE, why=refusal.reason
+            )
         else:
             hint = "the validator's software and the ledger's contracts may be of different releases"
             await self._queue.park(item, code="verdict-refused", why=refusal.reason, hint=hint)

@@ -525,6 +525,23 @@ async def test_an_order_whose_hash_was_lost_is_drawn_anew(world: World, redis: R
     assert await third.juries.round() == 0
 
 
+async def test_nobody_makes_blocks_for_a_dispute_that_is_over_or_not_its_to_decide(world: World, redis: Redis) -> None:
+    work = await disputed(world)
+    judge, second, third = [await looking(world, redis, name, NONE) for name in ("validator", "second", "third")]
+    owner = await world.as_("owner")
+    await owner.pools.remove_validator(POOL, world.keys["third"].address, until=await owner.now())
+    for each in (judge, third):
+        each.juries.missed(work.key)
+        each.clock.passed = 1000.0
+        assert await each.juries.round() == 0
+    second.juries.missed(work.key)
+    await world.warp(TERMS.dispute_period + SECOND)
+    second.clock.passed = 1000.0
+    block = await owner.block()
+    assert await second.juries.round() == 0
+    assert await owner.block() == block
+
+
 # Records
 
 
