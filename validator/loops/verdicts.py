@@ -32,8 +32,8 @@ FRESH = timedelta(seconds=2)
 """For so long after its work was looked up on the ledger a verdict is sent without another look."""
 
 TURN_PAUSE = timedelta(seconds=2)
-"""Pause after a decisive verdict was refused because it came out of turn. Each further wait for the same dispute doubles
-it, at most five times: a clock that is ahead must not pay for a refusal every two seconds."""
+"""Pause after a decisive verdict was refused as out of turn. Each further wait for the same dispute doubles it, at most
+five times: a validator whose clock is ahead must not pay for a refusal every two seconds."""
 
 OVER = frozenset({"WrongStatus", "OtherSubmission", "TooLate"})
 """Refusals that say that there is nothing more to do."""
