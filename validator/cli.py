@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Annotated
 
@@ -32,9 +33,10 @@ def run(
 ) -> None:
     """Judge work until SIGTERM or SIGINT."""
     # What examines takes long to import, and the other commands do without it.
-    from validator.service import claimed, open_validator  # noqa: PLC0415
+    from validator.service import check_pool, claimed, open_validator  # noqa: PLC0415
 
     configure_logs(level=log_level)
     settings = ValidatorSettings.load(file=config, flags={"host": host, "port": port})
+    asyncio.run(check_pool(settings))
     with claimed(settings.directory):
         run_service(open_validator(settings), host=settings.host, port=settings.port)

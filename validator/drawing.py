@@ -1,4 +1,8 @@
-"""Draws the rows of a submission that are computed again: how many by the node's record, which by secret and chain."""
+"""Draws the rows of a submission that are computed again: how many by the node's record, which by secret and chain.
+
+A draw protects only if the file was fixed and available while the secret was still unknown. A node that uploads after
+the secret was shown can leave files away of which a forged row is drawn; a file that comes so late is audited in full.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +60,7 @@ class Drawing:
         self._every = every
 
     async def draw(self, item: Item) -> Drawn:
-        """Which rows are computed again.
+        """Returns the rows that are computed again, if the file is complete in time; see `confirmed`.
 
         Raises:
             BlockNotThere: The chain is not so far yet.
@@ -65,18 +69,35 @@ class Drawing:
         """
         if item.kind is not Kind.FIRST:
             why = "a dispute is decided on all rows" if item.kind is Kind.DISPUTE else "a second look is at all rows"
-            return Drawn(draw=RowDraw(seed=None, share=1.0), why=why)
+            return _all_rows(why)
+        if item.absent:
+            return _all_rows("the file was not in the store at the first look; then all rows")
+        connected = await self._chain.connected()
         floor = (await self._chain.terms()).audit_floor_bps / BASIS_POINTS
-        share, why = share_of(await self._records.of(item.work.node), floor=floor, policy=self._policy)
+        provider = await connected.facts.provider_of(item.work.node)
+        record = await self._records.of(item.work.node, provider=provider)
+        share, why = share_of(record, floor=floor, policy=self._policy)
         if share >= 1:
-            return Drawn(draw=RowDraw(seed=None, share=1.0), why=why)
-        secret = await (await self._chain.connected()).epochs.secret_before(item.work.block)
+            return _all_rows(why)
+        secret = await connected.epochs.secret_before(item.work.block)
         if secret is None:
-            why = f"no secret was committed before block {item.work.block}; without one, all rows"
-            return Drawn(draw=RowDraw(seed=None, share=1.0), why=why)
+            return _all_rows(f"no secret was committed before block {item.work.block}; without one, all rows")
         block = item.work.block + 1
         seed = row_seed(secret.secret, item.work.key, await self._hash_behind(item.work))
         return Drawn(draw=RowDraw(seed=seed, share=share), epoch=secret.epoch, block=block, why=why)
+
+    async def confirmed(self, drawn: Drawn) -> Drawn:
+        """Returns the draw if its epoch goes on, else all rows. To be asked when the file is complete here.
+
+        An epoch's secret can be shown as soon as the next epoch begins, so a file that comes after that may have been
+        chosen with the rows in view.
+
+        Raises:
+            ChainUnavailable: The chain can't be asked.
+        """
+        if drawn.epoch is None or await (await self._chain.connected()).epochs.latest() <= drawn.epoch:
+            return drawn
+        return _all_rows(f"epoch {drawn.epoch} was over before the file was complete here; then all rows")
 
     async def _hash_behind(self, work: SubmittedWork) -> Digest:
         """The hash of the block after the submission's, once it has the pool's confirmations."""
@@ -90,3 +111,7 @@ class Drawing:
             return await ledger.block_hash(wanted)
         except NotFound as error:
             raise BlockNotThere(f"block {wanted} was there and is gone") from error
+
+
+def _all_rows(why: str) -> Drawn:
+    return Drawn(draw=RowDraw(seed=None, share=1.0), why=why)

@@ -64,7 +64,7 @@ def audit_file(
         sha256=work.sha256,
         units=work.units,
         submitted_block=work.block,
-        beacon_block=conclusion.beacon_block,
+        beacon_block=work.beacon_block,
         environment=conclusion.environment,
         environment_version=conclusion.environment_version,
         engine=conclusion.engine,

@@ -1,7 +1,7 @@
-"""What is true of a submission, as the chain tells it: the lease it came under, and the blocks its seed may stand on.
+"""The facts of a submission: what its event says of the lease, and the hash of the block that the seed rests on.
 
-Nothing here is taken from the node, and nothing from the orchestrator but which of several possible joinings it meant,
-and how many groups a slot has whose lease a carrier's own contract hides.
+Nothing here is taken from the node or from the orchestrator's API. The event carries everything of the lease, which the
+contract has checked; what is left to check is that its beacon block is one that a seed may rest on.
 """
 
 from __future__ import annotations
@@ -12,24 +12,19 @@ from dataclasses import dataclass
 
 from ledger.client import Ledger
 from ledger.client.pools import Role
-from ledger.client.work import NamedSubmission
 from ledger.errors import ChainUnavailable
 from ledger.events import CheckpointAnnounced, MemberJoined
 from protocol.errors import MusterError, NotFound
 from protocol.identifiers import Address, Digest
-from protocol.leases import Lease, Work
 from validator.footing import Footing, Mark, Remembered
-from validator.seats import Seats, holders
+from validator.seats import Seats
 from validator.submissions import SubmittedWork, WorkFacts
-
-MOST_BEACONS = 64
-"""Of a node that joined again and again, only the newest joinings can count, unless the orchestrator names one."""
 
 
 class FactsMissing(MusterError):
-    """The ledger took the work, and what it took it for can't be found there. Never the node's guilt.
+    """The ledger took the work, but something that its lease names is not on the ledger. Never the node's guilt.
 
-    Worth another try, because a chain's node may lag behind; after some, a person has to look.
+    Retried, because the chain's node may lag behind; after some attempts a person has to look.
     """
 
     code = "facts-missing"
@@ -37,18 +32,21 @@ class FactsMissing(MusterError):
     retryable = True
 
 
-class UnknownLease(FactsMissing):
-    """The transaction names no lease under which the ledger could have taken the work."""
-
-    code = "unknown-lease"
-    default_hint = "is the chain's node in step with the chain? If it is, judge with `muster validator resolve`"
-
-
 class UnknownCheckpoint(FactsMissing):
     """The version that was leased is not announced on the ledger, or the node never joined."""
 
     code = "unknown-checkpoint"
     default_hint = "the lease should not have been signed: ask the pool's owner, then `muster validator resolve`"
+
+
+class WrongBeacon(FactsMissing):
+    """The lease names a beacon block that is neither the version's announcement nor the node's joining.
+
+    The orchestrator signed it, so it is the orchestrator's fault; whether such a file is honest can't be told.
+    """
+
+    code = "wrong-beacon"
+    default_hint = "the orchestrator signed a wrong lease: ask the pool's owner, then `muster validator resolve`"
 
 
 _Version = tuple[Digest, int]
@@ -68,12 +66,12 @@ class _Attempts:
 
 
 class FactFinder:
-    """Finds the facts of submissions of one pool. What it has read of the chain it remembers, within bounds.
+    """Finds the facts of one pool's submissions, and caches what it has read of the chain, within bounds.
 
     Args:
         ledger: To read.
         pool_id: The pool.
-        footing: Tells when the chain was reorganised; before its first look nothing is remembered.
+        footing: Detects reorganisations; before its first look nothing is cached.
     """
 
     def __init__(self, ledger: Ledger, *, pool_id: int, footing: Footing) -> None:
@@ -84,60 +82,40 @@ class FactFinder:
         self._joins: Remembered[Address, _Joins] = Remembered(footing)
         self._attempts: Remembered[_Version, _Attempts] = Remembered(footing)
         self._asked: dict[tuple[Mark, _Version], asyncio.Future[Sequence[CheckpointAnnounced]]] = {}
-        self._orchestrators = Seats(ledger, pool_id=pool_id, role=Role.ORCHESTRATOR, footing=footing)
+        self._providers: Remembered[Address, Address] = Remembered(footing)
         self._publishers = Seats(ledger, pool_id=pool_id, role=Role.PUBLISHER, footing=footing)
 
-    async def facts(
-        self, work: SubmittedWork, *, hinted_beacon_block: int | None = None, hinted_groups: int | None = None
-    ) -> WorkFacts:
-        """The facts of a submission.
+    async def facts(self, work: SubmittedWork) -> WorkFacts:
+        """Returns the facts of a submission.
 
         Args:
             work: As its event tells it.
-            hinted_beacon_block: What the orchestrator says that the seed stands on; counts only if it is possible.
-            hinted_groups: How many groups it says that the slot has; counts only if the lease is hidden.
 
         Raises:
             ChainUnavailable: The chain can't be asked, or its node lags behind the submission: to be tried again.
-            UnknownLease: See there.
-            UnknownCheckpoint: See there.
+            UnknownCheckpoint: The version was not announced, or the node had not joined, before the submission.
+            WrongBeacon: The lease's beacon block is not the later of an announcement and a joining.
         """
-        lease, beacons = await asyncio.gather(self._lease(work), self._beacons(work, hinted_beacon_block))
-        named = hinted_beacon_block is not None and beacons[0][0] == hinted_beacon_block
-        return WorkFacts(work=work, lease=lease, beacons=beacons, named=named, groups=hinted_groups)
+        announced, joined = await asyncio.gather(self._announcements(work), self._joinings(work))
+        if not announced or not joined:
+            missing = "its version was not announced" if not announced else "its node never joined"
+            raise UnknownCheckpoint(f"work {work.key} is on the ledger, and {missing} before block {work.block}")
+        return WorkFacts(work=work, chain_id=self._ledger.deployment.chain_id, beacon=_beacon(work, announced, joined))
 
-    # The lease
+    async def provider_of(self, node: Address) -> Address | None:
+        """The provider that answers for a node, also for a retired one; None if the node was never registered.
 
-    async def _lease(self, work: SubmittedWork) -> Lease | None:
-        """The lease that the ledger took: the first in the transaction that meets every condition of the contract."""
-        named, at, rotations = await asyncio.gather(
-            self._ledger.work.named_in(work.transaction, must_exist=True),
-            self._time(work.block),
-            self._orchestrators.rotations(),
-        )
-        if not named:
-            return None  # through another contract
-        orchestrators = holders(rotations, work.block, at)
-        for each in named:
-            if self._fits(each, work, at) and each.signer in orchestrators:
-                return each.submission.lease
-        raise UnknownLease(f"transaction {work.transaction} names no lease for work {work.key} by the orchestrator")
-
-    def _fits(self, named: NamedSubmission, work: SubmittedWork, at: int) -> bool:
-        submission, lease = named.submission, named.submission.lease
-        if lease.key.hash != work.key or (lease.version, lease.digest) != (work.version, work.checkpoint):
-            return False
-        if (submission.sha256, submission.units) != (work.sha256, work.units):
-            return False
-        if work.units > lease.max_units or at > lease.expiry:
-            return False
-        if named.alone:
-            return True  # there is only this one
-        words = Work(lease_hash=lease.hash, sha256=work.sha256, units=work.units)
-        try:
-            return words.signer(submission.node_signature, self._ledger.work.domain) == work.node
-        except MusterError:
-            return False
+        Raises:
+            ChainUnavailable: The chain can't be asked.
+        """
+        mark, known = self._footing.mark(), self._providers.get(node)
+        if known is None:
+            found = await self._ledger.registry.node(node)
+            if found is None:
+                return None
+            known = found.provider
+            self._providers.put(node, known, block=mark.newest, mark=mark)
+        return known
 
     # The version
 
@@ -175,22 +153,7 @@ class FactFinder:
             return sender if sender in possible else possible[0]
         return possible[0]
 
-    # The beacon
-
-    async def _beacons(self, work: SubmittedWork, hinted: int | None) -> tuple[tuple[int, Digest], ...]:
-        """The blocks of the later of announcement and joining, for each pair of them that can be meant.
-
-        The newest first, but for the one that the orchestrator names.
-        """
-        announced, joined = await asyncio.gather(self._announcements(work), self._joinings(work))
-        if not announced or not joined:
-            missing = "its version was not announced" if not announced else "its node never joined"
-            raise UnknownCheckpoint(f"work {work.key} is on the ledger, and {missing} before block {work.block}")
-        pairs = [(one.log, other.log) for one in announced for other in joined]
-        later = [max(pair, key=lambda log: log.block_number) for pair in pairs]
-        possible = {log.block_number: log.block_hash for log in later}
-        ordered = sorted(possible.items(), key=lambda beacon: (beacon[0] == hinted, beacon[0]), reverse=True)
-        return tuple(ordered[:MOST_BEACONS])
+    # What was read of the chain
 
     async def _announcements(self, work: SubmittedWork) -> list[CheckpointAnnounced]:
         """Of the work's version, before the work; several if an attempt was announced again with the same digest.
@@ -243,3 +206,22 @@ class FactFinder:
                 raise ChainUnavailable(f"the chain's node has no block {block} (yet)") from error
             self._times.put(block, known, block=block, mark=mark)
         return known
+
+
+def _beacon(work: SubmittedWork, announced: Sequence[CheckpointAnnounced], joined: Sequence[MemberJoined]) -> Digest:
+    """The hash of the lease's beacon block, which must be the later of an announcement and a joining.
+
+    There may be several of either: an attempt that was announced again with the same digest, a node that left and came
+    back. The orchestrator chose a pair when it signed the lease.
+    """
+    logs = [each.log for each in (*announced, *joined)]
+    # The later of a pair is never earlier than both the first announcement and the first joining.
+    earliest = max(min(each.log.block_number for each in events) for events in (announced, joined))
+    for log in logs:
+        if log.block_number == work.beacon_block and log.block_number >= earliest:
+            return log.block_hash
+    possible = sorted({log.block_number for log in logs if log.block_number >= earliest})
+    raise WrongBeacon(
+        f"the lease of work {work.key} names beacon block {work.beacon_block}; "
+        f"its version's announcements and its node's joinings are in {possible[-8:]}"
+    )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from protocol.clients import NodeClient, OrchestratorClient
 from protocol.errors import Forbidden, NotFound, TooLarge, Unauthenticated, Unavailable
-from protocol.identifiers import Digest, digest
+from protocol.identifiers import Address, Digest, digest
 from protocol.objects import ObjectTransfer
 from protocol.store_answers import BytesRefused, UrlStale
 from protocol.wire.audits import LARGEST_AUDIT_FILE, AuditFile
@@ -125,7 +125,7 @@ class WorkFiles:
             raise DiskBroken(f"{self._directory} gives other bytes than were written")
 
     async def listed(self, work: SubmittedWork) -> RolloutItem | None:
-        """What the orchestrator says of a submission: a link, and hints that nobody has to believe; None if nothing."""
+        """What the orchestrator says of a submission, for its link to the file; None if nothing."""
         try:
             with served():
                 return await self._reader.rollout(work.key)
@@ -180,6 +180,27 @@ class WorkFiles:
         finally:
             path.unlink(missing_ok=True)
         return sha256
+
+    async def audit(self, validator: Address, sha256: Digest) -> AuditFile:
+        """Fetches the audit file of another validator.
+
+        Raises:
+            NotFound: The store does not have it.
+            InvalidInput: It is none.
+            StoreBroken: The store gives other bytes.
+            Unavailable: The orchestrator or the store is down.
+        """
+        key = ObjectKey(pool_id=self._pool_id, owner=validator, sha256=sha256, audit=True)
+        with served():
+            link = await self._reader.object_link(key)
+        path = self._directory / f"{secrets.token_hex(8)}.theirs.json"
+        try:
+            await self._transfer.fetch(link.url, path, sha256=sha256, most_bytes=LARGEST_AUDIT_FILE)
+            return await asyncio.to_thread(lambda: AuditFile.decode(path.read_bytes()))
+        except (BytesRefused, TooLarge) as error:
+            raise StoreBroken(error.detail) from error
+        finally:
+            path.unlink(missing_ok=True)
 
     async def _fetch(self, work: SubmittedWork, listed: RolloutItem | None, target: Path) -> None:
         try:

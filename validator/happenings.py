@@ -10,6 +10,8 @@ from ledger.artifacts import Contract
 from ledger.events import (
     LedgerEvent,
     SecretCommitted,
+    VerdictConfirmed,
+    VerdictContradicted,
     VerdictGiven,
     WorkDisputed,
     WorkExpired,
@@ -17,11 +19,19 @@ from ledger.events import (
     WorkSubmitted,
 )
 from protocol.identifiers import Address, Digest
-from validator.items import ItemId, Kind, item_id
+from validator.items import LOOKS, ItemId, Kind, item_id
 from validator.submissions import SubmittedWork
 
 FOLLOWED: dict[Contract, tuple[type[LedgerEvent], ...]] = {
-    Contract.WORK_LEDGER: (WorkSubmitted, VerdictGiven, WorkDisputed, WorkFinal, WorkExpired),
+    Contract.WORK_LEDGER: (
+        WorkSubmitted,
+        VerdictGiven,
+        VerdictContradicted,
+        VerdictConfirmed,
+        WorkDisputed,
+        WorkFinal,
+        WorkExpired,
+    ),
     Contract.AUDIT_SECRETS: (SecretCommitted,),
 }
 """What is read, and of which contract."""
@@ -81,8 +91,10 @@ def plan_of(events: Iterable[Told], *, pool_id: int, at: int, periods: Periods) 
             case VerdictGiven():
                 plan.heard[event.validator] = at
                 _judged(plan, event, reverted=told.reverted, until=at + _seconds(periods.challenge))
+            case VerdictContradicted() | VerdictConfirmed():
+                plan.heard[event.validator] = at
             case WorkDisputed():
-                plan.drop.add(item_id(event.key, Kind.SECOND_LOOK))
+                plan.drop.update(item_id(event.key, kind) for kind in LOOKS)
                 plan.due[event.key] = at if told.reverted else at + _seconds(periods.dispute)
             case WorkFinal() | WorkExpired():
                 _over(plan, event.key, at=at, reverted=told.reverted)

@@ -25,8 +25,14 @@ class Kind(StrEnum):
     """Nobody has judged it."""
     SECOND_LOOK = "second-look"
     """Another validator has, and may be wrong."""
+    PAID_LOOK = "paid-look"
+    """As a second look; the terms pay one validator for it, which confirms the verdict on the ledger if it agrees."""
     DISPUTE = "dispute"
     """Somebody disputes the verdict, and ours would decide."""
+
+
+LOOKS = frozenset({Kind.SECOND_LOOK, Kind.PAID_LOOK})
+"""Kinds of work that another validator has judged."""
 
 
 def item_id(key: Digest, kind: Kind) -> ItemId:
@@ -124,6 +130,7 @@ class Item:
         taken_at: When that was, on this process's monotonic clock in seconds.
         staged: Its verdict, if an earlier holder came so far.
         resolution: What a person decided.
+        absent: Whether its file was once looked for and not in the store.
     """
 
     work: SubmittedWork
@@ -140,6 +147,7 @@ class Item:
     taken_at: float = 0.0
     staged: Staged | None = None
     resolution: Resolution | None = None
+    absent: bool = False
 
     @property
     def id(self) -> ItemId:
@@ -181,6 +189,7 @@ def load_item(fields: Mapping[str, str]) -> Item:
         token=fields.get("token", ""),
         staged=Staged.load(fields["staged"]) if fields.get("staged") else None,
         resolution=Resolution.load(fields["resolution"]) if fields.get("resolution") else None,
+        absent="absent" in fields,
     )
 
 

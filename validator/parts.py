@@ -19,22 +19,21 @@ from ledger.events import LedgerEvent
 from ledger.following import Following
 from protocol.clients import NodeClient, OrchestratorClient
 from protocol.clock import Clock
-from protocol.identifiers import Digest
 from protocol.keys import Key
 from protocol.objects import ObjectTransfer
 from protocol.redis import RedisKeys
 from validator.chain import Chain
 from validator.drawing import LOOK_AGAIN, Drawing
-from validator.examination.interface import Conclusion, Examiner
+from validator.examination.interface import Examiner
 from validator.files import WorkFiles
 from validator.happenings import FOLLOWED
 from validator.health import Health
 from validator.holding import InHand
-from validator.items import Item
-from validator.loops.disputes import follow_up
+from validator.loops.disputes import LookResults
 from validator.loops.finalising import Finalising
 from validator.loops.intake import Intake
 from validator.loops.judging import Judging
+from validator.loops.juries import Juries
 from validator.loops.verdicts import Given, Lane, Verdicts
 from validator.measures import Measures
 from validator.selftest import OwnTest
@@ -106,6 +105,7 @@ class Parts:
     verdicts: Verdicts
     lanes: Sequence[Lane]
     judging: Judging
+    juries: Juries
     intake: Intake
     finalising: Finalising
     bells: Sequence[asyncio.Event]
@@ -164,9 +164,7 @@ def build_parts(
             measures.given(given.item, given.staged.outcome, given.staged.reason)
         await counts.add(Counter((given.staged.outcome, given.staged.reason) for given in taken))
 
-    async def second_look(item: Item, conclusion: Conclusion, audit_hash: Digest) -> None:
-        await follow_up(await chain.ledger(), item.work.key, conclusion.outcome, audit_hash)
-
+    juries = Juries(me, chain=chain, clock=clock)
     verdicts = Verdicts(waiting=settings.verdicts_waiting)
     lanes = tuple(
         Lane(
@@ -200,7 +198,8 @@ def build_parts(
         seen=SeenOutputs(redis, keys=keys),
         near_ties=NearTieBudgets(redis, keys=keys, validator=me),
         verdicts=verdicts,
-        second_look=second_look,
+        looks=LookResults(chain.ledger, read=files.audit, pool_id=settings.pool_id),
+        juries=juries,
         patience=patience,
         measures=measures,
         clock=clock,
@@ -248,6 +247,7 @@ def build_parts(
         verdicts=verdicts,
         lanes=lanes,
         judging=judging,
+        juries=juries,
         intake=intake,
         finalising=finalising,
         bells=bells,

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import structlog
 from fastapi import FastAPI
 
 from ledger.confirmations import warn_if_unconfirmed
@@ -17,7 +18,7 @@ from ledger.deployment import Deployment
 from ledger.inflight import SendPolicy
 from protocol.clients import NodeClient, OrchestratorClient, ServiceLocation
 from protocol.clock import Clock, SystemClock
-from protocol.errors import Conflict
+from protocol.errors import Conflict, Unavailable
 from protocol.keys import Key
 from protocol.keystores import find_key
 from protocol.objects import ObjectTransfer
@@ -28,10 +29,13 @@ from validator.app import build_validator
 from validator.chain import Chain
 from validator.examination.examiner import LocalExaminer
 from validator.examination.settings import ExaminerSettings
+from validator.loops.epochs import check_epoch_length
 from validator.parts import Remote
 from validator.settings import ValidatorSettings
 
 SHORTEST_POLL = timedelta(milliseconds=200)
+
+_log = structlog.get_logger(__name__)
 
 
 class DirectoryInUse(Conflict):
@@ -113,6 +117,26 @@ def examiner_settings(settings: ValidatorSettings) -> ExaminerSettings:
         allow_plain_http=settings.allow_plain_http,
     )
     return told if settings.slash_margin is None else replace(told, margin=settings.slash_margin)
+
+
+async def check_pool(settings: ValidatorSettings) -> None:
+    """Compares the settings with the pool's terms, before the service starts.
+
+    A chain that can't be asked is no reason not to start: epochs are compared again before the first one begins.
+
+    Raises:
+        EpochTooShort: Epochs would be shorter than the pool's judge period.
+        MusterError: The key can't be opened, or the chain is another one than the settings say.
+    """
+    chain = open_chain(settings, key=own_key(settings), clock=SystemClock())
+    try:
+        terms = await chain.terms()
+    except Unavailable as error:
+        _log.warning("pool-not-checked", why=error.detail)
+        return
+    finally:
+        await chain.aclose()
+    check_epoch_length(timedelta(seconds=settings.epoch_s), judge_period=terms.judge_period)
 
 
 @contextmanager

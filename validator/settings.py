@@ -86,7 +86,9 @@ class ValidatorSettings(Settings):
     file_decoded_bytes: int = Field(512 * MEBIBYTE, ge=1, description="Most bytes of one when decoded")
     reserve_bytes: int = Field(GIBIBYTE, ge=0, description="Disk that stays free where files lie")
 
-    epoch_s: float = Field(3600.0, ge=1, description="How long one secret draws rows before it is shown")
+    epoch_s: float = Field(
+        3600.0, ge=1, description="How long one secret draws rows; no shorter than the pool's judge period"
+    )
     trial: int = Field(8, ge=1, description="Clean verdicts in a row before anything of a new node is left out")
     halved_after: int = Field(8, ge=1, description="With each further so many, the share of rows is halved")
     trial_after_failure: int = Field(64, ge=1, description="As trial, for a node that failed once")

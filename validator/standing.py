@@ -35,6 +35,7 @@ GO = Standing(Next.EXAMINE, "")
 _WANTED = {
     Kind.FIRST: WorkStatus.SUBMITTED,
     Kind.SECOND_LOOK: WorkStatus.PROVISIONAL,
+    Kind.PAID_LOOK: WorkStatus.PROVISIONAL,
     Kind.DISPUTE: WorkStatus.DISPUTED,
 }
 
@@ -58,6 +59,8 @@ def standing_of(work: Work | None, *, submitted: SubmittedWork, kind: Kind, me: 
         return Standing(Next.DROP, f"it is {work.status.name.lower()} already")
     if work.deadline is not None and now > work.deadline:
         return Standing(Next.DROP, "its time is over")
+    if kind is Kind.PAID_LOOK and work.looker is not None:
+        return Standing(Next.DROP, "another validator has confirmed it, and one look is paid")
     return _interest(work, kind=kind, me=me)
 
 
@@ -69,4 +72,6 @@ def _interest(work: Work, *, kind: Kind, me: Address) -> Standing:
         return Standing(Next.LEAVE, "we judged it ourselves")
     if kind is Kind.DISPUTE and me == work.disputer:
         return Standing(Next.LEAVE, "we disputed it ourselves")
+    if kind is Kind.DISPUTE and me == work.juror:
+        return Standing(Next.LEAVE, "we contradicted it already, and a second validator decides")
     return GO

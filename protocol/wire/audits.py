@@ -97,13 +97,15 @@ class AuditDraw(WireModel):
     """
 
     epoch: Annotated[int, Field(ge=0, le=MAX_INT64)] | None
-    """None if no secret was committed before the submission: then every row is audited."""
+    """None if every row is audited; `why` says for what reason, for example that no secret was committed before the
+    submission, that the epoch was over when the file was complete, or that the file was absent at first."""
     block: Annotated[int, Field(ge=0, le=MAX_INT64)] | None
     """The block after the submission whose hash went into the seed."""
     share: Share
     """Of the rows, as the node's record asked for it; 1 is all."""
     why: ShortText
-    """Why this share, in words: a new node, a proven one, one that failed lately, a copy of other outputs."""
+    """Why this share, in words: a new node, a proven one, one that failed lately, one whose provider's other node
+    forged work, a file that came late."""
     rows: Annotated[tuple[Row, ...], Field(max_length=MOST_ROWS)]
     """Ascending."""
 
@@ -148,7 +150,8 @@ class AuditFile(WireModel):
     checks: Annotated[tuple[AuditCheck, ...], Field(max_length=MOST_CHECKS)]
     rows: Annotated[tuple[AuditRow, ...], Field(max_length=MOST_ROWS)] = ()
     second_look: bool = False
-    """Whether another verdict was there before: this one decides a dispute."""
+    """Whether another verdict was there before: this one decides a dispute, confirms that verdict, or is the evidence
+    with which it is disputed. The check `second-look` then compares the rows of that verdict's audit file."""
 
     def encode(self) -> bytes:
         """Canonical JSON: sorted keys, no spaces, UTF-8; equal findings give equal bytes."""

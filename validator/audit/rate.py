@@ -19,7 +19,7 @@ class RatePolicy:
     Args:
         trial: Clean verdicts in a row before anything is left out, at least 1.
         halved_after: With each further so many, the share is halved until the floor is reached, at least 1.
-        trial_after_failure: As `trial`, for a node whose work failed once.
+        trial_after_failure: As `trial`, for a node whose work failed once, or whose provider's other nodes forged.
     """
 
     trial: int = 8
@@ -34,10 +34,13 @@ class NodeRecord:
     Args:
         clean: Verdicts without fault since the beginning, or since the last failure.
         failed_at: When work of it was last rejected or found forged; None if never.
+        provider_forged_at: When work of another node of its provider was last found forged, if that was after the
+            node's own last failure; `clean` then counts from there. None if never.
     """
 
     clean: int = 0
     failed_at: datetime | None = None
+    provider_forged_at: datetime | None = None
 
 
 NEW = NodeRecord()
@@ -52,11 +55,13 @@ def share_of(record: NodeRecord, *, floor: float, policy: RatePolicy) -> tuple[f
         floor: The pool's audit floor q, 0 < q <= 1 (`audit_floor_bps` of its terms).
         policy: The validator's.
     """
-    trial = policy.trial if record.failed_at is None else policy.trial_after_failure
+    failed_at = record.provider_forged_at or record.failed_at
+    trial = policy.trial if failed_at is None else policy.trial_after_failure
     if record.clean < trial:
-        if record.failed_at is None:
+        if failed_at is None:
             return 1.0, f"a new node: {record.clean} of {trial} clean verdicts"
-        return 1.0, f"failed on {record.failed_at:%Y-%m-%d %H:%M} UTC: {record.clean} of {trial} clean verdicts since"
+        what = "failed" if record.provider_forged_at is None else "another node of its provider forged work"
+        return 1.0, f"{what} on {failed_at:%Y-%m-%d %H:%M} UTC: {record.clean} of {trial} clean verdicts since"
     halvings = min(64, 1 + (record.clean - trial) // max(1, policy.halved_after))
     share = 2.0**-halvings
     if share <= floor:

@@ -138,7 +138,7 @@ def _whole(verdict: PastVerdict, audit: AuditFile, draw: AuditDraw) -> tuple[Fin
     if draw.rows != tuple(row.row for row in audit.rows if row.audited):
         return Finding.DIFFERS, "its evidence contradicts itself about which rows were computed again"
     if len(draw.rows) == len(audit.rows):
-        return Finding.AGREES, "every row was computed again"
+        return Finding.AGREES, f"every row was computed again: {draw.why}"
     if verdict.outcome is not Outcome.ACCEPTED:
         return Finding.AGREES, "what was computed again was enough to reject it"
     return None

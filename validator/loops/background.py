@@ -35,6 +35,7 @@ def add_loops(loops: BackgroundLoops, parts: Parts, *, looking: Looking, gauges:
         loops.add("finalising", patient("finalising", parts.finalising.round), every=every)
     loops.add("epochs", patient("epochs", looking.epochs), every=min(timedelta(seconds=settings.epoch_s) / 10, STALLED))
     loops.add("second-looks", patient("second-looks", looking.verdicts), every=max(poll, IDLE / 2))
+    loops.add("juries", patient("juries", parts.juries.round), every=IDLE)
     loops.add("gauges", gauges.read, every=GAUGES_EVERY)
 
 

@@ -1,17 +1,30 @@
-"""What follows from a second look: nothing, or a dispute with this validator's own findings as the evidence."""
+"""What follows from a second look: a confirmation, nothing, or a dispute with this validator's findings as evidence."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from enum import StrEnum
 
 import structlog
 
 from ledger.client import Ledger
-from ledger.client.work import WorkStatus
+from ledger.client.work import Confirmation, Work, WorkStatus
 from ledger.errors import TransactionReverted
-from protocol.identifiers import Digest
-from protocol.verdicts import Outcome
+from ledger.events import VerdictGiven
+from protocol.errors import InvalidInput, NotFound
+from protocol.identifiers import Address, Digest
+from protocol.verdicts import Outcome, ReasonCode
+from protocol.wire.audits import AuditFile
+from validator.audit.rows import compared, not_compared, row_differences, rows_differ
 from validator.audit.second_looks import contradicts
+from validator.examination.interface import Conclusion
+from validator.files import StoreBroken
+from validator.items import Item
+from validator.loops.confirmations import Confirmations
+
+ReadAudit = Callable[[Address, Digest], Awaitable[AuditFile]]
+"""Fetches the audit file of a validator with this SHA-256, and compares its hash with that."""
 
 _log = structlog.get_logger(__name__)
 
@@ -21,6 +34,8 @@ class Followed(StrEnum):
 
     AGREES = "agrees"
     """The verdict stands, as far as this validator can say."""
+    CONFIRMED = "confirmed"
+    """It stands, and the ledger has noted that this validator says so; the terms pay for it."""
     DISPUTED = "disputed"
     OVER = "over"
     """The verdict can't be disputed any more, or somebody else did."""
@@ -28,33 +43,106 @@ class Followed(StrEnum):
     """The verdict is this validator's own, and can't be taken back."""
 
 
-async def follow_up(ledger: Ledger, key: Digest, own: Outcome, audit_hash: Digest) -> Followed:
-    """Disputes a verdict that a second look contradicts; may be called again after a crash.
+class LookResults:
+    """Compares a second look with the verdict that it looked at, and acts on it.
 
     Args:
-        ledger: Holds this validator's key.
-        key: The work.
-        own: What this validator found, every row computed again.
-        audit_hash: Of its audit file, which is in the object store already.
-
-    Raises:
-        ChainUnavailable: The chain can't be asked.
-        TransactionNotMined: The dispute may be on the ledger or not; call again.
+        ledger: Connects to the ledger, with this validator's key.
+        read: Fetches audit files of other validators.
+        pool_id: The pool.
     """
-    work = await ledger.work.get(key)
-    if work is None or work.outcome is None or work.status is not WorkStatus.PROVISIONAL:
-        mine = work is not None and work.disputer == ledger.address
-        return Followed.DISPUTED if mine else Followed.OVER
-    if work.judge == ledger.address:
-        _log.warning("own-verdict-wrong", work=key, gave=work.outcome.name, found=own.name)
-        return Followed.OWN
-    if not contradicts(work.outcome, own):
+
+    def __init__(self, ledger: Callable[[], Awaitable[Ledger]], *, read: ReadAudit, pool_id: int) -> None:
+        self._ledger = ledger
+        self._read = read
+        self._pool_id = pool_id
+        self._confirmations = Confirmations()
+
+    async def compared(self, item: Item, conclusion: Conclusion) -> Conclusion:
+        """Adds a check that compares the rows of the first verdict's audit file with our own.
+
+        Only acceptances are compared: nobody learns from other files. An audit file that is not there, or can't be
+        read, is nobody's guilt here; what was found of the work itself is compared all the same.
+
+        Raises:
+            Unavailable: Chain, orchestrator or store are down.
+        """
+        ledger = await self._ledger()
+        work = await ledger.work.get(item.work.key)
+        # Rewards that were scored otherwise than in the file are a finding about the node, and have been weighed.
+        if work is None or work.outcome is not Outcome.ACCEPTED or conclusion.reason is ReasonCode.REWARD_DIFFERS:
+            return conclusion
+        if not conclusion.rows:
+            return conclusion
+        history = await ledger.history(VerdictGiven, pool_id=self._pool_id, second=item.work.node, third=item.work.key)
+        first = next((each for each in reversed(history) if not each.decisive), None)
+        if first is None:
+            return conclusion
+        try:
+            theirs = await self._read(first.validator, first.audit_hash)
+        except (NotFound, InvalidInput, StoreBroken) as error:
+            _log.warning("audit-file-unreadable", work=item.work.key, validator=first.validator, why=error.detail)
+            check = not_compared(f"the audit file {first.audit_hash} of {first.validator}: {error.detail}"[:2000])
+        else:
+            differences = row_differences(theirs.rows, conclusion.rows, environment=conclusion.environment)
+            check = compared(differences, note=f"compared with audit file {first.audit_hash} of {first.validator}")
+        return replace(conclusion, checks=(*conclusion.checks, check))
+
+    async def follow_up(self, item: Item, conclusion: Conclusion, audit_hash: Digest) -> Followed:
+        """Disputes the verdict or confirms it; may be called again after a crash.
+
+        Args:
+            item: What was looked at.
+            conclusion: What this validator found, every row computed again.
+            audit_hash: Of its audit file, which is in the object store already.
+
+        Raises:
+            ChainUnavailable: The chain can't be asked.
+            TransactionNotMined: The dispute may be on the ledger or not; call again.
+        """
+        ledger, key = await self._ledger(), item.work.key
+        work = await ledger.work.get(key)
+        if work is None or work.outcome is None or work.status is not WorkStatus.PROVISIONAL:
+            mine = work is not None and work.disputer == ledger.address
+            return Followed.DISPUTED if mine else Followed.OVER
+        differ = rows_differ(conclusion.checks)
+        wrong = differ or contradicts(work.outcome, conclusion.outcome)
+        if work.judge == ledger.address:
+            if wrong:
+                _log.warning("own-verdict-wrong", work=key, gave=work.outcome.name, found=conclusion.outcome.name)
+            return Followed.OWN
+        if wrong:
+            return await self._dispute(ledger, work, key, conclusion.outcome, audit_hash, rows=differ)
+        if work.outcome is conclusion.outcome:
+            return await self._confirm(ledger, item, conclusion, audit_hash)
         return Followed.AGREES
-    try:
-        await ledger.work.dispute(key, audit_hash)
-    except TransactionReverted as error:
-        if error.name not in {"WrongStatus", "TooLate"}:
-            raise
-        return Followed.OVER  # somebody else was faster, or it was too late
-    _log.info("verdict-disputed", work=key, judge=work.judge, gave=work.outcome.name, found=own.name)
-    return Followed.DISPUTED
+
+    async def _dispute(
+        self, ledger: Ledger, work: Work, key: Digest, own: Outcome, audit_hash: Digest, *, rows: bool
+    ) -> Followed:
+        try:
+            await ledger.work.dispute(key, audit_hash)
+        except TransactionReverted as error:
+            if error.name not in {"WrongStatus", "TooLate"}:
+                raise
+            return Followed.OVER  # somebody else was faster, or it was too late
+        gave = None if work.outcome is None else work.outcome.name
+        _log.info("verdict-disputed", work=key, judge=work.judge, gave=gave, found=own.name, rows_differ=rows)
+        return Followed.DISPUTED
+
+    async def _confirm(self, ledger: Ledger, item: Item, conclusion: Conclusion, audit_hash: Digest) -> Followed:
+        key = item.work.key
+        if not await ledger.work.look_wanted(key):
+            return Followed.AGREES
+        look = Confirmation(
+            key=key,
+            sha256=item.work.sha256,
+            outcome=conclusion.outcome,
+            reason=int(conclusion.reason),
+            audit_hash=audit_hash,
+        )
+        refused = await self._confirmations.send(ledger, look)
+        if refused is not None:
+            _log.info("confirmation-refused", work=key, reason=refused.reason)
+            return Followed.AGREES
+        return Followed.CONFIRMED

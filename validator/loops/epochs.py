@@ -1,4 +1,4 @@
-"""Begins an epoch each `length`, and shows the secrets of those that are over. The ledger remembers, this does not."""
+"""Begins an epoch each `length`, and reveals the secrets of those that are over. Its state is on the ledger."""
 
 from __future__ import annotations
 
@@ -9,10 +9,39 @@ import structlog
 from ledger.client import Ledger
 from ledger.errors import TransactionReverted
 from ledger.events import SecretCommitted, SecretRevealed
+from protocol.errors import InvalidInput
 from protocol.identifiers import Address
 from validator.audit.epochs import Epochs
 
 _log = structlog.get_logger(__name__)
+
+
+class EpochTooShort(InvalidInput):
+    """Epochs end before the work that is drawn with their secrets has to be judged."""
+
+    code = "epoch-too-short"
+
+
+def check_epoch_length(length: timedelta, *, judge_period: timedelta) -> None:
+    """Refuses epochs that are shorter than the pool's judge period.
+
+    Work may be uploaded until its judge period ends. If the epoch ended long before, most draws would come too late and
+    all rows would have to be computed.
+
+    Args:
+        length: The validator's setting `epoch_s`.
+        judge_period: Of the pool's terms.
+
+    Raises:
+        EpochTooShort: The epochs are shorter.
+    """
+    if length < judge_period:
+        has, needs = (f"{span.total_seconds():g}" for span in (length, judge_period))
+        raise EpochTooShort(
+            f"the setting epoch_s is {has}, and the pool gives validators {needs} s to judge work (its judge period)",
+            hint=f"set epoch_s of the validator to {needs} or more; `muster pool show` names the judge period",
+        )
+
 
 AT_ONCE = 16
 """Secrets that are shown in one round: after a long absence there are many."""

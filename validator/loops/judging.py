@@ -27,8 +27,10 @@ from validator.faults import Whose, whose
 from validator.files import WorkFiles
 from validator.health import Health
 from validator.holding import InHand
-from validator.items import Item, ItemId, Kind, Staged
-from validator.loops.verdicts import NOT_OURS_STEP, Verdicts
+from validator.items import LOOKS, Item, ItemId, Kind, Staged
+from validator.loops.disputes import LookResults
+from validator.loops.juries import Juries
+from validator.loops.verdicts import NOT_OURS_STEP, TURN_CODE, Verdicts, until_turn
 from validator.measures import Measures
 from validator.patience import STILL_GIVEN_UP, Patience, Step, after_trouble
 from validator.standing import Next, standing_of
@@ -38,8 +40,11 @@ from validator.store.queue import Put, WorkQueue
 from validator.submissions import WorkFacts
 from validator.versions import Versions
 
-SecondLook = Callable[[Item, Conclusion, Digest], Awaitable[None]]
-"""What follows a second look: the item, what was found, and the hash of the audit file that is in the store."""
+SOONEST = timedelta(seconds=1)
+"""The shortest pause before a dispute is looked at again that is not this validator's turn."""
+
+LOOKED_AT_AGAIN = timedelta(seconds=5)
+"""The longest pause but for a quarter of the time to its turn: a contradiction brings the turn forward."""
 
 CRASHED = "validator-crashed"
 
@@ -69,7 +74,8 @@ class Judging:
         seen: Knows outputs that were there before.
         near_ties: Budgets over each node's newest files.
         verdicts: The way to the ledger.
-        second_look: What follows when another validator's verdict was looked at again.
+        looks: What follows when another validator's verdict was looked at again.
+        juries: Has the ledger draw the order of validators in a dispute.
         patience: How long work is tried.
         measures: What is measured.
         clock: Whose time counts.
@@ -90,7 +96,8 @@ class Judging:
         seen: SeenOutputs,
         near_ties: NearTieBudgets,
         verdicts: Verdicts,
-        second_look: SecondLook,
+        looks: LookResults,
+        juries: Juries,
         patience: Patience,
         measures: Measures,
         clock: Clock,
@@ -109,7 +116,8 @@ class Judging:
         self._seen = seen
         self._near_ties = near_ties
         self._verdicts = verdicts
-        self._second_look = second_look
+        self._looks = looks
+        self._juries = juries
         self._patience = patience
         self._measures = measures
         self._clock = clock
@@ -180,6 +188,9 @@ class Judging:
         elif standing.next is Next.LEAVE:
             self._held.remove(item)
             await self._queue.failed(item, NOT_OURS_STEP, code="not-ours", why=standing.why)
+        elif item.kind is Kind.DISPUTE and (wait := await self._until_turn(item, now)):
+            self._held.remove(item)
+            await self._queue.failed(item, until_turn(wait), code=TURN_CODE, why="others decide the dispute first")
         elif item.staged is not None and self._said(item):
             await self._verdicts.hand(item, item.staged, looked_at=looked_at)
         elif item.resolution is not None:
@@ -188,9 +199,25 @@ class Judging:
             conclusion, drawn = await self._examine(item, await listing)
             await self._conclude(item, conclusion, drawn=drawn, looked_at=looked_at)
 
+    async def _until_turn(self, item: Item, now: datetime) -> timedelta:
+        """How long to leave a dispute to those that come before; zero at this validator's turn.
+
+        Where blocks come only when there is something to mine, the newest block's time may lie long back; a transaction
+        of ours is mined at the time of the clock then.
+        """
+        ledger = await self._chain.ledger()
+        opens_at = await ledger.work.turn_of(item.work.key, self._me)
+        if opens_at is None:
+            self._juries.missed(item.work.key)
+            return SOONEST
+        left = opens_at - max(now, self._clock.now())
+        if left <= timedelta():
+            return timedelta()
+        return max(SOONEST, min(left, max(LOOKED_AT_AGAIN, left / 4)))
+
     def _said(self, item: Item) -> bool:
         """Whether we found its verdict already, and wrote it down."""
-        return item.staged is not None and item.staged.validator == self._me and item.kind is not Kind.SECOND_LOOK
+        return item.staged is not None and item.staged.validator == self._me and item.kind not in LOOKS
 
     def _leaves_it(self, item: Item) -> bool:
         """Whether it is for others or a person to find a verdict."""
@@ -206,12 +233,13 @@ class Judging:
             return await self._files.listed(item.work)
 
     async def _examine(self, item: Item, listed: RolloutItem | None) -> tuple[Conclusion, Drawn]:
-        gathering = asyncio.ensure_future(self._gathered(item, listed))  # while its file is on the way
+        gathering = asyncio.ensure_future(self._gathered(item))  # while its file is on the way
         try:
             async with AsyncExitStack() as stack:
                 with self._measures.stage("fetch"):
                     file = await stack.enter_async_context(self._files.fetched(item, listed))
                 facts, checkpoint, drawn = await gathering
+                drawn = await self._drawing.confirmed(drawn)
 
                 async def is_copy(fingerprint: Digest) -> bool:
                     return await self._seen.is_copy(fingerprint, of=item.work.key)
@@ -229,28 +257,24 @@ class Judging:
         self._measures.examined(found)
         return found, drawn
 
-    async def _gathered(self, item: Item, listed: RolloutItem | None) -> tuple[WorkFacts, CheckpointRef, Drawn]:
+    async def _gathered(self, item: Item) -> tuple[WorkFacts, CheckpointRef, Drawn]:
         """What the ledger says of the work, its policy, and the rows to compute again."""
         connected = await self._chain.connected()
-        # It remembers the beacon only of slots that it leased itself; the groups of others are its guess.
-        beacon, groups = (None, None) if listed is None else (listed.beacon_block, listed.groups)
         with self._measures.stage("facts"):
             return await asyncio.gather(
-                connected.facts.facts(
-                    item.work, hinted_beacon_block=beacon, hinted_groups=None if beacon is None else groups
-                ),
-                self._versions.of(item.work),
-                self._drawing.draw(item),
+                connected.facts.facts(item.work), self._versions.of(item.work), self._drawing.draw(item)
             )
 
     async def _conclude(self, item: Item, conclusion: Conclusion, *, drawn: Drawn | None, looked_at: float) -> None:
         """Leaves the evidence in the store, then writes the verdict down, then hands it on: in this order only."""
+        if item.kind in LOOKS:
+            conclusion = await self._looks.compared(item, conclusion)
         audit = audit_file(item, conclusion, drawn=drawn, validator=self._me, at=self._chain.about_now())
         with self._measures.stage("evidence"):
             sha256 = await self._files.store(audit)
         self._health.went_well()
-        if item.kind is Kind.SECOND_LOOK:
-            await self._second_look(item, conclusion, sha256)
+        if item.kind in LOOKS:
+            await self._looks.follow_up(item, conclusion, sha256)
             await self._settled(item, self._queue.done(item))
             return
         staged = Staged(

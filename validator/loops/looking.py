@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from ledger.artifacts import Contract
 from validator.audit.second_looks import LookPolicy
-from validator.loops.epochs import EpochLoop
+from validator.loops.epochs import EpochLoop, check_epoch_length
 from validator.loops.second_looks import FOLLOWED, LookCounts, SecondLooks
 from validator.parts import Parts, following_of
 
@@ -29,14 +29,20 @@ class Looking:
         return LookCounts() if self._looks is None else self._looks.counts
 
     async def epochs(self) -> None:
-        """Begins and ends epochs."""
+        """Begins and ends epochs.
+
+        Raises:
+            EpochTooShort: They are shorter than the pool's judge period; then none begins, and all rows are computed.
+        """
         if self._epochs is None:
             settings, connected = self._parts.settings, await self._parts.chain.connected()
+            length = timedelta(seconds=settings.epoch_s)
+            check_epoch_length(length, judge_period=(await self._parts.chain.terms()).judge_period)
             self._epochs = EpochLoop(
                 connected.ledger,
                 connected.epochs,
                 pool_id=settings.pool_id,
-                length=timedelta(seconds=settings.epoch_s),
+                length=length,
                 settled=settings.confirmations,
             )
         await self._epochs.round()
@@ -61,5 +67,6 @@ class Looking:
                 pool_id=settings.pool_id,
                 policy=LookPolicy(accepted=settings.looks_at_accepted, refused=settings.looks_at_refused),
                 takeover=timedelta(seconds=settings.takeover_s),
+                juries=parts.juries,
             )
         await self._looks.round()

@@ -5,6 +5,7 @@ What it puts into the queue twice does no harm, and what is true of a piece of w
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +15,21 @@ import structlog
 
 from ledger.client import Ledger
 from ledger.client.work import Work, WorkStatus
-from ledger.events import LedgerEvent, VerdictGiven, WorkDisputed, WorkSubmitted
+from ledger.events import (
+    LedgerEvent,
+    VerdictConfirmed,
+    VerdictContradicted,
+    VerdictGiven,
+    WorkDisputed,
+    WorkSubmitted,
+)
 from ledger.following import Following
 from protocol.identifiers import Address, Digest
 from protocol.verdicts import Outcome, ReasonCode
 from validator.audit.epochs import Epochs
 from validator.audit.second_looks import LookPolicy, is_chosen, may_decide
 from validator.items import Kind
+from validator.loops.juries import READABLE, Juries
 from validator.store.queue import NewItem, WorkQueue
 from validator.store.records import Judged, NodeRecords
 from validator.submissions import SubmittedWork
@@ -28,12 +37,16 @@ from validator.turns import delay_of, rank_of
 
 _log = structlog.get_logger(__name__)
 
-FOLLOWED = (VerdictGiven, WorkDisputed)
+FOLLOWED = (VerdictGiven, VerdictContradicted, VerdictConfirmed, WorkDisputed)
 """Events of `WorkLedger` that this loop reads."""
 
 MOST_AFTER_FAILURE = 1000
 """A node's newest verdicts that are considered when it failed."""
 
+MOST_UNDRAWN = 4096
+"""Others' verdicts for which it is not known yet whether the terms pay for a look; of more the oldest are forgotten."""
+
+ASKED_AT_ONCE = 64
 
 MOST_NODES = 1024
 
@@ -52,6 +65,21 @@ class LookCounts:
     """Disputes between others that are ours to decide."""
     doubtful: int = 0
     """Provisional acceptances of our own, of nodes that failed since: they can't be taken back."""
+    paid: int = 0
+    """Others' verdicts for which the terms pay one look, and which are ours to look at in turn."""
+    confirmed: int = 0
+    """First verdicts that this validator confirmed on the ledger."""
+    contradicted: int = 0
+    """Disputes in which another validator contradicted the first verdict, and which are ours to decide."""
+
+
+@dataclass(slots=True)
+class _Undrawn:
+    """A first verdict of another validator, until it is known whether the terms pay for a look at it."""
+
+    event: VerdictGiven
+    asked_at: int = -1
+    """The newest block when it was asked last."""
 
 
 class SecondLooks:
@@ -65,7 +93,8 @@ class SecondLooks:
         epochs: Its secrets: they choose what is looked at.
         pool_id: The pool.
         policy: How much is looked at.
-        takeover: How long each validator before this one has for a dispute.
+        takeover: How long each validator before this one has for a paid look.
+        juries: Records the order of validators in disputes.
     """
 
     def __init__(
@@ -79,6 +108,7 @@ class SecondLooks:
         pool_id: int,
         policy: LookPolicy,
         takeover: timedelta,
+        juries: Juries,
     ) -> None:
         self._ledger = ledger
         self._following = following
@@ -88,7 +118,9 @@ class SecondLooks:
         self._pool_id = pool_id
         self._policy = policy
         self._takeover = takeover
+        self._juries = juries
         self._me = epochs.validator
+        self._undrawn: OrderedDict[Digest, _Undrawn] = OrderedDict()
         self._looked_through: OrderedDict[Address, tuple[int, int]] = OrderedDict()
         """Up to which verdict everything of a node was looked at, since it failed."""
         self.counts = LookCounts()
@@ -114,6 +146,7 @@ class SecondLooks:
         await self._keep_records([event for event in events if isinstance(event, VerdictGiven)])
         await self._put(await self._wanted(events))
         await self._following.commit(batch)
+        await self._put(await self._paid_looks())
         return len(events)
 
     # Records
@@ -123,16 +156,28 @@ class SecondLooks:
         for event in verdicts:
             if event.reason < ReasonCode.INFRASTRUCTURE:  # what a person decided says nothing of the node
                 by_node[event.node].append(await self._judged(event))
+                await self._keep_provider(event, by_node[event.node][-1])
         for node, judged in by_node.items():
             await self._records.note(node, judged)
 
+    async def _keep_provider(self, event: VerdictGiven, judged: Judged) -> None:
+        if judged.outcome is not Outcome.FORGED and not event.decisive:
+            return  # only the end of a dispute takes a finding of forgery back
+        work = await self._ledger.work.get(event.key)
+        if work is not None:
+            await self._records.note_provider(work.provider, [judged])
+
     async def _judged(self, event: VerdictGiven) -> Judged:
-        clean = event.outcome is Outcome.ACCEPTED
+        outcome = event.outcome
+        if event.decisive:  # where two decided a dispute, the outcome may differ from what the second one found
+            work = await self._ledger.work.get(event.key)
+            outcome = outcome if work is None or work.outcome is None else work.outcome
+        clean = outcome is Outcome.ACCEPTED
         # Of what is clean nobody asks when it was, and the time of a block costs a question.
         at = 0 if clean else await self._ledger.block_time(event.log.block_number)
         return Judged(
             key=event.key,
-            outcome=event.outcome,
+            outcome=outcome,
             own=event.validator == self._me,
             at=datetime.fromtimestamp(at, UTC),
             place=_place(event),
@@ -147,24 +192,34 @@ class SecondLooks:
             match event:
                 case VerdictGiven():
                     found = [*await self._drawn(event), *await self._after_failure(event)]
-                case WorkDisputed():
+                case WorkDisputed() | VerdictContradicted():
                     found = await self._dispute(event)
+                case VerdictConfirmed():
+                    self.counts.confirmed += event.validator == self._me
                 case _:
                     pass
             wanted |= {(item.work.key, item.kind): item for item in found}
         return wanted
 
     async def _drawn(self, event: VerdictGiven) -> list[NewItem]:
-        share = self._policy.share(event.outcome)
-        if event.decisive or event.validator == self._me or share <= 0:
+        if event.decisive or event.validator == self._me:
             return []
-        secret = await self._epochs.secret_before(event.log.block_number)
-        # Before the first epoch the choice is by a secret that is never shown.
-        if not is_chosen(self._epochs.secret(0) if secret is None else secret.secret, event.key, share):
+        if not await self._is_chosen(event):
+            self._undrawn[event.key] = _Undrawn(event)
+            if len(self._undrawn) > MOST_UNDRAWN:
+                self._undrawn.popitem(last=False)
             return []
         found = await self._second_look(event.node, event.key)
         self.counts.drawn += len(found)
         return found
+
+    async def _is_chosen(self, event: VerdictGiven) -> bool:
+        """Whether the validator's secret draws a verdict; before the first epoch one that is never shown does."""
+        share = self._policy.share(event.outcome)
+        if share <= 0:
+            return False
+        secret = await self._epochs.secret_before(event.log.block_number)
+        return is_chosen(self._epochs.secret(0) if secret is None else secret.secret, event.key, share)
 
     async def _after_failure(self, event: VerdictGiven) -> list[NewItem]:
         """Everything of a node that failed just now which others accepted and which can still be disputed."""
@@ -212,18 +267,66 @@ class SecondLooks:
             return []
         return await self._items(node, work, key, Kind.SECOND_LOOK)
 
-    async def _dispute(self, event: WorkDisputed) -> list[NewItem]:
+    async def _paid_looks(self) -> dict[tuple[Digest, Kind], NewItem]:
+        """Others' verdicts for which the terms pay one look, each at this validator's turn.
+
+        A verdict is drawn by the hash of the next block, so it is asked for when that block is there; where blocks come
+        only when there is something to mine, that may be later. One whose hash can't be read any more is forgotten, as
+        is all of this at a restart: such looks go unpaid, and those that our own secret chooses are made as ever.
+        """
+        if not self._undrawn:
+            return {}
+        head = await self._ledger.block()
+        for key in [key for key, each in self._undrawn.items() if head > each.event.log.block_number + READABLE]:
+            del self._undrawn[key]
+        ready = [
+            (key, each)
+            for key, each in self._undrawn.items()
+            if head > each.event.log.block_number and head > each.asked_at
+        ][:ASKED_AT_ONCE]
+        if not ready:
+            return {}
+        if (await self._ledger.pools.terms(self._pool_id)).look_bps == 0:
+            for key, _ in ready:
+                del self._undrawn[key]
+            return {}
+        wanted = await asyncio.gather(*(self._ledger.work.look_wanted(key) for key, _ in ready))
+        found: dict[tuple[Digest, Kind], NewItem] = {}
+        for (key, each), is_wanted in zip(ready, wanted, strict=True):
+            each.asked_at = head
+            if is_wanted or head > each.event.log.block_number + 1:  # nodes differ in when they tell the newest hash
+                del self._undrawn[key]
+            if is_wanted:
+                for item in await self._paid_look(each.event):
+                    self.counts.paid += 1
+                    found[key, Kind.PAID_LOOK] = item
+        return found
+
+    async def _paid_look(self, event: VerdictGiven) -> list[NewItem]:
+        work = await self._ledger.work.get(event.key)
+        if work is None or work.status is not WorkStatus.PROVISIONAL or work.deadline is None:
+            return []
+        validators = await self._ledger.validators(self._pool_id)
+        may_look = [each for each in validators if each not in {work.judge, work.node, work.provider}]
+        if self._me not in may_look:
+            return []
+        left = work.deadline - await self._ledger.now()
+        delay = delay_of(rank_of(event.key, self._me, may_look), takeover=self._takeover, left=left)
+        return await self._items(event.node, work, event.key, Kind.PAID_LOOK, delay=delay)
+
+    async def _dispute(self, event: WorkDisputed | VerdictContradicted) -> list[NewItem]:
+        """The ledger's order says when it is this validator's turn: who takes the work earlier puts it back."""
         work = await self._ledger.work.get(event.key)
         if work is None or work.status is not WorkStatus.DISPUTED or not may_decide(self._me, work):
             return []
-        validators = await self._ledger.validators(self._pool_id)
-        if self._me not in validators:
+        if self._me not in await self._ledger.validators(self._pool_id):
             return []
-        rank = rank_of(event.key, self._me, [each for each in validators if may_decide(each, work)])
-        left = timedelta() if work.deadline is None else work.deadline - await self._ledger.now()
-        delay = delay_of(rank, takeover=self._takeover, left=left)
-        self.counts.disputes += 1
-        return await self._items(event.node, work, event.key, Kind.DISPUTE, delay=delay)
+        if isinstance(event, WorkDisputed):
+            self.counts.disputes += 1
+            self._juries.watch(event.key, block=event.log.block_number)
+        else:
+            self.counts.contradicted += 1
+        return await self._items(event.node, work, event.key, Kind.DISPUTE)
 
     async def _items(
         self, node: Address, work: Work, key: Digest, kind: Kind, *, delay: timedelta = timedelta()

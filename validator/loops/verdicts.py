@@ -31,8 +31,17 @@ NOT_OURS_STEP = Step(pause=timedelta(seconds=3), for_all=False, counted=False, g
 FRESH = timedelta(seconds=2)
 """For so long after its work was looked up on the ledger a verdict is sent without another look."""
 
+TURN_PAUSE = timedelta(seconds=2)
+"""Pause after a decisive verdict was refused as out of turn. Each further wait for the same dispute doubles it, at most
+five times: a validator whose clock is ahead must not pay for a refusal every two seconds."""
+
 OVER = frozenset({"WrongStatus", "OtherSubmission", "TooLate"})
 """Refusals that say that there is nothing more to do."""
+
+NOT_YOUR_TURN = "NotYourTurn"
+"""The refusal that says that others decide a dispute first, or that their order is not drawn yet."""
+
+TURN_CODE = "not-your-turn"
 
 NOT_OURS = frozenset({"ConflictOfInterest", "NotValidator"})
 """Refusals that say that another validator may."""
@@ -161,8 +170,8 @@ class Lane:
         ledger, batch = await self._chain.ledger(), list(self._unsure)
         works = await asyncio.gather(*(ledger.work.get(given.item.work.key) for given in batch))
         for given, work in zip(batch, works, strict=True):
-            if not _awaits(work, given.item):
-                if work is not None and work.judge == given.staged.validator:
+            if not _awaits(work, given):
+                if work is not None and given.staged.validator in {work.judge, work.juror}:
                     await self._told([given])
                 else:
                     _log.info("dropped", item=given.item.id, why="the ledger does not wait for this verdict any more")
@@ -200,6 +209,10 @@ class Lane:
         elif error in NOT_OURS:
             why = f"the ledger does not let this validator judge it: {refusal.reason}"
             await self._queue.failed(item, NOT_OURS_STEP, code="not-ours", why=why)
+        elif error == NOT_YOUR_TURN:
+            await self._queue.failed(
+                item, until_turn(TURN_PAUSE * 2 ** min(item.tries, 5)), code=TURN_CODE, why=refusal.reason
+            )
         else:
             hint = "the validator's software and the ledger's contracts may be of different releases"
             await self._queue.park(item, code="verdict-refused", why=refusal.reason, hint=hint)
@@ -210,10 +223,18 @@ class Lane:
         await self._queue.done(given.item)
 
 
-def _awaits(work: Work | None, item: Item) -> bool:
-    """Whether a verdict of this kind, on this submission, is still wanted."""
+def until_turn(pause: timedelta) -> Step:
+    """What this validator does about a dispute that others decide before it: it waits, and nothing is ever parked."""
+    return Step(pause=pause, for_all=False, counted=False, gives_up=GivesUp.NOT)
+
+
+def _awaits(work: Work | None, given: Given) -> bool:
+    """Whether a verdict of this kind, on this submission, is still wanted from this validator."""
+    item = given.item
     wanted = WorkStatus.DISPUTED if item.kind is Kind.DISPUTE else WorkStatus.SUBMITTED
-    return work is not None and work.status is wanted and item.work.is_what(work)
+    if work is None or work.status is not wanted or not item.work.is_what(work):
+        return False
+    return work.juror != given.staged.validator
 
 
 def _error_name(reason: str) -> str:

@@ -26,6 +26,7 @@ elseif ARGV[7] ~= '' or (fails[me] or 0) >= most then
   out[me], given = true, true
 end
 redis.call('HSET', item, 'again', 1)
+if ARGV[10] == 'file-absent' then redis.call('HSET', item, 'absent', 1) end  -- stays: its rows are audited in full
 if not (barred and given) then  -- else a person reads what it was given up for
   redis.call('HSET', item, 'code', ARGV[10], 'why', ARGV[11], 'hint', ARGV[12])
 end

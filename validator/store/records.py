@@ -1,14 +1,15 @@
-"""What each node's verdicts said so far, as one validator remembers it: how much of its next work is computed again.
+"""Verdict records of nodes, as one validator keeps them: they decide how much of a node's next work is computed again.
 
 Clean verdicts count only if this validator gave them, failures whoever found them: a validator that accepts everything
-lowers nobody else's guard. Everything is read from the ledger's events, in their order, and can be read from it again.
+lowers nobody else's guard. Forged work of one node counts against all nodes of its provider, because a provider can
+register a new node for nothing. Everything is read from the ledger's events in their order, and can be read again.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -25,6 +26,9 @@ MOST_RECENT = 64
 
 KEPT = timedelta(days=90)
 """A node that is not heard of for so long is new again."""
+
+MOST_FORGERIES = 64
+"""Forged works of a provider that are remembered; only the newest that no dispute overturned counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +55,8 @@ class _Entry:
     key: str
     outcome: int
     at_ms: int
+    block: int = 0
+    """Of the verdict; 0 in records of an earlier release."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +67,24 @@ class _History:
     recent: tuple[_Entry, ...] = ()
     through: tuple[int, int] = (-1, -1)
 
-    def record(self) -> NodeRecord:
-        return _folded(self.old, self.recent)
+    def record(self, forgery: _Forgery | None) -> NodeRecord:
+        own = _folded(self.old, self.recent)
+        if forgery is None or (own.failed_at is not None and own.failed_at >= forgery.at):
+            return own
+        since = sum(entry.outcome == Outcome.ACCEPTED and entry.block > forgery.block for entry in self.recent)
+        if since >= MOST_RECENT:
+            return own  # everything that is remembered one by one came after it
+        return replace(own, clean=since, provider_forged_at=forgery.at)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Forgery:
+    block: int
+    at_ms: int
+
+    @property
+    def at(self) -> datetime:
+        return datetime.fromtimestamp(self.at_ms / 1000, UTC)
 
 
 class NodeRecords:
@@ -79,14 +101,43 @@ class NodeRecords:
         self._keys = keys
         self._validator = validator
 
-    async def of(self, node: Address) -> NodeRecord:
+    async def of(self, node: Address, *, provider: Address | None = None) -> NodeRecord:
         """A node's record; of one that nobody knows, that of a new one.
+
+        Args:
+            node: The node.
+            provider: Who answers for it; forged work of its other nodes counts, too. None leaves them out.
 
         Raises:
             StoreUnavailable: Redis can't be asked.
         """
         with store_errors():
-            return _load(await self._redis.get(self._key(node))).record()
+            history = _load(await self._redis.get(self._key(node)))
+            forged = {} if provider is None else await self._redis.hgetall(self._forgeries(provider))
+        return history.record(max(map(_forgery, forged.values()), default=None))
+
+    async def note_provider(self, provider: Address, verdicts: Sequence[Judged]) -> None:
+        """Remembers forged work of a provider's nodes, and forgets it where a later verdict says otherwise.
+
+        Args:
+            provider: Who answers for the nodes.
+            verdicts: In the order of the ledger; the same ones may come again.
+
+        Raises:
+            StoreUnavailable: Redis can't be asked.
+        """
+        name = self._forgeries(provider)
+        with store_errors():
+            for verdict in verdicts:
+                if verdict.outcome is Outcome.FORGED:
+                    await self._redis.hset(name, verdict.key, f"{verdict.place[0]}:{unix_ms(verdict.at)}")
+                else:
+                    await self._redis.hdel(name, verdict.key)
+            forged = await self._redis.hgetall(name)
+            if len(forged) > MOST_FORGERIES:
+                oldest = sorted(forged, key=lambda key: _forgery(forged[key]))
+                await self._redis.hdel(name, *oldest[: len(forged) - MOST_FORGERIES])
+            await self._redis.expire(name, int(KEPT.total_seconds()))
 
     async def note(self, node: Address, verdicts: Sequence[Judged]) -> None:
         """Adds verdicts on a node's work, in the order of the ledger; those that were added before change nothing.
@@ -111,12 +162,21 @@ class NodeRecords:
     def _key(self, node: Address) -> str:
         return self._keys.of("record", self._validator, node)
 
+    def _forgeries(self, provider: Address) -> str:
+        return self._keys.of("forgeries", self._validator, provider)
+
+
+def _forgery(text: bytes) -> _Forgery:
+    block, _, at_ms = text.decode().partition(":")
+    return _Forgery(int(block), int(at_ms))
+
 
 def _with(history: _History, verdict: Judged) -> _History:
     if verdict.place <= history.through:
         return history
     clean = verdict.outcome is Outcome.ACCEPTED
-    entry = _Entry(verdict.key, verdict.outcome if verdict.own or not clean else 0, unix_ms(verdict.at))
+    outcome = verdict.outcome if verdict.own or not clean else 0
+    entry = _Entry(verdict.key, outcome, unix_ms(verdict.at), verdict.place[0])
     recent, known = list(history.recent), [each.key for each in history.recent]
     if verdict.key in known:  # the verdict that ended a dispute takes the place of the first
         recent[known.index(verdict.key)] = entry
@@ -139,7 +199,7 @@ def _dump(history: _History) -> str:
         {
             "clean": history.old.clean,
             "failed": None if failed is None else unix_ms(failed),
-            "recent": [[each.key, each.outcome, each.at_ms] for each in history.recent],
+            "recent": [[each.key, each.outcome, each.at_ms, each.block] for each in history.recent],
             "through": history.through,
         }
     )

@@ -9,6 +9,7 @@ from ledger.events import WorkDisputed
 from protocol.verdicts import Outcome, ReasonCode
 from tests.ledger.client.conftest import POOL
 from tests.validator.conftest import PoolWithValidators, ValidatorUnderTest, concluded
+from validator.loops.juries import UNDRAWN_PAUSE
 
 FORGED = concluded(Outcome.FORGED, ReasonCode.SAMPLING_REPLAY)
 
@@ -44,6 +45,12 @@ async def test_a_wrong_verdict_is_overturned_by_the_services_themselves(
 
     for party in (wrong, right):
         assert await look(party) == 0
+    # No block comes by itself here: the validator waits for a while, and makes the one that orders the dispute.
+    assert await look(third) == 0
+    assert (await third.parts.queue.lengths()).parked == 0
+    for _ in range(4):
+        await pool.turn(UNDRAWN_PAUSE)
+        await third.parts.juries.round()
     assert await look(third) == 1
     work = await pool.work(key)
     assert (work.status, work.outcome) == (WorkStatus.FINAL, truth)

@@ -122,7 +122,7 @@ async def terminal(
 
 async def judged(pool: PoolWithValidators) -> tuple[Digest, Digest]:
     """Two works, one accepted and one found forged, in an epoch that is over and whose secret was shown."""
-    validator = pool.validator(epoch_s=1, trial=1)
+    validator = pool.validator(trial=1)
     await validator.looking.epochs()
     good, bad = await pool.submit(), await pool.submit()
     validator.examiner.answers[bad] = concluded(Outcome.FORGED, ReasonCode.SAMPLING_REPLAY, **FORGED)
@@ -143,7 +143,7 @@ async def test_an_auditor_recomputes_and_a_contributor_reads_why_and_disputes_wi
         good,
         bad,
         "pays 0.07 MUST when final",
-        "costs 0.07 MUST and the place in the pool when final",
+        "costs 1 MUST and the place in the pool when final",
         "sampling-replay",
         "Tokens are not those that the seeded noise draws.",
         "2 rows were not drawn by the slot's noise",

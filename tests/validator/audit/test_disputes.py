@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,29 +15,51 @@ from ledger.amounts import UNIT
 from ledger.artifacts import Contract
 from ledger.client import Ledger
 from ledger.client.work import WorkStatus
+from ledger.events import VerdictConfirmed
 from ledger.following import Following
 from protocol.clock import SystemClock
-from protocol.identifiers import ZERO_DIGEST, Digest
+from protocol.errors import NotFound
+from protocol.identifiers import ZERO_DIGEST, Address, Digest
+from protocol.keys import Key
 from protocol.verdicts import Outcome, ReasonCode
+from protocol.wire.audits import AuditFile, CheckState
 from tests.ledger.client.conftest import POOL, TERMS, World
 from tests.ledger.client.verdicts import verdict_on
+from tests.validator.audit.evidence import audit_of, hash_of
 from tests.validator.audit.works import announced, submitted
+from tests.validator.scripted import concluded
 from validator.audit.epochs import Epochs
 from validator.audit.second_looks import LookPolicy
 from validator.items import Item, Kind, item_id
-from validator.loops.disputes import Followed, follow_up
+from validator.loops.disputes import Followed, LookResults
+from validator.loops.juries import EARLY, READABLE, UNDRAWN_PAUSE, Juries
 from validator.loops.second_looks import FOLLOWED, SecondLooks
 from validator.patience import Patience
 from validator.store.keys import keys_of
 from validator.store.members import MemberId
 from validator.store.queue import WorkQueue
 from validator.store.records import NodeRecords
+from validator.submissions import SubmittedWork
+from validator.turns import rank_of
 
 REWARD = 100 * TERMS.price_per_unit
-PENALTY = 100 * TERMS.penalty_per_unit
+PENALTY = 200 * TERMS.penalty_per_unit
+"""For all units of the lease."""
 SECOND = timedelta(seconds=1)
 EVIDENCE = Digest("0x" + "ed" * 32)
 ALL = LookPolicy(accepted=1, refused=1)
+NONE = LookPolicy(accepted=0, refused=0)
+AUDITS: dict[Digest, AuditFile] = {}
+"""Audit files that the store has."""
+
+
+class StoppedClock(SystemClock):
+    """Its monotonic time goes on when a test says so."""
+
+    passed = 0.0
+
+    def monotonic(self) -> float:
+        return self.passed
 
 
 @dataclass
@@ -46,6 +70,14 @@ class Looking:
     loop: SecondLooks
     queue: WorkQueue
     records: NodeRecords
+    results: LookResults
+    juries: Juries
+    clock: StoppedClock
+
+    async def follow_up(self, item: SubmittedWork, own: Outcome) -> Followed:
+        """What follows when it finds `own` in a second look."""
+        found = Item(work=item, kind=Kind.SECOND_LOOK, deadline_s=0, seen_ms=0)
+        return await self.results.follow_up(found, concluded(own, ReasonCode.SAMPLING_REPLAY), EVIDENCE)
 
     async def taken(self) -> list[Item]:
         """What its queue holds after it has read on."""
@@ -59,7 +91,7 @@ class Looking:
 async def looking(world: World, redis: Redis, name: str, policy: LookPolicy = ALL) -> Looking:
     """The validator `name`; validators share nothing but the chain here."""
     ledger, key = await world.as_(name), world.keys[name]
-    keys, clock = keys_of(list(world.keys).index(name) + 1), SystemClock()
+    keys, clock = keys_of(list(world.keys).index(name) + 1), StoppedClock()
     records = NodeRecords(redis, keys=keys, validator=key.address)
     queue = WorkQueue(
         redis,
@@ -79,6 +111,22 @@ async def looking(world: World, redis: Redis, name: str, policy: LookPolicy = AL
         confirmations=0,
         clock=clock,
     )
+    chain: Any = SimpleNamespace()
+
+    async def connected() -> Ledger:
+        return ledger
+
+    async def validators() -> list[Address]:
+        return await ledger.validators(POOL)
+
+    async def read(_validator: Address, sha256: Digest) -> AuditFile:
+        if sha256 not in AUDITS:
+            raise NotFound(f"no audit file {sha256}")
+        return AUDITS[sha256]
+
+    chain.ledger, chain.validators = connected, validators
+    juries = Juries(key.address, chain=chain, clock=clock)
+    results = LookResults(connected, read=read, pool_id=POOL)
     loop = SecondLooks(
         ledger,
         following,
@@ -88,16 +136,30 @@ async def looking(world: World, redis: Redis, name: str, policy: LookPolicy = AL
         pool_id=POOL,
         policy=policy,
         takeover=timedelta(),
+        juries=juries,
     )
-    return Looking(ledger, loop, queue, records)
+    return Looking(ledger, loop, queue, records, results, juries, clock)
 
 
-async def gave(world: World, name: str, key: Digest, outcome: Outcome, *, decisive: bool = False) -> None:
-    """Has a validator give a verdict."""
+async def gave(
+    world: World, name: str, key: Digest, outcome: Outcome, *, decisive: bool = False, audit: Digest = EVIDENCE
+) -> None:
+    """Has a validator give a verdict; a decisive one when it is its turn."""
     reason = ReasonCode.PASSED if outcome is Outcome.ACCEPTED else ReasonCode.COMPUTATION_OTHER_MODEL
     ledger = await world.as_(name)
-    verdict = await verdict_on(ledger, key, outcome, reason=reason, audit_hash=EVIDENCE, decisive=decisive)
+    if decisive:
+        await its_turn(world, name, key)
+    verdict = await verdict_on(ledger, key, outcome, reason=reason, audit_hash=audit, decisive=decisive)
     assert await ledger.work.judge([verdict]) == []
+
+
+async def its_turn(world: World, name: str, key: Digest) -> None:
+    """Lets blocks and time pass until a validator may decide a dispute."""
+    await world.controls.mine(2)
+    ledger = await world.as_(name)
+    opens_at = await ledger.work.turn_of(key, ledger.address)
+    assert opens_at is not None
+    await world.warp(max(timedelta(), opens_at - await ledger.now()) + SECOND)
 
 
 async def ready(world: World) -> None:
@@ -116,8 +178,8 @@ async def test_a_wrong_verdict_is_found_disputed_and_overturned_by_a_third(world
     assert await judge.taken() == []  # its own
     (look,) = await second.taken()
     assert (look.kind, look.work) == (Kind.SECOND_LOOK, work)
-    assert await follow_up(second.ledger, work.key, truth, EVIDENCE) is Followed.DISPUTED
-    assert await follow_up(second.ledger, work.key, truth, EVIDENCE) is Followed.DISPUTED  # after a crash
+    assert await second.follow_up(work, truth) is Followed.DISPUTED
+    assert await second.follow_up(work, truth) is Followed.DISPUTED  # after a crash
     assert await judge.taken() == []
     assert await second.taken() == []  # a party
     (dispute,) = await third.taken()
@@ -142,10 +204,9 @@ async def test_a_dispute_by_the_node_is_judged_by_whoever_did_not_judge_it(world
     work = await submitted(world)
     await gave(world, "validator", work.key, Outcome.FORGED)
     await (await world.as_("node")).work.dispute(work.key, EVIDENCE)
-    none = LookPolicy(accepted=0, refused=0)
-    assert await (await looking(world, redis, "validator", none)).taken() == []
+    assert await (await looking(world, redis, "validator", NONE)).taken() == []
     for name in ("second", "third"):  # both know of it; the one whose turn is later finds it decided
-        each = await looking(world, redis, name, none)
+        each = await looking(world, redis, name, NONE)
         assert [item.kind for item in await each.taken()] == [Kind.DISPUTE]
     await gave(world, "third", work.key, Outcome.ACCEPTED, decisive=True)
     assert await (await world.as_("third")).work.accrued(POOL, world.keys["provider"].address) == REWARD
@@ -158,9 +219,7 @@ async def test_when_work_of_a_node_is_forged_all_that_others_accepted_of_it_is_l
     works = [await submitted(world, index=index) for index in range(4)]
     for index, name in enumerate(["validator", "second", "validator"]):
         await gave(world, name, works[index].key, Outcome.ACCEPTED)
-    third, second = [
-        await looking(world, redis, name, LookPolicy(accepted=0, refused=0)) for name in ("third", "second")
-    ]
+    third, second = [await looking(world, redis, name, NONE) for name in ("third", "second")]
     assert await third.taken() == await second.taken() == []
     await gave(world, "validator", works[3].key, Outcome.FORGED)
     assert {item.work.key for item in await third.taken()} == {works[0].key, works[1].key, works[2].key}
@@ -181,14 +240,14 @@ async def test_what_is_over_or_agreed_is_not_disputed(world: World, redis: Redis
     one, other = [await submitted(world, index=index) for index in range(2)]
     await gave(world, "validator", one.key, Outcome.ACCEPTED)
     await gave(world, "validator", other.key, Outcome.ACCEPTED)
-    judge, second = await world.as_("validator"), await world.as_("second")
-    assert await follow_up(second, one.key, Outcome.ACCEPTED, EVIDENCE) is Followed.AGREES
-    assert await follow_up(second, one.key, Outcome.REJECTED, EVIDENCE) is Followed.AGREES
-    assert await follow_up(judge, one.key, Outcome.FORGED, EVIDENCE) is Followed.OWN
-    await second.work.dispute(one.key, ZERO_DIGEST)
-    assert await follow_up(await world.as_("third"), one.key, Outcome.FORGED, EVIDENCE) is Followed.OVER
+    judge, second, third = [await looking(world, redis, name) for name in ("validator", "second", "third")]
+    assert await second.follow_up(one, Outcome.ACCEPTED) is Followed.AGREES
+    assert await second.follow_up(one, Outcome.REJECTED) is Followed.AGREES
+    assert await judge.follow_up(one, Outcome.FORGED) is Followed.OWN
+    await second.ledger.work.dispute(one.key, ZERO_DIGEST)
+    assert await third.follow_up(one, Outcome.FORGED) is Followed.OVER
     await world.warp(TERMS.challenge_period + SECOND)
-    assert await follow_up(second, other.key, Outcome.FORGED, EVIDENCE) is Followed.OVER
+    assert await second.follow_up(other, Outcome.FORGED) is Followed.OVER
     late = await looking(world, redis, "second")
     await late.ledger.work.finalize([other.key])
     assert [item.kind for item in await late.taken()] == []
@@ -232,3 +291,271 @@ async def test_verdicts_are_read_again_after_a_crash_and_counted_once(world: Wor
     uncommitted._following.commit = commit
     await (await looking(world, redis, "second")).loop.round()
     assert (await second.records.of(work.node)).clean == 1
+
+
+# Rows
+
+
+async def accepted_with(world: World, **wrong: Any) -> tuple[SubmittedWork, AuditFile]:
+    """Work that was accepted with an audit file whose first row is changed, and the same without the change."""
+    work = await submitted(world)
+    honest = audit_of(work, world.keys["validator"].address, audited=range(10))
+    first, *rest = honest.rows
+    told = honest.model_copy(update={"rows": (first.model_copy(update=wrong), *rest)})
+    AUDITS[hash_of(told)] = told
+    await gave(world, "validator", work.key, Outcome.ACCEPTED, audit=hash_of(told))
+    return work, honest
+
+
+@pytest.mark.parametrize("reward", [-1.0, 1e6, -1e30, None])
+async def test_an_acceptance_whose_rewards_are_wrong_is_disputed_and_the_evidence_names_the_row(
+    world: World, redis: Redis, reward: float | None
+) -> None:
+    """The trainer takes rewards from the audit file of whoever judged."""
+    await ready(world)
+    work, honest = await accepted_with(world, reward=reward)
+    second = await looking(world, redis, "second")
+    (item,) = await second.taken()
+    found = await second.results.compared(item, concluded(rows=honest.rows, environment="arithmetic"))
+    check = found.checks[-1]
+    assert (check.name, check.state, check.found) == ("second-look", CheckState.FAILED, 1)
+    assert (check.findings[0].row, check.findings[0].reason) == (0, ReasonCode.REWARD_DIFFERS)
+    assert await second.results.follow_up(item, found, EVIDENCE) is Followed.DISPUTED
+    standing = await second.ledger.work.get(work.key)
+    assert standing is not None
+    assert (standing.status, standing.disputer) == (WorkStatus.DISPUTED, world.keys["second"].address)
+
+
+async def test_equal_rows_agree_and_a_missing_audit_file_is_nobodys_guilt(world: World, redis: Redis) -> None:
+    await ready(world)
+    work, honest = await accepted_with(world)
+    second = await looking(world, redis, "second")
+    (item,) = await second.taken()
+    found = await second.results.compared(item, concluded(rows=honest.rows, environment="arithmetic"))
+    assert found.checks[-1].state is CheckState.PASSED
+    assert await second.results.follow_up(item, found, EVIDENCE) is Followed.AGREES
+    AUDITS.clear()
+    found = await second.results.compared(item, concluded(rows=honest.rows))
+    assert found.checks[-1].state is CheckState.UNKNOWN
+    assert await second.results.follow_up(item, found, EVIDENCE) is Followed.AGREES
+    standing = await second.ledger.work.get(work.key)
+    assert standing is not None
+    assert standing.status is WorkStatus.PROVISIONAL
+
+
+# Paid looks
+
+
+async def paying(world: World) -> None:
+    """Has the pool pay for a look at every verdict."""
+    owner = await world.as_("owner")
+    await owner.pools.set_terms(POOL, replace(TERMS, look_bps=10_000))
+    await world.warp(TERMS.notice_period + SECOND)
+
+
+async def test_one_look_is_paid_and_its_validator_confirms_the_verdict(world: World, redis: Redis) -> None:
+    await paying(world)
+    await ready(world)
+    work = await submitted(world)
+    judge, second, third = [await looking(world, redis, name, NONE) for name in ("validator", "second", "third")]
+    await gave(world, "validator", work.key, Outcome.ACCEPTED)
+    for each in (judge, second, third):
+        assert await each.taken() == []  # the block that draws it is not there yet
+    await world.controls.mine(2)
+    assert await judge.taken() == []  # its own
+    for each in (second, third):
+        (item,) = await each.taken()
+        assert (item.kind, item.work) == (Kind.PAID_LOOK, work)
+        assert each.loop.counts.paid == 1
+    agreed = concluded()
+    assert await second.results.follow_up(item, agreed, EVIDENCE) is Followed.CONFIRMED
+    assert await third.results.follow_up(item, agreed, EVIDENCE) is Followed.AGREES  # one look is paid
+    standing = await second.ledger.work.get(work.key)
+    assert standing is not None
+    assert (standing.status, standing.looker) == (WorkStatus.PROVISIONAL, world.keys["second"].address)
+    await second.taken()
+    assert (second.loop.counts.confirmed, third.loop.counts.confirmed) == (1, 0)
+    await world.warp(TERMS.challenge_period + SECOND)
+    await second.ledger.work.finalize([work.key])
+    assert await second.ledger.work.accrued(POOL, world.keys["second"].address) == TERMS.verdict_fee
+
+
+async def test_a_paid_look_that_finds_forgery_disputes(world: World, redis: Redis) -> None:
+    await paying(world)
+    await ready(world)
+    work = await submitted(world)
+    second = await looking(world, redis, "second", NONE)
+    await gave(world, "validator", work.key, Outcome.ACCEPTED)
+    await world.controls.mine(2)
+    (item,) = await second.taken()
+    assert item.kind is Kind.PAID_LOOK
+    assert await second.follow_up(work, Outcome.FORGED) is Followed.DISPUTED
+
+
+async def test_what_no_terms_pay_for_and_what_is_too_old_is_looked_at_by_the_secret_only(
+    world: World, redis: Redis
+) -> None:
+    await ready(world)
+    work = await submitted(world)
+    second = await looking(world, redis, "second", NONE)
+    await gave(world, "validator", work.key, Outcome.ACCEPTED)
+    await second.taken()
+    await world.controls.mine(2)
+    assert await second.taken() == []
+    assert not second.loop._undrawn
+    await paying(world)
+    later = await submitted(world, index=1)
+    await gave(world, "validator", later.key, Outcome.ACCEPTED)
+    await second.taken()
+    await world.controls.mine(260)
+    assert await second.taken() == []
+    assert not second.loop._undrawn
+
+
+async def test_looks_that_come_together_are_confirmed_in_one_transaction(world: World, redis: Redis) -> None:
+    await paying(world)
+    await ready(world)
+    works = [await submitted(world, index=index) for index in range(4)]
+    for work in works:
+        await gave(world, "validator", work.key, Outcome.ACCEPTED)
+    await world.controls.mine(2)
+    second = await looking(world, redis, "second", NONE)
+    items = await second.taken()
+    assert len(items) == 4
+    found = await asyncio.gather(*(second.results.follow_up(item, concluded(), EVIDENCE) for item in items))
+    assert set(found) == {Followed.CONFIRMED}
+    events = await second.ledger.history(VerdictConfirmed, pool_id=POOL)
+    assert len({event.log.transaction for event in events}) < len(events) == 4
+
+
+# Orders
+
+
+async def test_four_validators_contradict_with_two_and_the_others_take_a_contradicted_dispute_up(
+    world: World, redis: Redis
+) -> None:
+    world.keys = {**world.keys, "fourth": Key.generate(), "fifth": Key.generate()}
+    owner = await world.as_("owner")
+    for name in ("fourth", "fifth"):
+        await owner.pools.add_validator(POOL, world.keys[name].address)
+        await world.controls.set_balance(world.keys[name].address, 10**18)
+    await ready(world)
+    work = await submitted(world)
+    await gave(world, "validator", work.key, Outcome.ACCEPTED)
+    await (await world.as_("second")).work.dispute(work.key, EVIDENCE)
+    others = {name: await looking(world, redis, name, NONE) for name in ("third", "fourth", "fifth")}
+    await world.controls.mine(2)
+    turns = {name: await each.ledger.work.turn_of(work.key, each.ledger.address) for name, each in others.items()}
+    first, second, third = sorted(turns, key=lambda name: (turns[name] is None, turns[name]))
+    for each in others.values():
+        assert [item.kind for item in await each.taken()] == [Kind.DISPUTE]
+    await gave(world, first, work.key, Outcome.FORGED, decisive=True)
+    standing = await owner.work.get(work.key)
+    assert standing is not None
+    assert (standing.status, standing.juror) == (WorkStatus.DISPUTED, world.keys[first].address)
+    for name in (second, third):  # had it done away with it, it would come back
+        await others[name].queue.drop([item_id(work.key, Kind.DISPUTE)])
+        assert [item.kind for item in await others[name].taken()] == [Kind.DISPUTE]
+        assert others[name].loop.counts.contradicted == 1
+    await others[first].queue.drop([item_id(work.key, Kind.DISPUTE)])
+    assert await others[first].taken() == []
+    await gave(world, second, work.key, Outcome.FORGED, decisive=True)
+    standing = await owner.work.get(work.key)
+    assert standing is not None
+    assert (standing.status, standing.outcome) == (WorkStatus.FINAL, Outcome.FORGED)
+
+
+async def disputed(world: World) -> SubmittedWork:
+    await ready(world)
+    work = await submitted(world)
+    await gave(world, "validator", work.key, Outcome.FORGED)
+    await (await world.as_("node")).work.dispute(work.key, EVIDENCE)
+    return work
+
+
+async def test_where_no_block_follows_a_dispute_one_validator_makes_it(world: World, redis: Redis) -> None:
+    work = await disputed(world)
+    named = [await looking(world, redis, name, NONE) for name in ("second", "third")]
+    validators = [each.ledger.address for each in named]
+    first, later = sorted(named, key=lambda each: rank_of(work.key, each.ledger.address, validators))
+    for each in named:
+        each.juries.missed(work.key)
+        assert await each.juries.round() == 0  # on most chains the block comes by itself
+        each.clock.passed = UNDRAWN_PAUSE.total_seconds()
+    assert await later.ledger.work.turn_of(work.key, later.ledger.address) is None
+    assert await later.juries.round() == 0  # the other one does it
+    sent = 0
+    while await first.ledger.work.turn_of(work.key, first.ledger.address) is None:
+        sent += await first.juries.round()
+        first.clock.passed += UNDRAWN_PAUSE.total_seconds()
+        assert sent < 4
+    assert sent
+    for each in named:
+        each.clock.passed += 60
+        assert await each.juries.round() == 0
+
+
+async def test_the_order_is_recorded_before_its_hash_is_too_old_and_not_by_everybody(
+    world: World, redis: Redis
+) -> None:
+    work = await disputed(world)
+    named = [await looking(world, redis, name, NONE) for name in ("second", "third")]
+    for each in named:
+        await each.taken()
+    await world.controls.mine(EARLY)
+    assert sorted([await each.juries.round() for each in named]) == [0, 1]
+    assert [await each.juries.round() for each in named] == [0, 0]
+    turns = [await each.ledger.work.turn_of(work.key, each.ledger.address) for each in named]
+    await world.controls.mine(READABLE)
+    assert [await each.ledger.work.turn_of(work.key, each.ledger.address) for each in named] == turns
+    assert [await each.juries.round() for each in named] == [0, 0]
+
+
+async def test_an_order_whose_hash_was_lost_is_drawn_anew(world: World, redis: Redis) -> None:
+    work = await disputed(world)
+    second, third = [await looking(world, redis, name, NONE) for name in ("second", "third")]
+    await world.controls.mine(READABLE + 2)
+    assert await second.ledger.work.turn_of(work.key, second.ledger.address) is None
+    for each in (second, third):
+        each.juries.missed(work.key)
+        each.clock.passed = 10 * UNDRAWN_PAUSE.total_seconds()
+    assert await second.juries.round() == 1
+    await world.controls.mine(2)
+    assert await second.ledger.work.turn_of(work.key, second.ledger.address) is not None
+    assert await third.juries.round() == 0
+
+
+async def test_nobody_makes_blocks_for_a_dispute_that_is_over_or_not_its_to_decide(world: World, redis: Redis) -> None:
+    work = await disputed(world)
+    judge, second, third = [await looking(world, redis, name, NONE) for name in ("validator", "second", "third")]
+    owner = await world.as_("owner")
+    await owner.pools.remove_validator(POOL, world.keys["third"].address, until=await owner.now())
+    for each in (judge, third):
+        each.juries.missed(work.key)
+        each.clock.passed = 1000.0
+        assert await each.juries.round() == 0
+    second.juries.missed(work.key)
+    await world.warp(TERMS.dispute_period + SECOND)
+    second.clock.passed = 1000.0
+    block = await owner.block()
+    assert await second.juries.round() == 0
+    assert await owner.block() == block
+
+
+# Records
+
+
+async def test_forged_work_sends_all_nodes_of_the_provider_back_to_full_audits(world: World, redis: Redis) -> None:
+    await ready(world)
+    one, other = [await submitted(world, index=index) for index in range(2)]
+    second = await looking(world, redis, "second", NONE)
+    provider, sibling = world.keys["provider"].address, Key.generate().address
+    await gave(world, "validator", one.key, Outcome.FORGED)
+    await gave(world, "validator", other.key, Outcome.REJECTED)
+    await second.loop.round()
+    assert (await second.records.of(sibling, provider=provider)).provider_forged_at is not None
+    assert (await second.records.of(sibling, provider=sibling)).provider_forged_at is None
+    await (await world.as_("node")).work.dispute(one.key, EVIDENCE)
+    await gave(world, "third", one.key, Outcome.ACCEPTED, decisive=True)
+    await second.loop.round()
+    assert (await second.records.of(sibling, provider=provider)).provider_forged_at is None, "it was overturned"

@@ -10,13 +10,12 @@ import pytest
 
 from ledger.client import Ledger
 from ledger.client.pools import Role
-from ledger.client.work import Submission
-from ledger.errors import ChainUnavailable
 from ledger.events import CheckpointAnnounced
-from protocol.identifiers import Address, Digest
+from protocol.identifiers import Address
+from protocol.keys import Key
 from tests.ledger.client.conftest import POOL, World
-from tests.validator.audit.works import CHECKPOINT, RUN, announced, carried, leased, submitted, with_lease
-from validator.facts import FactFinder, UnknownCheckpoint, UnknownLease
+from tests.validator.audit.works import CHECKPOINT, RUN, SALT, announced, carried, leased, submitted
+from validator.facts import FactFinder, UnknownCheckpoint, WrongBeacon
 from validator.footing import Footing
 from validator.submissions import SubmittedWork, WorkFacts
 
@@ -29,8 +28,11 @@ class Finder:
         self._footing = Footing(ledger)
         self._finder = FactFinder(ledger, pool_id=POOL, footing=self._footing)
 
-    async def facts(self, work: SubmittedWork, *, hinted_beacon_block: int | None = None) -> WorkFacts:
-        return await (await self._looked()).facts(work, hinted_beacon_block=hinted_beacon_block)
+    async def facts(self, work: SubmittedWork) -> WorkFacts:
+        return await (await self._looked()).facts(work)
+
+    async def provider_of(self, node: Address) -> Address | None:
+        return await (await self._looked()).provider_of(node)
 
     async def announcement(self, work: SubmittedWork) -> CheckpointAnnounced:
         return await (await self._looked()).announcement(work)
@@ -43,64 +45,27 @@ class Finder:
         return self._finder
 
 
-async def test_lease_and_beacon_come_from_the_chain(world: World) -> None:
+async def test_the_lease_comes_from_the_event_and_the_beacon_from_the_chain(world: World) -> None:
     await world.member()
     block = await announced(world)
     item = await leased(world)
     (work,) = await carried(world, [item])
+    lease = item.lease
+    assert (work.beacon_block, work.salt, work.groups, work.max_units) == (block, SALT, lease.groups, lease.max_units)
     ledger = await world.as_("validator")
     finder = Finder(ledger)
-    for _ in range(2):  # what is remembered is the same
+    for _ in range(2):  # what is cached is the same
         facts = await finder.facts(work)
-        assert facts.lease == item.lease
-        assert facts.beacons == ((block, await ledger.block_hash(block)),)
+        expected = WorkFacts(work=work, chain_id=world.deployment.chain_id, beacon=await ledger.block_hash(block))
+        assert facts == expected
 
 
-async def test_of_a_batch_the_lease_counts_that_the_ledger_took(world: World) -> None:
-    """A node may put leases for its slot into a batch that the contract refuses; none of them may pass for the real."""
+async def test_a_provider_is_read_once_and_of_a_stranger_there_is_none(world: World) -> None:
     await world.member()
-    await announced(world)
-    real = await leased(world)
-    others = [
-        with_lease(real, world, signer="manager", groups=9),
-        with_lease(real, world, groups=9, max_units=real.units - 1),
-        with_lease(real, world, groups=9, expiry=1),
-        replace(with_lease(real, world, groups=9), node_signature=real.node_signature),
-        replace(with_lease(real, world, groups=9), lease_signature=b"\x01" * 65),
-    ]
-    (work,) = await carried(world, [*others, real])
-    facts = await Finder(await world.as_("validator")).facts(work)
-    assert facts.lease == real.lease
-
-
-async def test_a_lease_by_a_key_that_was_rotated_out_since_still_counts_and_one_from_after_does_not(
-    world: World,
-) -> None:
-    await world.member()
-    await announced(world)
     finder = Finder(await world.as_("validator"))
-    before = await leased(world, index=0)
-    (early,) = await carried(world, [before])
-    owner = await world.as_("owner")
-    now = await owner.now()
-    await owner.pools.set_role(POOL, Role.ORCHESTRATOR, world.keys["second"].address, previous_until=now)
-    assert (await finder.facts(early)).lease == before.lease
-    real = await leased(world, index=1, signer="second")
-    old = with_lease(real, world, groups=9)
-    (late,) = await carried(world, [old, real])
-    assert (await finder.facts(late)).lease == real.lease
-
-
-async def test_a_key_counts_beside_its_successor_for_as_long_as_the_ledger_says(world: World) -> None:
-    await world.member()
-    await announced(world)
-    owner = await world.as_("owner")
-    until = await owner.now() + timedelta(hours=1)
-    await owner.pools.set_role(POOL, Role.ORCHESTRATOR, world.keys["second"].address, previous_until=until)
-    item = await leased(world)
-    (work,) = await carried(world, [item])
-    await world.warp(timedelta(hours=2))  # over now; at the submission it was not
-    assert (await Finder(await world.as_("validator")).facts(work)).lease == item.lease
+    for _ in range(2):
+        assert await finder.provider_of(world.keys["node"].address) == world.keys["provider"].address
+    assert await finder.provider_of(Key.generate().address) is None
 
 
 async def test_a_version_is_its_publishers_however_often_the_role_was_given_on_since(world: World) -> None:
@@ -125,64 +90,52 @@ async def test_a_version_is_its_publishers_however_often_the_role_was_given_on_s
         assert await finder.publisher_of(await finder.announcement(work)) == publisher
 
 
-async def test_a_node_that_sends_its_work_itself_need_not_sign(world: World) -> None:
-    await world.member()
-    await announced(world)
-    item = await leased(world)
-    node = await world.as_("node")
-    await node.work.submit(Submission(item.lease, item.lease_signature, item.sha256, item.units, b""))
-    (work,) = await carried(world, [item])  # refused: it is there; read back
-    assert (await Finder(node).facts(work)).lease == item.lease
-
-
-async def test_the_beacon_is_the_later_of_announcement_and_joining(world: World) -> None:
+async def test_the_beacon_is_the_later_of_announcement_and_joining_and_no_other_block(world: World) -> None:
     announcement = await announced(world)
     await world.member()
-    work = await submitted(world)
     ledger = await world.as_("validator")
     membership = await ledger.pools.membership(POOL, world.keys["node"].address)
     assert membership is not None
-    facts = await Finder(ledger).facts(work)
-    assert [block for block, _ in facts.beacons] == [membership.joined_block]
-    assert membership.joined_block > announcement
+    joined = membership.joined_block
+    assert joined > announcement
+    finder = Finder(ledger)
+    right = await submitted(world, beacon_block=joined)
+    assert (await finder.facts(right)).beacon == await ledger.block_hash(joined)
+    for index, wrong in enumerate([announcement, joined - 1, joined + 1, 0], start=1):
+        work = await submitted(world, index=index, beacon_block=wrong)
+        with pytest.raises(WrongBeacon, match=f"names beacon block {wrong}") as refused:
+            await finder.facts(work)
+        assert refused.value.retryable  # the orchestrator's fault, or a chain's node that lags: never a verdict
 
 
-async def test_of_several_joinings_the_orchestrator_names_one_that_is_possible(world: World) -> None:
+async def test_of_several_joinings_the_lease_says_which_one_it_stands_on(world: World) -> None:
     await world.member()
     ledger = await world.as_("validator")
     finder, node = Finder(ledger), world.keys["node"].address
     announcement = await announced(world)
     first = await submitted(world)
-    assert [block for block, _ in (await finder.facts(first)).beacons] == [announcement]
     await (await world.as_("node")).pools.leave(POOL, node)
     await world.join(nonce=2)
     membership = await ledger.pools.membership(POOL, node)
     assert membership is not None
-    joined = membership.joined_block
-    work = await submitted(world, index=1)
-    for hint, expected in [
-        (None, [joined, announcement]),  # forgotten: both may be meant, the newest first
-        (announcement, [announcement, joined]),  # named, and the other one slashes nobody
-        (joined, [joined, announcement]),
-        (joined + 1, [joined, announcement]),  # impossible: not believed
-        (1, [joined, announcement]),
-    ]:
-        facts = await finder.facts(work, hinted_beacon_block=hint)
-        assert [block for block, _ in facts.beacons] == expected
-        assert facts.named is (hint in {announcement, joined})
+    for index, block in enumerate([announcement, membership.joined_block], start=1):
+        work = await submitted(world, index=index, beacon_block=block)
+        assert (await finder.facts(work)).beacon == await ledger.block_hash(block)
     # A joining from after a submission is never its beacon.
-    assert [block for block, _ in (await finder.facts(first, hinted_beacon_block=joined)).beacons] == [announcement]
+    with pytest.raises(WrongBeacon):
+        await finder.facts(replace(first, beacon_block=membership.joined_block))
 
 
 async def test_a_digest_that_was_announced_again_may_stand_on_either_block(world: World) -> None:
     await world.member()
-    finder = Finder(await world.as_("validator"))
+    ledger = await world.as_("validator")
+    finder = Finder(ledger)
     one = await announced(world)
     await finder.facts(await submitted(world))
     two = await announced(world, attempt=1)
-    work = await submitted(world, index=1)
-    assert [block for block, _ in (await finder.facts(work)).beacons] == [two, one]
-    assert [block for block, _ in (await finder.facts(work, hinted_beacon_block=one)).beacons] == [one, two]
+    for index, block in enumerate([one, two], start=1):
+        work = await submitted(world, index=index, beacon_block=block)
+        assert (await finder.facts(work)).beacon == await ledger.block_hash(block)
 
 
 @pytest.mark.parametrize("what", ["version", "joining"])
@@ -195,16 +148,16 @@ async def test_what_a_reorganisation_moved_is_where_it_is_now(world: World, what
     fork = await world.controls.snapshot()
     await last()
     ledger = await world.as_("validator")
-    finder, work = Finder(ledger), await submitted(world)
+    finder, before = Finder(ledger), await submitted(world)
     for _ in range(2):
-        [(before, gone)] = (await finder.facts(work)).beacons
+        gone = (await finder.facts(before)).beacon
     await world.controls.revert(fork)
     await world.warp(timedelta(seconds=5))
     await last()
-    work = await submitted(world)
-    [(after, there)] = (await finder.facts(work)).beacons
-    assert after > before
-    assert (there, there != gone) == (await ledger.block_hash(after), True)
+    after = await submitted(world)
+    there = (await finder.facts(after)).beacon
+    assert after.beacon_block > before.beacon_block
+    assert (there, there != gone) == (await ledger.block_hash(after.beacon_block), True)
 
 
 async def test_a_version_that_a_reorganisation_took_back_is_known_no_longer(world: World) -> None:
@@ -230,11 +183,6 @@ async def test_what_the_ledger_does_not_hold_is_said_and_is_nobodys_guilt(world:
     with pytest.raises(UnknownCheckpoint, match="not announced"):
         await finder.facts(work)
     await announced(world)
-    with pytest.raises(UnknownCheckpoint, match=r"not announced before block"):  # too late for this work
+    with pytest.raises(UnknownCheckpoint, match=r"not announced before block") as missing:  # too late for this work
         await finder.facts(work)
-    late = await submitted(world, index=1)
-    with pytest.raises(UnknownLease) as missing:
-        await finder.facts(replace(late, sha256=Digest("0x" + "ee" * 32)))
     assert missing.value.retryable
-    with pytest.raises(ChainUnavailable, match="does not know transaction"):
-        await finder.facts(replace(late, transaction=Digest("0x" + "ee" * 32)))

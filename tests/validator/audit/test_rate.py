@@ -74,3 +74,15 @@ def test_the_reason_says_where_the_node_stands() -> None:
         (0.2, "a proven node: 6 clean verdicts in a row, the pool's floor"),
         (1.0, "failed on 2026-11-21 12:00 UTC: 0 of 4 clean verdicts since"),
     ]
+
+
+@given(clean=st.integers(0, 300), floor=floors, policy=policies)
+def test_forged_work_of_another_node_of_its_provider_weighs_like_its_own(
+    clean: int, floor: float, policy: RatePolicy
+) -> None:
+    own = share_of(NodeRecord(clean=clean, failed_at=NOW), floor=floor, policy=policy)
+    others = share_of(NodeRecord(clean=clean, provider_forged_at=NOW), floor=floor, policy=policy)
+    assert own[0] == others[0]
+    if clean < policy.trial_after_failure:
+        assert others[0] == 1
+        assert others[1].startswith("another node of its provider forged work on 2026-11-21 12:00 UTC")

@@ -30,6 +30,10 @@ WORK = SubmittedWork(
     index=4,
     version=5,
     checkpoint=Digest("0x" + "03" * 32),
+    beacon_block=60,
+    salt=Digest("0x" + "06" * 32),
+    groups=5,
+    max_units=1000,
     sha256=Digest("0x" + "04" * 32),
     units=100,
     block=70,
@@ -69,6 +73,25 @@ def test_the_drawn_rows_agree_and_more_than_those_do_too() -> None:
     assert (found.finding, found.share, found.drawn, found.rows) == (Finding.AGREES, 0.3, 3, 10)
     assert compared(drawn(tuple(sorted(RIGHT + WRONG)))).finding is Finding.AGREES
     assert compared(drawn(tuple(range(10)), epoch=None, block=None, share=1.0)).finding is Finding.AGREES
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        "epoch 6 was over before the file was complete here; then all rows",
+        "the file was not in the store at the first look; then all rows",
+        "another node of its provider forged work on 2026-11-21 12:00 UTC: 0 of 64 clean verdicts since",
+    ],
+)
+def test_whatever_the_reason_for_all_rows_it_is_named_and_fewer_rows_still_differ(why: str) -> None:
+    def told(rows: tuple[int, ...]) -> AuditFile:
+        audit = drawn(rows, epoch=None, block=None, share=1.0)
+        assert audit.draw is not None
+        return audit.model_copy(update={"draw": audit.draw.model_copy(update={"why": why})})
+
+    found = compared(told(tuple(range(10))))
+    assert (found.finding, found.why) == (Finding.AGREES, f"every row was computed again: {why}")
+    assert compared(told(tuple(range(9)))).finding is Finding.DIFFERS
 
 
 @pytest.mark.parametrize(

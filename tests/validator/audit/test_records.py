@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from redis.asyncio import Redis
@@ -10,7 +12,7 @@ from protocol.identifiers import address, digest
 from protocol.redis import RedisKeys
 from protocol.verdicts import Outcome
 from validator.audit.rate import NEW, NodeRecord
-from validator.store.records import MOST_RECENT, Judged, NodeRecords
+from validator.store.records import MOST_FORGERIES, MOST_RECENT, Judged, NodeRecords
 
 KEYS = RedisKeys("validator-1")
 ME, OTHER, NODE = (address("0x" + each * 20) for each in ("11", "22", "33"))
@@ -49,6 +51,50 @@ async def test_a_failure_that_a_dispute_undid_is_forgotten(redis: Redis) -> None
     await records.note(NODE, [said(1), said(2, Outcome.FORGED, own=False), said(3)])
     assert (await records.of(NODE)).clean == 1
     await records.note(NODE, [said(4, own=False, about=2)])
+    assert await records.of(NODE) == NodeRecord(clean=2)
+
+
+async def test_forged_work_of_a_provider_counts_against_all_of_its_nodes_until_a_dispute_undoes_it(
+    redis: Redis,
+) -> None:
+    records, provider = NodeRecords(redis, keys=KEYS, validator=ME), OTHER
+    await records.note(NODE, [said(number) for number in range(1, 11)])
+    forged = said(20, Outcome.FORGED, own=False)
+    for _ in range(2):  # events may come again
+        await records.note_provider(provider, [forged])
+    assert await records.of(NODE) == NodeRecord(clean=10)
+    suspect = NodeRecord(clean=0, provider_forged_at=forged.at)
+    assert await records.of(NODE, provider=provider) == suspect
+    await records.note(NODE, [said(19), *(said(number) for number in range(21, 24))])
+    assert await records.of(NODE, provider=provider) == replace(suspect, clean=3)  # what came before does not count
+    # Its own failure counts if it is the newer one, and every own clean verdict after many ends it.
+    await records.note(NODE, [said(30, Outcome.REJECTED)])
+    assert await records.of(NODE, provider=provider) == NodeRecord(failed_at=NOW + timedelta(seconds=30))
+    await records.note_provider(provider, [said(40, Outcome.FORGED, about=5)])
+    assert (await records.of(NODE, provider=provider)).provider_forged_at == NOW + timedelta(seconds=40)
+    await records.note_provider(provider, [said(50, Outcome.REJECTED, about=5)])
+    assert (await records.of(NODE, provider=provider)).provider_forged_at is None
+    await records.note_provider(provider, [said(60, Outcome.FORGED)])
+    await records.note(NODE, [said(number) for number in range(61, 61 + MOST_RECENT)])
+    assert (await records.of(NODE, provider=provider)).provider_forged_at is None
+
+
+async def test_of_a_provider_only_so_many_forgeries_are_remembered_and_the_newest_counts(redis: Redis) -> None:
+    records, provider = NodeRecords(redis, keys=KEYS, validator=ME), OTHER
+    count = MOST_FORGERIES + 5
+    await records.note_provider(provider, [said(number, Outcome.FORGED) for number in range(count)])
+    (name,) = await redis.keys("*forgeries*")
+    assert await redis.hlen(name) == MOST_FORGERIES
+    assert (await records.of(NODE, provider=provider)).provider_forged_at == NOW + timedelta(seconds=count - 1)
+
+
+async def test_records_of_an_earlier_release_are_read(redis: Redis) -> None:
+    records = NodeRecords(redis, keys=KEYS, validator=ME)
+    await records.note(NODE, [said(1), said(2)])
+    (name,) = await redis.keys("*record*")
+    old = json.loads(await redis.get(name) or "")
+    old["recent"] = [each[:3] for each in old["recent"]]
+    await redis.set(name, json.dumps(old))
     assert await records.of(NODE) == NodeRecord(clean=2)
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
 
 from ledger.client.work import Submission
-from ledger.events import WorkSubmitted
+from ledger.events import CheckpointAnnounced, WorkSubmitted
 from protocol.identifiers import Digest, digest, run_id
 from protocol.leases import Lease, Work
 from tests.ledger.client.conftest import POOL, World
@@ -15,6 +13,7 @@ from validator.submissions import SubmittedWork
 
 RUN = run_id("main")
 CHECKPOINT = Digest("0x" + "c1" * 32)
+SALT = Digest("0x" + "5a" * 32)
 
 
 async def announced(world: World, *, version: int = 1, attempt: int = 0, checkpoint: Digest = CHECKPOINT) -> int:
@@ -26,8 +25,25 @@ async def announced(world: World, *, version: int = 1, attempt: int = 0, checkpo
     return receipt.block_number
 
 
+async def beacon_of(world: World, *, node: str = "node") -> int:
+    """The beacon block that an honest orchestrator puts into a lease of the node now; 0 without version or member."""
+    ledger = await world.as_("owner")
+    every = await ledger.history(CheckpointAnnounced, pool_id=POOL, second=RUN)
+    member = await ledger.pools.membership(POOL, world.keys[node].address)
+    if not every or member is None:
+        return 0
+    return max(every[-1].log.block_number, member.joined_block)
+
+
 async def leased(
-    world: World, *, index: int = 0, units: int = 100, signer: str = "orchestrator", groups: int = 2, node: str = "node"
+    world: World,
+    *,
+    index: int = 0,
+    units: int = 100,
+    signer: str = "orchestrator",
+    groups: int = 2,
+    node: str = "node",
+    beacon_block: int | None = None,
 ) -> Submission:
     """Work of `node`, ready to be carried."""
     ledger, key = await world.as_("owner"), world.keys[node]
@@ -39,8 +55,10 @@ async def leased(
         node=key.address,
         version=1,
         digest=CHECKPOINT,
+        beacon_block=await beacon_of(world, node=node) if beacon_block is None else beacon_block,
+        salt=SALT,
         groups=groups,
-        max_units=1000,
+        max_units=200,
         expiry=int((await ledger.now()).timestamp()) + 600,
     )
     sha256 = digest(index.to_bytes(32, "big"))
@@ -59,20 +77,9 @@ async def carried(world: World, items: Sequence[Submission]) -> list[SubmittedWo
     ]
 
 
-async def submitted(world: World, *, index: int = 0) -> SubmittedWork:
+async def submitted(
+    world: World, *, index: int = 0, beacon_block: int | None = None, node: str = "node"
+) -> SubmittedWork:
     """One piece of work on the ledger."""
-    (work,) = await carried(world, [await leased(world, index=index)])
+    (work,) = await carried(world, [await leased(world, index=index, beacon_block=beacon_block, node=node)])
     return work
-
-
-def with_lease(item: Submission, world: World, *, signer: str = "orchestrator", **changes: Any) -> Submission:
-    """The same work under another lease for the same slot, signed by the node as well."""
-    lease = replace(item.lease, **changes)
-    key, domain = world.keys["node"], world.opened["owner"].work.domain
-    word = Work(lease_hash=lease.hash, sha256=item.sha256, units=item.units)
-    return replace(
-        item,
-        lease=lease,
-        lease_signature=lease.sign(world.keys[signer], domain),
-        node_signature=word.sign(key, domain),
-    )

@@ -17,6 +17,8 @@ from ledger.client.work import Work, WorkStatus
 from ledger.events import (
     LedgerEvent,
     SecretCommitted,
+    VerdictConfirmed,
+    VerdictContradicted,
     VerdictGiven,
     WorkDisputed,
     WorkExpired,
@@ -36,12 +38,12 @@ from validator.evidence import Drawn, audit_file, by_hand
 from validator.examination.interface import RowDraw
 from validator.faults import ENDS_EXAMINERS, WAITED_FOR, Whose, whose
 from validator.happenings import Periods, Plan, Told, plan_of
-from validator.items import Item, Kind, Resolution, item_id
+from validator.items import LOOKS, Item, Kind, Resolution, item_id
 from validator.measures import MOST_CODES, Measures, quantile
 from validator.patience import GivesUp, Patience, after_trouble
 from validator.standing import Next, standing_of
 
-ME, OTHER, PROVIDER, THIRD = (Key.generate().address for _ in range(4))
+ME, OTHER, PROVIDER, THIRD, VALIDATOR = (Key.generate().address for _ in range(5))
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SUBMITTED = work()
 ON_LEDGER = Work(
@@ -49,12 +51,16 @@ ON_LEDGER = Work(
     provider=PROVIDER,
     pool_id=POOL,
     units=SUBMITTED.units,
+    max_units=SUBMITTED.max_units,
     sha256=SUBMITTED.sha256,
     status=WorkStatus.SUBMITTED,
     outcome=None,
     reason=0,
     judge=None,
+    looker=None,
     disputer=None,
+    juror=None,
+    opinion=None,
     since=NOW,
     deadline=NOW + timedelta(hours=1),
     reward=1,
@@ -82,6 +88,13 @@ DISPUTED = replace(JUDGED, status=WorkStatus.DISPUTED, disputer=THIRD)
         (DISPUTED, Kind.DISPUTE, OTHER, NOW, Next.LEAVE),
         (DISPUTED, Kind.DISPUTE, THIRD, NOW, Next.LEAVE),
         (DISPUTED, Kind.DISPUTE, PROVIDER, NOW, Next.LEAVE),
+        (replace(DISPUTED, juror=ME), Kind.DISPUTE, ME, NOW, Next.LEAVE),  # contradicted it; a second one decides
+        (replace(DISPUTED, juror=VALIDATOR), Kind.DISPUTE, ME, NOW, Next.EXAMINE),
+        (JUDGED, Kind.PAID_LOOK, ME, NOW, Next.EXAMINE),
+        (JUDGED, Kind.PAID_LOOK, OTHER, NOW, Next.LEAVE),
+        (replace(JUDGED, looker=VALIDATOR), Kind.PAID_LOOK, ME, NOW, Next.DROP),  # one look is paid
+        (replace(JUDGED, looker=VALIDATOR), Kind.SECOND_LOOK, ME, NOW, Next.EXAMINE),
+        (DISPUTED, Kind.PAID_LOOK, ME, NOW, Next.DROP),
         (replace(DISPUTED, status=WorkStatus.FINAL, deadline=None), Kind.DISPUTE, ME, NOW, Next.DROP),
     ],
 )
@@ -208,6 +221,10 @@ def submitted(number: int) -> WorkSubmitted:
         index=made.index,
         version=made.version,
         checkpoint=made.checkpoint,
+        beacon_block=made.beacon_block,
+        salt=made.salt,
+        groups=made.groups,
+        max_units=made.max_units,
         sha256=made.sha256,
         units=made.units,
     )
@@ -229,6 +246,25 @@ def judged(number: int, *, decisive: bool = False, pool: int = POOL) -> VerdictG
 
 def disputed(number: int) -> WorkDisputed:
     return WorkDisputed(log=LOG, pool_id=POOL, node=NODE.address, key=sha(number), disputer=THIRD, evidence_hash=sha(6))
+
+
+def contradicted(number: int) -> VerdictContradicted:
+    return VerdictContradicted(
+        log=LOG,
+        pool_id=POOL,
+        node=NODE.address,
+        key=sha(number),
+        validator=THIRD,
+        outcome=Outcome.FORGED,
+        reason=900,
+        audit_hash=sha(7),
+    )
+
+
+def confirmed(number: int) -> VerdictConfirmed:
+    return VerdictConfirmed(
+        log=LOG, pool_id=POOL, node=NODE.address, key=sha(number), validator=THIRD, reason=0, audit_hash=sha(7)
+    )
 
 
 def final(number: int) -> WorkFinal:
@@ -263,7 +299,8 @@ def test_of_ten_thousand_events_only_what_nobody_judged_is_put_into_the_queue() 
     [
         ([submitted(1)], True, 1060, set()),
         ([submitted(1), judged(1)], False, 1600, {Kind.FIRST}),
-        ([submitted(1), judged(1), disputed(1)], False, 7000, {Kind.FIRST, Kind.SECOND_LOOK}),
+        ([submitted(1), judged(1), disputed(1)], False, 7000, {Kind.FIRST, *LOOKS}),
+        ([contradicted(1), confirmed(1)], False, None, set()),
         ([judged(1, decisive=True)], False, None, set(Kind)),
         ([final(1)], False, None, set(Kind)),
         ([submitted(1), expired(1)], False, None, set(Kind)),
@@ -288,9 +325,10 @@ def test_a_verdict_that_a_reorg_took_back_has_its_work_looked_for() -> None:
     assert (both.lost, both.put) == ({}, {}), "the submission went with it"
 
 
-def test_a_validator_is_heard_of_when_it_judges_and_when_it_begins_an_epoch() -> None:
+def test_a_validator_is_heard_of_when_it_judges_confirms_or_begins_an_epoch() -> None:
     begun = SecretCommitted(log=LOG, pool_id=POOL, validator=ME, epoch=1, commitment=sha(2))
     assert plan(judged(1), begun).heard == {OTHER: 1000, ME: 1000}
+    assert plan(contradicted(1)).heard == plan(confirmed(1)).heard == {THIRD: 1000}
 
 
 # Evidence

@@ -12,20 +12,19 @@ import pytest
 from ledger.client import Ledger
 from ledger.client.work import Verdict, WorkStatus
 from ledger.errors import ChainUnavailable, TransactionNotMined
-from ledger.events import VerdictGiven, WorkSubmitted
+from ledger.events import VerdictGiven, WorkDisputed, WorkSubmitted
 from protocol.identifiers import ZERO_DIGEST, Digest
 from protocol.leases import Work as WorkWords
 from protocol.objects import TransferError
 from protocol.verdicts import Outcome, ReasonCode
-from protocol.wire.listings import RolloutItem
-from tests.ledger.client.conftest import POOL, World
+from protocol.wire.audits import CheckState
+from tests.ledger.client.conftest import POOL, TERMS, World
 from tests.orchestrator.runs.test_on_chain import publish
 from tests.validator.conftest import PoolWithValidators, ValidatorUnderTest, concluded
 from tests.validator.service.made import work
 from validator.chain import NotSeated
 from validator.examination.interface import Examination, IsCopy, NotJudged
 from validator.files import FileAbsent, OrchestratorRefuses
-from validator.submissions import SubmittedWork
 
 LEASE = timedelta(seconds=31)
 FORGED = concluded(Outcome.FORGED, ReasonCode.COMPUTATION_OTHER_MODEL, words="another model")
@@ -251,10 +250,168 @@ async def test_a_late_first_verdict_never_decides_a_dispute(pool: PoolWithValida
     assert await queued(late) == (0, 0)
     late.examiner.answers[key] = concluded()
     await late.looking.verdicts()
+    await its_turn(pool, late, key)
     assert await late.judge() == 1
     work = await pool.work(key)
     assert (work.status, work.outcome) == (WorkStatus.FINAL, Outcome.ACCEPTED)
     assert len(late.examiner.asked) == 2
+
+
+async def its_turn(pool: PoolWithValidators, validator: ValidatorUnderTest, key: Digest) -> None:
+    """Lets blocks and time pass until a validator may decide a dispute."""
+    await pool.world.controls.mine(2)
+    ledger = await pool.ledger()
+    opens_at = await ledger.work.turn_of(key, validator.key.address)
+    assert opens_at is not None
+    await pool.world.warp(max(timedelta(), opens_at - await ledger.now()) + timedelta(seconds=1))
+
+
+async def in_order(
+    pool: PoolWithValidators, key: Digest, validators: list[ValidatorUnderTest]
+) -> list[ValidatorUnderTest]:
+    """Those that may decide a dispute, as the ledger orders them."""
+    await pool.world.controls.mine(2)
+    ledger = await pool.ledger()
+    turns = [await ledger.work.turn_of(key, each.key.address) for each in validators]
+    ranked = sorted(zip(turns, range(len(validators)), strict=True), key=lambda each: (str(each[0]), each[1]))
+    return [validators[number] for _, number in ranked]
+
+
+async def test_disputes_are_decided_in_the_ledgers_order_and_nobody_examines_before_its_turn(
+    pool: PoolWithValidators,
+) -> None:
+    judge, *others = [
+        pool.validator(name, redis=number) for number, name in enumerate(("validator", "second", "third"), start=1)
+    ]
+    key = await pool.submit()
+    judge.examiner.answers[key] = FORGED
+    await judge.judge()
+    await (await pool.world.as_("provider")).work.dispute(key, ZERO_DIGEST)
+    first, later = await in_order(pool, key, others)
+    for each in (later, first):
+        await each.looking.verdicts()
+        await each.read()
+    assert await later.judge() == 0
+    assert (await queued(later), later.examiner.asked) == ((1, 0), [])
+    assert await first.judge() == 1
+    work = await pool.work(key)
+    assert (work.status, work.outcome) == (WorkStatus.FINAL, Outcome.ACCEPTED)
+    await pool.turn(timedelta(hours=1))
+    assert await later.judge() == 0
+    assert (await queued(later), later.examiner.asked) == ((0, 0), [])
+
+
+async def test_a_verdict_out_of_turn_is_refused_and_sent_again_at_its_turn_without_another_examination(
+    pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge, *others = [
+        pool.validator(name, redis=number) for number, name in enumerate(("validator", "second", "third"), start=1)
+    ]
+    key = await pool.submit()
+    await judge.judge()
+    await (await pool.world.as_("provider")).work.dispute(key, ZERO_DIGEST)
+    _, later = await in_order(pool, key, others)
+    await later.looking.verdicts()
+
+    async def at_once(*_: object) -> timedelta:
+        return timedelta()
+
+    with monkeypatch.context() as patch:  # as with a clock that is far ahead
+        patch.setattr(later.parts.judging, "_until_turn", at_once)
+        assert await later.judge() == 0
+    assert (await pool.work(key)).status is WorkStatus.DISPUTED
+    assert await queued(later) == (1, 0), "it is never parked"
+    await its_turn(pool, later, key)
+    await pool.turn(timedelta(seconds=10))
+    assert await later.judge() == 1
+    assert (await pool.work(key)).status is WorkStatus.FINAL
+    assert len(later.examiner.asked) == 1
+
+
+async def test_rewards_that_a_judge_made_up_are_disputed_with_evidence_that_names_the_rows(
+    pool: PoolWithValidators,
+) -> None:
+    wrong, right = pool.validator(), pool.validator("second", redis=2, looks_at_accepted=1)
+    honest = concluded()
+    wrong.examiner.otherwise = concluded(
+        rows=tuple(each.model_copy(update={"reward": -each.reward}) if each.reward else each for each in honest.rows)
+    )
+    key = await pool.submit()
+    await wrong.judge()
+    await right.looking.verdicts()
+    await right.judge()
+    work = await pool.work(key)
+    assert (work.status, work.disputer) == (WorkStatus.DISPUTED, right.key.address)
+    (disputed,) = await (await pool.ledger()).history(WorkDisputed, pool_id=POOL)
+    audit = await right.parts.files.audit(right.key.address, disputed.evidence_hash)
+    (check,) = [each for each in audit.checks if each.name == "second-look"]
+    assert (check.state, [each.row for each in check.findings]) == (CheckState.FAILED, [0, 1])
+    assert not list((pool.directory / "validator-1" / "work").iterdir()), "nothing is left of the other audit file"
+
+
+async def test_a_look_that_the_terms_pay_for_is_confirmed_on_the_ledger_and_counted(
+    pool: PoolWithValidators,
+) -> None:
+    owner = await pool.world.as_("owner")
+    await owner.pools.set_terms(POOL, replace(TERMS, look_bps=10_000))
+    await pool.world.warp(TERMS.notice_period + timedelta(seconds=1))
+    await pool.turn(TERMS.notice_period)
+    judge, *others = [
+        pool.validator(name, redis=number, looks_at_accepted=0, takeover_s=60)
+        for number, name in enumerate(("validator", "second", "third"), start=1)
+    ]
+    key = await pool.submit()
+    await judge.judge()
+    await pool.world.controls.mine(2)
+    for each in (judge, *others):
+        await each.looking.verdicts()
+        await each.judge()
+    work = await pool.work(key)
+    assert work.looker in {each.key.address for each in others}
+    assert sorted(len(each.examiner.asked) for each in others) == [0, 1], "the other one has a later turn"
+    await pool.turn(timedelta(minutes=5))
+    for each in (judge, *others):
+        await each.looking.verdicts()
+        await each.judge()
+    assert sorted(len(each.examiner.asked) for each in others) == [0, 1], "one look is paid"
+    assert sorted(each.looking.counts.confirmed for each in others) == [0, 1]
+    assert {"confirmed", "contradicted"} <= set((await judge.status())["looks"])
+    assert [await queued(each) for each in others] == [(0, 0), (0, 0)]
+
+
+async def test_rows_are_drawn_only_while_the_secret_of_the_draw_can_not_have_been_shown(
+    pool: PoolWithValidators,
+) -> None:
+    """A node that uploads after the reveal knows which rows are drawn."""
+    validator = pool.validator(trial=1)
+    await validator.looking.epochs()
+    await pool.submit()
+    await validator.judge()
+    await validator.looking.verdicts()
+    epochs = (await validator.parts.chain.connected()).epochs
+
+    async def judged(key: Digest) -> tuple[float, str, int | None]:
+        await pool.world.controls.mine(2)
+        await pool.turn(timedelta(minutes=2))
+        assert await validator.judge() == 1
+        audit = await pool.audit(validator, key)
+        assert audit.draw is not None
+        assert audit.draw.share == validator.examiner.asked[-1].draw.share
+        return audit.draw.share, audit.draw.why, audit.draw.epoch
+
+    share, _, epoch = await judged(await pool.submit())
+    assert (share, epoch) == (0.5, 1), "the epoch goes on"
+    late = await pool.submit()
+    await epochs.commit_next()  # from now on the secret may be shown
+    share, why, epoch = await judged(late)
+    assert (share, why, epoch) == (1.0, "epoch 1 was over before the file was complete here; then all rows", None)
+    share, _, epoch = await judged(await pool.submit())
+    assert (share, epoch) == (0.5, 2)
+    absent = await pool.submit(b"absent at first", uploaded=False)
+    assert await validator.judge() == 0
+    pool.path_of((await pool.work(absent)).sha256).write_bytes(b"absent at first")
+    share, why, epoch = await judged(absent)
+    assert (share, why, epoch) == (1.0, "the file was not in the store at the first look; then all rows", None)
 
 
 async def test_a_file_that_is_not_there_is_waited_for_and_its_work_expires_without_blame(
@@ -528,28 +685,6 @@ async def test_outputs_that_were_there_before_are_a_copy_for_the_examiner(pool: 
     await validator.judge()
     assert sorted(copy for _, copy in said) == [False, True]
     assert {key for key, _ in said} == {first, second}
-
-
-@pytest.mark.parametrize(("remembered", "groups"), [(True, 1), (False, None)], ids=["leased here", "a guess"])
-async def test_of_a_slot_that_it_leased_itself_the_orchestrator_says_how_many_groups_it_has(
-    remembered: bool, groups: int | None, pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What counts where a carrier's own contract hides the lease; one that was rebuilt has the usual number."""
-    validator = pool.validator()
-    told: list[int | None] = []
-
-    async def ask(examination: Examination, is_copy: IsCopy) -> None:
-        told.append(examination.facts.groups)
-
-    async def listed(work: SubmittedWork, was: Callable[..., Any] = validator.parts.files.listed) -> RolloutItem | None:
-        item: RolloutItem | None = await was(work)
-        return item if remembered or item is None else item.model_copy(update={"beacon_block": None})
-
-    validator.examiner.before = ask
-    monkeypatch.setattr(validator.parts.files, "listed", listed)
-    await pool.submit()
-    await validator.judge()
-    assert told == [groups]
 
 
 async def test_who_has_neither_the_key_nor_a_token_learns_and_changes_nothing(pool: PoolWithValidators) -> None:

@@ -1,0 +1,51 @@
+"""Sends confirmations of first verdicts: what waits while one transaction is under way goes into the next."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ledger.client import Ledger
+from ledger.client.work import Confirmation, Refusal
+
+MOST = 64
+"""Confirmations per transaction."""
+
+
+class Confirmations:
+    """Batches confirmations of this validator."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Confirmation, asyncio.Future[Refusal | None]]] = []
+        self._sending = asyncio.Lock()
+
+    async def send(self, ledger: Ledger, look: Confirmation) -> Refusal | None:
+        """Sends a confirmation, together with all others that wait; returns why the ledger refused it, if it did.
+
+        Raises:
+            ChainUnavailable: The chain can't be asked.
+            TransactionNotMined: It may be on the ledger or not.
+            TransactionReverted: The whole transaction failed.
+        """
+        answer: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((look, answer))
+        async with self._sending:
+            if not answer.done():  # else the one that held the lock before has sent ours, too
+                batch, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
+                await self._send(ledger, batch)
+        return await answer
+
+    async def _send(self, ledger: Ledger, batch: list[tuple[Confirmation, asyncio.Future[Refusal | None]]]) -> None:
+        try:
+            refused = {each.key: each for each in await ledger.work.confirm([look for look, _ in batch])}
+        except asyncio.CancelledError:
+            for _, answer in batch:
+                answer.cancel()
+            raise
+        except Exception as error:  # noqa: BLE001 - everybody whose confirmation was in the batch has to hear of it
+            for _, answer in batch:
+                if not answer.done():
+                    answer.set_exception(error)
+            return
+        for look, answer in batch:
+            if not answer.done():
+                answer.set_result(refused.get(look.key))

@@ -1,0 +1,154 @@
+"""Has the ledger record the order in which validators may decide a dispute, while the hash that draws it can be read.
+
+The order follows from the hash of the block after the dispute, which contracts can read for 256 blocks. A verdict
+records it, too; this is for verdicts that take longer, and for chains whose blocks come only when there is something to
+mine: there the transaction itself makes the block that is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import structlog
+
+from ledger.client import Ledger
+from ledger.client.work import Work, WorkStatus
+from protocol.clock import Clock
+from protocol.identifiers import Address, Digest
+from validator.audit.second_looks import may_decide
+from validator.chain import Chain
+from validator.turns import rank_of
+
+READABLE = 256
+"""Blocks for which a hash can be read."""
+
+EARLY = 128
+"""Blocks after which the first validator in the local order records the hash of a dispute that is still open."""
+
+STEP = 64
+"""Blocks after which the second one does, in case the first is gone. Further ones leave it."""
+
+UNDRAWN_PAUSE = timedelta(seconds=3)
+"""How long each validator in the local order waits for the block after a dispute before it sends a transaction."""
+
+MOST_SENT = 8
+"""Transactions for one dispute whose order is missed; then something else is wrong."""
+
+MOST_WATCHED = 4096
+AT_ONCE = 64
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Watched:
+    block: int | None
+    """Of the dispute; None if that is not known (after a restart)."""
+    undrawn_since: float | None = None
+    """Since when the order is missed, on the monotonic clock; None while it is not."""
+    due_after: int = EARLY
+    """Blocks after the dispute's."""
+    sent: int = 0
+
+
+class Juries:
+    """Open disputes whose order may have to be recorded.
+
+    Args:
+        me: This validator.
+        chain: The ledger.
+        clock: Measures how long an order is missed.
+    """
+
+    def __init__(self, me: Address, *, chain: Chain, clock: Clock) -> None:
+        self._me = me
+        self._chain = chain
+        self._clock = clock
+        self._watched: OrderedDict[Digest, _Watched] = OrderedDict()
+
+    def watch(self, key: Digest, *, block: int) -> None:
+        """Looks after the order of a dispute that this validator may have to decide.
+
+        Args:
+            key: The disputed work.
+            block: The block of the dispute.
+        """
+        self._entry(key).block = block
+
+    def missed(self, key: Digest) -> None:
+        """Notes that a dispute has no order (yet, or any more)."""
+        entry = self._entry(key)
+        if entry.undrawn_since is None:
+            entry.undrawn_since = self._clock.monotonic()
+
+    async def round(self) -> int:
+        """Records what is due; returns how many disputes that were.
+
+        Raises:
+            MusterError: The chain can't be asked, or the validator can't pay.
+        """
+        if not self._watched:
+            return 0
+        ledger = await self._chain.ledger()
+        head = await ledger.block()
+        looked_at = [key for key, entry in self._watched.items() if self._may_be_due(entry, head)][:AT_ONCE]
+        if not looked_at:
+            return 0
+        works = await asyncio.gather(*(ledger.work.get(key) for key in looked_at))
+        now, validators = await ledger.now(), await self._chain.validators()
+        due = []
+        for key, work in zip(looked_at, works, strict=True):
+            if work is None or not self._is_ours(work, validators=validators, now=now):
+                self._watched.pop(key, None)
+            elif await self._is_due(ledger, key, work, head=head, validators=validators):
+                due.append(key)
+        if due:
+            await ledger.work.draw_juries(due)
+            _log.info("juries-drawn", count=len(due))
+        for key in due:
+            self._sent(key)
+        return len(due)
+
+    def _entry(self, key: Digest) -> _Watched:
+        entry = self._watched.setdefault(key, _Watched(block=None))
+        if len(self._watched) > MOST_WATCHED:
+            self._watched.popitem(last=False)
+        return entry
+
+    def _may_be_due(self, entry: _Watched, head: int) -> bool:
+        if entry.undrawn_since is not None:
+            return True
+        return entry.block is not None and head - entry.block >= entry.due_after
+
+    def _is_ours(self, work: Work, *, validators: list[Address], now: datetime) -> bool:
+        """Whether this validator may still decide the dispute."""
+        if work.status is not WorkStatus.DISPUTED or work.deadline is None or now > work.deadline:
+            return False
+        return self._me in validators and may_decide(self._me, work)
+
+    async def _is_due(self, ledger: Ledger, key: Digest, work: Work, *, head: int, validators: list[Address]) -> bool:
+        entry = self._watched[key]
+        rank = rank_of(key, self._me, [each for each in validators if may_decide(each, work)])
+        if entry.undrawn_since is not None:
+            if await ledger.work.turn_of(key, self._me) is not None:
+                entry.undrawn_since = None
+                return False
+            missed_for = self._clock.monotonic() - entry.undrawn_since
+            return missed_for >= (rank + 1) * UNDRAWN_PAUSE.total_seconds()
+        if work.juror is not None or rank > 1 or entry.block is None or head - entry.block >= READABLE:
+            # Recorded by a verdict, left to two others, or too late: then it is missed when the work is taken up.
+            self._watched.pop(key)
+            return False
+        entry.due_after = EARLY + rank * STEP
+        return head - entry.block >= entry.due_after
+
+    def _sent(self, key: Digest) -> None:
+        entry = self._watched[key]
+        entry.sent += 1
+        if entry.undrawn_since is None or entry.sent >= MOST_SENT:
+            self._watched.pop(key)
+        else:  # the block after this transaction's may be needed, too
+            entry.undrawn_since = self._clock.monotonic()
