@@ -26,7 +26,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 
-from orchestrator.runs.leases import TIMES_KEPT, DeliveryTime, lease_length
 from rich.console import Console
 from rich.table import Table
 
@@ -35,6 +34,7 @@ from ledger.amounts import UNIT
 from ledger.client.pools import Escrow, Terms
 from ledger.economics import collusion, explain_economics
 from orchestrator.runs.deliveries import DeliveryTerms, PastLease, judge_deliveries
+from orchestrator.runs.leases import TIMES_KEPT, DeliveryTime, lease_length
 from orchestrator.runs.slots import LEASED, Counted, FileState, Happening, Slot, SlotState
 from orchestrator.runs.slots import after as slot_after
 from orchestrator.runs.steps import StepCount, Window, choose_step

@@ -108,10 +108,16 @@ def test_a_slots_salt_is_the_same_for_every_replica_and_another_for_every_slot_k
     salt = SALT.derive(KEY, DOMAIN)
     signature = SALT.sign(KEY, DOMAIN)
     assert salt == SALT.derive(KEY, DOMAIN) == digest(hashlib.sha256(signature[:64]).digest())
-    others = [
-        replace(SALT, **{field.name: value}).derive(KEY, DOMAIN)
-        for field, value in zip(fields(SALT), (4, TWO, 5, 6, KEY.address, 7, ONE), strict=True)
+    slots = [
+        replace(SALT, pool_id=4),
+        replace(SALT, run=TWO),
+        replace(SALT, step=5),
+        replace(SALT, index=6),
+        replace(SALT, node=KEY.address),
+        replace(SALT, version=7),
+        replace(SALT, digest=ONE),
     ]
+    others = [slot.derive(KEY, DOMAIN) for slot in slots]
     others += [SALT.derive(OTHER, DOMAIN), SALT.derive(KEY, replace(DOMAIN, chain_id=1))]
     assert len({salt, *others}) == len(others) + 1
 

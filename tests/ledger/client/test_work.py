@@ -108,10 +108,11 @@ async def test_a_node_disputes_and_a_second_validator_decides_for_it(world: Worl
     assert await first.work.turn_of(key, first.address) is None
     third = await world.as_("third")
     turns = {each: await each.work.turn_of(key, each.address) for each in (second, third)}
-    work = await second.work.get(key)
-    assert work is not None
-    assert sorted(turn for turn in turns.values() if turn) == [work.since, work.since + TERMS.dispute_period / 3]
-    second = min(turns, key=lambda each: turns[each] or work.since + TERMS.dispute_period)
+    disputed = await second.work.get(key)
+    assert disputed is not None
+    opens = sorted(turn for turn in turns.values() if turn)
+    assert opens == [disputed.since, disputed.since + TERMS.dispute_period / 3]
+    second = next(each for each, turn in turns.items() if turn == opens[0])
     assert await second.work.judge([await verdict_on(second, key, Outcome.ACCEPTED, decisive=True)]) == []
     work = await second.work.get(key)
     assert work is not None

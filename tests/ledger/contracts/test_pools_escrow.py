@@ -83,10 +83,10 @@ def test_only_the_owner_announces_and_a_new_announcement_replaces_the_old_one(wo
 def test_work_under_a_lease_that_ends_within_the_notice_is_still_paid(world: World) -> None:
     """The owner announces a withdrawal and ends the pool between the lease and its work, in either order."""
     item = world.submission(world.lease(expiry=world.chain.now() + TERMS["noticePeriod"]))
-    steps = [("announceWithdrawal", world.pool, 100_000), ("end", world.pool)]
+    steps: list[tuple[str, tuple[int, ...]]] = [("announceWithdrawal", (world.pool, 100_000)), ("end", (world.pool,))]
     for order in (steps, steps[::-1]):
         with world.chain.restored():
-            for name, *arguments in order:
+            for name, arguments in order:
                 world.chain.send(POOLS, name, *arguments, sender=world.owner)
             taken = (world.pool, 1, world.owner.address)
             assert world.chain.refusal(POOLS, "withdrawEscrow", *taken, sender=world.owner) == "NotAnnounced"
