@@ -25,6 +25,7 @@ from tests.validator.service.made import work
 from validator.chain import NotSeated
 from validator.examination.interface import Examination, IsCopy, NotJudged
 from validator.files import FileAbsent, OrchestratorRefuses
+from validator.store.records import Judged
 
 LEASE = timedelta(seconds=31)
 FORGED = concluded(Outcome.FORGED, ReasonCode.COMPUTATION_OTHER_MODEL, words="another model")
@@ -412,6 +413,28 @@ async def test_rows_are_drawn_only_while_the_secret_of_the_draw_can_not_have_bee
     pool.path_of((await pool.work(absent)).sha256).write_bytes(b"absent at first")
     share, why, epoch = await judged(absent)
     assert (share, why, epoch) == (1.0, "the file was not in the store at the first look; then all rows", None)
+
+
+async def test_forged_work_of_a_sibling_has_all_rows_of_a_proven_node_computed_again(pool: PoolWithValidators) -> None:
+    validator = pool.validator(trial=1)
+    await validator.looking.epochs()
+    await pool.submit()
+    await validator.judge()
+    await validator.looking.verdicts()
+    provider = pool.world.keys["provider"].address
+    now = await (await pool.ledger()).now()
+    sibling = Judged(key=ZERO_DIGEST, outcome=Outcome.FORGED, own=False, at=now, place=(1 << 30, 0))
+    drawn = []
+    for found in ([], [sibling]):
+        await validator.parts.records.note_provider(provider, found)
+        key = await pool.submit()
+        await pool.world.controls.mine(2)
+        assert await validator.judge() == 1
+        audit = await pool.audit(validator, key)
+        assert audit.draw is not None
+        drawn.append(audit.draw)
+    assert [each.share for each in drawn] == [0.5, 1.0]
+    assert drawn[-1].why.startswith("another node of its provider forged work on ")
 
 
 async def test_a_file_that_is_not_there_is_waited_for_and_its_work_expires_without_blame(
