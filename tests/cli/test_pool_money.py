@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cli import main as command_line
-from ledger.amounts import UNIT
+from ledger.amounts import UNIT, format_amount
 from protocol.leases import SlotSalt
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.leases import SignedLease
@@ -112,7 +112,8 @@ async def test_what_open_work_has_reserved_meanwhile_stays(terminal: Terminal) -
     await terminal.muster("pool", "withdraw")
     await world.submitted(units=100)
     await world.warp(TERMS.notice_period + SECOND)
-    assert "withdrew 99 MUST" in await terminal.muster("pool", "withdraw")
+    free = 99 * UNIT - TERMS.reserved_fees
+    assert f"withdrew {format_amount(free)} MUST" in await terminal.muster("pool", "withdraw")
 
 
 async def test_an_empty_pool_has_nothing_to_announce_and_a_pending_one_pays_back_at_once(terminal: Terminal) -> None:

@@ -14,7 +14,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -25,6 +26,7 @@ from ledger.chain import ChainControls, ChainProcess
 from ledger.client.work import Submission as Carried
 from ledger.events import WorkSubmitted
 from orchestrator.app import build_orchestrator
+from orchestrator.runs.slots import SlotState
 from protocol.clock import TurnedClock
 from protocol.errors import Conflict, NotFound, Unavailable
 from protocol.identifiers import ZERO_DIGEST, Digest, digest, run_id
@@ -207,6 +209,17 @@ class Scene:
         )
 
 
+class EveryLease:
+    """The orchestrator's rows of leases, where every lease is live: how it checks them is tested over there."""
+
+    async def slot(self, name: str) -> Any:
+        lease = SimpleNamespace(state=SlotState.LEASED)
+        return SimpleNamespace(slot=lease, expiry=1 << 40, sha256=None, groups=1, max_units=1000)
+
+    async def admit_file(self, name: str, sha256: Digest, *, life_s: int) -> bool:
+        return True
+
+
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
@@ -238,6 +251,7 @@ async def scene(tmp_path: Path, world: World, chain: LedgerChain, redis_url: str
     ledger = MemoryLedger(orchestrator=service.address)
     ledger.register(key.address, member=True)
     pool = under_test(redis_url, clock, ledger, service, tmp_path / "secrets.key", upload_most_bytes=10_000)
+    pool.parts.uploads._slots = cast("Any", EveryLease())
     transport = httpx.ASGITransport(app=pool.app, raise_app_exceptions=False)
     orchestrator = Orchestrator(
         Membership(pool_id=POOL, url=URL, orchestrator=service.address), key=key, clock=clock, transport=transport
@@ -752,6 +766,7 @@ async def test_a_worker_killed_with_9_before_it_noted_that_its_work_is_on_the_le
         key=service,
         with_loops=False,
     )
+    app.state.parts.uploads._slots = EveryLease()
 
     def run(die_at: str) -> int:
         command = [sys.executable, "-c", PROGRAM, str(tmp_path), url, service.address, scene.world.url, die_at]
