@@ -147,7 +147,7 @@ def test_an_owner_sees_a_run_from_its_first_version_to_a_verdict(owner: Owner) -
 
     told = owner.muster("deliveries", NODE.address)
     assert "1 of its newest 1 leases" in told
-    assert "submitted" in told
+    assert "rejected" in told
     assert "step 0 is closed with 0 accepted groups" in owner.muster("demand", "0", "--close")
 
 
