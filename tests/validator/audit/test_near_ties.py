@@ -30,8 +30,8 @@ def work(number: int, *, node: Address = NODE) -> SubmittedWork:
     )  # fmt: skip
 
 
-def found(ties: NearTies | None, **more: str) -> Conclusion:
-    return replace(concluded(near_ties=ties), **{"engine": "torch", "dtype": "bfloat16", **more})
+def found(ties: NearTies | None, *, engine: str = "torch") -> Conclusion:
+    return concluded(near_ties=ties, engine=engine, dtype="bfloat16")
 
 
 async def rejected_at(budgets: NearTieBudgets, ties: NearTies, *, files: int, first: int = 0) -> list[int]:

@@ -244,6 +244,17 @@ def test_nobody_is_slashed_for_one_log_probability_however_far_it_is_off(bench: 
     assert (found.outcome, found.reason) == (Outcome.REJECTED, ReasonCode.LOG_PROBABILITIES_UNCONFIRMED)
 
 
+def test_nobody_is_slashed_for_one_proof_while_replay_and_averages_agree(
+    bench: Bench, version: CheckedVersion, honest: RolloutFile, tmp_path: Path
+) -> None:
+    older = make(version, facts=facts_of(version), weights=changed_weights(tmp_path, "older"))
+    pairs = zip(honest.samples, older.samples, strict=True)
+    same = [row for row, (one, other) in enumerate(pairs) if one.output_tokens.tolist() == other.output_tokens.tolist()]
+    [row, *_] = [row for row in same if len(honest.samples[row].proofs) == 258 and row]
+    found = bench.conclude(with_row(honest, row, replace(honest.samples[row], proofs=older.samples[row].proofs)))
+    assert (found.outcome, found.reason) == (Outcome.REJECTED, ReasonCode.COMPUTATION_UNCONFIRMED), found.words
+
+
 @pytest.mark.parametrize("factor", [12, 20])
 def test_honest_files_are_accepted_where_attention_is_sharp(factor: int, bench: Bench, tmp_path: Path) -> None:
     """With one kernel and limits for rounding alone, a quarter of these files were not paid, and some forged."""
