@@ -561,7 +561,8 @@ class Run:
         return self._result()
 
     def _later(self, seconds: float, event: Callable[..., None], *arguments: Job) -> None:
-        heapq.heappush(self._events, (self.now + seconds, next(self._sequence), partial(event, *arguments)))
+        what: Callable[[], None] = partial(event, *arguments)
+        heapq.heappush(self._events, (self.now + seconds, next(self._sequence), what))
 
     # Leases
 

@@ -21,7 +21,6 @@ NEVER_SLASHED = frozenset(
         "build-of-its-own",
         "future-step",
         "ghost",
-        "junk-arithmetic",
         "no-upload",
         "other-arithmetic",
         "stale-step",
@@ -31,7 +30,7 @@ NEVER_SLASHED = frozenset(
 )
 """Cheats that store, orchestrator or ledger refuse, so that there is nothing to judge; and what nobody of the pool can
 judge, because the node chose otherwise than the recipe: that is not paid, and nothing more."""
-ONLY_JUDGED = frozenset({"build-of-its-own", "junk-arithmetic", "other-arithmetic"})
+ONLY_JUDGED = frozenset({"build-of-its-own", "other-arithmetic"})
 """Those of them that no door stops: what became of one is shown by a verdict, or not at all."""
 NOT_SHOWN: Mapping[str, str] = {
     "banned-in-between": "nobody is banned in a devnet, and until somebody is, this node is an honest one",

@@ -59,7 +59,7 @@ async def test_what_a_node_chose_and_nobody_can_judge_is_unpaid_and_parks_nothin
     assert isinstance(found, Conclusion), found
     assert (found.outcome, found.reason in cheat.reasons) == (Outcome.REJECTED, True), found.words
     assert "costs nothing more" in found.words
-    assert found.audited == ()
+    assert len(found.audited) == len(found.rows), "it was computed with the version, which is why it costs no stake"
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")], ids=["nan", "inf", "-inf"])

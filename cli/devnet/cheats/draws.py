@@ -97,7 +97,7 @@ class NearTies(Trick):
         """The best of three files that differ in near-ties only, row by row, with the version's own proofs."""
         right = bench.recipe.sampling.parameters
         nearly = [replace(right, temperature=right.temperature * (1 + off)) for off in (-self._off, self._off)]
-        files = [bench.file(grant), *(bench.file(grant, parameters=parameters) for parameters in nearly)]
+        files = [*(bench.file(grant, parameters=parameters) for parameters in nearly), bench.file(grant)]
         rows = zip(*(file.samples for file in files), strict=True)
         return bench.proven(RolloutFile(files[0].header, tuple(max(row, key=_reward) for row in rows)))
 

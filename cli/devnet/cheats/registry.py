@@ -298,7 +298,7 @@ _EDITS = (
     Cheat(
         name="junk",
         does="makes answers up, under a build of the environment that nobody has",
-        gains="a file that can't be scored again was rejected before its proofs were looked at, at no cost",
+        gains="such a file was rejected before its proofs were looked at, at no cost",
         end=End.SLASHED,
         by=f"{_BY_PREFILL}; a rejection without a slash is for work that was computed",
         reasons=_MODEL,
@@ -307,12 +307,11 @@ _EDITS = (
     Cheat(
         name="junk-arithmetic",
         does="makes answers up, in a type that the recipe does not take",
-        gains="nobody has limits for that type, so nothing can be computed again",
-        end=End.UNPAID,
-        by=_BY_RECIPE,
-        reasons=frozenset({Reason.BOUNDS_ARITHMETIC}),
+        gains="such a file was rejected before its proofs were looked at, at no cost",
+        end=End.SLASHED,
+        by=f"{_BY_PREFILL}; a rejection without a slash is for work that was computed",
+        reasons=_MODEL,
         trick=lambda: edits.Relabelled(edits.other_arithmetic, of=edits.Rewritten(edits.made_up)),
-        costs="its leases: such work counts as not delivered",
     ),
 )
 

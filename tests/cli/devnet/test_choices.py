@@ -24,6 +24,8 @@ APP.command()(devnet)
         (["--cheat", "lying"], "there is no cheat lying"),
         (["--cheat", "skipped-index"], "a devnet can't show skipped-index: what it hands in is honest work"),
         (["--cheat", "banned-in-between"], "a devnet can't show banned-in-between"),
+        (["--cheat", "slow"], "a devnet can't show slow: what it hands in is honest work"),
+        (["--cheat", "slot-shopper"], "its forecasts are worth nothing"),
         (["--distance", "1"], "--distance without lengths that are wanted"),
     ],
 )
