@@ -205,20 +205,24 @@ async def _cancel_withdrawal(ledger: Ledger, pool_id: int) -> None:
 
 async def _withdraw(ledger: Ledger, pool_id: int, asked: int | None, receiver: Address) -> None:
     """Withdraws what is announced and ready, or announces it."""
-    free = (await ledger.pools.escrow(pool_id)).free
-    pending = (await ledger.pools.get(pool_id)).status is PoolStatus.PENDING
+    free, now = (await ledger.pools.escrow(pool_id)).free, await ledger.now()
     announced = await ledger.pools.withdrawal(pool_id)
-    if pending or announced.amount == 0:
-        wanted = free if asked is None else asked
-        if wanted == 0:
-            raise Conflict(f"pool {pool_id} has no free escrow", hint="open work reserves the rest until it is final")
+    wanted = free if asked is None else asked
+    if (announced.amount == 0 or now > announced.lapses_at) and wanted == 0:
+        raise Conflict(f"pool {pool_id} has no free escrow", hint="open work reserves the rest until it is final")
+    if (await ledger.pools.get(pool_id)).status is PoolStatus.PENDING:
+        await ledger.pools.withdraw_escrow(pool_id, wanted, receiver)
+        say(f"withdrew {format_amount(wanted)} MUST")
+        return
+    if announced.amount == 0 or now > announced.lapses_at:
         await ledger.pools.announce_withdrawal(pool_id, wanted)
         announced = await ledger.pools.withdrawal(pool_id)
-        if not pending:
-            when = _utc(announced.ready_at)
-            say(f"announced {format_amount(wanted)} MUST: run this again from {when} on, or take it back with --cancel")
-            return
-    if await ledger.now() < announced.ready_at:
+        say(
+            f"announced {format_amount(wanted)} MUST: run this again between {_utc(announced.ready_at)} and "
+            f"{_utc(announced.lapses_at)}, or take it back with --cancel"
+        )
+        return
+    if now < announced.ready_at:
         raise Conflict(
             f"the withdrawal of {format_amount(announced.amount)} MUST is ready at {_utc(announced.ready_at)}",
             hint="nodes that hold leases are paid until then; `--cancel` takes it back",

@@ -153,14 +153,17 @@ class LedgerRun:
 
     async def funds(self) -> Funds:
         """What the pool can pay now; its terms and whether it is active are remembered for a short while."""
-        pools, now = (await self._connected()).pools, self._clock.monotonic()
+        ledger, now = await self._connected(), self._clock.monotonic()
+        pools = ledger.pools
         if self._standing is None or self._standing[0] <= now:
             pool, terms = await asyncio.gather(pools.get(self._pool_id), pools.terms(self._pool_id))
             self._standing = now + TERMS_GOOD_FOR.total_seconds(), pool, terms
         _, pool, terms = self._standing
-        escrow, withdrawal = await asyncio.gather(pools.escrow(self._pool_id), pools.withdrawal(self._pool_id))
+        escrow, withdrawal, at = await asyncio.gather(
+            pools.escrow(self._pool_id), pools.withdrawal(self._pool_id), ledger.now()
+        )
         return Funds(
-            free=max(0, escrow.free - withdrawal.amount),
+            free=max(0, escrow.free - withdrawal.takes(at)),
             price=terms.price_per_unit,
             penalty=terms.penalty_per_unit,
             fees=terms.reserved_fees,

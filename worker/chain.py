@@ -11,9 +11,10 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
+from ledger.amounts import format_amount
 from ledger.artifacts import Contract
 from ledger.client import Ledger
-from ledger.client.pools import PoolStatus, Role
+from ledger.client.pools import PoolStatus, Role, Terms
 from ledger.client.work import Submission, WorkStatus
 from ledger.deployment import Deployment
 from ledger.inflight import SendPolicy
@@ -34,6 +35,8 @@ CLOCK_TOLERANCE = timedelta(seconds=60)
 """How far this machine's clock may be off before good leases are refused; signed requests allow the same."""
 TERMS_GOOD_FOR = timedelta(minutes=1)
 """New terms bind after a notice period, so that older ones hold for a while."""
+MONEY_GOOD_FOR = timedelta(seconds=10)
+"""A withdrawal binds after the notice period; a worker that hears of it so late has leased nothing that it endangers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +215,8 @@ class LedgerChain:
         self._ledger: Ledger | None = None
         self._opening = asyncio.Lock()
         self._beacons = Beacons()
-        self._terms: tuple[float, timedelta] | None = None
+        self._terms: tuple[float, Terms] | None = None
+        self._money: tuple[float, int] | None = None
 
     @property
     def invites_domain(self) -> SigningDomain:
@@ -258,14 +262,20 @@ class LedgerChain:
         await self._with(send)
 
     async def fault_of(self, lease: Lease, beacon: Digest, now: datetime) -> str:
-        """Compares with the pool's notice period, and once for each version and block with the chain."""
-        notice = await self._with(self._notice)
+        """Compares with the pool's money and notice period, and once for each version and block with the chain."""
+        terms, sure = await self._with(self._terms_and_money)
+        notice, most = terms.notice_period, terms.price_per_unit * lease.max_units + terms.reserved_fees
         # A node that is removed, or whose pool's escrow is withdrawn, is still paid for leases that end within the
         # notice period. Work under a longer one could be taken and not paid.
         if (left := datetime.fromtimestamp(min(lease.expiry, 2**37), UTC) - now) > notice + CLOCK_TOLERANCE:
             return (
                 f"it lasts {left.total_seconds():.0f} s, and the pool's escrow and this node's membership are sure for "
                 f"the notice period only, {notice.total_seconds():.0f} s"
+            )
+        if most > sure:
+            return (
+                f"its work may cost {format_amount(most)} MUST, and the pool's escrow has {format_amount(max(0, sure))} "
+                "MUST that neither open work nor an announced withdrawal takes"
             )
         return await self._with(lambda ledger: self._beacons.fault(ledger, lease, beacon=beacon))
 
@@ -322,11 +332,21 @@ class LedgerChain:
                 self._stack = stack
         return await work(self._ledger)
 
-    async def _notice(self, ledger: Ledger) -> timedelta:
-        """The notice period of the terms in force, asked for again after `TERMS_GOOD_FOR`."""
-        if self._terms is None or time.monotonic() - self._terms[0] > TERMS_GOOD_FOR.total_seconds():
-            self._terms = time.monotonic(), (await ledger.pools.terms(self._pool_id)).notice_period
-        return self._terms[1]
+    async def _terms_and_money(self, ledger: Ledger) -> tuple[Terms, int]:
+        """The terms in force, and the escrow that neither open work nor an announced withdrawal takes.
+
+        Both are asked for again when they are no longer fresh. An announced withdrawal counts as taken from the start:
+        its owner may make it at any moment once it is ready.
+        """
+        now = time.monotonic()
+        if self._terms is None or now - self._terms[0] > TERMS_GOOD_FOR.total_seconds():
+            self._terms = now, await ledger.pools.terms(self._pool_id)
+        if self._money is None or now - self._money[0] > MONEY_GOOD_FOR.total_seconds():
+            escrow, announced, at = await asyncio.gather(
+                ledger.pools.escrow(self._pool_id), ledger.pools.withdrawal(self._pool_id), ledger.now()
+            )
+            self._money = now, escrow.free - announced.takes(at)
+        return self._terms[1], self._money[1]
 
     async def _standing(self, ledger: Ledger) -> Standing:
         node = self._key.address

@@ -95,6 +95,6 @@ async def read_pool_record(ledger: Ledger, pool_id: int) -> PoolRecord:
         accepted=counts["accepted"],
         refused=counts["refused"],
         expired=counts["expired"],
-        leaving=min(announced.amount, escrow.free),
+        leaving=min(announced.takes(await ledger.now()), escrow.free),
         free=escrow.free,
     )

@@ -116,6 +116,12 @@ class Withdrawal:
     amount: int
     ready_at: datetime
     """When it can be made. Leases that are signed before it was announced end earlier."""
+    lapses_at: datetime
+    """After this it can't be made any more."""
+
+    def takes(self, at: datetime) -> int:
+        """What it may still take out of the escrow, whether or not it is ready yet."""
+        return self.amount if at <= self.lapses_at else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ def terminal(
 async def test_escrow_is_announced_first_and_taken_out_when_the_notice_is_over(terminal: Terminal) -> None:
     before = await terminal.balance()
     said = await terminal.muster("pool", "withdraw", "60")
-    assert "announced 60 MUST: run this again from" in said
+    assert "announced 60 MUST: run this again between" in said
     shown = await terminal.asks("pool", "show")
     assert shown["announced_withdrawal"] == str(60 * UNIT)
     assert shown["withdrawal_ready_at"][:10] in said
@@ -104,6 +104,12 @@ async def test_an_announced_withdrawal_is_taken_back(terminal: Terminal) -> None
     assert "cancelled" in await terminal.muster("pool", "withdraw", "--cancel")
     assert "announced_withdrawal" not in await terminal.asks("pool", "show")
     assert "takes nothing out" in await terminal.muster("pool", "withdraw", "5", "--cancel", expect=1)
+
+
+async def test_an_announcement_that_lapsed_is_made_anew(terminal: Terminal) -> None:
+    await terminal.muster("pool", "withdraw", "60")
+    await terminal.world.warp(2 * TERMS.notice_period + SECOND)
+    assert "announced 40 MUST: run this again between" in await terminal.muster("pool", "withdraw", "40")
 
 
 async def test_what_open_work_has_reserved_meanwhile_stays(terminal: Terminal) -> None:

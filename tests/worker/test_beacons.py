@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -127,3 +127,22 @@ async def test_a_lease_that_outlasts_the_notice_period_is_refused_because_escrow
     assert "lasts 14461 s" in said
     assert "for the notice period only, 14400 s" in said
     assert "notice period" in await chain.fault_of(replace(granted, expiry=2**62), real, NOW)
+
+
+async def test_a_lease_that_the_escrow_may_not_pay_is_refused(
+    world: World, chain: LedgerChain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the owner has announced to withdraw counts as withdrawn: it may take that at any moment once it is ready."""
+    monkeypatch.setattr("worker.chain.MONEY_GOOD_FOR", timedelta())
+    await world.member()
+    block = await announced(world)
+    owner = await world.as_("owner")
+    real, granted = await owner.block_hash(block), lease(world, block=block)
+    costs = granted.max_units * TERMS.price_per_unit + TERMS.reserved_fees
+    free = (await owner.pools.escrow(POOL)).free
+    await owner.pools.announce_withdrawal(POOL, free - costs)
+    assert await chain.fault_of(granted, real, NOW) == ""
+    await owner.pools.announce_withdrawal(POOL, free - costs + 1)
+    assert "neither open work nor an announced withdrawal takes" in await chain.fault_of(granted, real, NOW)
+    await world.warp(2 * TERMS.notice_period + timedelta(seconds=1))
+    assert await chain.fault_of(granted, real, NOW) == "", "an announcement that lapsed takes nothing"

@@ -24,9 +24,12 @@ abstract contract PoolEscrow is PoolBook {
     /// @notice A withdrawal that the owner announced.
     /// @param amount How much, in the token's smallest unit; zero if none is announced.
     /// @param readyAt Unix time in seconds from which it can be made.
+    /// @param lapsesAt Unix time in seconds after which it can't be made any more. Else an old announcement would let the
+    /// owner withdraw at once for ever.
     struct Withdrawal {
         uint128 amount;
         uint64 readyAt;
+        uint64 lapsesAt;
     }
 
     /// @notice The token that escrow is in.
@@ -44,7 +47,7 @@ abstract contract PoolEscrow is PoolBook {
 
     /// @notice The pool has `free` money that nothing reserves; `asked` is more.
     error EscrowTooLow(uint256 poolId, uint256 free, uint256 asked);
-    /// @notice The owner announced a withdrawal of `announced` that is ready at `readyAt`; `asked` is more, or too early.
+    /// @notice The owner announced a withdrawal of `announced` from `readyAt` on; `asked` is more, too early or too late.
     error NotAnnounced(uint256 poolId, uint256 asked, uint256 announced, uint256 readyAt);
     /// @notice Amounts must be above zero.
     error NothingAsked();
@@ -75,29 +78,32 @@ abstract contract PoolEscrow is PoolBook {
     }
 
     /// @notice Announces a withdrawal, in place of one that was announced before; zero cancels it. It can be made after
-    /// the notice period in force, at once if the pool was never active. Only the owner may.
+    /// the notice period in force, and for as long again. Only the owner may.
     /// @param poolId The pool.
     /// @param amount How much at most, in the token's smallest unit.
     function announceWithdrawal(uint256 poolId, uint128 amount) external onlyOwner(poolId) {
-        uint64 readyAt =
-            _pools[poolId].status == Status.Pending ? uint64(block.timestamp) : _noticeEnd(poolId);
-        _withdrawals[poolId] = Withdrawal({amount: amount, readyAt: readyAt});
+        uint64 readyAt = _noticeEnd(poolId);
+        uint64 lapsesAt = readyAt + (readyAt - uint64(block.timestamp));
+        _withdrawals[poolId] = Withdrawal({amount: amount, readyAt: readyAt, lapsesAt: lapsesAt});
         emit WithdrawalAnnounced(poolId, amount, readyAt);
     }
 
-    /// @notice Takes out money that was announced and that nothing reserves, whatever the pool's status. Only the owner
-    /// may.
+    /// @notice Takes out money that was announced and that nothing reserves, whatever the pool's status. A pool that was
+    /// never active needs no announcement. Only the owner may.
     /// @param poolId The pool.
     /// @param amount How much, in the token's smallest unit.
     /// @param to Who receives it.
     function withdrawEscrow(uint256 poolId, uint128 amount, address to) external onlyOwner(poolId) {
         if (amount == 0) revert NothingAsked();
-        Withdrawal storage announced = _withdrawals[poolId];
-        if (amount > announced.amount || block.timestamp < announced.readyAt) {
-            revert NotAnnounced(poolId, amount, announced.amount, announced.readyAt);
+        if (_pools[poolId].status != Status.Pending) {
+            Withdrawal storage announced = _withdrawals[poolId];
+            if (
+                amount > announced.amount || block.timestamp < announced.readyAt
+                    || block.timestamp > announced.lapsesAt
+            ) revert NotAnnounced(poolId, amount, announced.amount, announced.readyAt);
+            announced.amount -= amount;
         }
         _requireFree(poolId, amount);
-        announced.amount -= amount;
         _escrows[poolId].balance -= amount;
         emit EscrowWithdrawn(poolId, to, amount);
         token.transfer(to, amount);

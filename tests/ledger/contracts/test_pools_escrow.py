@@ -50,7 +50,11 @@ def test_the_owner_withdraws_what_nothing_reserves_after_its_notice(world: World
     announced = world.chain.send(POOLS, "announceWithdrawal", world.pool, 200_000, sender=world.owner)
     ready = world.chain.now() + TERMS["noticePeriod"]
     assert announced.only("WithdrawalAnnounced") == {"poolId": world.pool, "amount": 200_000, "readyAt": ready}
-    assert world.chain.call(POOLS, "withdrawalOf", world.pool) == {"amount": 200_000, "readyAt": ready}
+    assert world.chain.call(POOLS, "withdrawalOf", world.pool) == {
+        "amount": 200_000,
+        "readyAt": ready,
+        "lapsesAt": ready + TERMS["noticePeriod"],
+    }
     early = (world.pool, free, world.node2.address)
     refused = world.chain.refused(POOLS, "withdrawEscrow", *early, sender=world.owner)
     assert (refused.name, refused.values) == ("NotAnnounced", (world.pool, free, 200_000, ready))
@@ -80,6 +84,24 @@ def test_only_the_owner_announces_and_a_new_announcement_replaces_the_old_one(wo
     assert world.chain.refusal(POOLS, "withdrawEscrow", *taken, sender=world.owner) == "NotAnnounced"
 
 
+def test_an_announcement_lapses_so_that_no_owner_keeps_one_ready_for_ever(world: World) -> None:
+    taken = (world.pool, 500, world.owner.address)
+    world.chain.send(POOLS, "announceWithdrawal", world.pool, 500, sender=world.owner)
+    world.chain.warp(2 * TERMS["noticePeriod"])
+    with world.chain.restored():
+        world.chain.send(POOLS, "withdrawEscrow", *taken, sender=world.owner)
+    world.chain.warp(1)
+    assert world.chain.refusal(POOLS, "withdrawEscrow", *taken, sender=world.owner) == "NotAnnounced"
+
+
+def test_what_was_announced_before_the_pool_was_active_needs_its_notice_afterwards(world: World) -> None:
+    pool = world.create_pool(world.domain, active=False, funds=700)
+    world.chain.send(POOLS, "announceWithdrawal", pool, 700, sender=world.owner)
+    world.chain.send(POOLS, "activate", pool, sender=world.owner)
+    taken = (pool, 700, world.owner.address)
+    assert world.chain.refusal(POOLS, "withdrawEscrow", *taken, sender=world.owner) == "NotAnnounced"
+
+
 def test_work_under_a_lease_that_ends_within_the_notice_is_still_paid(world: World) -> None:
     """The owner announces a withdrawal and ends the pool between the lease and its work, in either order."""
     item = world.submission(world.lease(expiry=world.chain.now() + TERMS["noticePeriod"]))
@@ -97,7 +119,6 @@ def test_work_under_a_lease_that_ends_within_the_notice_is_still_paid(world: Wor
 
 def test_the_owner_takes_all_out_of_an_ended_pool_and_at_once_out_of_one_that_was_never_active(world: World) -> None:
     pending = world.create_pool(world.domain, active=False, funds=700)
-    world.chain.send(POOLS, "announceWithdrawal", pending, 700, sender=world.owner)
     world.chain.send(POOLS, "withdrawEscrow", pending, 700, world.node2.address, sender=world.owner)
     world.chain.send(POOLS, "end", world.pool, sender=world.owner)
     before = world.balance("owner")

@@ -82,6 +82,7 @@ class Pool:
     """Up to when a lease may expire that still holds after the pool's end."""
     announced: int = 0
     ready_at: int = 0
+    lapses_at: int = 0
     validators: tuple[str, ...] = ()
     members: dict[str, int] = field(default_factory=dict)
     former: dict[str, int] = field(default_factory=dict)
@@ -213,11 +214,12 @@ class Economy:
         """Gives notice of a withdrawal."""
         entry = self.pools[pool]
         entry.announced, entry.ready_at = amount, self._notice_end(pool)
+        entry.lapses_at = 2 * entry.ready_at - self.now
 
     def withdraw_escrow(self, pool: int, amount: int) -> None:
         """Gives free money back to the owner, after its notice."""
         entry = self.pools[pool]
-        _unless(amount <= entry.announced and self.now >= entry.ready_at, "NotAnnounced")
+        _unless(amount <= entry.announced and entry.ready_at <= self.now <= entry.lapses_at, "NotAnnounced")
         _unless(amount <= entry.balance - entry.reserved, "EscrowTooLow")
         entry.announced -= amount
         entry.balance -= amount
