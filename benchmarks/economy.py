@@ -9,7 +9,7 @@ Attackers whose slots cost them no work (ghost, launderer, slow) ask without pau
 nodes. Each node has a provider with a stake of its own, and no other stake. Attackers know all rules; they don't know
 which rows will be drawn. `poisoner` is the attack that stakes can only make dear: it shows what a bad row costs.
 
-`--steps 1000 --share 1,10,30 --seed 1` are the defaults, shares in per cent of the nodes; about 50 s of one core.
+`--steps 1000 --share 1,10,30 --seed 1` are the defaults, shares in per cent of the nodes; about 90 s of one core.
 "stopped" compares steps per hour with a pool that does not have the attacking nodes at all.
 """
 
@@ -522,6 +522,8 @@ class Run:
         self._rows: dict[int, StepRow] = defaultdict(StepRow)
         self.version = 0
         self._learning = False
+        self._changed = False
+        """Whether something happened after which there may be slots to grant."""
         self._others_asked = 0.0
         self._took: deque[DeliveryTime] = deque(maxlen=TIMES_KEPT)
         speeds = random.Random(seed)  # the same nodes with every strategy

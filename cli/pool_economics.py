@@ -124,10 +124,11 @@ def show_attacks(found: Attacks) -> None:
     say("")
     say("what attacks cost, for nodes that are audited at the floor:")
     poison, more = found.poisoning, found.sybils
+    per_row = poison.per_learned_row // _MILLIONTH * _MILLIONTH
     show_fields(
         {
             "one bad row is caught": f"{_percent(poison.caught)} of the time, and then costs {_must(poison.if_caught)}",
-            "each bad row that is learned": f"costs {_must(poison.per_learned_row)} on average",
+            "each bad row that is learned": f"costs {_must(per_row)} on average",
             "one more key": (
                 f"binds {_must(more.binds)}, and reaches the floor after {more.honest_files} honest files "
                 f"(paid {_must(more.work_before)})"

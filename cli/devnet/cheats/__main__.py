@@ -21,9 +21,9 @@ app = typer.Typer(no_args_is_help=True, help="Nodes that cheat, to see what beco
 
 @app.command(name="list")
 def list_cheats(as_json: JsonOption = False) -> None:
-    """Name every cheat, what it does, and what becomes of it."""
-    rows = [(cheat.name, cheat.does, cheat.end.value, cheat.by) for cheat in CHEATS.values()]
-    show_table(("name", "does", "end", "by"), rows, as_json=as_json, empty="there are none")
+    """Name every cheat, what it does, what becomes of it, and what that costs it and others."""
+    rows = [(each.name, each.does, each.end.value, each.by, each.costs, each.harms) for each in CHEATS.values()]
+    show_table(("name", "does", "end", "by", "costs_it", "costs_others"), rows, as_json=as_json, empty="there are none")
 
 
 @app.command()

@@ -69,6 +69,10 @@ def submitted(key: int, node: Address, *, step: int, block: int) -> WorkSubmitte
         index=0,
         version=step,
         checkpoint=name(900 + step),
+        beacon_block=1,
+        salt=name(700 + key),
+        groups=4,
+        max_units=100,
         sha256=name(500 + key),
         units=100,
     )
