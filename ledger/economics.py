@@ -147,18 +147,81 @@ def poisoning(economics: Economics, *, rows: int, drawn: int) -> Poisoning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Chances:
+    """The probabilities with which k corrupt validators of n decide over one file, by the rules of `WorkLedger`.
+
+    A corrupt validator gives the first verdict or leaves it to an honest one, as it likes: the ledger orders the
+    validators of a dispute, not those of a first verdict. The honest ones are at work, and take their turns.
+
+    Args:
+        launders_by_dispute: A forged file is accepted after an honest validator called it forged and the node disputed.
+        launders_first: A forged file stays accepted after a corrupt validator accepted it and an honest one disputed.
+        frames_first: An honest file is slashed after a corrupt validator called it forged and the node disputed.
+        frames_by_dispute: An honest file is slashed after an honest validator accepted it and a corrupt one disputed.
+    """
+
+    launders_by_dispute: Fraction
+    launders_first: Fraction
+    frames_first: Fraction
+    frames_by_dispute: Fraction
+
+    @property
+    def launders(self) -> Fraction:
+        """A forged file is paid although an honest validator looks at it: the better of the two ways."""
+        return max(self.launders_by_dispute, self.launders_first)
+
+    @property
+    def frames(self) -> Fraction:
+        """An honest file costs its penalty although its node disputes: the better of the two ways."""
+        return max(self.frames_first, self.frames_by_dispute)
+
+
+def chances(*, validators: int, corrupt: int) -> Chances:
+    """Works out what `corrupt` of `validators` can decide together.
+
+    Args:
+        validators: How many the pool has, at least 1.
+        corrupt: How many of them, 0 to `validators`.
+
+    Raises:
+        InvalidInput: There are more corrupt validators than validators.
+    """
+    if not 0 <= corrupt <= validators or validators < 1:
+        raise InvalidInput(f"{corrupt} of {validators} validators", hint="--corrupt is at most the pool's validators")
+    honest, others, confirmed = validators - corrupt, validators - 1, validators >= CONFIRMED_FROM
+    zero, one = Fraction(), Fraction(1)
+    if corrupt == 0:
+        return Chances(launders_by_dispute=zero, launders_first=zero, frames_first=zero, frames_by_dispute=zero)
+    return Chances(
+        # The honest judge can't decide; where nobody else can, its verdict stands without the penalty and without pay.
+        launders_by_dispute=(
+            _decided(eligible=others, corrupt=corrupt, agree=False, confirmed=confirmed) if honest else one
+        ),
+        # The corrupt judge and the honest disputer can't decide; where nobody else can, the work stays accepted.
+        launders_first=(
+            _decided(eligible=others - 1, corrupt=corrupt - 1, agree=True, confirmed=confirmed)
+            if honest and others > 1
+            else one
+        ),
+        frames_first=_decided(eligible=others, corrupt=corrupt - 1, agree=True, confirmed=confirmed),
+        # The honest judge and the corrupt disputer can't decide.
+        frames_by_dispute=(
+            _decided(eligible=others - 1, corrupt=corrupt - 1, agree=False, confirmed=confirmed) if honest else zero
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Collusion:
     """What k of n validators can do that act together.
 
     Args:
         validators: n, all that may judge.
         corrupt: k of them.
-        launders_by_dispute: The probability that a forged file is accepted after an honest validator called it forged
-            and the node disputed that.
+        launders_by_dispute: As in `Chances`.
         launders_first: The probability that a forged file is accepted when a corrupt validator judges it first, with
-            second looks by the honest ones.
-        frames: The probability that honest work is slashed when a corrupt validator calls it forged and the node
-            disputes that.
+            second looks by the honest ones at a share of the work.
+        frames: The probability that honest work is slashed although its node disputes.
         gain: What laundering gains per forged file on average, by the better of the two ways.
     """
 
@@ -171,10 +234,7 @@ class Collusion:
 
 
 def collusion(economics: Economics, *, validators: int, corrupt: int, looked_at: float) -> Collusion:
-    """Works out what `corrupt` of `validators` can do together.
-
-    It assumes that every honest validator is there in its turn, and that a corrupt one gives the first verdict
-    whenever it wants: the ledger orders the validators of a dispute, not those of a first verdict.
+    """Works out what it pays `corrupt` of `validators` to act together.
 
     Args:
         economics: The pool's.
@@ -185,34 +245,17 @@ def collusion(economics: Economics, *, validators: int, corrupt: int, looked_at:
     Raises:
         InvalidInput: There are more corrupt validators than validators.
     """
-    if not 0 <= corrupt <= validators or validators < 1:
-        raise InvalidInput(f"{corrupt} of {validators} validators", hint="--corrupt is at most the pool's validators")
-    honest, confirmed = validators - corrupt, validators >= CONFIRMED_FROM
-    looks = Fraction(looked_at).limit_denominator(10**6) if honest else Fraction()
-    by_dispute = after_look = frames = Fraction()
-    if corrupt:
-        others = validators - 1
-        # The honest judge can't decide; if nobody else can, its verdict stands without the penalty and without pay.
-        by_dispute = (
-            _decided(eligible=others, corrupt=corrupt, agree=False, confirmed=confirmed) if honest else Fraction(1)
-        )
-        # The corrupt judge and the honest disputer can't decide; if nobody else can, the work stays accepted.
-        after_look = (
-            _decided(eligible=others - 1, corrupt=corrupt - 1, agree=True, confirmed=confirmed)
-            if others > 1
-            else Fraction(1)
-        )
-        frames = _decided(eligible=others, corrupt=corrupt - 1, agree=True, confirmed=confirmed)
-    first = (1 - looks) + looks * after_look if corrupt else Fraction()
-    pays, costs = economics.pays, economics.costs_if_forged
-    best = max(by_dispute, first)
+    found = chances(validators=validators, corrupt=corrupt)
+    looks = Fraction(looked_at).limit_denominator(10**6) if corrupt < validators else Fraction()
+    first = (1 - looks) + looks * found.launders_first if corrupt else Fraction()
+    best = max(found.launders_by_dispute, first)
     return Collusion(
         validators=validators,
         corrupt=corrupt,
-        launders_by_dispute=float(by_dispute),
+        launders_by_dispute=float(found.launders_by_dispute),
         launders_first=float(first),
-        frames=float(frames),
-        gain=_up(best * pays - (1 - best) * costs) if corrupt else 0,
+        frames=float(found.frames),
+        gain=_up(best * economics.pays - (1 - best) * economics.costs_if_forged) if corrupt else 0,
     )
 
 
@@ -226,16 +269,15 @@ def _decided(*, eligible: int, corrupt: int, agree: bool, confirmed: bool) -> Fr
         eligible: How many may decide.
         corrupt: How many of them are corrupt.
         agree: Whether the first verdict is what the corrupt ones want.
-        confirmed: Whether a verdict that contradicts the first needs a second one; then at least two may decide.
+        confirmed: Whether a verdict that contradicts the first needs a second one.
     """
     if eligible <= 0 or corrupt <= 0:
         return Fraction()
     first = Fraction(corrupt, eligible)
     if not confirmed:
         return first
-    if agree:
-        return first + (1 - first) * Fraction(corrupt, eligible - 1)
-    return first * Fraction(corrupt - 1, eligible - 1)
+    following = Fraction(corrupt if agree else corrupt - 1, eligible - 1) if eligible > 1 else Fraction()
+    return first + (1 - first) * following if agree else first * following
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import replace
 from datetime import timedelta
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,7 @@ from ledger.economics import (
     CONFIRMED_FROM,
     DeliveryRules,
     Economics,
+    chances,
     collusion,
     explain_economics,
     fees,
@@ -64,9 +67,9 @@ def test_the_reward_is_for_the_file_and_the_penalty_for_the_whole_lease() -> Non
         economics(max_units=383)
 
 
-def test_a_submission_reserves_four_fees_and_the_escrow_covers_fewer_of_them() -> None:
+def test_a_submission_reserves_three_fees_and_the_escrow_covers_fewer_of_them() -> None:
     found = economics()
-    assert found.reserved == found.pays + 4 * TERMS.verdict_fee
+    assert found.reserved == found.pays + 3 * TERMS.verdict_fee
     assert found.submissions_covered == 9 * UNIT // found.reserved
 
 
@@ -86,28 +89,56 @@ def test_claiming_one_unit_makes_a_bad_row_no_cheaper() -> None:
     assert one.if_caught >= whole.if_caught - economics().pays
 
 
-def by_counting(n: int, k: int, *, first_is_corrupt: bool, disputer_is_honest_validator: bool) -> Fraction:
-    """The share of all orders of the eligible validators in which the corrupt ones' wish becomes the outcome."""
-    corrupt, honest = k - first_is_corrupt, n - k - (not first_is_corrupt) - disputer_is_honest_validator
-    orders = list(itertools.permutations([True] * corrupt + [False] * honest))
-    won = 0
-    for order in orders:
-        if n < CONFIRMED_FROM or order[0] == first_is_corrupt:  # what agrees with the first verdict needs no second
-            won += order[0]
-        else:
-            won += order[1]  # the second decides between the first verdict and the one that contradicts it
-    return Fraction(won, len(orders))
+ACCEPTED, REJECTED, FORGED = 1, 2, 3
 
 
-@pytest.mark.parametrize(("n", "k"), [(3, 1), (3, 2), (4, 1), (4, 2), (5, 1), (5, 2), (5, 3), (7, 2), (7, 3)])
-def test_corrupt_validators_win_as_often_as_counting_all_orders_says(n: int, k: int) -> None:
-    found = collusion(economics(), validators=n, corrupt=k, looked_at=1.0)
-    disputed = by_counting(n, k, first_is_corrupt=False, disputer_is_honest_validator=False)
-    framed = by_counting(n, k, first_is_corrupt=True, disputer_is_honest_validator=False)
-    looked = by_counting(n, k, first_is_corrupt=True, disputer_is_honest_validator=True)
-    assert found.launders_by_dispute == pytest.approx(float(disputed))
-    assert found.frames == pytest.approx(float(framed))
-    assert found.launders_first == pytest.approx(float(looked))
+def played(n: int, k: int, *, first_is_corrupt: bool, disputer: str, forged: bool) -> Fraction:
+    """Plays the contract's rules with every order of the validators that may decide.
+
+    Returns the share of the orders in which the corrupt ones have their way: a forged file is accepted, or an honest
+    one slashed.
+    """
+    truth, wish = (FORGED, ACCEPTED) if forged else (ACCEPTED, FORGED)
+    seats = [True] * k + [False] * (n - k)
+    first = wish if first_is_corrupt else truth
+    for corrupt in [first_is_corrupt, *({"corrupt": [True], "honest": [False]}.get(disputer, []))]:
+        if corrupt not in seats:
+            return Fraction(int(first == wish))  # nobody disputes
+        seats.remove(corrupt)
+    orders = list(itertools.permutations(seats))
+    return Fraction(sum(outcome(order, first, truth, wish, n) == wish for order in orders), len(orders))
+
+
+def outcome(order: tuple[bool, ...], first: int, truth: int, wish: int, n: int) -> int:
+    said = [wish if corrupt else truth for corrupt in order]
+    if not said:
+        return REJECTED if first == FORGED else first  # undecided: no penalty
+    if n < CONFIRMED_FROM or said[0] == first:
+        return said[0]
+    return sorted([first, *said[:2]])[1]
+
+
+@pytest.mark.parametrize("n", range(1, 8))
+def test_corrupt_validators_win_as_often_as_playing_all_orders_says(n: int) -> None:
+    for k in range(1, n + 1):
+        found = chances(validators=n, corrupt=k)
+        assert found.launders_first == played(n, k, first_is_corrupt=True, disputer="honest", forged=True)
+        assert found.frames_first == played(n, k, first_is_corrupt=True, disputer="node", forged=False)
+        if k < n:
+            by_dispute = played(n, k, first_is_corrupt=False, disputer="node", forged=True)
+            assert found.launders_by_dispute == by_dispute
+            framed = played(n, k, first_is_corrupt=False, disputer="corrupt", forged=False)
+            assert found.frames_by_dispute == framed
+
+
+def test_the_table_of_the_docs_has_these_chances() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "audits.md").read_text()
+    rows = re.findall(r"^\| (\d) \| (\d) \| ([\d/]+) \| ([\d/]+) \| ([\d/]+) \| ([\d/]+) \|$", page, re.MULTILINE)
+    assert len(rows) == 9
+    for n, k, *shown in rows:
+        found = chances(validators=int(n), corrupt=int(k))
+        parts = (found.launders_by_dispute, found.launders_first, found.frames_first, found.frames_by_dispute)
+        assert [str(part) for part in parts] == shown
 
 
 def test_from_four_validators_on_one_alone_launders_by_no_dispute_and_slashes_nobody() -> None:
@@ -170,7 +201,7 @@ def test_honest_looking_pays_while_a_look_costs_less_than_the_fee(cost: int, pay
     found = fees(TERMS, economics(), cost=cost)
     assert found.pays is pays
     assert found.per_submission == TERMS.verdict_fee * 105 // 100
-    assert found.most_per_submission == 4 * TERMS.verdict_fee
+    assert found.most_per_submission == 3 * TERMS.verdict_fee
 
 
 def test_a_pool_without_fees_pays_nobody_for_looking() -> None:

@@ -106,7 +106,7 @@ class LookResults:
             mine = work is not None and work.disputer == ledger.address
             return Followed.DISPUTED if mine else Followed.OVER
         differ = rows_differ(conclusion.checks)
-        wrong = differ or contradicts(work.outcome, conclusion.outcome)
+        wrong = differ or (contradicts(work.outcome, conclusion.outcome) and not _over_budget(work, conclusion))
         if work.judge == ledger.address:
             if wrong:
                 _log.warning("own-verdict-wrong", work=key, gave=work.outcome.name, found=conclusion.outcome.name)
@@ -146,3 +146,11 @@ class LookResults:
             _log.info("confirmation-refused", work=key, reason=refused.reason)
             return Followed.AGREES
         return Followed.CONFIRMED
+
+
+def _over_budget(work: Work, conclusion: Conclusion) -> bool:
+    """Whether the verdict rests on a node's other files, which one look at one file says nothing of.
+
+    Only where this file has near-ties to count: in float32 there are none, and such a verdict is worth a dispute.
+    """
+    return work.reason == ReasonCode.SAMPLING_BUDGET and conclusion.near_ties is not None

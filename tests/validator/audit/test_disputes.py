@@ -23,6 +23,7 @@ from protocol.identifiers import ZERO_DIGEST, Address, Digest
 from protocol.keys import Key
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import AuditFile, CheckState
+from rollouts.near_ties import NearTies
 from tests.ledger.client.conftest import POOL, TERMS, World
 from tests.ledger.client.verdicts import verdict_on
 from tests.validator.audit.evidence import audit_of, hash_of
@@ -210,6 +211,22 @@ async def test_a_dispute_by_the_node_is_judged_by_whoever_did_not_judge_it(world
         assert [item.kind for item in await each.taken()] == [Kind.DISPUTE]
     await gave(world, "third", work.key, Outcome.ACCEPTED, decisive=True)
     assert await (await world.as_("third")).work.accrued(POOL, world.keys["provider"].address) == REWARD
+
+
+@pytest.mark.parametrize(("steerable", "followed"), [(True, Followed.AGREES), (False, Followed.DISPUTED)])
+async def test_a_budget_over_many_files_is_not_disputed_because_one_of_them_is_clean(
+    world: World, redis: Redis, steerable: bool, followed: Followed
+) -> None:
+    """Unless the file has no near-ties to count, as in float32: then the verdict can't be right."""
+    await world.member()
+    item = await submitted(world)
+    judge, other = await world.as_("validator"), await looking(world, redis, "second")
+    reason = ReasonCode.SAMPLING_BUDGET
+    await judge.work.judge([await verdict_on(judge, item.key, Outcome.REJECTED, reason=reason)])
+    ties = NearTies(tokens=9, deviations=0.1, rate=0.01, size=0.1) if steerable else None
+    found = replace(concluded(Outcome.ACCEPTED, ReasonCode.PASSED), near_ties=ties)
+    look = Item(work=item, kind=Kind.SECOND_LOOK, deadline_s=0, seen_ms=0)
+    assert await other.results.follow_up(look, found, EVIDENCE) is followed
 
 
 async def test_when_work_of_a_node_is_forged_all_that_others_accepted_of_it_is_looked_at(
