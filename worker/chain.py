@@ -36,7 +36,7 @@ CLOCK_TOLERANCE = timedelta(seconds=60)
 TERMS_GOOD_FOR = timedelta(minutes=1)
 """New terms bind after a notice period, so that older ones hold for a while."""
 MONEY_GOOD_FOR = timedelta(seconds=10)
-"""A withdrawal binds after the notice period; a worker that hears of it so late has leased nothing that it endangers."""
+"""An announced withdrawal binds after the notice period, so one that is heard of so late endangers no lease."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,8 +274,8 @@ class LedgerChain:
             )
         if most > sure:
             return (
-                f"its work may cost {format_amount(most)} MUST, and the pool's escrow has {format_amount(max(0, sure))} "
-                "MUST that neither open work nor an announced withdrawal takes"
+                f"its work may cost {format_amount(most)} MUST, and the pool's escrow has "
+                f"{format_amount(max(0, sure))} MUST that neither open work nor an announced withdrawal takes"
             )
         return await self._with(lambda ledger: self._beacons.fault(ledger, lease, beacon=beacon))
 
