@@ -33,9 +33,14 @@ class End(StrEnum):
     """It is honest work; what the node does besides changes nothing."""
 
 
+PENALTY = (
+    "the penalty for all units of its lease, its reward, and its place in the pool; its provider's other nodes are audited "
+    "in full, and none of them joins before judge, challenge and dispute period are over"
+)
+"""What "the penalty" stands for in the list of cheats."""
+
 _COSTS = {
-    End.SLASHED: "the penalty for all units of its lease, its reward, and its place in the pool; its provider's other "
-    "nodes are audited in full, and none of them joins before judge, challenge and dispute period are over",
+    End.SLASHED: "the penalty",
     End.UNPAID: "its reward, and after a few of them its leases",
     End.REFUSED: "nothing, and it gains nothing",
     End.EXPIRES: "its leases: what it does not deliver counts against it",
@@ -105,3 +110,10 @@ class Cheat:
         """Fills in what its end costs."""
         object.__setattr__(self, "costs", self.costs or _COSTS[self.end])
         object.__setattr__(self, "harms", self.harms or _HARMS[self.end])
+
+    def row(self) -> str:
+        """Its row in the table of `docs/attacks.md`."""
+        codes = ", ".join(str(int(reason)) for reason in sorted(self.reasons))
+        end = f"{self.end.value} ({codes})" if codes else self.end.value
+        cells = (f"`{self.name}`", self.does, self.gains, end, self.by, self.costs, self.harms)
+        return f"| {' | '.join(cells)} |"

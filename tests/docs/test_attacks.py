@@ -1,0 +1,15 @@
+"""The table of docs/attacks.md is that of the cheats that the suite runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cli.devnet.cheats.registry import CHEATS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "attacks.md").read_text()
+
+
+def test_every_cheat_has_its_row_in_the_order_of_the_registry() -> None:
+    start = PAGE.index("| `")
+    rows = PAGE[start : PAGE.index("\n\n", start)].splitlines()
+    assert rows == [each.row() for each in CHEATS.values()]
