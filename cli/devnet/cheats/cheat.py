@@ -33,12 +33,6 @@ class End(StrEnum):
     """It is honest work; what the node does besides changes nothing."""
 
 
-PENALTY = (
-    "the penalty for all units of its lease, its reward, and its place in the pool; its provider's other nodes are audited "
-    "in full, and none of them joins before judge, challenge and dispute period are over"
-)
-"""What "the penalty" stands for in the list of cheats."""
-
 _COSTS = {
     End.SLASHED: "the penalty",
     End.UNPAID: "its reward, and after a few of them its leases",
