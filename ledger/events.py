@@ -210,11 +210,12 @@ class EscrowFunded(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithdrawalAnnounced(LedgerEvent):
-    """An owner will take up to `amount` of the free escrow out from `ready_at` on; zero cancels it."""
+    """An owner will take up to `amount` of the free escrow out between these times; zero cancels it."""
 
     pool_id: int
     amount: int
     ready_at: datetime
+    lapses_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,7 @@ WORDS: Mapping[str, tuple[str, str]] = {
         "wait until then",
     ),
     "NotAnnounced": (
-        "a withdrawal of {asked} from pool {poolId} was not announced, or is not ready: {announced} from {readyAt} on",
+        "{asked} can't be withdrawn from pool {poolId}: {announced} is announced, between {readyAt} and {lapsesAt}",
         "announce it, and withdraw it after the notice period: `muster pool withdraw`",
     ),
     "TooManyValidators": (
@@ -76,7 +76,7 @@ WORDS: Mapping[str, tuple[str, str]] = {
     "LookShareOutOfRange": ("a look share of {lookBps} basis points", "give 0 to 10000"),
     "NotYourTurn": (
         "it is not the turn of {caller} to decide the dispute of work {key}",
-        "try again at its turn: the ledger says when",
+        "`muster work show` says from when on each validator may decide",
     ),
     "NoLookWanted": (
         "the terms pay for no second look at work {key}, or another validator has looked already",
@@ -129,7 +129,7 @@ _WORK_STATUSES = ("unknown", "submitted", "provisional", "disputed", "final", "e
 _POOL_STATUSES = ("unknown", "pending", "active", "ended")
 
 _MONEY = {"announced", "asked", "free", "balance", "needed", "penaltyPerUnit"}
-_TIMES = {"deadline", "expiry", "readyAt", "until"}
+_TIMES = {"deadline", "expiry", "lapsesAt", "readyAt", "until"}
 _ADDRESS_LENGTH = 42
 _LAST_SECOND = 253_402_300_799
 

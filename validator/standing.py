@@ -72,6 +72,8 @@ def _interest(work: Work, *, kind: Kind, me: Address) -> Standing:
         return Standing(Next.LEAVE, "we judged it ourselves")
     if kind is Kind.DISPUTE and me == work.disputer:
         return Standing(Next.LEAVE, "we disputed it ourselves")
+    if kind is Kind.DISPUTE and me == work.looker:
+        return Standing(Next.LEAVE, "we confirmed it ourselves")
     if kind is Kind.DISPUTE and me == work.juror:
         return Standing(Next.LEAVE, "we contradicted it already, and a second validator decides")
     return GO

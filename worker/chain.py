@@ -156,13 +156,24 @@ class Chain(Protocol):
         """Ends the membership; nothing happens if there is none."""
         ...
 
-    async def fault_of(self, lease: Lease, beacon: Digest, now: datetime) -> str:
+    async def pay_fault_of(self, lease: Lease, now: datetime) -> str:
+        """Returns why work under a lease may be taken and not paid, in words; empty if it is covered.
+
+        Args:
+            lease: The lease.
+            now: The present time. The newest block's would not do: a quiet chain may not have mined for long.
+
+        Raises:
+            ChainUnavailable: The chain does not answer.
+        """
+        ...
+
+    async def fault_of(self, lease: Lease, beacon: Digest) -> str:
         """Returns what the chain says against a grant of this node's, in words; empty if it bears it out.
 
         Args:
             lease: The lease.
             beacon: The hash of the block that it names, as the orchestrator says.
-            now: The present time. The newest block's would not do: a quiet chain may not have mined for long.
         """
         ...
 
@@ -261,8 +272,8 @@ class LedgerChain:
 
         await self._with(send)
 
-    async def fault_of(self, lease: Lease, beacon: Digest, now: datetime) -> str:
-        """Compares with the pool's money and notice period, and once for each version and block with the chain."""
+    async def pay_fault_of(self, lease: Lease, now: datetime) -> str:
+        """Compares with the pool's notice period and its escrow."""
         terms, sure = await self._with(self._terms_and_money)
         notice, most = terms.notice_period, terms.price_per_unit * lease.max_units + terms.reserved_fees
         # A node that is removed, or whose pool's escrow is withdrawn, is still paid for leases that end within the
@@ -277,6 +288,10 @@ class LedgerChain:
                 f"its work may cost {format_amount(most)} MUST, and the pool's escrow has "
                 f"{format_amount(max(0, sure))} MUST that neither open work nor an announced withdrawal takes"
             )
+        return ""
+
+    async def fault_of(self, lease: Lease, beacon: Digest) -> str:
+        """Compares with the chain, once for each version and block."""
         return await self._with(lambda ledger: self._beacons.fault(ledger, lease, beacon=beacon))
 
     async def now(self) -> datetime:

@@ -43,8 +43,15 @@ _FILE = "leases"
 _log = structlog.get_logger(__name__)
 
 
-FaultOf = Callable[[Lease, Digest, datetime], Awaitable[str]]
-"""What the chain says against a lease and its beacon, at the present time; empty if it bears them out."""
+FaultOf = Callable[[Lease, Digest], Awaitable[str]]
+"""Returns what the chain says against a lease and its beacon; empty if it bears them out."""
+
+PayFaultOf = Callable[[Lease, datetime], Awaitable[str]]
+"""Returns why work under a lease may not be paid, at the present time; empty if it is covered."""
+
+
+async def _covered(lease: Lease, now: datetime) -> str:  # noqa: ARG001 - a `PayFaultOf`
+    return ""
 
 
 class FalseGrant(BadAnswer):
@@ -55,7 +62,7 @@ class FalseGrant(BadAnswer):
 
 
 class NotPaid(Unavailable):
-    """The worker has stopped leasing, because delivered work was not paid."""
+    """The worker leases nothing, because delivered work was not paid or the next may not be."""
 
     code = "not-paid"
     default_hint = "ask the pool's owner; `muster worker resume` leases again"
@@ -100,7 +107,8 @@ class TaskSlots:
         domain: The contract that takes work.
         state: Where leases are kept.
         service: The orchestrator as it can be reached now; None while there is none.
-        fault_of: Asks the chain.
+        fault_of: Compares a lease with the chain.
+        pay_fault_of: Compares a lease with the pool's escrow and notice period.
         stopped: Says why this worker leases nothing at present; empty if it does (`worker.pay_watch`).
         clock: Whose time counts.
     """
@@ -115,6 +123,7 @@ class TaskSlots:
         state: StateDirectory,
         service: Callable[[], RunService | None],
         fault_of: FaultOf,
+        pay_fault_of: PayFaultOf = _covered,
         stopped: Callable[[], str] = lambda: "",
         clock: Clock,
     ) -> None:
@@ -125,6 +134,10 @@ class TaskSlots:
         self._state = state
         self._service = service
         self._fault_of = fault_of
+        self._pay_fault_of = pay_fault_of
+        self._unpayable: Lease | None = None
+        """The newest lease that was not taken because it may not be paid. It counts as undelivered, so no other is asked for
+        before this one would be taken."""
         self._stopped = stopped
         self._clock = clock
         self._rates = IpRates(SLOT_RATE, clock=clock)
@@ -157,11 +170,13 @@ class TaskSlots:
             RateLimited: The task asks too often.
             BadAnswer: The orchestrator leased something else than was asked for.
             FalseGrant: The chain does not bear the lease out.
-            NotPaid: This worker leases nothing because its work was not paid.
+            NotPaid: This worker leases nothing because its work was not paid, or because the next may not be.
             Unavailable: The orchestrator does not answer, or the chain does not: nothing is generated on trust.
         """
         if unpaid := self._stopped():
             raise NotPaid(f"this worker leases nothing: {unpaid}")
+        if self._unpayable is not None:
+            await self._check_payment(self._unpayable)
         self._rates.admit("task")
         # A request whose answer was lost is asked again under its own name: its index is not burnt for nothing.
         known = self._unanswered
@@ -178,8 +193,9 @@ class TaskSlots:
         self._unanswered = self._step = None
         self._check(grant.lease, wish)
         try:
+            await self._check_payment(grant.lease.lease)
             await self._check_beacon(grant)
-        except FalseGrant:
+        except (FalseGrant, NotPaid):
             raise
         except Unavailable as error:
             self.trouble = f"a lease could not be compared with the chain: {error.detail}"
@@ -278,12 +294,28 @@ class TaskSlots:
         if service is None or lease.lease.signer(lease.raw_signature, self._domain) != service.address:
             raise BadAnswer("the lease is not signed by the pool's orchestrator", hint="tell the pool's owner")
 
+    async def _check_payment(self, lease: Lease) -> None:
+        """Takes no lease that the pool may not pay, and remembers it until the pool would pay it."""
+        deadline = Deadline.after(CHAIN_PATIENCE, clock=self._clock)
+        asking = retry(
+            lambda: self._pay_fault_of(lease, self._clock.now()),
+            clock=self._clock,
+            backoff=_CHAIN_BACKOFF,
+            deadline=deadline,
+        )
+        fault = await deadline.bound(asking, what="comparing the lease with the pool's escrow")
+        self._unpayable = lease if fault else None
+        if fault:
+            self.trouble = f"a lease of step {lease.step} was refused: {fault}"
+            _log.warning("lease-not-covered", step=lease.step, index=lease.index, why=fault)
+            raise NotPaid(f"this worker takes no lease that may not be paid: {fault}", hint="it asks again by itself")
+
     async def _check_beacon(self, grant: SlotGrant) -> None:
         """Validators go by the chain, so the orchestrator's word for the seed does not count here either."""
         lease = grant.lease.lease
         deadline = Deadline.after(CHAIN_PATIENCE, clock=self._clock)
         asking = retry(
-            lambda: self._fault_of(lease, grant.beacon, self._clock.now()),
+            lambda: self._fault_of(lease, grant.beacon),
             clock=self._clock,
             backoff=_CHAIN_BACKOFF,
             deadline=deadline,

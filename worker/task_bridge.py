@@ -123,6 +123,7 @@ class TaskBridge:
             state=self._state,
             service=self._orchestrator,
             fault_of=self._chain.fault_of,
+            pay_fault_of=self._chain.pay_fault_of,
             stopped=self._stopped,
             clock=self._clock,
         )

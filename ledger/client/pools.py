@@ -16,7 +16,7 @@ from protocol.identifiers import ZERO_ADDRESS, Address, address
 from protocol.invites import Invite
 
 MAX_FEES = 3
-"""The most verdicts and second looks that are paid for one piece of work (`ComputePools.MAX_FEES`)."""
+"""The most verdicts and second looks that are paid for one piece of work (`MAX_FEES` of the contracts)."""
 
 
 class PoolStatus(IntEnum):

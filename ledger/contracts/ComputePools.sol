@@ -3,7 +3,7 @@ pragma solidity 0.8.37;
 
 import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 import {MusterToken} from "./MusterToken.sol";
-import {IComputePools, Opening, Terms} from "./interfaces/IComputePools.sol";
+import {IComputePools, MAX_FEES, Opening, Terms} from "./interfaces/IComputePools.sol";
 import {IComputeRegistry} from "./interfaces/IComputeRegistry.sol";
 import {IDomainRegistry} from "./interfaces/IDomainRegistry.sol";
 import {IStakeManager} from "./interfaces/IStakeManager.sol";
@@ -41,11 +41,6 @@ contract ComputePools is PoolEscrow, PoolMembers {
         poolId = _create(domainId, terms, dataUri);
         _seat(poolId, roles);
     }
-
-    /// @notice The most verdicts and second looks that are paid for one piece of work: those of the judge, of a
-    /// confirming validator and of one that decides a dispute for them; or those of a validator that disputes with
-    /// success and of the two that decide it so.
-    uint256 public constant MAX_FEES = 3;
 
     /// @inheritdoc IComputePools
     function openWork(Opening calldata opening)

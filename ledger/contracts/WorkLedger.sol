@@ -2,7 +2,7 @@
 pragma solidity 0.8.37;
 
 import {MusterToken} from "./MusterToken.sol";
-import {IComputePools, Opening, Terms} from "./interfaces/IComputePools.sol";
+import {IComputePools, MAX_FEES, Opening, Terms} from "./interfaces/IComputePools.sol";
 import {IComputeRegistry} from "./interfaces/IComputeRegistry.sol";
 import {IDomainRegistry} from "./interfaces/IDomainRegistry.sol";
 import {IStakeManager} from "./interfaces/IStakeManager.sol";
@@ -45,9 +45,6 @@ contract WorkLedger is WorkSignatures, Rewards {
     uint256 public constant MAX_BATCH = 256;
     /// @notice The number of validators from which on one alone can't overturn a verdict.
     uint256 public constant CONFIRMED_FROM = 4;
-    /// @notice The most verdicts and second looks that are paid for one piece of work (`ComputePools.MAX_FEES`).
-    uint256 public constant MAX_FEES = 3;
-
     /// @notice Where pools are.
     IComputePools public immutable pools;
     /// @notice Where nodes are registered.
@@ -143,7 +140,7 @@ contract WorkLedger is WorkSignatures, Rewards {
     error TooLate(bytes32 key, uint256 deadline);
     /// @notice The caller is not a validator of the work's pool.
     error NotValidator(uint256 poolId, address caller);
-    /// @notice The caller is the node, its provider, or has judged or disputed this before, and can't judge it.
+    /// @notice The caller is the node, its provider, or has judged, confirmed or disputed this before.
     error ConflictOfInterest(bytes32 key, address caller);
     /// @notice It is not this validator's turn to decide the dispute: others come before it, or the block whose hash
     /// orders them is not there yet. `turnOf` says when it is.
@@ -405,9 +402,8 @@ contract WorkLedger is WorkSignatures, Rewards {
     {
         bytes32 key = verdict.key;
         Dispute storage entry = _disputes[key];
-        if (seat == work.judge || seat == work.juror || msg.sender == entry.disputer) {
-            return ConflictOfInterest.selector;
-        }
+        bool spoken = seat == work.judge || seat == work.looker || seat == work.juror;
+        if (spoken || msg.sender == entry.disputer) return ConflictOfInterest.selector;
         if (!_draw(entry)) return NotYourTurn.selector;
         (, uint256 opensAt, uint256 validators) = _turn(key, work, entry, msg.sender, terms.disputePeriod);
         if (block.timestamp < opensAt) return NotYourTurn.selector;
@@ -567,6 +563,7 @@ contract WorkLedger is WorkSignatures, Rewards {
         validators = all.length;
         address provider = registry.payeeOf(work.node);
         address first = _validatorAt(poolId, work.judge);
+        address looker = _validatorAt(poolId, work.looker);
         address juror = _validatorAt(poolId, work.juror);
         uint256 weight = uint256(keccak256(abi.encode(key, entry.seed, validator)));
         uint256 rank;
@@ -574,7 +571,8 @@ contract WorkLedger is WorkSignatures, Rewards {
         for (uint256 i; i < validators; ++i) {
             address each = all[i];
             if (
-                each == first || each == entry.disputer || each == juror || each == work.node || each == provider
+                each == first || each == looker || each == juror || each == entry.disputer || each == work.node
+                    || each == provider
             ) continue;
             ++eligible;
             if (each == validator) found = true;

@@ -69,14 +69,14 @@ async def test_a_lying_orchestrator_leads_no_node_to_another_seed(world: World, 
     block = await announced(world)
     ledger, granted = await world.as_("owner"), lease(world, block=block)
     real, earlier = await ledger.block_hash(block), await ledger.block_hash(await joined(world))
-    assert await chain.fault_of(granted, real, NOW) == ""
-    assert f"block {block} has the hash {real}" in await chain.fault_of(granted, OTHER, NOW)
+    assert await chain.fault_of(granted, real) == ""
+    assert f"block {block} has the hash {real}" in await chain.fault_of(granted, OTHER)
     before = replace(granted, beacon_block=await joined(world))
-    assert f"joining say {block}" in await chain.fault_of(before, earlier, NOW)
+    assert f"joining say {block}" in await chain.fault_of(before, earlier)
     for other in (replace(granted, digest=OTHER), replace(granted, version=1), replace(granted, run=run_id("other"))):
-        assert "is not announced" in await chain.fault_of(other, real, NOW)
+        assert "is not announced" in await chain.fault_of(other, real)
     stranger = replace(granted, node=world.keys["third"].address)
-    assert "never joined" in await chain.fault_of(stranger, real, NOW)
+    assert "never joined" in await chain.fault_of(stranger, real)
 
 
 async def test_a_node_that_joined_again_may_work_on_either_of_the_blocks_that_a_validator_would_take(
@@ -88,11 +88,11 @@ async def test_a_node_that_joined_again_may_work_on_either_of_the_blocks_that_a_
     await world.join(nonce=2)
     ledger, again = await world.as_("owner"), await joined(world)
     for block in (first, again):
-        assert await chain.fault_of(lease(world, block=block), await ledger.block_hash(block), NOW) == ""
+        assert await chain.fault_of(lease(world, block=block), await ledger.block_hash(block)) == ""
     await announced(world, attempt=1, digest=OTHER)
     newer = await joined(world)
     old = lease(world, block=newer)
-    assert await chain.fault_of(old, await ledger.block_hash(newer), NOW) == "", "an older attempt's lease"
+    assert await chain.fault_of(old, await ledger.block_hash(newer)) == "", "an older attempt's lease"
 
 
 async def test_the_chain_is_asked_once_per_version_and_a_block_that_it_has_not_is_waited_for(
@@ -102,16 +102,16 @@ async def test_the_chain_is_asked_once_per_version_and_a_block_that_it_has_not_i
     block = await announced(world)
     real, granted = await (await world.as_("owner")).block_hash(block), lease(world, block=block)
     with pytest.raises(ChainUnavailable, match="no block"):
-        await chain.fault_of(replace(granted, beacon_block=block + 1000), real, NOW)
-    assert await chain.fault_of(granted, real, NOW) == ""
+        await chain.fault_of(replace(granted, beacon_block=block + 1000), real)
+    assert await chain.fault_of(granted, real) == ""
 
     async def down(*_: object) -> Digest:
         raise ChainUnavailable("the chain is down")
 
     monkeypatch.setattr(Ledger, "block_hash", down)
-    assert await chain.fault_of(replace(granted, step=1, index=5), real, NOW) == ""
+    assert await chain.fault_of(replace(granted, step=1, index=5), real) == ""
     with pytest.raises(ChainUnavailable):
-        await chain.fault_of(granted, OTHER, NOW)
+        await chain.fault_of(granted, OTHER)
 
 
 async def test_a_lease_that_outlasts_the_notice_period_is_refused_because_escrow_and_membership_may_not(
@@ -121,12 +121,12 @@ async def test_a_lease_that_outlasts_the_notice_period_is_refused_because_escrow
     block = await announced(world)
     real, granted = await (await world.as_("owner")).block_hash(block), lease(world, block=block)
     longest = int(LATER.timestamp())
-    assert await chain.fault_of(replace(granted, expiry=longest), real, NOW) == ""
-    assert await chain.fault_of(replace(granted, expiry=longest + 60), real, NOW) == "", "clocks may differ by a minute"
-    said = await chain.fault_of(replace(granted, expiry=longest + 61), real, NOW)
+    assert await chain.pay_fault_of(replace(granted, expiry=longest), NOW) == ""
+    assert await chain.pay_fault_of(replace(granted, expiry=longest + 60), NOW) == "", "clocks may differ by a minute"
+    said = await chain.pay_fault_of(replace(granted, expiry=longest + 61), NOW)
     assert "lasts 14461 s" in said
     assert "for the notice period only, 14400 s" in said
-    assert "notice period" in await chain.fault_of(replace(granted, expiry=2**62), real, NOW)
+    assert "notice period" in await chain.pay_fault_of(replace(granted, expiry=2**62), NOW)
 
 
 async def test_a_lease_that_the_escrow_may_not_pay_is_refused(
@@ -141,8 +141,8 @@ async def test_a_lease_that_the_escrow_may_not_pay_is_refused(
     costs = granted.max_units * TERMS.price_per_unit + TERMS.reserved_fees
     free = (await owner.pools.escrow(POOL)).free
     await owner.pools.announce_withdrawal(POOL, free - costs)
-    assert await chain.fault_of(granted, real, NOW) == ""
+    assert await chain.pay_fault_of(granted, NOW) == ""
     await owner.pools.announce_withdrawal(POOL, free - costs + 1)
-    assert "neither open work nor an announced withdrawal takes" in await chain.fault_of(granted, real, NOW)
+    assert "neither open work nor an announced withdrawal takes" in await chain.pay_fault_of(granted, NOW)
     await world.warp(2 * TERMS.notice_period + timedelta(seconds=1))
-    assert await chain.fault_of(granted, real, NOW) == "", "an announcement that lapsed takes nothing"
+    assert await chain.pay_fault_of(granted, NOW) == "", "an announcement that lapsed takes nothing"

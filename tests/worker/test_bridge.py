@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from worker.unix_server import UnixServer, short_path
 TASK = RunningTask(assignment_id="a" * 32, task_id="b" * 32, task_name="task", generation=3, token="right")
 
 
-async def never_asked(lease: Lease, beacon: Digest, now: datetime) -> str:
+async def never_asked(lease: Lease, beacon: Digest) -> str:
     raise AssertionError("there is no lease")
 
 

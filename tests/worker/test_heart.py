@@ -95,7 +95,10 @@ class ScriptedChain:
     async def pool_record(self) -> PoolRecord:
         raise AssertionError("not in these tests")
 
-    async def fault_of(self, lease: Lease, beacon: Digest, now: datetime) -> str:
+    async def pay_fault_of(self, lease: Lease, now: datetime) -> str:
+        raise AssertionError("not in these tests")
+
+    async def fault_of(self, lease: Lease, beacon: Digest) -> str:
         raise AssertionError("not in these tests")
 
     async def now(self) -> datetime:

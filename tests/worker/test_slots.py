@@ -105,6 +105,7 @@ class Bridged:
     clock: TurnedClock
     reachable: bool = True
     fault: str | Exception = ""
+    unpaid: str = ""
     """What the chain says."""
     stopped: str = ""
     """Why the worker leases nothing."""
@@ -125,6 +126,7 @@ class Bridged:
             state=StateDirectory(self.home),
             service=lambda: self.pool if self.reachable else None,
             fault_of=self.fault_of,
+            pay_fault_of=self.pay_fault_of,
             stopped=lambda: self.stopped,
             clock=self.clock,
         )
@@ -145,8 +147,11 @@ class Bridged:
         headers = {"Authorization": "Bearer right"}
         self.http = httpx.AsyncClient(transport=transport, base_url="http://bridge", headers=headers)
 
-    async def fault_of(self, lease: Lease, beacon: Digest, now: datetime) -> str:
+    async def pay_fault_of(self, lease: Lease, now: datetime) -> str:
         assert now == self.clock.now()
+        return self.unpaid
+
+    async def fault_of(self, lease: Lease, beacon: Digest) -> str:
         if isinstance(self.fault, Exception):
             raise self.fault
         return self.fault
@@ -322,6 +327,20 @@ async def test_a_worker_that_is_not_paid_leases_nothing_and_says_why(bridged: Br
     assert bridged.pool.asked == []
     bridged.stopped = ""
     assert (await bridged.lease()).status_code == 200
+
+
+async def test_one_lease_at_the_most_is_lost_while_the_pool_may_not_pay(bridged: Bridged) -> None:
+    """A lease that is not taken counts as undelivered, so the next is asked for when the pool would pay the last."""
+    bridged.unpaid = "its work may cost 5 MUST, and the pool's escrow has 1 MUST"
+    for _ in range(3):
+        answer = await bridged.lease()
+        assert (answer.status_code, answer.json()["code"], answer.json()["retryable"]) == (503, "not-paid", True)
+        assert "may cost 5 MUST" in answer.json()["detail"]
+    assert len(bridged.pool.asked) == 1
+    assert "may cost 5 MUST" in bridged.slots.trouble
+    bridged.unpaid = ""
+    assert (await bridged.lease()).status_code == 200
+    assert bridged.slots.trouble == ""
 
 
 async def test_an_orchestrator_of_a_former_release_is_told_from_a_broken_one(bridged: Bridged) -> None:

@@ -63,5 +63,5 @@ def contradicts(first: Outcome, own: Outcome) -> bool:
 
 
 def may_decide(me: Address, work: Work) -> bool:
-    """Whether `me` may give a verdict in a dispute: no party of it, not its first judge or juror (decision 59)."""
-    return me not in {work.judge, work.disputer, work.juror, work.node, work.provider}
+    """Whether `me` may give a verdict in a dispute: it is no party and has said nothing of the work (decision 55)."""
+    return me not in {work.judge, work.looker, work.disputer, work.juror, work.node, work.provider}

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity 0.8.37;
 
+/// @dev The most verdicts and second looks that are paid for one piece of work: those of the judge, of a confirming
+/// validator and of one that decides a dispute for them; or those of a validator that disputes with success and of the
+/// two that decide it so.
+uint256 constant MAX_FEES = 3;
+
 /// @title The terms that a pool's members work under
 /// @param pricePerUnit Reward of one work unit, in the token's smallest unit.
 /// @param penaltyPerUnit Stake lost for one forged work unit, in the token's smallest unit.

@@ -40,15 +40,16 @@ abstract contract PoolEscrow is PoolBook {
 
     /// @notice Somebody added to a pool's money.
     event EscrowFunded(uint256 indexed poolId, address indexed from, uint256 amount);
-    /// @notice The owner will take up to `amount` of the free money out from `readyAt` on; zero cancels it.
-    event WithdrawalAnnounced(uint256 indexed poolId, uint256 amount, uint256 readyAt);
+    /// @notice The owner will take up to `amount` of the free money out between `readyAt` and `lapsesAt`; zero cancels it.
+    event WithdrawalAnnounced(uint256 indexed poolId, uint256 amount, uint256 readyAt, uint256 lapsesAt);
     /// @notice The owner took free money out.
     event EscrowWithdrawn(uint256 indexed poolId, address indexed to, uint256 amount);
 
     /// @notice The pool has `free` money that nothing reserves; `asked` is more.
     error EscrowTooLow(uint256 poolId, uint256 free, uint256 asked);
-    /// @notice The owner announced a withdrawal of `announced` from `readyAt` on; `asked` is more, too early or too late.
-    error NotAnnounced(uint256 poolId, uint256 asked, uint256 announced, uint256 readyAt);
+    /// @notice The owner announced a withdrawal of `announced` between `readyAt` and `lapsesAt`; `asked` is more, too early
+    /// or too late.
+    error NotAnnounced(uint256 poolId, uint256 asked, uint256 announced, uint256 readyAt, uint256 lapsesAt);
     /// @notice Amounts must be above zero.
     error NothingAsked();
 
@@ -85,11 +86,11 @@ abstract contract PoolEscrow is PoolBook {
         uint64 readyAt = _noticeEnd(poolId);
         uint64 lapsesAt = readyAt + (readyAt - uint64(block.timestamp));
         _withdrawals[poolId] = Withdrawal({amount: amount, readyAt: readyAt, lapsesAt: lapsesAt});
-        emit WithdrawalAnnounced(poolId, amount, readyAt);
+        emit WithdrawalAnnounced(poolId, amount, readyAt, lapsesAt);
     }
 
-    /// @notice Takes out money that was announced and that nothing reserves, whatever the pool's status. A pool that was
-    /// never active needs no announcement. Only the owner may.
+    /// @notice Takes out money that was announced and that nothing reserves, whatever the pool's status. A pending pool
+    /// needs no announcement. Only the owner may.
     /// @param poolId The pool.
     /// @param amount How much, in the token's smallest unit.
     /// @param to Who receives it.
@@ -100,7 +101,7 @@ abstract contract PoolEscrow is PoolBook {
             if (
                 amount > announced.amount || block.timestamp < announced.readyAt
                     || block.timestamp > announced.lapsesAt
-            ) revert NotAnnounced(poolId, amount, announced.amount, announced.readyAt);
+            ) revert NotAnnounced(poolId, amount, announced.amount, announced.readyAt, announced.lapsesAt);
             announced.amount -= amount;
         }
         _requireFree(poolId, amount);

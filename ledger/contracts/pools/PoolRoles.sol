@@ -205,10 +205,7 @@ abstract contract PoolRoles is PoolBook {
         uint256 last = _seatCount[poolId];
         uint256 period = stakeManager.unbondingPeriod();
         number = 1;
-        while (
-            number <= last
-                && (seats[number].until >= type(uint64).max - period || block.timestamp <= seats[number].until + period)
-        ) ++number;
+        while (number <= last && block.timestamp <= seats[number].until + period) ++number;
         if (number > MAX_VALIDATORS) revert TooManyValidators(poolId, MAX_VALIDATORS);
         if (number > last) _seatCount[poolId] = number;
         else delete _seatNumbers[poolId][seats[number].validator];

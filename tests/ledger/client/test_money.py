@@ -105,7 +105,7 @@ async def test_a_pool_is_as_it_was_made(world: World) -> None:
 
 async def test_escrow_is_funded_and_what_is_free_can_be_taken_out(world: World) -> None:
     owner = await world.as_("owner")
-    with pytest.raises(TransactionReverted, match="was not announced, or is not ready"):
+    with pytest.raises(TransactionReverted, match="0 MUST is announced, between"):
         await owner.pools.withdraw_escrow(POOL, 30 * UNIT, world.keys["manager"].address)
     await owner.pools.announce_withdrawal(POOL, 200 * UNIT)
     announced = await owner.pools.withdrawal(POOL)

@@ -49,7 +49,12 @@ def test_the_owner_withdraws_what_nothing_reserves_after_its_notice(world: World
     free = 99_000 - FEES
     announced = world.chain.send(POOLS, "announceWithdrawal", world.pool, 200_000, sender=world.owner)
     ready = world.chain.now() + TERMS["noticePeriod"]
-    assert announced.only("WithdrawalAnnounced") == {"poolId": world.pool, "amount": 200_000, "readyAt": ready}
+    assert announced.only("WithdrawalAnnounced") == {
+        "poolId": world.pool,
+        "amount": 200_000,
+        "readyAt": ready,
+        "lapsesAt": ready + TERMS["noticePeriod"],
+    }
     assert world.chain.call(POOLS, "withdrawalOf", world.pool) == {
         "amount": 200_000,
         "readyAt": ready,
@@ -57,7 +62,10 @@ def test_the_owner_withdraws_what_nothing_reserves_after_its_notice(world: World
     }
     early = (world.pool, free, world.node2.address)
     refused = world.chain.refused(POOLS, "withdrawEscrow", *early, sender=world.owner)
-    assert (refused.name, refused.values) == ("NotAnnounced", (world.pool, free, 200_000, ready))
+    assert (refused.name, refused.values) == (
+        "NotAnnounced",
+        (world.pool, free, 200_000, ready, ready + TERMS["noticePeriod"]),
+    )
     world.chain.warp(TERMS["noticePeriod"])
     too_much = (world.pool, free + 1, world.node2.address)
     refused = world.chain.refused(POOLS, "withdrawEscrow", *too_much, sender=world.owner)

@@ -309,7 +309,7 @@ class Economy:
             work.status, work.outcome, work.judge, work.since = "provisional", outcome, validator, self.now
             work.judged_block = self.block
             return
-        _unless(validator not in {work.judge, work.disputer, work.juror}, "ConflictOfInterest")
+        _unless(validator not in {work.judge, work.looker, work.disputer, work.juror}, "ConflictOfInterest")
         _unless(self._drawn(work), "NotYourTurn")
         jury = self._jury(key, work)
         turn = work.terms.dispute // (len(jury) + 1)
@@ -410,7 +410,7 @@ class Economy:
 
     def _jury(self, key: bytes, work: Work) -> list[str]:
         """Those that may decide a dispute, in their order."""
-        out = {work.judge, work.disputer, work.juror}
+        out = {work.judge, work.looker, work.disputer, work.juror}
         return sorted(
             (name for name in self.pools[work.pool].validators if name not in out),
             key=lambda name: keccak(encode(["bytes32", "uint256", "address"], [key, work.seed, self.addresses[name]])),

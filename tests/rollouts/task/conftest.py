@@ -205,7 +205,7 @@ class Surroundings:
         return await self.stack.enter_async_context(task)
 
 
-async def borne_out(lease: Lease, beacon: Digest, block: int) -> str:
+async def borne_out(lease: Lease, beacon: Digest) -> str:
     """What the chain says against this orchestrator's leases: nothing."""
     return ""
 
