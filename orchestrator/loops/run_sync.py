@@ -302,13 +302,15 @@ class RunSync:
         """Whether submitted work came late by its node's fault.
 
         It came when it was handed in to the relayer, else after the ledger was read to its end the last time without
-        it. So neither a chain that is down nor an orchestrator that was makes a node late.
+        it. So an outage of the chain or of the orchestrator makes no node late, and a reorg does not either.
         """
         if not row.granted_ms or row.excused:
             return False
         came = min(now, (await self._store.state()).synced_ms)
         if queued is not None and queued.state is not ReceiptState.REFUSED:
             came = min(came, queued.at_ms)
+        if row.at_ms:  # a reorg took it back, and it came again
+            came = min(came, row.at_ms)
         took = timedelta(milliseconds=came - row.granted_ms)
         lease = timedelta(milliseconds=row.expiry * 1000 - row.granted_ms)
         return is_late(took, await self._store.times(), lease=lease)

@@ -14,7 +14,8 @@ from orchestrator.runs.slots import Happening
 from protocol.keys import Key
 from protocol.verdicts import Outcome
 from protocol.wire.slots import SlotGrant
-from tests.orchestrator.runs.edge import PROVIDER, RunUnderTest, sha
+from tests.orchestrator.edge import PROVIDER
+from tests.orchestrator.runs.edge import RunUnderTest, sha
 
 
 async def ticket(run: RunUnderTest, key: Key, grant: SlotGrant, *, file: int = 1) -> httpx.Response:

@@ -197,6 +197,20 @@ async def test_no_work_is_late_by_a_ledger_that_could_not_be_read(make_run: Make
     assert await states(run, key) == ["submitted"]
 
 
+async def test_no_work_is_late_by_a_reorg(make_run: MakeRun) -> None:
+    run = await settled(make_run)
+    key = await run.member()
+    grant = await run.lease(key, groups=1)
+    await turn(run, key, 10)
+    run.submit_alone(grant)
+    await run.sync.round()
+    run.chain.take_back(grant.lease.lease.key.hash)
+    await turn(run, key, 60)
+    run.submit_alone(grant)
+    await run.sync.round()
+    assert await states(run, key) == ["submitted"]
+
+
 async def test_no_step_waits_for_a_node_on_trial(make_run: MakeRun) -> None:
     run = make_run(run_delivery_least=1, run_rest_s=0)
     await run.sync.round()
