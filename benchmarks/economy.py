@@ -34,8 +34,8 @@ from ledger.amounts import UNIT
 from ledger.client.pools import Escrow, Terms
 from ledger.economics import collusion, explain_economics
 from orchestrator.runs.deliveries import DeliveryTerms, PastLease, judge_deliveries
-from orchestrator.runs.leases import TIMES_KEPT, DeliveryTime, lease_length
-from orchestrator.runs.slots import LEASED, Counted, FileState, Happening, Slot, SlotState
+from orchestrator.runs.leases import TIMES_KEPT, DeliveryTime, is_late, lease_length, wait_length
+from orchestrator.runs.slots import LEASED, SPARE, Counted, FileState, Happening, Slot
 from orchestrator.runs.slots import after as slot_after
 from orchestrator.runs.steps import StepCount, Window, choose_step
 from protocol.identifiers import ZERO_DIGEST, Address, Digest, address, digest, run_id
@@ -115,10 +115,8 @@ class Rules:
             are audited in full, and none of them may join again for a while.
         most_of_step: The share of a step that one provider may hold while others ask.
         leases_follow_deliveries: Whether leases follow the median of newest deliveries, or are as long as they may be.
-        slots_become_late: Whether a slot is late after half of its lease.
-        late_slots_count: Whether late slots count half for their step, or nothing.
-        late_counts_against: Whether late work counts against its node.
-        trial_slots_count: Whether a slot of a node on trial counts for its step; if not, no step waits for such a node.
+        slow_slots_are_spare: Whether no step waits for a slot past half of its lease, nor for one of a node on trial,
+            and late work counts against its node.
     """
 
     name: str
@@ -132,10 +130,7 @@ class Rules:
     forgery_stops_leases: bool
     most_of_step: float
     leases_follow_deliveries: bool
-    slots_become_late: bool
-    late_slots_count: bool
-    late_counts_against: bool
-    trial_slots_count: bool
+    slow_slots_are_spare: bool
 
 
 BEFORE = Rules(
@@ -150,10 +145,7 @@ BEFORE = Rules(
     forgery_stops_leases=False,
     most_of_step=1.0,
     leases_follow_deliveries=False,
-    slots_become_late=False,
-    late_slots_count=True,
-    late_counts_against=False,
-    trial_slots_count=True,
+    slow_slots_are_spare=False,
 )
 NOW = Rules(
     name="now",
@@ -167,10 +159,7 @@ NOW = Rules(
     forgery_stops_leases=True,
     most_of_step=1 / 3,
     leases_follow_deliveries=True,
-    slots_become_late=True,
-    late_slots_count=False,
-    late_counts_against=True,
-    trial_slots_count=False,
+    slow_slots_are_spare=True,
 )
 OTHERS_ASKED = 60.0
 CAUGHT_AFTER = 120.0
@@ -300,42 +289,26 @@ SHOPPER_KEYS = 4
 # Adapters: the product's decisions in the simulation's terms
 
 
-def step_count(row: StepRow, rules: Rules) -> StepCount:
+def step_count(row: StepRow) -> StepCount:
     """A step as `choose_step` wants it."""
     groups = row.groups
     return StepCount(
         demand=DEMAND,
         leased=groups[Counted.LEASED],
-        late=groups[Counted.LATE] if rules.late_slots_count else 0,
+        spare=groups[Counted.SPARE],
         pending=groups[Counted.PENDING],
         accepted=groups[Counted.ACCEPTED],
     )
 
 
-def past_leases(jobs: Sequence[Job], rules: Rules) -> list[PastLease]:
+def past_leases(jobs: Sequence[Job]) -> list[PastLease]:
     """A node's leases as `judge_deliveries` wants them, newest first."""
-    late = Slot(SlotState.UNDELIVERED, Counted.NOTHING)
-    return [
-        PastLease(
-            slot=late
-            if job.late and rules.late_counts_against and job.slot.state is not SlotState.LEASED
-            else job.slot,
-            ended_ms=int(job.ended * 1000),
-        )
-        for job in jobs
-    ]
+    return [PastLease(job.slot, int(job.ended * 1000), late=job.late) for job in jobs]
 
 
 def delivery_terms(rules: Rules) -> DeliveryTerms:
     """What the pool expects; where rejections don't count, all of them are free."""
     return DELIVERIES if rules.rejections_count else replace(DELIVERIES, rejections=DELIVERIES.newest)
-
-
-def counted(job: Job, rules: Rules) -> Counted:
-    """Under what a slot counts for its step."""
-    found = job.slot.counted
-    on_lease = found in {Counted.LEASED, Counted.LATE}
-    return Counted.NOTHING if on_lease and job.on_trial and not rules.trial_slots_count else found
 
 
 def audited_share(node: Node) -> float:
@@ -433,8 +406,7 @@ class Job:
     draw_seed: bytes
     slot: Slot = LEASED
     counts: Counted = Counted.NOTHING
-    on_trial: bool = False
-    """Whether its node was on trial when it was leased."""
+    lease: timedelta = timedelta()
     late: bool = False
     uploaded: bool = False
     leased_at: float = 0.0
@@ -562,7 +534,7 @@ class Run:
                 self._grant()
         return self._result()
 
-    def _later(self, seconds: float, event: Callable[..., None], *arguments: Job) -> None:
+    def _later(self, seconds: float, event: Callable[..., None], *arguments: Job | Happening) -> None:
         what: Callable[[], None] = partial(event, *arguments)
         heapq.heappush(self._events, (self.now + seconds, next(self._sequence), what))
 
@@ -571,7 +543,7 @@ class Run:
     def _grant(self) -> None:
         window = Window.of(floor=self.version, version=self.version, async_level=ASYNC_LEVEL)
         while True:
-            rows = {step: step_count(self._rows[step], self.rules) for step in window.steps}
+            rows = {step: step_count(self._rows[step]) for step in window.steps}
             choice = choose_step(window, rows, default_demand=DEMAND)
             if not choice.need:
                 return
@@ -611,7 +583,7 @@ class Run:
     def _judge_deliveries(self, node: Node) -> None:
         node.stale = False
         found = judge_deliveries(
-            past_leases(tuple(node.jobs), self.rules), terms=delivery_terms(self.rules), now_ms=int(self.now * 1000)
+            past_leases(tuple(node.jobs)), terms=delivery_terms(self.rules), now_ms=int(self.now * 1000)
         )
         node.on_trial = found.on_trial
         if found.resting_until_ms is not None:
@@ -635,7 +607,8 @@ class Run:
             share=audited_share(node),
             draw_seed=self.random.randbytes(32),
             leased_at=self.now,
-            on_trial=node.on_trial,
+            lease=timedelta(seconds=lease),
+            slot=SPARE if node.on_trial and self.rules.slow_slots_are_spare else LEASED,
         )
         node.leased += 1
         node.live += 1
@@ -647,18 +620,15 @@ class Run:
             self._later(job.plan.seconds, self._submit, job)
         else:
             self._later(lease, self._lease_over, job)
-        if self.rules.slots_become_late and job.plan.seconds > lease / 2:
-            self._later(lease / 2, self._half_over, job)
+        if self.rules.slow_slots_are_spare:
+            wait = wait_length(job.lease).total_seconds()
+            if job.plan.seconds > wait:
+                self._later(wait, self._happen, job, Happening.WAIT_OVER)
 
     def _lease_length(self) -> float:
         if not self.rules.leases_follow_deliveries:
             return LONGEST_LEASE.total_seconds()
         return lease_length(self._took, least=SHORTEST_LEASE, most=LONGEST_LEASE).total_seconds()
-
-    def _half_over(self, job: Job) -> None:
-        job.late = True
-        job.node.failed |= self.rules.late_counts_against
-        self._happen(job, Happening.HALF_OVER)
 
     def _lease_over(self, job: Job) -> None:
         self._took.append(DeliveryTime(int(2000 * (self.now - job.leased_at)), job.groups))
@@ -681,6 +651,9 @@ class Run:
         job.penalty = self._penalty(MAX_UNITS if self.rules.penalty_by_lease else plan.claimed)
         node.locked += job.penalty
         self._free(job)
+        if self.rules.slow_slots_are_spare:
+            job.late = is_late(timedelta(seconds=self.now - job.leased_at), self._took, lease=job.lease)
+            node.failed |= job.late
         self._happen(job, Happening.SUBMITTED)
         if plan.uploads == 0:
             self._upload(job)
@@ -767,7 +740,7 @@ class Run:
         self._recount(job)
 
     def _recount(self, job: Job) -> None:
-        now_counts = counted(job, self.rules)
+        now_counts = job.slot.counted
         if now_counts is job.counts:
             return
         row = self._rows[job.step]

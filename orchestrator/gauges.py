@@ -70,5 +70,5 @@ class PoolGauges:
         if answer.checkpoint is not None:
             self._version.set(answer.checkpoint.version)
         count = (await run.store.steps([answer.step]))[answer.step].count
-        for counted in ("demand", "need", "leased", "late", "pending", "accepted", "rejected"):
+        for counted in ("demand", "need", "leased", "spare", "pending", "accepted", "rejected"):
             self._groups.labels(counted).set(getattr(count, counted))

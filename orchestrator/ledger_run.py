@@ -182,6 +182,10 @@ class LedgerRun:
         found = await (await self._connected()).pools.membership(self._pool_id, node)
         return None if found is None else Seat(provider=found.provider, block=found.joined_block)
 
+    async def held_until(self, node: Address) -> int:
+        """Up to when a lease of a former member may expire that it can still use, in Unix seconds; 0: none."""
+        return await (await self._connected()).pools.held_until(self._pool_id, node)
+
     async def block_hash(self, block: int) -> Digest | None:
         """The hash of a block with the pool's confirmations; remembered, until the chain is reorganised."""
         if block in self._hashes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ledger import events as happened
 from ledger.artifacts import Contract
 from ledger.events import LedgerEvent
-from orchestrator.runs.chain import AnnouncementEvent, MoneyEvent, RunEvent, SeatEvent, WorkEvent
+from orchestrator.runs.chain import AnnouncementEvent, BanEvent, MoneyEvent, RunEvent, SeatEvent, WorkEvent
 from orchestrator.runs.slots import Happening
 
 FOLLOWED: dict[Contract, tuple[type[LedgerEvent], ...]] = {
@@ -20,6 +20,7 @@ FOLLOWED: dict[Contract, tuple[type[LedgerEvent], ...]] = {
     Contract.COMPUTE_POOLS: (
         happened.MemberJoined,
         happened.MemberLeft,
+        happened.ProviderBanned,
         happened.EscrowFunded,
         happened.WithdrawalAnnounced,
         happened.EscrowWithdrawn,
@@ -32,6 +33,9 @@ FOLLOWED: dict[Contract, tuple[type[LedgerEvent], ...]] = {
         happened.LocksChanged,
     ),
 }
+
+
+_PUT_OUT = frozenset({happened.Departure.EVICTED, happened.Departure.BANNED})
 
 
 def told(event: LedgerEvent, *, reverted: bool) -> RunEvent | None:
@@ -71,8 +75,8 @@ def told(event: LedgerEvent, *, reverted: bool) -> RunEvent | None:
             found = _work(event, Happening.EXPIRED, reverted=reverted)
         case happened.CheckpointAnnounced():
             found = AnnouncementEvent(version=event.version)
-        case happened.MemberJoined() | happened.MemberLeft():
-            found = SeatEvent(node=event.node)
+        case happened.MemberJoined() | happened.MemberLeft() | happened.ProviderBanned():
+            found = _membership(event, reverted=reverted)
         case happened.EscrowFunded() | happened.WithdrawalAnnounced() | happened.EscrowWithdrawn():
             found = MoneyEvent(provider=None)
         case (
@@ -86,6 +90,18 @@ def told(event: LedgerEvent, *, reverted: bool) -> RunEvent | None:
         case _:
             pass
     return found
+
+
+def _membership(
+    event: happened.MemberJoined | happened.MemberLeft | happened.ProviderBanned, *, reverted: bool
+) -> RunEvent | None:
+    match event:
+        case happened.MemberJoined():
+            return SeatEvent(node=event.node)
+        case happened.MemberLeft():
+            return SeatEvent(node=event.node, put_out=event.cause in _PUT_OUT and not reverted)
+        case happened.ProviderBanned():
+            return None if reverted else BanEvent(provider=event.provider)
 
 
 def _work(

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from orchestrator.runs.chain import RunLedger, Seat
 from orchestrator.runs.deliveries import Delivered, PastLease, judge_deliveries
-from orchestrator.runs.leases import lease_length
+from orchestrator.runs.leases import lease_length, wait_length
 from orchestrator.runs.slots import FileState, Happening, SlotState, after
 from orchestrator.runs.steps import StepCount, Window, choose_step
 from orchestrator.runs.terms import RunTerms
@@ -181,8 +181,11 @@ class RunDesk:
         beacon = await self.ledger.block_hash(block)
         if beacon is None:
             raise NoSlot(f"block {block}, which seeds stand on, is not confirmed yet")
-        lease_ms = await self._lease_ms()
-        now = self._now_ms()
+        times = await self.store.times()
+        lease = lease_length(times, least=self.terms.lease_least, most=self.terms.lease)
+        lease_ms, now = _ms(lease), self._now_ms()
+        # No step waits for a node on trial: otherwise nodes that fail on purpose would hold one slot each at any time.
+        waits_ms = 0 if on_trial else _ms(wait_length(lease))
         word, detail = await self.store.grant(
             GrantRequest(
                 node=node,
@@ -191,7 +194,7 @@ class RunDesk:
                 groups=request.groups,
                 request=request.request_id,
                 now_ms=now,
-                half_ms=now + lease_ms // 2,
+                waits_until_ms=now + waits_ms,
                 expiry_s=(now + lease_ms) // 1000,
                 remembered_ms=lease_ms,
                 version=state.version or 0,
@@ -224,10 +227,6 @@ class RunDesk:
                 seconds = math.ceil((record.resting_until_ms - self._now_ms()) / 1000)
                 raise NoSlot(f"{who} delivered too few of its leases and rests for another {seconds} s")
         return any(record.on_trial for _, record in records)
-
-    async def _lease_ms(self) -> int:
-        times = await self.store.times()
-        return _ms(lease_length(times, least=self.terms.lease_least, most=self.terms.lease))
 
     async def _live(self, name: str) -> SlotRow:
         row = await self.store.slot(name)
@@ -271,7 +270,7 @@ class RunDesk:
         """Ends leases that a node gives up; what is over, or not its own, is passed over."""
         now = self._now_ms()
         for row in await self.store.slots([slot_id(each.step, node, each.index) for each in slots]):
-            then = after(row.slot, Happening.RELEASED)
+            then = after(row.slot, Happening.LAPSED if row.excused else Happening.RELEASED)
             if then != row.slot:
                 await self.store.write(row, then, {"ended": str(now)}, due_ms=None)
 
@@ -363,7 +362,7 @@ def checkpoint_of(state: RunState) -> CheckpointRef | None:
 
 
 def _past(rows: Sequence[SlotRow]) -> list[PastLease]:
-    return [PastLease(row.slot, row.ended_ms, row.reason) for row in rows]
+    return [PastLease(row.slot, row.ended_ms, row.reason, row.late) for row in rows]
 
 
 def _ms(duration: timedelta) -> int:
@@ -396,4 +395,6 @@ def _lease_state(row: SlotRow) -> LeaseState:
     [past] = _past([row])
     if past.failed and row.slot.file is FileState.ABSENT:
         return LeaseState.FILE_ABSENT
+    if row.late:
+        return LeaseState.LATE
     return LeaseState.REJECTED if past.failed or past.rejected else LeaseState.SUBMITTED

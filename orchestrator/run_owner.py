@@ -284,8 +284,8 @@ def _step_view(step: int, row: StepRow, *, floor: int) -> StepView:
         closed=closed,
         accepted=count.accepted,
         pending=count.pending,
-        leased=count.leased + count.late,
-        late=count.late,
+        leased=count.leased + count.spare,
+        spare=count.spare,
         rejected=count.rejected,
         need=0 if closed else count.need,
     )

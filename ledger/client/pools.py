@@ -240,6 +240,11 @@ class Pools:
         found = await self._contract.read_struct(Membership, "membershipOf", pool_id, node)
         return None if found.provider == ZERO_ADDRESS else found
 
+    async def held_until(self, pool_id: int, node: Address) -> int:
+        """Up to when a lease of a former member may expire that it can still use, in Unix seconds; 0: none."""
+        found = await self._contract.read_struct(Membership, "membershipOf", pool_id, node)
+        return int(found.held_until.timestamp())
+
     async def joins(self, pool_id: int, node: Address) -> int:
         """How often the node has joined; what it signs when it leaves by another's hand carries this number."""
         found = await self._contract.read_struct(Membership, "membershipOf", pool_id, node)

@@ -16,9 +16,9 @@ import structlog
 
 from orchestrator.run_desk import RunDesk, notice_fault
 from orchestrator.run_owner import RunOwner
-from orchestrator.runs.chain import AnnouncementEvent, MoneyEvent, RunEvent, SeatEvent, WorkEvent, error_name
+from orchestrator.runs.chain import AnnouncementEvent, BanEvent, MoneyEvent, RunEvent, SeatEvent, WorkEvent, error_name
 from orchestrator.runs.deliveries import tried_in_time
-from orchestrator.runs.leases import Budget, DeliveryTime
+from orchestrator.runs.leases import Budget, DeliveryTime, is_late
 from orchestrator.runs.slots import LEASED, Counted, FileState, Happening, Slot, SlotState, after, as_on_ledger
 from orchestrator.storage import ObjectStore
 from orchestrator.store.leases import Lease
@@ -51,6 +51,7 @@ SOONEST_LOOK_MS, LATEST_LOOK_MS = 2_000, 60_000
 """The store is asked for an absent file again after half of the time since the submission, between these bounds."""
 MOST_LIVE = 128
 """Newest leases of a node among which its live ones are; it may hold 64."""
+MOST_LIVE_OF_PROVIDER = 500
 _TRIES = 5
 
 _log = structlog.get_logger(__name__)
@@ -180,12 +181,21 @@ class RunSync:
         if isinstance(event, AnnouncementEvent):
             await self._look_at_version(event.version)
         elif isinstance(event, SeatEvent):
-            await self._look_at_seat(event.node)
+            await self._look_at_seat(event.node, put_out=event.put_out)
+        elif isinstance(event, BanEvent):
+            rows = await self._store.leases_of_provider(event.provider, limit=MOST_LIVE_OF_PROVIDER)
+            await self._set_aside(_live(rows), put_out=True)
         elif isinstance(event, WorkEvent):
-            for _ in range(_TRIES):
-                if await self._write_work(event):
-                    return
-            await self._check_lease()
+            await self._apply_work(event)
+
+    async def _apply_work(self, event: WorkEvent) -> None:
+        if event.what is Happening.FINAL and event.outcome is Outcome.FORGED:
+            # A node that had left before is not put out again, and no other event says that its leases have ended.
+            await self._look_at_seat(event.node, put_out=True)
+        for _ in range(_TRIES):
+            if await self._write_work(event):
+                return
+        await self._check_lease()
 
     async def _write_work(self, event: WorkEvent) -> bool:
         if event.reverted:
@@ -223,7 +233,7 @@ class RunSync:
         then = after(row.slot, Happening.SUBMITTED)
         if then == row.slot:
             return True
-        now = self._now_ms()
+        now, queued = self._now_ms(), await self._relay.get(RelayKind.WORK, event.key)
         fields |= {
             "key": event.key,
             "worked": str(event.units),
@@ -232,7 +242,8 @@ class RunSync:
             "at": str(now),
             "ended": str(now),
             "transaction": event.transaction,
-            "figures": await self._figures(event.key),
+            "figures": json.dumps(Submission.model_validate_json(queued.body).figures if queued is not None else {}),
+            "late": str(int(await self._is_late(row, queued, now=now))),
         }
         # Due at once: when all events are read, the store is asked for the files of work that nobody has judged.
         return await self._store.write(row, then, fields, due_ms=now, lease=self._lease.value)
@@ -279,17 +290,30 @@ class RunSync:
         now = await self._ledger.work(key)
         if now is None:
             await self._relay.again(RelayKind.WORK, key, now_ms=self._now_ms())
-            then, due = LEASED, row.expiry * 1000
+            then = LEASED  # for as long as its step waits for it
         else:
-            then, due = as_on_ledger(now.state, now.outcome), self._now_ms()
-        waits = then.state in {SlotState.LEASED, SlotState.SUBMITTED}
+            then = as_on_ledger(now.state, now.outcome)
+        due = self._now_ms() if then.state in {SlotState.LEASED, SlotState.SUBMITTED} else None
         # Another submission may stand under the key than before.
         found = {} if now is None else {"sha256": now.sha256, "worked": str(now.units), "reason": str(now.reason)}
-        return await self._store.write(row, then, found, due_ms=due if waits else None, lease=self._lease.value)
+        return await self._store.write(row, then, found, due_ms=due, lease=self._lease.value)
 
-    async def _figures(self, key: Digest) -> str:
-        queued = await self._relay.get(RelayKind.WORK, key)
-        return json.dumps(Submission.model_validate_json(queued.body).figures if queued is not None else {})
+    async def _is_late(self, row: SlotRow, queued: RelayRow | None, *, now: int) -> bool:
+        """Whether submitted work came late by its node's fault.
+
+        It came when it was handed in to the relayer, else after the ledger was read to its end the last time without
+        it. So an outage of the chain or of the orchestrator makes no node late, and a reorg does not either.
+        """
+        if not row.granted_ms or row.excused:
+            return False
+        came = min(now, (await self._store.state()).synced_ms)
+        if queued is not None and queued.state is not ReceiptState.REFUSED:
+            came = min(came, queued.at_ms)
+        if row.at_ms:  # a reorg took it back, and it came again
+            came = min(came, row.at_ms)
+        took = timedelta(milliseconds=came - row.granted_ms)
+        lease = timedelta(milliseconds=row.expiry * 1000 - row.granted_ms)
+        return is_late(took, await self._store.times(), lease=lease)
 
     async def _look_at_version(self, version: int) -> None:
         """A version that is leased for was announced anew, or its announcement is gone from the chain."""
@@ -303,13 +327,27 @@ class RunSync:
             _log.warning("version-withdrawn", version=version)
             await self._change({"digest": ""})
 
-    async def _look_at_seat(self, node: Address) -> None:
-        """Who is no member any more (it died, or was evicted) holds up no step until its leases expire."""
-        newest = await self._store.leases_of(node, limit=MOST_LIVE)
-        live = [row for row in newest if row.slot.state is SlotState.LEASED]
-        if live and await self._ledger.seat(node) is None:
-            for row in live:
+    async def _look_at_seat(self, node: Address, *, put_out: bool) -> None:
+        """Has no step wait for the leases of a former member, and ends those that the ledger takes no work for.
+
+        The ledger takes the work of leases that expire within the notice period after a node left or was put out, but
+        none of a node that was evicted for forged work.
+        """
+        live = _live(await self._store.leases_of(node, limit=MOST_LIVE))
+        if not live or await self._ledger.seat(node) is not None:
+            return
+        held_until = await self._ledger.held_until(node)
+        await self._set_aside([row for row in live if row.expiry <= held_until], put_out=put_out)
+        for row in live:
+            if row.expiry > held_until:
                 await self._end(row, Happening.LEASE_OVER, {"ended": str(self._now_ms())})
+
+    async def _set_aside(self, rows: Sequence[SlotRow], *, put_out: bool) -> None:
+        """Has no step wait for live leases; if the pool put their node out, they don't count against it either."""
+        fields = {"excused": "1"} if put_out else {}
+        for row in rows:
+            then = after(row.slot, Happening.WAIT_OVER)
+            await self._store.write(row, then, fields, due_ms=self._now_ms(), lease=self._lease.value)
 
     # Time
 
@@ -386,7 +424,7 @@ class RunSync:
     # Leases
 
     async def _look_at_lease(self, row: SlotRow, *, now: int, synced: int) -> None:
-        """Moves a lease on: at its half, a while before its end, and when it is over."""
+        """Moves a lease on: when its step waits no more, a while before its end, and when it is over."""
         until = row.expiry * 1000 + int(self._desk.terms.grace.total_seconds() * 1000)
         terms = self._desk.terms
         key = WorkKey(pool_id=terms.pool_id, run=terms.run, node=row.node, step=row.step, index=row.index).hash
@@ -394,11 +432,11 @@ class RunSync:
         if until <= min(now, synced):
             await self._end_lease(row, queued, now=now)
             return
-        carry_again, half = row.expiry * 1000 - BEFORE_THE_END_MS, _half_ms(row)
-        due = next((at for at in sorted((half, carry_again, until)) if at > now), now + LOOK_AGAIN_MS // 5)
-        if row.slot.counted is Counted.LEASED and now >= half:
-            # Half of its groups are asked of others from now on.
-            then = after(row.slot, Happening.HALF_OVER)
+        carry_again, waits_until = row.expiry * 1000 - BEFORE_THE_END_MS, _waits_until_ms(row)
+        due = next((at for at in sorted((waits_until, carry_again, until)) if at > now), now + LOOK_AGAIN_MS // 5)
+        if row.slot.counted is Counted.LEASED and now >= waits_until:
+            # All of its groups are asked of others from now on.
+            then = after(row.slot, Happening.WAIT_OVER)
             await self._store.write(row, then, {}, due_ms=due, lease=self._lease.value)
         else:
             await self._store.put_off(row.id, until_ms=due)
@@ -408,14 +446,14 @@ class RunSync:
             await self._relay.again(RelayKind.WORK, key, now_ms=now)
 
     async def _end_lease(self, row: SlotRow, queued: RelayRow | None, *, now: int) -> None:
-        """Ends a lease without work, beyond whose end the ledger was read; undelivered if nobody was to carry it."""
+        """Ends a lease without work, beyond whose end the ledger was read; undelivered if that is its node's doing."""
         if queued is not None and queued.state is ReceiptState.QUEUED:
             await self._store.put_off(row.id, until_ms=now + LOOK_AGAIN_MS)
             return
         in_time = queued is not None and tried_in_time(
             handed_in_ms=queued.at_ms, expiry_s=row.expiry, error=error_name(queued.reason)
         )
-        what = Happening.LAPSED if in_time else Happening.LEASE_OVER
+        what = Happening.LAPSED if in_time or row.excused else Happening.LEASE_OVER
         await self._end(row, what, {"ended": str(row.expiry * 1000)})
         if what is Happening.LEASE_OVER and row.granted_ms:
             # Not delivered within its lease: counted as twice that, so that leases which are too short grow again.
@@ -458,9 +496,13 @@ _LOOKED = {
 }
 
 
-def _half_ms(row: SlotRow) -> int:
-    """When half of a lease is over; of a slot whose start is forgotten, at once."""
-    return (row.granted_ms + row.expiry * 1000) // 2
+def _waits_until_ms(row: SlotRow) -> int:
+    """Until when a step waits for a slot."""
+    return row.waits_until_ms or (row.granted_ms + row.expiry * 1000) // 2
+
+
+def _live(rows: Sequence[SlotRow]) -> list[SlotRow]:
+    return [row for row in rows if row.slot.state is SlotState.LEASED]
 
 
 def _next_look_ms(age_ms: int, *, answered: bool) -> int:

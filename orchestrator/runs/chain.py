@@ -88,6 +88,15 @@ class SeatEvent:
     """A node joined or left: what was known of its seat is old."""
 
     node: Address
+    put_out: bool = False
+    """Whether the pool evicted or banned it: what it then fails to deliver is not its failure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BanEvent:
+    """A provider was banned. Its nodes stay members, and may only use leases that they have."""
+
+    provider: Address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +113,7 @@ class AnnouncementEvent:
     version: int
 
 
-RunEvent = WorkEvent | SeatEvent | MoneyEvent | AnnouncementEvent
+RunEvent = WorkEvent | SeatEvent | BanEvent | MoneyEvent | AnnouncementEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +183,10 @@ class RunLedger(Protocol):
 
     async def seat(self, node: Address) -> Seat | None:
         """A member's seat."""
+        ...
+
+    async def held_until(self, node: Address) -> int:
+        """Up to when a lease of a former member may expire that it can still use, in Unix seconds; 0: none."""
         ...
 
     async def block_hash(self, block: int) -> Digest | None:

@@ -63,11 +63,13 @@ class PastLease:
         slot: Where it is, with the verdict on its work.
         ended_ms: When it failed or was delivered, in Unix milliseconds.
         reason: The verdict's reason code.
+        late: Whether its work came past the time that its step waited for it.
     """
 
     slot: Slot
     ended_ms: int
     reason: int = 0
+    late: bool = False
 
     @property
     def counts(self) -> bool:
@@ -78,7 +80,9 @@ class PastLease:
 
     @property
     def failed(self) -> bool:
-        """Whether nothing was delivered, or what could not be of use."""
+        """Whether nothing was delivered in time, or what could not be of use."""
+        if self.late and self.slot.state.on_ledger:
+            return True
         match self.slot.state:
             case SlotState.UNDELIVERED | SlotState.RELEASED:
                 return True

@@ -16,7 +16,7 @@ MEDIANS = 4
 
 @dataclass(frozen=True, slots=True)
 class DeliveryTime:
-    """How long one slot took, from its lease to its submission.
+    """How long one slot took, from its lease until its submission was read on the ledger.
 
     A lease that ended without work is taken for twice its length: if leases have become too short for honest nodes,
     nobody delivers, and only these make them longer again.
@@ -44,6 +44,28 @@ def lease_length(times: Sequence[DeliveryTime], *, least: timedelta, most: timed
         if below >= half:
             break
     return min(most, max(least, timedelta(milliseconds=MEDIANS * median)))
+
+
+def wait_length(lease: timedelta) -> timedelta:
+    """Returns how long a step waits for a slot: half of its lease. After that its groups are asked of others.
+
+    It does not follow the median by itself: slow nodes that ask first are the median, and every step would wait for
+    them.
+    """
+    return lease / 2
+
+
+def is_late(took: timedelta, times: Sequence[DeliveryTime], *, lease: timedelta) -> bool:
+    """Whether work came so late that it counts against its node: after its step had stopped waiting for it.
+
+    While few deliveries are known nothing is late: leases don't follow what slots take then.
+
+    Args:
+        took: From the lease to the submission, measured as in `times`: what blocks and the relayer take is in both.
+        times: Of the newest deliveries.
+        lease: How long the slot was leased.
+    """
+    return len(times) >= LEAST_TIMES and took > wait_length(lease)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,8 +42,12 @@ class Counted(StrEnum):
     """Under what a slot's groups count for its step."""
 
     LEASED = "leased"
-    LATE = "late"
-    """Leased, and past half of its lease: half of its groups are asked of others."""
+    SPARE = "spare"
+    """Leased, and its step does not wait for it: all of its groups are asked of others.
+
+    So are slots past half of their lease, of nodes on trial, and of nodes that are no members any more. If their work
+    comes all the same, it is taken and paid.
+    """
     PENDING = "pending"
     ACCEPTED = "accepted"
     REJECTED = "rejected"
@@ -63,13 +67,14 @@ class Happening(StrEnum):
     """What can happen to a slot."""
 
     LEASE_OVER = "lease-over"
-    """It expired without work, as far as the ledger was read."""
-    HALF_OVER = "half-over"
-    """Half of the lease is over without work."""
+    """It expired without work, as far as the ledger was read, or its node was put out for forged work."""
+    WAIT_OVER = "wait-over"
+    """Its step waits for it no longer: half of the lease is over, or its node is no member any more."""
     RELEASED = "released"
     """The node gave it up."""
     LAPSED = "lapsed"
-    """Its work was handed in to be carried, and the ledger could not be reached in time."""
+    """It ended without work, and its node is not the reason: the ledger could not be reached in time, or the pool put
+    the node out."""
     SUBMITTED = "submitted"
     FILE_PRESENT = "file-present"
     """The store has the file of submitted work."""
@@ -103,6 +108,7 @@ class Slot:
 
 
 LEASED = Slot(SlotState.LEASED, Counted.LEASED)
+SPARE = Slot(SlotState.LEASED, Counted.SPARE)
 
 _UNSUBMITTED = (SlotState.LEASED, SlotState.UNDELIVERED, SlotState.RELEASED, SlotState.LAPSED)
 _OPEN = (SlotState.SUBMITTED, SlotState.PROVISIONAL, SlotState.DISPUTED)
@@ -110,7 +116,7 @@ _LOOKS = (Happening.FILE_PRESENT, Happening.FILE_ABSENT, Happening.FILE_UNKNOWN)
 
 TABLE: Mapping[tuple[Happening, SlotState], SlotState] = {
     (Happening.LEASE_OVER, SlotState.LEASED): SlotState.UNDELIVERED,
-    (Happening.HALF_OVER, SlotState.LEASED): SlotState.LEASED,
+    (Happening.WAIT_OVER, SlotState.LEASED): SlotState.LEASED,
     (Happening.RELEASED, SlotState.LEASED): SlotState.RELEASED,
     (Happening.LAPSED, SlotState.LEASED): SlotState.LAPSED,
     # Also of a lease that counted as undelivered: the word of the ledger came late.
@@ -126,7 +132,7 @@ TABLE: Mapping[tuple[Happening, SlotState], SlotState] = {
 """What leads where. Whatever does not stand here is old news and changes nothing."""
 
 _FIXED: Mapping[Happening, Slot] = {
-    Happening.HALF_OVER: Slot(SlotState.LEASED, Counted.LATE),
+    Happening.WAIT_OVER: SPARE,
     Happening.SUBMITTED: Slot(SlotState.SUBMITTED, Counted.PENDING),
     Happening.FILE_PRESENT: Slot(SlotState.SUBMITTED, Counted.PENDING, file=FileState.PRESENT),
     Happening.FILE_ABSENT: Slot(SlotState.SUBMITTED, Counted.NOTHING, file=FileState.ABSENT),

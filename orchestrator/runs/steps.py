@@ -18,8 +18,8 @@ class StepCount:
     rounds: int = 0
     """How often the demand was raised."""
     leased: int = 0
-    late: int = 0
-    """Leased, and past half of the lease."""
+    spare: int = 0
+    """Leased, and not waited for: counts as nothing."""
     pending: int = 0
     """Submitted, its file in the store, and young enough that a verdict may be waited for."""
     accepted: int = 0
@@ -28,7 +28,7 @@ class StepCount:
     @property
     def need(self) -> int:
         """What is wanted and neither there nor on its way; `need_of` in `run_grant.lua` is the same formula."""
-        return max(0, self.demand - self.accepted - self.pending - self.leased - self.late // 2)
+        return max(0, self.demand - self.accepted - self.pending - self.leased)
 
 
 @dataclass(frozen=True, slots=True)

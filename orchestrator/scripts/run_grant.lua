@@ -24,10 +24,10 @@ if a.step > a.version + a.async_level then return {'ahead'} end
 
 -- The same formula as `StepCount.need`, below zero if there is more than was asked for; and the demand.
 local function need_of(which)
-  local c = redis.call('HMGET', P .. 'run:step:' .. which, 'demand', 'leased', 'pending', 'accepted', 'late')
+  local c = redis.call('HMGET', P .. 'run:step:' .. which, 'demand', 'leased', 'pending', 'accepted')
   local demand = tonumber(c[1] or a.default_demand)
   local there = tonumber(c[2] or '0') + tonumber(c[3] or '0') + tonumber(c[4] or '0')
-  return demand - there - math.floor(tonumber(c[5] or '0') / 2), demand
+  return demand - there, demand
 end
 -- The smallest step that wants rollouts and no other: who could choose the step could choose among seeds.
 for before = first, a.step - 1 do
@@ -61,6 +61,7 @@ end
 
 local groups = math.min(a.groups, need, a.groups_per_slot, payable, covered, share, math.floor(a.most_units / per_group))
 local units = int(groups * per_group)
+local counted = a.waits_until_ms > a.now_ms and 'leased' or 'spare'
 local indices = P .. 'run:next:' .. step
 local index = redis.call('HGET', indices, node) or s[7] or '0'
 if tonumber(index) >= 4294967295 then return {'full'} end
@@ -69,18 +70,18 @@ redis.call('HSET', indices, node, int(tonumber(index) + 1))
 local id = step .. ':' .. node .. ':' .. index
 redis.call('HSET', P .. 'run:slot:' .. id, 'rev', 1, 'step', step, 'node', node, 'index', index, 'provider', provider,
   'version', int(a.version), 'digest', a.digest, 'groups', groups, 'units', units, 'expiry', int(a.expiry_s),
-  'granted', int(a.now_ms), 'beacon', a.beacon, 'beacon_block', int(a.beacon_block), 'state', 'leased',
-  'counted', 'leased')
+  'granted', int(a.now_ms), 'waits_until', int(a.waits_until_ms), 'beacon', a.beacon, 'beacon_block',
+  int(a.beacon_block), 'state', 'leased', 'counted', counted)
 redis.call('SET', asked_before, id, 'PX', int(a.remembered_ms))
 redis.call('ZADD', P .. 'run:slots:' .. step, int(a.expiry_s), id)
 redis.call('ZADD', P .. 'run:steps', step, step)
-redis.call('ZADD', P .. 'run:due', int(a.half_ms), id)
+redis.call('ZADD', P .. 'run:due', int(a.waits_until_ms), id)
 for _, list in ipairs({P .. 'run:node:' .. node, P .. 'run:provider:' .. provider}) do
   redis.call('LPUSH', list, id)
   redis.call('LTRIM', list, 0, 499)
 end
 redis.call('SADD', live, id)
-redis.call('HINCRBY', counts, 'leased', groups)
+redis.call('HINCRBY', counts, counted, groups)
 redis.call('HINCRBY', held, provider, groups)
 redis.call('HINCRBY', P .. 'run:open', '*', units)
 redis.call('HINCRBY', P .. 'run:open', '#', 1)

@@ -47,7 +47,7 @@ else
   redis.call('ZREM', P .. 'run:discarded', id)
 end
 
-local function live(what) return what == 'leased' or what == 'late' end
+local function live(what) return what == 'leased' or what == 'spare' end
 if before ~= counted then
   local counts = P .. 'run:step:' .. step
   if before ~= '' then redis.call('HINCRBY', counts, before, -groups) end

@@ -107,7 +107,7 @@ class UploadDesk:
 
         Raises:
             TooLarge: The file is, or is larger than an honest file of its lease can be.
-            Forbidden: The owner is no member of the pool, or no validator for an audit file.
+            Forbidden: The owner is no member of the pool and has no lease, or no validator for an audit file.
             NoLease: A rollout file is not the work of a live lease of its owner.
             Conflict: Other bytes than announced lie under this name, which no honest store lets happen.
             QuotaUsed: The owner has uploaded enough for now.
@@ -119,12 +119,14 @@ class UploadDesk:
                 hint="make several smaller ones",
             )
         audit = request.kind is UploadKind.AUDIT
-        await self._check_owner(owner, audit=audit)
+        row = await self._slot_of(owner, request.slot)
+        if row is None:  # former members may use the leases that they have
+            await self._check_owner(owner, audit=audit)
         key = ObjectKey(pool_id=self._pool_id, owner=owner, sha256=request.sha256, audit=audit)
         if (there := await self._store.head(key)) is not None:
             return await self._found(owner, key, there, request.size)
         if request.slot is not None:
-            await self._check_slot(owner, request.slot, request)
+            await self._check_slot(row, request.slot, request)
         now = self._clock.now()
         await self._uploads.take(
             owner, key, size=request.size, now=now, expires=now + self._put_life, other=request.kind is UploadKind.FILE
@@ -182,10 +184,13 @@ class UploadDesk:
                 retryable=not standing.banned,
             )
 
-    async def _check_slot(self, owner: Address, slot: SlotName, request: UploadRequest) -> None:
+    async def _slot_of(self, owner: Address, slot: SlotName | None) -> SlotRow | None:
+        if slot is None or self._slots is None:
+            return None
+        return await self._slots.slot(slot_id(slot.step, owner, slot.index))
+
+    async def _check_slot(self, row: SlotRow | None, slot: SlotName, request: UploadRequest) -> None:
         """Returns if a file may be the work of a live lease, or is the file that was submitted under one already."""
-        name = slot_id(slot.step, owner, slot.index)
-        row = None if self._slots is None else await self._slots.slot(name)
         if row is None or self._slots is None:
             raise NoLease(f"this node has no lease of step {slot.step}, index {slot.index}")
         live = row.slot.state is SlotState.LEASED and self._clock.now().timestamp() <= row.expiry
@@ -199,7 +204,7 @@ class UploadDesk:
                 hint="the pool's owner can raise upload_bytes_per_unit and upload_bytes_per_group",
             )
         life_s = int(self._admitted_for.total_seconds())
-        if live and not await self._slots.admit_file(name, request.sha256, life_s=life_s):
+        if live and not await self._slots.admit_file(row.id, request.sha256, life_s=life_s):
             raise NoLease(f"{MOST_FILES} files were let in under this lease already, and one can be its work")
 
     async def _may_read(self, key: ObjectKey, reader: Address) -> bool:

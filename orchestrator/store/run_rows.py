@@ -78,6 +78,12 @@ class SlotRow:
     expiry: int
     """Unix seconds."""
     granted_ms: int = 0
+    waits_until_ms: int = 0
+    """Until when its step waits for it; 0 if that was lost with Redis."""
+    excused: bool = False
+    """Whether the pool put its node out: what becomes of the lease does not count against it."""
+    late: bool = False
+    """Whether its work came so late that it counts against its node."""
     beacon: Digest = NO_DIGEST
     beacon_block: int = 0
     slot: Slot
@@ -155,6 +161,7 @@ def read_slot(name: str, fields: Mapping[str, str]) -> SlotRow:
             "max_units": "units",
             "expiry": "expiry",
             "granted_ms": "granted",
+            "waits_until_ms": "waits_until",
             "beacon_block": "beacon_block",
             "ended_ms": "ended",
             "units": "worked",
@@ -181,6 +188,8 @@ def read_slot(name: str, fields: Mapping[str, str]) -> SlotRow:
         provider=address(fields["provider"]) if fields.get("provider") else None,
         judge=address(fields["judge"]) if fields.get("judge") else None,
         slot=Slot(SlotState(fields["state"]), Counted(fields["counted"]), outcome, FileState(fields.get("file", ""))),
+        excused=fields.get("excused") == "1",
+        late=fields.get("late") == "1",
         figures=json.loads(fields.get("figures") or "{}"),
         **numbers,
         **digests,

@@ -64,7 +64,7 @@ class GrantRequest:
         groups: The most groups that it takes.
         request: Names the request: repeated, it gets the same slot.
         now_ms: The time, in Unix milliseconds.
-        half_ms: When half of the lease is over, in Unix milliseconds.
+        waits_until_ms: Until when the step waits for the slot, in Unix milliseconds; `now_ms` if it does not.
         expiry_s: When the lease ends, in Unix seconds.
         remembered_ms: How long the request is remembered.
         version: The version that the caller read; the script refuses another one.
@@ -86,7 +86,7 @@ class GrantRequest:
     groups: int
     request: str
     now_ms: int
-    half_ms: int
+    waits_until_ms: int
     expiry_s: int
     remembered_ms: int
     version: int

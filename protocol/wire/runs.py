@@ -118,7 +118,7 @@ class Demand(WireModel):
 class StepView(WireModel):
     """How one step stands, in groups.
 
-    `need` = demand - accepted - pending - leased, never below zero, where groups past half of their lease count half.
+    `need` = demand - accepted - pending - leased + spare, never below zero.
     """
 
     step: Step
@@ -131,8 +131,9 @@ class StepView(WireModel):
     """Submitted, with its file in the store, and a verdict may still come in time."""
     leased: StepGroups
     """Leased, and not submitted yet."""
-    late: StepGroups = 0
-    """Of these, in slots past half of their lease."""
+    spare: StepGroups = 0
+    """Of these, in slots that the step does not wait for: past half of their lease, of nodes on trial, and of former
+    members."""
     rejected: StepGroups
     need: StepGroups
 

@@ -61,6 +61,8 @@ class LeaseState(StrEnum):
     """Its work is on the ledger."""
     FILE_ABSENT = "file-absent"
     """Its work is on the ledger, and its file not in the store: counts as undelivered, until the file is there."""
+    LATE = "late"
+    """Its work came past the time that its step waited for it: it is paid if accepted, and counts as undelivered."""
     REJECTED = "rejected"
     """Its work was rejected or called forged, or took too long to score: some are free, more count as undelivered."""
     UNDELIVERED = "undelivered"
@@ -68,7 +70,8 @@ class LeaseState(StrEnum):
     RELEASED = "released"
     """The node gave it up; counts as undelivered too, or a node could look at slots and choose."""
     LAPSED = "lapsed"
-    """Its work was handed to the orchestrator in time and never came to the ledger: counts for nothing."""
+    """It ended without work, and its node is not the reason: its work was handed in, in time, and never came to the
+    ledger, or the pool put the node out. Counts for nothing."""
 
 
 class LeaseView(WireModel):

@@ -91,6 +91,8 @@ class MemoryRunLedger:
     stake: int = 10**9
     versions: dict[int, Announced] = field(default_factory=dict)
     seats: dict[Address, Seat] = field(default_factory=dict)
+    held: dict[Address, int] = field(default_factory=dict)
+    """Up to when leases of former members may expire, in Unix seconds."""
     works: dict[Digest, WorkNow] = field(default_factory=dict)
     leases: dict[Digest, Lease] = field(default_factory=dict)
     happened: list[RunEvent] = field(default_factory=list)
@@ -112,6 +114,12 @@ class MemoryRunLedger:
         self.head += 1
         self.seats[node] = Seat(provider=PROVIDER.address, block=self.head)
         self.happened.append(SeatEvent(node=node))
+
+    def unseat_node(self, node: Address, *, held_until: int, put_out: bool = False) -> None:
+        """A node leaves, is put out, or (held until 0) is evicted for forged work."""
+        del self.seats[node]
+        self.held[node] = held_until
+        self.happened.append(SeatEvent(node=node, put_out=put_out))
 
     def submit(self, lease: Lease, sha256: Digest, units: int) -> str:
         """The contract's rules; the error, or nothing."""
@@ -196,6 +204,10 @@ class MemoryRunLedger:
     async def seat(self, node: Address) -> Seat | None:
         self._answer()
         return self.seats.get(node)
+
+    async def held_until(self, node: Address) -> int:
+        self._answer()
+        return self.held.get(node, 0)
 
     async def block_hash(self, block: int) -> Digest | None:
         self._answer()

@@ -93,10 +93,10 @@ class Walk:
             open_units += sum(slot.max_units for slot in held)
             open_leases += len(held)
             count = row.count
-            told = (count.leased, count.late, count.pending, count.accepted, count.rejected)
+            told = (count.leased, count.spare, count.pending, count.accepted, count.rejected)
             assert told == (
                 sums[Counted.LEASED],
-                sums[Counted.LATE],
+                sums[Counted.SPARE],
                 sums[Counted.PENDING],
                 sums[Counted.ACCEPTED],
                 sums[Counted.REJECTED],
@@ -110,7 +110,7 @@ class Walk:
             leased = {
                 row.id
                 for row in await store.leases_of(key.address, limit=500)
-                if row.slot.counted in {"leased", "late"}
+                if row.slot.counted in {"leased", "spare"}
             }
             assert names == leased
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from orchestrator.runs.deliveries import DeliveryTerms, PastLease, judge_deliveries, tried_in_time
-from orchestrator.runs.leases import Budget, DeliveryTime, lease_length
-from orchestrator.runs.slots import LEASED, Counted, FileState, Happening, Slot, SlotState, after, as_on_ledger
+from orchestrator.runs.leases import Budget, DeliveryTime, is_late, lease_length, wait_length
+from orchestrator.runs.slots import LEASED, SPARE, Counted, FileState, Happening, Slot, SlotState, after, as_on_ledger
 from orchestrator.runs.steps import Asked, Choice, StepCount, Window, ask, choose_step
 from protocol.verdicts import Outcome, ReasonCode
 
@@ -29,8 +29,8 @@ S, H, C = SlotState, Happening, Counted
         ({3: StepCount(demand=8, accepted=2, pending=3, leased=2)}, Choice(3, 1)),
         ({3: StepCount(demand=8, pending=8), 4: StepCount(demand=8, leased=9)}, Choice(5, 8)),
         ({3: StepCount(demand=8, rejected=8), 4: StepCount(demand=0)}, Choice(3, 8)),
-        ({3: StepCount(demand=8, leased=2, late=6)}, Choice(3, 3)),
-        ({3: StepCount(demand=8, leased=7, late=1)}, Choice(3, 1)),
+        ({3: StepCount(demand=8, leased=2, spare=6)}, Choice(3, 6)),
+        ({3: StepCount(demand=8, leased=7, spare=1)}, Choice(3, 1)),
         ({step: StepCount(demand=0) for step in (3, 4, 5)}, Choice(5, 0)),
     ],
     ids=[
@@ -90,7 +90,6 @@ SUBMITTED = Slot(S.SUBMITTED, C.PENDING)
 STALE = Slot(S.SUBMITTED, C.NOTHING)
 THERE = Slot(S.SUBMITTED, C.PENDING, file=FileState.PRESENT)
 GHOST = Slot(S.SUBMITTED, C.NOTHING, file=FileState.ABSENT)
-LATE = Slot(S.LEASED, C.LATE)
 ACCEPTED = Slot(S.PROVISIONAL, C.ACCEPTED, Outcome.ACCEPTED)
 FORGED = Slot(S.PROVISIONAL, C.REJECTED, Outcome.FORGED)
 
@@ -122,10 +121,10 @@ FORGED = Slot(S.PROVISIONAL, C.REJECTED, Outcome.FORGED)
         ),
         (FORGED, H.FINAL, Outcome.REJECTED, Slot(S.FINAL, C.REJECTED, Outcome.REJECTED)),
         (SUBMITTED, H.EXPIRED, None, Slot(S.EXPIRED, C.NOTHING)),
-        (LEASED, H.HALF_OVER, None, LATE),
-        (LATE, H.SUBMITTED, None, SUBMITTED),
-        (LATE, H.LEASE_OVER, None, Slot(S.UNDELIVERED, C.NOTHING)),
-        (SUBMITTED, H.HALF_OVER, None, SUBMITTED),
+        (LEASED, H.WAIT_OVER, None, SPARE),
+        (SPARE, H.SUBMITTED, None, SUBMITTED),
+        (SPARE, H.LEASE_OVER, None, Slot(S.UNDELIVERED, C.NOTHING)),
+        (SUBMITTED, H.WAIT_OVER, None, SUBMITTED),
         (SUBMITTED, H.FILE_PRESENT, None, THERE),
         (SUBMITTED, H.FILE_ABSENT, None, GHOST),
         (GHOST, H.FILE_PRESENT, None, THERE),
@@ -159,7 +158,7 @@ NEWS = st.lists(st.tuples(st.sampled_from(Happening), VERDICTS), max_size=12)
 def test_events_that_come_again_in_order_change_nothing(history: list[tuple[Happening, Outcome]], again: int) -> None:
     """At least once, in order, from anywhere before: that is what a cursor promises."""
     ledger = [
-        news for news in history if news[0] not in {H.LEASE_OVER, H.RELEASED, H.LAPSED, H.PENDING_OVER, H.HALF_OVER}
+        news for news in history if news[0] not in {H.LEASE_OVER, H.RELEASED, H.LAPSED, H.PENDING_OVER, H.WAIT_OVER}
     ]
     ledger = [news for news in ledger if not news[0].value.startswith("file-")]
     valid, slot = [], LEASED
@@ -245,7 +244,7 @@ class RunMachine(RuleBasedStateMachine):
     def nothing_is_leased_twice_over(self) -> None:
         """Leases never go beyond the demand; late submissions and new verdicts may."""
         for count in self.counts().values():
-            assert count.need == max(0, count.demand - count.accepted - count.pending - count.leased - count.late // 2)
+            assert count.need == max(0, count.demand - count.accepted - count.pending - count.leased)
 
 
 TestRun = RunMachine.TestCase
@@ -335,6 +334,15 @@ def test_bad_verdicts_count_as_not_delivered_beyond_the_free_ones(
     assert (judged.undelivered, judged.resting_until_ms) == (failures, 15_000 if failures else None)
 
 
+@pytest.mark.parametrize(
+    ("letter", "undelivered"), [("s", 3), ("p", 3), ("d", 3), ("X", 3), ("b", 3), ("l", 0), (" ", 0), ("g", 3)]
+)
+def test_late_work_counts_as_not_delivered_and_none_is_free(letter: str, undelivered: int) -> None:
+    leases = [PastLease(PAST[letter], 5_000, late=True)] * 3
+    judged = judge_deliveries(leases, terms=TERMS, now_ms=6_000)
+    assert (judged.undelivered, judged.on_trial) == (undelivered, undelivered > 0)
+
+
 def test_a_provider_is_judged_by_a_longer_window_with_free_rejections_in_proportion() -> None:
     terms = TERMS.of_provider()
     assert (terms.newest, terms.rejections, terms.least, terms.threshold) == (8, 2, 2, 0.5)
@@ -387,6 +395,17 @@ def test_a_lease_is_four_times_the_median_delivery(times: list[tuple[int, int]],
 def test_a_lease_is_never_shorter_or_longer_than_it_may_be(times: list[DeliveryTime]) -> None:
     assert LEAST <= lease_length(times, least=LEAST, most=MOST) <= MOST
     assert lease_length(times, least=2 * MOST, most=MOST) == MOST, "the longest binds: escrow holds for no more"
+
+
+@pytest.mark.parametrize(
+    ("took", "known", "late"),
+    [(50_000, 8, False), (50_001, 8, True), (99_000, 8, True), (99_000, 7, False), (0, 50, False)],
+    ids=["at half", "past half", "at the end", "too little known", "at once"],
+)
+def test_work_is_late_once_its_step_does_not_wait_for_it(took: int, known: int, *, late: bool) -> None:
+    lease, times = timedelta(seconds=100), [DeliveryTime(1_000, 1)] * known
+    assert wait_length(lease) == timedelta(seconds=50)
+    assert is_late(timedelta(milliseconds=took), times, lease=lease) is late
 
 
 @given(

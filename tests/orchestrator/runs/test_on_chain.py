@@ -261,6 +261,51 @@ async def test_an_announced_withdrawal_is_leased_no_more(world: World, redis_url
         assert (await run.lease(key, groups=1)).lease.groups == 1
 
 
+async def test_work_of_a_node_that_was_evicted_is_carried_and_of_a_forger_is_not(
+    world: World, redis_url: str, tmp_path: Path
+) -> None:
+    async with orchestrating(world, redis_url, tmp_path) as run:
+        await run.sync.round()
+        key = await join_by_relay(run, world)
+        await publish(run, world, 0)
+        await run.sync.round()
+        first, second, _ = [await run.lease(key, groups=1) for _ in range(3)]
+        await (await world.as_("manager")).pools.evict(POOL, key.address, "we want others")
+        await run.sync.round()
+        assert (await run.view())["spare"] == 3
+        assert await run.chain.seat(key.address) is None
+        assert await run.chain.held_until(key.address) >= first.lease.expiry
+        work, forged = await hand_in(run, key, first, file=1), await hand_in(run, key, second, file=2)
+        assert await run.relayer.round() == 2
+
+        ledger = await world.as_("validator")
+        given = [(work, Outcome.ACCEPTED, 0), (forged, Outcome.FORGED, 900)]
+        await ledger.work.judge([await verdict_on(ledger, k, what, reason=why) for k, what, why in given])
+        await world.warp((await ledger.pools.terms(POOL)).challenge_period + timedelta(seconds=1))
+        await ledger.work.finalize([work])
+        assert await ledger.work.accrued(POOL, world.keys["provider"].address) > 0
+        await run.sync.round()
+        assert (await run.view())["spare"] == 1
+        await ledger.work.finalize([forged])
+        await run.sync.round()
+        assert await run.chain.held_until(key.address) == 0
+        assert (await run.view())["spare"] == 0
+
+
+async def test_a_banned_providers_leases_are_set_aside(world: World, redis_url: str, tmp_path: Path) -> None:
+    async with orchestrating(world, redis_url, tmp_path) as run:
+        await run.sync.round()
+        key = await join_by_relay(run, world)
+        await publish(run, world, 0)
+        await run.sync.round()
+        grant = await run.lease(key, groups=1)
+        await (await world.as_("manager")).pools.ban_provider(POOL, world.keys["provider"].address, "a test")
+        await run.sync.round()
+        assert (await run.view())["spare"] == 1
+        await hand_in(run, key, grant, file=1)
+        assert await run.relayer.round() == 1
+
+
 class _Killed(BaseException):
     """As `kill -9`: nothing after it runs."""
 

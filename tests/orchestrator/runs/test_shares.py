@@ -84,7 +84,7 @@ async def test_a_provider_gets_at_least_one_group_of_a_small_step(run: RunUnderT
 # Slow leases
 
 
-async def test_past_half_of_its_lease_a_slot_counts_half(run: RunUnderTest) -> None:
+async def test_no_step_waits_for_a_slot_past_half_of_its_lease(run: RunUnderTest) -> None:
     key, other = await run.member(), await run.member()
     grant = await run.lease(key, groups=8)
     await run.pool.clock.turn(timedelta(seconds=49))
@@ -93,14 +93,17 @@ async def test_past_half_of_its_lease_a_slot_counts_half(run: RunUnderTest) -> N
     await run.pool.clock.turn(timedelta(seconds=1))
     await run.sync.round()
     view = await run.view()
-    assert (view["leased"], view["late"], view["need"]) == (8, 8, 4)
+    assert (view["leased"], view["spare"], view["need"]) == (8, 8, 8)
     await run.pool.beat(other)
-    assert (await run.step(other)).need == 4
-    assert (await run.lease(other, groups=8)).lease.groups == 4
-    run.submit_alone(grant)
+    assert (await run.step(other)).need == 8
+    second = await run.lease(other, groups=8)
+    assert second.lease.groups == 8
+    for key_of, each, file in ((key, grant, 1), (other, second, 2)):
+        run.submit_alone(each, file=file)
+        run.chain.happen(each.lease.lease.key.hash, key_of.address, Happening.JUDGED, Outcome.ACCEPTED)
     await run.sync.round()
     view = await run.view()
-    assert (view["pending"], view["leased"], view["late"], view["need"]) == (8, 4, 0, 0)
+    assert (view["accepted"], view["leased"], view["spare"], view["need"]) == (16, 0, 0, 0), "both are taken"
 
 
 @pytest.mark.parametrize(
@@ -108,12 +111,12 @@ async def test_past_half_of_its_lease_a_slot_counts_half(run: RunUnderTest) -> N
     [
         {"demand": 9},
         {"demand": 9, "leased": 4},
-        {"demand": 9, "leased": 4, "late": 5},
-        {"demand": 9, "late": 1},
-        {"demand": 9, "accepted": 3, "pending": 2, "leased": 1, "late": 3, "rejected": 7},
+        {"demand": 9, "leased": 4, "spare": 5},
+        {"demand": 9, "spare": 1},
+        {"demand": 9, "accepted": 3, "pending": 2, "leased": 1, "spare": 3, "rejected": 7},
         {"demand": 9, "accepted": 9},
-        {"demand": 9, "late": 18},
-        {"demand": 9, "late": 17},
+        {"demand": 9, "spare": 18},
+        {"demand": 9, "spare": 17},
         {"demand": 0},
     ],
 )
@@ -127,6 +130,105 @@ async def test_the_script_and_the_step_count_agree_on_what_is_needed(make_run: M
     need = StepCount(**count).need
     answer = await run.ask(key, groups=4096)
     assert (answer.json()["lease"]["groups"] if answer.status_code == 200 else 0) == need
+
+
+async def settled(make_run: MakeRun, **settings: Any) -> RunUnderTest:
+    """A run whose leases follow deliveries: those of its nodes take 25 s, so a lease lasts 100 s."""
+    run = make_run(run_groups=100, **settings)
+    await run.sync.round()
+    await run.publish(0)
+    for _ in range(TIMES_KEPT):
+        await run.desk.store.remember_time(DeliveryTime(25_000, 1))
+    return run
+
+
+async def turn(run: RunUnderTest, key: Key, seconds: int) -> None:
+    await run.pool.clock.turn(timedelta(seconds=seconds))
+    await run.sync.round()
+    await run.pool.beat(key)
+
+
+async def states(run: RunUnderTest, key: Key) -> list[str]:
+    return [each["state"] for each in (await run.pool.owner("GET", f"/v1/nodes/{key.address}/leases"))["leases"]]
+
+
+async def test_work_that_comes_past_half_of_its_lease_counts_against_its_node(make_run: MakeRun) -> None:
+    run = await settled(make_run, run_delivery_least=2, run_free_rejections=2, run_rest_s=300)
+    key = await run.member()
+    for file in (1, 2):
+        grant = await run.lease(key, groups=1)
+        await turn(run, key, 52)
+        run.submit_alone(grant, file=file)
+        run.chain.happen(grant.lease.lease.key.hash, key.address, Happening.JUDGED, Outcome.ACCEPTED)
+        await run.sync.round()
+    assert await states(run, key) == ["late", "late"]
+    assert "the node delivered too few" in await refused(run, key)
+
+
+async def test_work_in_the_first_half_of_its_lease_is_in_time(make_run: MakeRun) -> None:
+    run = await settled(make_run)
+    key = await run.member()
+    grant = await run.lease(key, groups=1)
+    await turn(run, key, 49)
+    run.submit_alone(grant)
+    await run.sync.round()
+    assert await states(run, key) == ["submitted"]
+
+
+async def test_work_that_waits_for_the_relayer_is_not_late(make_run: MakeRun) -> None:
+    run = await settled(make_run)
+    key = await run.member()
+    grant = await run.lease(key, groups=1)
+    await turn(run, key, 49)
+    assert (await run.hand_in(key, run.signed(key, grant))).status_code == 200
+    await turn(run, key, 30)
+    await run.relayer.round()
+    await run.sync.round()
+    assert await states(run, key) == ["submitted"]
+
+
+async def test_no_work_is_late_by_a_ledger_that_could_not_be_read(make_run: MakeRun) -> None:
+    run = await settled(make_run)
+    key = await run.member()
+    grant = await run.lease(key, groups=1)
+    await run.pool.clock.turn(timedelta(seconds=90))
+    run.submit_alone(grant)
+    await run.sync.round()  # the first since the lease began
+    assert await states(run, key) == ["submitted"]
+
+
+async def test_no_work_is_late_by_a_reorg(make_run: MakeRun) -> None:
+    run = await settled(make_run)
+    key = await run.member()
+    grant = await run.lease(key, groups=1)
+    await turn(run, key, 10)
+    run.submit_alone(grant)
+    await run.sync.round()
+    run.chain.take_back(grant.lease.lease.key.hash)
+    await turn(run, key, 60)
+    run.submit_alone(grant)
+    await run.sync.round()
+    assert await states(run, key) == ["submitted"]
+
+
+async def test_no_step_waits_for_a_node_on_trial(make_run: MakeRun) -> None:
+    run = make_run(run_delivery_least=1, run_rest_s=0)
+    await run.sync.round()
+    await run.publish(0)
+    key, other = await run.member(), await member_of(run, Key.generate())
+    await run.lease(key, groups=1)
+    await run.pool.send(key, "/v1/slots/release", {"slots": [{"step": 0, "index": 0}]})
+    trial = await run.lease(key, groups=2)
+    view = await run.view()
+    assert (view["leased"], view["spare"], view["need"]) == (2, 2, 8)
+    assert "one slot at a time" in await refused(run, key)
+    await run.sync.round()
+    assert (await run.view())["spare"] == 2, "nothing about it changes when it is looked at"
+    assert (await run.step(other)).need == 8
+    run.submit_alone(trial)
+    await run.sync.round()
+    view = await run.view()
+    assert (view["pending"], view["spare"], view["need"]) == (2, 0, 6), "what it delivers counts"
 
 
 async def test_leases_follow_what_the_pools_nodes_take(make_run: MakeRun) -> None:

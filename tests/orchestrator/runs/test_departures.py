@@ -1,0 +1,156 @@
+"""Leases of nodes that left, were put out or banned: what the ledger still takes, the orchestrator carries."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from orchestrator.runs.chain import BanEvent
+from orchestrator.runs.slots import Happening
+from protocol.keys import Key
+from protocol.verdicts import Outcome
+from protocol.wire.slots import SlotGrant
+from tests.orchestrator.edge import PROVIDER
+from tests.orchestrator.runs.edge import RunUnderTest, sha
+
+
+async def ticket(run: RunUnderTest, key: Key, grant: SlotGrant, *, file: int = 1) -> httpx.Response:
+    slot = {"step": grant.lease.step, "index": grant.lease.index}
+    return await run.pool.send(key, "/v1/uploads", {"kind": "rollout", "sha256": sha(file), "size": 9, "slot": slot})
+
+
+async def depart(run: RunUnderTest, key: Key, grant: SlotGrant, *, put_out: bool = True, forged: bool = False) -> None:
+    """Ends a membership on both of the orchestrator's views of the ledger, and has that read."""
+    run.chain.unseat_node(key.address, held_until=0 if forged else grant.lease.expiry, put_out=put_out)
+    standing = run.pool.ledger.nodes[key.address]
+    run.pool.ledger.nodes[key.address] = replace(standing, member=False, banned=put_out)
+    run.pool.parts.standings.forget(key.address)
+    await run.pool.parts.nodes.learn(key.address, {"member": "0"})
+    await run.sync.round()
+
+
+async def record(run: RunUnderTest, key: Key) -> Any:
+    return await run.pool.owner("GET", f"/v1/nodes/{key.address}/leases")
+
+
+async def over(run: RunUnderTest) -> None:
+    """Lets a lease and the grace after it pass."""
+    await run.pool.clock.turn(timedelta(seconds=111))
+    await run.sync.round()
+
+
+async def test_a_node_that_is_evicted_in_its_work_uploads_hands_in_and_is_paid(run: RunUnderTest) -> None:
+    key = await run.member()
+    grant = await run.lease(key)
+    await depart(run, key, grant)
+    assert (await ticket(run, key, grant)).status_code == 200
+    work = await run.delivered(key, grant)
+    run.chain.happen(work, key.address, Happening.JUDGED, Outcome.ACCEPTED)
+    await run.sync.round()
+    assert (await run.view())["accepted"] == 4
+    told = await record(run, key)
+    assert (told["delivered"], told["undelivered"]) == (1, 0)
+    assert (await run.ask(key)).status_code == 403, "but it leases nothing more"
+
+
+async def test_no_step_waits_for_a_node_that_is_gone(run: RunUnderTest) -> None:
+    key = await run.member()
+    grant = await run.lease(key, groups=8)
+    await depart(run, key, grant, put_out=False)
+    view = await run.view()
+    assert (view["leased"], view["spare"], view["need"]) == (8, 8, 8)
+
+
+async def test_an_eviction_for_forged_work_ends_leases_at_once(run: RunUnderTest) -> None:
+    key = await run.member()
+    grant = await run.lease(key)
+    await depart(run, key, grant, forged=True)
+    refused = await ticket(run, key, grant)
+    assert (refused.status_code, refused.json()["code"]) == (409, "no-lease")
+    told = await record(run, key)
+    assert [each["state"] for each in told["leases"]] == ["undelivered"]
+
+
+async def test_work_that_turns_out_forged_after_its_node_left_ends_its_other_leases(run: RunUnderTest) -> None:
+    key = await run.member()
+    first, second = await run.lease(key, groups=1), await run.lease(key, groups=1)
+    work = await run.delivered(key, first)
+    await depart(run, key, second, put_out=False)
+    assert (await ticket(run, key, second, file=2)).status_code == 200
+    run.chain.held[key.address] = 0  # no further event says that
+    run.chain.happen(work, key.address, Happening.JUDGED, Outcome.FORGED)
+    run.chain.happen(work, key.address, Happening.FINAL, Outcome.FORGED)
+    await run.sync.round()
+    assert (await ticket(run, key, second, file=3)).json()["code"] == "no-lease"
+
+
+async def test_final_forgery_ends_no_leases_of_a_member(run: RunUnderTest) -> None:
+    key = await run.member()
+    first, second = await run.lease(key, groups=1), await run.lease(key, groups=1)
+    work = await run.delivered(key, first)
+    run.chain.happen(work, key.address, Happening.JUDGED, Outcome.FORGED)
+    run.chain.happen(work, key.address, Happening.FINAL, Outcome.FORGED)
+    await run.sync.round()
+    assert (await ticket(run, key, second, file=2)).status_code == 200, "it joined again meanwhile, say"
+
+
+@pytest.mark.parametrize(("put_out", "state", "undelivered"), [(True, "lapsed", 0), (False, "undelivered", 1)])
+async def test_what_a_node_does_not_deliver_counts_unless_the_pool_put_it_out(
+    run: RunUnderTest, state: str, undelivered: int, *, put_out: bool
+) -> None:
+    key = await run.member()
+    grant = await run.lease(key)
+    await depart(run, key, grant, put_out=put_out)
+    await over(run)
+    told = await record(run, key)
+    assert ([each["state"] for each in told["leases"]], told["undelivered"]) == ([state], undelivered)
+
+
+async def test_a_node_that_was_put_out_may_give_its_slots_up(run: RunUnderTest) -> None:
+    key = await run.member()
+    grant = await run.lease(key)
+    await depart(run, key, grant)
+    answer = await run.pool.send(key, "/v1/slots/release", {"slots": [{"step": 0, "index": grant.lease.index}]})
+    assert (answer.json()["leases"][0]["state"], answer.json()["undelivered"]) == ("lapsed", 0)
+
+
+async def test_a_refusal_of_the_ledger_is_not_held_against_a_node_that_was_put_out(run: RunUnderTest) -> None:
+    key = await run.member()
+    grant = await run.lease(key)
+    await depart(run, key, grant)
+    run.chain.refuse[grant.lease.lease.key.hash] = "NotMember"
+    assert (await run.hand_in(key, run.signed(key, grant))).status_code == 200
+    await run.relayer.round()
+    await over(run)
+    assert (await record(run, key))["undelivered"] == 0
+
+
+async def test_a_ban_of_a_provider_sets_the_leases_of_its_nodes_aside(run: RunUnderTest) -> None:
+    key = await run.member()
+    grant = await run.lease(key, groups=8)
+    run.chain.happened.append(BanEvent(provider=PROVIDER.address))
+    await run.sync.round()
+    assert (await run.view())["need"] == 8
+    assert (await ticket(run, key, grant)).status_code == 200
+    await over(run)
+    assert (await record(run, key))["undelivered"] == 0
+
+
+async def test_others_without_a_lease_upload_nothing(run: RunUnderTest) -> None:
+    key, stranger = await run.member(), Key.generate()
+    refused = await ticket(run, stranger, await run.lease(key))
+    assert (refused.status_code, refused.json()["code"]) == (403, "not-a-member")
+
+
+async def test_a_reorg_brings_a_lease_back_that_no_step_waits_for(run: RunUnderTest) -> None:
+    key = await run.member()
+    grant = await run.lease(key, groups=8)
+    work = await run.delivered(key, grant)
+    await run.pool.clock.turn(timedelta(seconds=60))
+    run.chain.take_back(work)
+    await run.sync.round()
+    assert (await run.view())["spare"] == 8
