@@ -119,7 +119,7 @@ async def test_a_lease_that_outlasts_the_notice_period_is_refused_because_escrow
 ) -> None:
     await world.member()
     block = await announced(world)
-    real, granted = await (await world.as_("owner")).block_hash(block), lease(world, block=block)
+    granted = lease(world, block=block)
     longest = int(LATER.timestamp())
     assert await chain.pay_fault_of(replace(granted, expiry=longest), NOW) == ""
     assert await chain.pay_fault_of(replace(granted, expiry=longest + 60), NOW) == "", "clocks may differ by a minute"
@@ -137,7 +137,7 @@ async def test_a_lease_that_the_escrow_may_not_pay_is_refused(
     await world.member()
     block = await announced(world)
     owner = await world.as_("owner")
-    real, granted = await owner.block_hash(block), lease(world, block=block)
+    granted = lease(world, block=block)
     costs = granted.max_units * TERMS.price_per_unit + TERMS.reserved_fees
     free = (await owner.pools.escrow(POOL)).free
     await owner.pools.announce_withdrawal(POOL, free - costs)
