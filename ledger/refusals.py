@@ -65,6 +65,10 @@ WORDS: Mapping[str, tuple[str, str]] = {
         "work of a node of {provider} was forged: none of its nodes joins pool {poolId} before {until}",
         "wait until then",
     ),
+    "NoticeTooShort": (
+        "a notice period of {noticePeriod} s, and that of an active pool never becomes shorter than {least} s",
+        "keep the notice period, or make another pool",
+    ),
     "NotAnnounced": (
         "{asked} can't be withdrawn from pool {poolId}: {announced} is announced, between {readyAt} and {lapsesAt}",
         "announce it, and withdraw it after the notice period: `muster pool withdraw`",

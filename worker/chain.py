@@ -226,7 +226,7 @@ class LedgerChain:
         self._ledger: Ledger | None = None
         self._opening = asyncio.Lock()
         self._beacons = Beacons()
-        self._terms: tuple[float, Terms] | None = None
+        self._terms: tuple[float, Terms, datetime | None] | None = None
         self._money: tuple[float, int] | None = None
 
     @property
@@ -273,16 +273,19 @@ class LedgerChain:
         await self._with(send)
 
     async def pay_fault_of(self, lease: Lease, now: datetime) -> str:
-        """Compares with the pool's notice period and its escrow."""
-        terms, sure = await self._with(self._terms_and_money)
+        """Compares with the pool's notice period, the terms that are announced, and its escrow."""
+        terms, worse_from, sure = await self._with(self._terms_and_money)
+        expiry = datetime.fromtimestamp(min(lease.expiry, 2**37), UTC)
         notice, most = terms.notice_period, terms.price_per_unit * lease.max_units + terms.reserved_fees
         # A node that is removed, or whose pool's escrow is withdrawn, is still paid for leases that end within the
         # notice period. Work under a longer one could be taken and not paid.
-        if (left := datetime.fromtimestamp(min(lease.expiry, 2**37), UTC) - now) > notice + CLOCK_TOLERANCE:
+        if (left := expiry - now) > notice + CLOCK_TOLERANCE:
             return (
                 f"it lasts {left.total_seconds():.0f} s, and the pool's escrow and this node's membership are sure for "
                 f"the notice period only, {notice.total_seconds():.0f} s"
             )
+        if worse_from is not None and expiry >= worse_from:
+            return f"it may be used when new terms bind, {worse_from:%Y-%m-%d %H:%M:%S} UTC, that pay less or cost more"
         if most > sure:
             return (
                 f"its work may cost {format_amount(most)} MUST, and the pool's escrow has "
@@ -347,21 +350,24 @@ class LedgerChain:
                 self._stack = stack
         return await work(self._ledger)
 
-    async def _terms_and_money(self, ledger: Ledger) -> tuple[Terms, int]:
-        """The terms in force, and the escrow that neither open work nor an announced withdrawal takes.
+    async def _terms_and_money(self, ledger: Ledger) -> tuple[Terms, datetime | None, int]:
+        """The terms in force, when worse ones will be, and the escrow that no open work or announced withdrawal takes.
 
-        Both are asked for again when they are no longer fresh. An announced withdrawal counts as taken from the start:
+        All are asked for again when they are no longer fresh. An announced withdrawal counts as taken from the start:
         its owner may make it at any moment once it is ready.
         """
         now = time.monotonic()
         if self._terms is None or now - self._terms[0] > TERMS_GOOD_FOR.total_seconds():
-            self._terms = now, await ledger.pools.terms(self._pool_id)
+            terms, pending = await asyncio.gather(
+                ledger.pools.terms(self._pool_id), ledger.pools.pending_terms(self._pool_id)
+            )
+            self._terms = now, terms, pending[1] if pending is not None and _worse(pending[0], terms) else None
         if self._money is None or now - self._money[0] > MONEY_GOOD_FOR.total_seconds():
             escrow, announced, at = await asyncio.gather(
                 ledger.pools.escrow(self._pool_id), ledger.pools.withdrawal(self._pool_id), ledger.now()
             )
             self._money = now, escrow.free - announced.takes(at)
-        return self._terms[1], self._money[1]
+        return self._terms[1], self._terms[2], self._money[1]
 
     async def _standing(self, ledger: Ledger) -> Standing:
         node = self._key.address
@@ -396,3 +402,8 @@ async def open_chain(*, rpc: str, deployment: Deployment, key: Key, pool_id: int
 def why(error: MusterError) -> str:
     """An error in one line, with what to do."""
     return f"{error.detail} ({error.hint})" if error.hint else error.detail
+
+
+def _worse(new: Terms, old: Terms) -> bool:
+    """Whether work pays less under new terms, or costs more if it is forged."""
+    return new.price_per_unit < old.price_per_unit or new.penalty_per_unit > old.penalty_per_unit

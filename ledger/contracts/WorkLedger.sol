@@ -153,7 +153,7 @@ contract WorkLedger is WorkSignatures, Rewards {
     error NoLookWanted(bytes32 key);
     /// @notice A confirmation must have the outcome of the first verdict; one that differs is a dispute.
     error OutcomeDiffers(bytes32 key, Outcome outcome);
-    /// @notice Only the node, its provider, or a validator other than the judge may dispute.
+    /// @notice Only a validator other than the judge may dispute, and the node or its provider unless it was accepted.
     error NotDisputant(bytes32 key, address caller);
     /// @notice The signature was to be used by `deadline`.
     error SignatureExpired(uint256 deadline);
@@ -265,8 +265,9 @@ contract WorkLedger is WorkSignatures, Rewards {
         }
     }
 
-    /// @notice Disputes a provisional verdict, once, within the challenge window. The node, its provider or another
-    /// validator calls; anyone may carry the node's signature.
+    /// @notice Disputes a provisional verdict, once, within the challenge window. Another validator calls; or the node or
+    /// its provider, unless the work was accepted, since a dispute has all of it computed again. Anyone may carry the
+    /// node's signature.
     /// @param key The work.
     /// @param evidenceHash Hash of what the disputant has to say.
     /// @param deadline Unix time in seconds until which the signature holds; not used without one.
@@ -522,12 +523,14 @@ contract WorkLedger is WorkSignatures, Rewards {
         bytes calldata signature
     ) private view returns (address) {
         address node = work.node;
+        bool accepted = work.outcome == Outcome.Accepted;
         if (signature.length != 0) {
             if (block.timestamp > deadline) revert SignatureExpired(deadline);
             if (_disputeSigner(key, evidenceHash, deadline, signature) != node) revert NodeNotWilling(node);
+            if (accepted) revert NotDisputant(key, node);
             return node;
         }
-        if (msg.sender == node || msg.sender == registry.payeeOf(node)) return msg.sender;
+        if (!accepted && (msg.sender == node || msg.sender == registry.payeeOf(node))) return msg.sender;
         uint16 seat = pools.seatNumberOf(work.poolId, msg.sender);
         if (seat == 0 || seat == work.judge) revert NotDisputant(key, msg.sender);
         return msg.sender;

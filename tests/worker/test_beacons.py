@@ -146,3 +146,22 @@ async def test_a_lease_that_the_escrow_may_not_pay_is_refused(
     assert "neither open work nor an announced withdrawal takes" in await chain.pay_fault_of(granted, NOW)
     await world.warp(2 * TERMS.notice_period + timedelta(seconds=1))
     assert await chain.pay_fault_of(granted, NOW) == "", "an announcement that lapsed takes nothing"
+
+
+@pytest.mark.parametrize(
+    ("change", "refused"),
+    [({"price_per_unit": 1}, True), ({"penalty_per_unit": 10**18}, True), ({"max_nodes": 11}, False)],
+    ids=["pays less", "costs more", "neither"],
+)
+async def test_a_lease_that_may_be_used_under_worse_terms_is_refused(
+    world: World, chain: LedgerChain, change: dict[str, int], refused: bool
+) -> None:
+    await world.member()
+    block = await announced(world)
+    owner = await world.as_("owner")
+    await owner.pools.set_terms(POOL, replace(TERMS, **change))  # type: ignore[arg-type]  # all of these are integers
+    binds = int((await owner.now() + TERMS.notice_period).timestamp())
+    now = datetime.fromtimestamp(binds, UTC) - timedelta(seconds=60)
+    before, after = (replace(lease(world, block=block), expiry=binds + late) for late in (-30, 30))
+    assert await chain.pay_fault_of(before, now) == ""
+    assert ("when new terms bind" in await chain.pay_fault_of(after, now)) is refused

@@ -79,6 +79,8 @@ abstract contract PoolBook is IComputePools {
     error DomainClosed(uint256 domainId);
     /// @notice Only the pool's owner may do this.
     error NotOwner(uint256 poolId, address caller);
+    /// @notice The notice period of an active pool never becomes shorter than `least`.
+    error NoticeTooShort(uint32 noticePeriod, uint32 least);
     /// @notice The pool was not offered to the caller.
     error NotOffered(uint256 poolId, address caller);
     /// @notice Only the contract fixed at deployment may do this.
@@ -153,7 +155,8 @@ abstract contract PoolBook is IComputePools {
     }
 
     /// @notice Sets new terms: in force at once while the pool is pending, else after the notice period in force now.
-    /// Terms that are not in force yet are replaced. Only the owner may.
+    /// Terms that are not in force yet are replaced. An active pool's notice period never becomes shorter. Only the owner
+    /// may.
     /// @param poolId The pool.
     /// @param terms The new terms.
     function setTerms(uint256 poolId, Terms calldata terms) external onlyOwner(poolId) {
@@ -161,7 +164,12 @@ abstract contract PoolBook is IComputePools {
         if (pool.status == Status.Ended) revert WrongStatus(poolId, pool.status);
         uint32 current = _termsVersion(pool);
         uint256 effectiveAt = block.timestamp;
-        if (pool.status == Status.Active) effectiveAt += _terms[poolId][current].noticePeriod;
+        if (pool.status == Status.Active) {
+            // Leases are covered for the notice period that was in force when they were signed.
+            uint32 notice = _terms[poolId][current].noticePeriod;
+            if (terms.noticePeriod < notice) revert NoticeTooShort(terms.noticePeriod, notice);
+            effectiveAt += notice;
+        }
         pool.termsVersion = current;
         pool.nextTermsAt = SafeCast.toUint40(effectiveAt);
         _writeTerms(poolId, current + 1, effectiveAt, terms);

@@ -44,7 +44,8 @@ def test_whoever_creates_a_pool_owns_it_and_holds_no_other_role(world: World) ->
 def test_unsound_terms_are_refused(world: World, changes: dict[str, int], error: str) -> None:
     new = (world.domain, world.roles(), TERMS | changes, "")
     assert world.chain.refusal(POOLS, "createPool", *new, sender=world.owner) == error
-    assert world.chain.refusal(POOLS, "setTerms", world.pool, TERMS | changes, sender=world.owner) == error
+    pending = world.create_pool(world.domain, active=False)
+    assert world.chain.refusal(POOLS, "setTerms", pending, TERMS | changes, sender=world.owner) == error
 
 
 @pytest.mark.parametrize(
@@ -230,3 +231,18 @@ def test_validators_are_addresses_that_were_added(world: World) -> None:
     assert world.chain.refusal(POOLS, "addValidator", pool, ZERO, sender=world.owner) == "NoKey"
     assert world.chain.refusal(POOLS, "removeValidator", pool, unknown, 0, sender=world.owner) == "NotValidator"
     assert world.chain.refusal(POOLS, "removeValidator", pool, known, late, sender=world.owner) == "GraceTooLong"
+
+
+def test_the_notice_period_of_an_active_pool_never_becomes_shorter(world: World) -> None:
+    """Else an owner could shorten it first, and then withdraw or evict under leases that were signed before."""
+    shorter = TERMS | {"noticePeriod": TERMS["noticePeriod"] - 1}
+    refused = world.chain.refused(POOLS, "setTerms", world.pool, shorter, sender=world.owner)
+    assert (refused.name, refused.values) == ("NoticeTooShort", (TERMS["noticePeriod"] - 1, TERMS["noticePeriod"]))
+    pending = world.create_pool(world.domain, active=False)
+    world.chain.send(POOLS, "setTerms", pending, shorter, sender=world.owner)
+    longer = TERMS | {"noticePeriod": TERMS["noticePeriod"] + 1}
+    world.chain.send(POOLS, "setTerms", world.pool, longer, sender=world.owner)
+    world.chain.send(POOLS, "setTerms", world.pool, TERMS, sender=world.owner)  # what is not in force binds nobody
+    world.chain.send(POOLS, "setTerms", world.pool, longer, sender=world.owner)
+    world.chain.warp(TERMS["noticePeriod"])
+    assert world.chain.refusal(POOLS, "setTerms", world.pool, TERMS, sender=world.owner) == "NoticeTooShort"

@@ -223,9 +223,10 @@ def test_a_second_verdict_decides_a_dispute_at_once(world: World, first: int, se
     key = world.submit()
     world.judge(key, outcome=first)
     disputed = world.dispute(key).only("WorkDisputed")
-    assert (disputed["disputer"], disputed["evidenceHash"]) == (world.provider.address, SHA256)
+    disputer = world.validator3.address if first == ACCEPTED else world.provider.address
+    assert (disputed["disputer"], disputed["evidenceHash"]) == (disputer, SHA256)
     work = world.work(key)
-    assert (work.status, work.disputer, work.deadline) == (DISPUTED, world.provider.address, work.since + DISPUTE)
+    assert (work.status, work.disputer, work.deadline) == (DISPUTED, disputer, work.since + DISPUTE)
     world.chain.at(work.deadline)
     receipt = world.judge(key, outcome=second, by="validator2", decisive=True)
     assert receipt.only("VerdictGiven")["decisive"] is True
@@ -310,6 +311,17 @@ def test_node_provider_and_other_validators_dispute(world: World, who: str) -> N
     world.judge(key, outcome=FORGED)
     world.dispute(key, by=who)
     assert world.work(key).disputer == world.people[who].address
+
+
+@pytest.mark.parametrize("who", ["node", "provider"])
+def test_nobody_disputes_own_work_that_was_accepted(world: World, who: str) -> None:
+    """A dispute has all of it computed again, for a second fee and at no cost to the node."""
+    key = world.submit()
+    world.judge(key)
+    carried = (key, SHA256, FAR, world.sign_dispute(key))
+    assert world.chain.refusal(WORK, "dispute", *carried) == "NotDisputant"
+    alone = (key, SHA256, 0, b"")
+    assert world.chain.refusal(WORK, "dispute", *alone, sender=world.people[who]) == "NotDisputant"
 
 
 @pytest.mark.parametrize("who", ["validator", "owner", "manager", "stranger"])

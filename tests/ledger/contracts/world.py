@@ -303,8 +303,16 @@ class World:
         verdicts = [self.verdict(key, outcome, decisive=decisive) for key in keys]
         return self.chain.send(WORK, "judge", verdicts, sender=self.people[by])
 
-    def dispute(self, key: bytes, *, by: str = "provider") -> Receipt:
-        """Disputes a verdict, and mines the block whose hash orders the validators and one that can read it."""
+    def dispute(self, key: bytes, *, by: str = "") -> Receipt:
+        """Disputes a verdict, and mines the block whose hash orders the validators and one that can read it.
+
+        By default the provider does; what was accepted only a validator may dispute, the third.
+        """
+        if not by and self.work(key).outcome == ACCEPTED:
+            by = "validator3"
+            if not self.chain.call(POOLS, "isValidator", self.pool, self.people[by].address):
+                self.chain.send(POOLS, "addValidator", self.pool, self.people[by].address, sender=self.owner)
+        by = by or "provider"
         receipt = self.chain.send(WORK, "dispute", key, SHA256, 0, b"", sender=self.people[by])
         self.next_block()
         self.next_block()

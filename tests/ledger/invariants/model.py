@@ -339,6 +339,7 @@ class Economy:
         _unless(work.status == "provisional", "WrongStatus")
         _unless(self.now <= work.deadline, "TooLate")
         _unless(who != work.judge, "NotDisputant")
+        _unless(work.outcome != ACCEPTED or who in self.pools[work.pool].validators, "NotDisputant")
         work.status, work.disputer, work.since = "disputed", who, self.now
         work.disputed_block, work.seed = self.block, 0
 
