@@ -9,7 +9,7 @@ from datetime import timedelta
 from orchestrator.runs.chain import RunLedger, Seat
 from orchestrator.runs.deliveries import Delivered, PastLease, judge_deliveries
 from orchestrator.runs.leases import lease_length, wait_length
-from orchestrator.runs.slots import FileState, Happening, SlotState, after
+from orchestrator.runs.slots import Counted, FileState, Happening, SlotState, after
 from orchestrator.runs.steps import StepCount, Window, choose_step
 from orchestrator.runs.terms import RunTerms
 from orchestrator.store.run_rows import RunState, SlotRow, slot_id
@@ -272,7 +272,8 @@ class RunDesk:
         for row in await self.store.slots([slot_id(each.step, node, each.index) for each in slots]):
             then = after(row.slot, Happening.LAPSED if row.excused else Happening.RELEASED)
             if then != row.slot:
-                await self.store.write(row, then, {"ended": str(now)}, due_ms=None)
+                due = row.expiry * 1000 if then.counted is Counted.RETURNED else None
+                await self.store.write(row, then, {"ended": str(now)}, due_ms=due)
 
     async def deliveries(self, node: Address) -> Deliveries:
         """What became of a node's leases."""

@@ -369,7 +369,9 @@ class RunSync:
         submitted = []
         for name in await self._store.due(now_ms=now, limit=OVERDUE_AT_ONCE):
             row = await self._store.slot(name)
-            if row is None or row.slot.state not in {SlotState.LEASED, SlotState.SUBMITTED}:
+            if row is not None and row.slot.counted is Counted.RETURNED:
+                await self._look_at_returned(row, now=now)
+            elif row is None or row.slot.state not in {SlotState.LEASED, SlotState.SUBMITTED}:
                 await self._store.drop_due(name)
             elif row.slot.state is SlotState.SUBMITTED:
                 submitted.append(row)
@@ -422,6 +424,14 @@ class RunSync:
         return FileState.ABSENT if found is None else FileState.PRESENT
 
     # Leases
+
+    async def _look_at_returned(self, row: SlotRow, *, now: int) -> None:
+        """Frees the escrow and stake of a lease that was given up, when it can't be used any more."""
+        until = row.expiry * 1000 + int(self._desk.terms.grace.total_seconds() * 1000)
+        if now < until:
+            await self._store.put_off(row.id, until_ms=until)
+        else:
+            await self._end(row, Happening.LEASE_OVER, {})
 
     async def _look_at_lease(self, row: SlotRow, *, now: int, synced: int) -> None:
         """Moves a lease on: when its step waits no more, a while before its end, and when it is over."""

@@ -48,6 +48,9 @@ class Counted(StrEnum):
     So are slots past half of their lease, of nodes on trial, and of nodes that are no members any more. If their work
     comes all the same, it is taken and paid.
     """
+    RETURNED = "returned"
+    """Given up before its end: counts as nothing for its step and its node, but the node still has the signed lease, so
+    escrow and stake answer for it until it expires."""
     PENDING = "pending"
     ACCEPTED = "accepted"
     REJECTED = "rejected"
@@ -118,6 +121,7 @@ TABLE: Mapping[tuple[Happening, SlotState], SlotState] = {
     (Happening.LEASE_OVER, SlotState.LEASED): SlotState.UNDELIVERED,
     (Happening.WAIT_OVER, SlotState.LEASED): SlotState.LEASED,
     (Happening.RELEASED, SlotState.LEASED): SlotState.RELEASED,
+    (Happening.LEASE_OVER, SlotState.RELEASED): SlotState.RELEASED,
     (Happening.LAPSED, SlotState.LEASED): SlotState.LAPSED,
     # Also of a lease that counted as undelivered: the word of the ledger came late.
     **{(Happening.SUBMITTED, state): SlotState.SUBMITTED for state in _UNSUBMITTED},
@@ -133,6 +137,7 @@ TABLE: Mapping[tuple[Happening, SlotState], SlotState] = {
 
 _FIXED: Mapping[Happening, Slot] = {
     Happening.WAIT_OVER: SPARE,
+    Happening.RELEASED: Slot(SlotState.RELEASED, Counted.RETURNED),
     Happening.SUBMITTED: Slot(SlotState.SUBMITTED, Counted.PENDING),
     Happening.FILE_PRESENT: Slot(SlotState.SUBMITTED, Counted.PENDING, file=FileState.PRESENT),
     Happening.FILE_ABSENT: Slot(SlotState.SUBMITTED, Counted.NOTHING, file=FileState.ABSENT),

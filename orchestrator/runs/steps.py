@@ -20,6 +20,8 @@ class StepCount:
     leased: int = 0
     spare: int = 0
     """Leased, and not waited for: counts as nothing."""
+    returned: int = 0
+    """Given up, and not expired: counts as nothing."""
     pending: int = 0
     """Submitted, its file in the store, and young enough that a verdict may be waited for."""
     accepted: int = 0

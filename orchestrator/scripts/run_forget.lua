@@ -7,7 +7,7 @@ for _, id in ipairs(redis.call('ZRANGE', slots, 0, most - 1)) do
   local slot = P .. 'run:slot:' .. id
   local f = redis.call('HMGET', slot, 'key', 'node', 'counted', 'units', 'provider', 'sha256')
   if f[1] then redis.call('HDEL', P .. 'run:keys', f[1]) end
-  if f[3] == 'leased' or f[3] == 'spare' then
+  if f[3] == 'leased' or f[3] == 'spare' or f[3] == 'returned' then
     redis.call('HINCRBY', P .. 'run:open', '*', '-' .. f[4])
     redis.call('HINCRBY', P .. 'run:open', '#', -1)
     redis.call('HINCRBY', P .. 'run:open', f[5], '-' .. f[4])

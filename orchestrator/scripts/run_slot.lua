@@ -47,7 +47,9 @@ else
   redis.call('ZREM', P .. 'run:discarded', id)
 end
 
+-- Escrow and stake answer for a lease that was given up until it expires; for all else it is over.
 local function live(what) return what == 'leased' or what == 'spare' end
+local function open(what) return live(what) or what == 'returned' end
 if before ~= counted then
   local counts = P .. 'run:step:' .. step
   if before ~= '' then redis.call('HINCRBY', counts, before, -groups) end
@@ -56,6 +58,9 @@ if before ~= counted then
   if change ~= 0 then
     redis.call(change > 0 and 'SADD' or 'SREM', P .. 'run:live:' .. node, id)
     redis.call('HINCRBY', P .. 'run:held:' .. step, provider, change * groups)
+  end
+  change = (open(counted) and 1 or 0) - (open(before) and 1 or 0)
+  if change ~= 0 then
     redis.call('HINCRBY', P .. 'run:open', '*', string.format('%.0f', change * units))
     redis.call('HINCRBY', P .. 'run:open', '#', change)
     redis.call('HINCRBY', P .. 'run:open', provider, string.format('%.0f', change * units))

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrator.runs.slots import Counted, Happening, SlotState
+from orchestrator.runs.slots import Counted, Happening
 from protocol.identifiers import Digest
 from protocol.keys import Key
 from protocol.verdicts import Outcome
@@ -89,7 +89,8 @@ class Walk:
             sums = Counter(dict.fromkeys(Counted, 0))
             for slot in slots:
                 sums[slot.slot.counted] += slot.groups
-            held = [slot for slot in slots if slot.slot.state is SlotState.LEASED]
+            bound = {Counted.LEASED, Counted.SPARE, Counted.RETURNED}
+            held = [slot for slot in slots if slot.slot.counted in bound]
             open_units += sum(slot.max_units for slot in held)
             open_leases += len(held)
             count = row.count

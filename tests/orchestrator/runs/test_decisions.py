@@ -98,7 +98,9 @@ FORGED = Slot(S.PROVISIONAL, C.REJECTED, Outcome.FORGED)
     ("before", "event", "outcome", "then"),
     [
         (LEASED, H.LEASE_OVER, None, Slot(S.UNDELIVERED, C.NOTHING)),
-        (LEASED, H.RELEASED, None, Slot(S.RELEASED, C.NOTHING)),
+        (LEASED, H.RELEASED, None, Slot(S.RELEASED, C.RETURNED)),
+        (Slot(S.RELEASED, C.RETURNED), H.LEASE_OVER, None, Slot(S.RELEASED, C.NOTHING)),
+        (Slot(S.RELEASED, C.RETURNED), H.SUBMITTED, None, SUBMITTED),
         (LEASED, H.LAPSED, None, Slot(S.LAPSED, C.NOTHING)),
         (LEASED, H.SUBMITTED, None, SUBMITTED),
         (Slot(S.UNDELIVERED, C.NOTHING), H.SUBMITTED, None, SUBMITTED),

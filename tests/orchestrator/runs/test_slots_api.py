@@ -139,6 +139,9 @@ async def test_open_leases_bind_escrow_and_stake_until_they_are_over(run: RunUnd
     assert "escrow" in problem(await run.ask(key))[2]
     assert "escrow" in (await run.step(key)).reason
     await run.pool.send(key, "/v1/slots/release", {"slots": [{"step": 0, "index": 0}]})
+    assert "escrow" in problem(await run.ask(key))[2], "the node still has the signed lease"
+    await run.pool.clock.turn(run.desk.terms.lease + run.desk.terms.grace + timedelta(seconds=1))
+    await run.sync.round()
     assert (await run.lease(key, groups=4)).lease.groups == 4
 
 
