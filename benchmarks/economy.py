@@ -30,6 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.ending import end_in_order
+from cli.pool_economics import looked_at
 from ledger.amounts import UNIT
 from ledger.client.pools import Escrow, Terms
 from ledger.economics import collusion, explain_economics
@@ -44,7 +45,6 @@ from rollouts.seeds import draw_targets, slot_seed
 from validator.audit.draw import draw_rows
 from validator.audit.rate import NEW, NodeRecord, RatePolicy, share_of
 from validator.audit.rate import after as record_after
-from validator.audit.second_looks import LookPolicy
 from validator.examination.interface import RowDraw
 
 NODES = 100
@@ -88,7 +88,7 @@ TERMS = Terms.deterring(
 )
 FLOOR = TERMS.audit_floor_bps / 10_000
 DELIVERIES = DeliveryTerms(
-    newest=20, provider_newest=100, least=5, threshold=0.5, rejections=2, rest=timedelta(seconds=600)
+    newest=20, provider_newest=60, least=5, threshold=0.5, rejections=2, rest=timedelta(seconds=600)
 )
 LONGEST_LEASE, SHORTEST_LEASE, PENDING = timedelta(seconds=600), timedelta(seconds=30), 900.0
 JUDGE, CHALLENGE, DISPUTE = (
@@ -335,8 +335,8 @@ def drawn_rows(run: Run, job: Job) -> frozenset[int]:
 def laundered() -> tuple[float, float]:
     """The probabilities that laundering ends well for the launderer: by a dispute now, and as the first judge now."""
     economics = explain_economics(TERMS, Escrow(0, 0), units=MAX_UNITS, open_work=1)
-    unlooked = (1 - TERMS.look_bps / 10_000) * (1 - LookPolicy().accepted) ** (VALIDATORS - CORRUPT)
-    found = collusion(economics, validators=VALIDATORS, corrupt=CORRUPT, looked_at=1 - unlooked)
+    looks = looked_at(TERMS, honest=VALIDATORS - CORRUPT, corrupt=CORRUPT)
+    found = collusion(economics, validators=VALIDATORS, corrupt=CORRUPT, looked_at=looks)
     return found.launders_by_dispute, found.launders_first
 
 

@@ -228,6 +228,8 @@ async def _withdraw(ledger: Ledger, pool_id: int, asked: int | None, receiver: A
             hint="nodes that hold leases are paid until then; `--cancel` takes it back",
         )
     most = min(free, announced.amount)
+    if most == 0:
+        raise Conflict(f"pool {pool_id} has no free escrow now", hint="open work reserves the rest until it is final")
     taken = most if asked is None else asked
     if taken > most:
         raise InvalidInput(
@@ -252,7 +254,7 @@ def show(context: typer.Context, pool: PoolOption = None, as_json: JsonOption = 
             entry, terms = await ledger.pools.get(pool_id), await ledger.pools.terms(pool_id)
             escrow, totals = await ledger.pools.escrow(pool_id), await ledger.work.totals(pool_id)
             pending = await ledger.pools.pending_terms(pool_id)
-            announced = await ledger.pools.withdrawal(pool_id)
+            announced, now = await ledger.pools.withdrawal(pool_id), await ledger.now()
             validators = await ledger.pools.validators(pool_id)
         money = str if as_json else _must
         fields: dict[str, object] = {
@@ -280,9 +282,10 @@ def show(context: typer.Context, pool: PoolOption = None, as_json: JsonOption = 
         }
         if pending is not None:
             fields["new_terms_from"] = pending[1]
-        if announced.amount:
-            fields["announced_withdrawal"] = money(announced.amount)
+        if leaving := announced.takes(now):
+            fields["announced_withdrawal"] = money(leaving)
             fields["withdrawal_ready_at"] = announced.ready_at
+            fields["withdrawal_lapses_at"] = announced.lapses_at
         show_fields(fields, as_json=as_json)
 
     run(command())

@@ -100,7 +100,7 @@ def attacks(
                 economics,
                 validators=validators,
                 corrupt=k,
-                looked_at=looked_at(terms, honest=validators - k),
+                looked_at=looked_at(terms, honest=validators - k, corrupt=k),
             )
             for k in corrupt
         ),
@@ -110,13 +110,16 @@ def attacks(
     )
 
 
-def looked_at(terms: Terms, *, honest: int) -> float:
+def looked_at(terms: Terms, *, honest: int, corrupt: int) -> float:
     """The probability that an honest validator looks again at work that a corrupt one accepted.
 
-    One look may be drawn and paid by the ledger; each honest validator draws others with its own secret, unpaid.
+    One look may be drawn and paid by the ledger; a second corrupt validator takes that one itself. Each honest validator
+    draws others with its own secret, unpaid.
     """
-    unpaid = (1 - LookPolicy().accepted) ** honest
-    return 1 - (1 - terms.look_bps / BASIS_POINTS) * unpaid if honest > 0 else 0.0
+    if honest == 0:
+        return 0.0
+    paid = terms.look_bps / BASIS_POINTS if corrupt == 1 else 0.0
+    return 1 - (1 - paid) * (1 - LookPolicy().accepted) ** honest
 
 
 def show_attacks(found: Attacks) -> None:

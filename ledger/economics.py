@@ -11,6 +11,7 @@ rounded up, so no figure makes the pool look safer than it is.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from fractions import Fraction
@@ -109,7 +110,7 @@ def explain_economics(
         max_units=leased,
         pays=pays,
         costs_if_forged=costs,
-        gain_from_forging=_up(Fraction((10_000 - q) * pays - q * costs, 10_000)),
+        gain_from_forging=math.ceil(Fraction((10_000 - q) * pays - q * costs, 10_000)),
         stake_for_open_work=costs * open_work,
         open_work=open_work,
         reserved=reserved,
@@ -255,7 +256,7 @@ def collusion(economics: Economics, *, validators: int, corrupt: int, looked_at:
         launders_by_dispute=float(found.launders_by_dispute),
         launders_first=float(first),
         frames=float(found.frames),
-        gain=_up(best * economics.pays - (1 - best) * economics.costs_if_forged) if corrupt else 0,
+        gain=math.ceil(best * economics.pays - (1 - best) * economics.costs_if_forged) if corrupt else 0,
     )
 
 
@@ -336,7 +337,9 @@ def stalling(terms: Terms, economics: Economics, rules: DeliveryRules) -> tuple[
     per_node = terms.stake_per_capacity * max(1, terms.min_capacity)
 
     def undelivered(way: str, held: timedelta, *, locks: int) -> Stalling:
-        nodes = _up(Fraction(HOUR // timedelta(milliseconds=1), leases * max(1, held // timedelta(milliseconds=1))))
+        nodes = math.ceil(
+            Fraction(HOUR // timedelta(milliseconds=1), leases * max(1, held // timedelta(milliseconds=1)))
+        )
         open_work = leases * locks
         return Stalling(
             way=way,
@@ -426,7 +429,7 @@ def fees(terms: Terms, economics: Economics, *, cost: int) -> Fees:
         economics: The pool's.
         cost: What one verdict or look costs a validator: computing and gas.
     """
-    average = _up(terms.verdict_fee * (1 + Fraction(terms.look_bps, 10_000)))
+    average = math.ceil(terms.verdict_fee * (1 + Fraction(terms.look_bps, 10_000)))
     return Fees(
         verdict_fee=terms.verdict_fee,
         look_bps=terms.look_bps,
@@ -436,8 +439,3 @@ def fees(terms: Terms, economics: Economics, *, cost: int) -> Fees:
         earns=terms.verdict_fee - cost,
         of_reward=average / economics.pays if economics.pays else 0.0,
     )
-
-
-def _up(amount: Fraction | int) -> int:
-    """The next whole number above."""
-    return -(-amount // 1)

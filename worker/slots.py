@@ -136,8 +136,8 @@ class TaskSlots:
         self._fault_of = fault_of
         self._pay_fault_of = pay_fault_of
         self._unpayable: Lease | None = None
-        """The newest lease that was not taken because it may not be paid. It counts as undelivered, so nothing is leased
-        while it would not be taken."""
+        """The newest lease that was not taken because it may not be paid. Since it counts as undelivered, nothing is
+        leased while it would not be taken."""
         self._stopped = stopped
         self._clock = clock
         self._rates = IpRates(SLOT_RATE, clock=clock)

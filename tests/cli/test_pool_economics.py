@@ -60,7 +60,8 @@ def test_more_corrupt_validators_than_validators_are_refused() -> None:
 
 
 def test_looks_add_up_over_the_ledgers_draw_and_each_honest_validators_own() -> None:
-    assert looked_at(TERMS, honest=0) == 0
-    assert looked_at(TERMS, honest=1) == pytest.approx(1 - 0.95**2)
-    assert looked_at(TERMS, honest=3) == pytest.approx(1 - 0.95**4)
-    assert looked_at(replace(TERMS, look_bps=0), honest=3) == pytest.approx(1 - 0.95**3)
+    assert looked_at(TERMS, honest=0, corrupt=1) == 0
+    assert looked_at(TERMS, honest=1, corrupt=1) == pytest.approx(1 - 0.95**2)
+    assert looked_at(TERMS, honest=3, corrupt=1) == pytest.approx(1 - 0.95**4)
+    assert looked_at(TERMS, honest=2, corrupt=2) == pytest.approx(1 - 0.95**2), "an accomplice takes the paid look"
+    assert looked_at(replace(TERMS, look_bps=0), honest=3, corrupt=1) == pytest.approx(1 - 0.95**3)

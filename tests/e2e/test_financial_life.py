@@ -150,7 +150,7 @@ def test_a_whole_financial_life(devnet: Devnet, files: Path) -> None:
     muster("node", "leave", "--key", "mine", "--carrier", "orchestrator")
     muster("stake", "unbond", "96.3136", "--key", "me")
     assert "nothing has matured" in muster("stake", "withdraw", "--key", "me", expect=1).err
-    devnet.warp(timedelta(seconds=106))
+    devnet.warp(timedelta(seconds=161))
     assert "withdrew 96.3136 MUST" in muster("stake", "withdraw", "--key", "me").out
     assert int(muster("ledger", "balance", "me", "--json").json()["must"]) == 10**18 * 200 - (36_864 - 8_192) * 10**14
 

@@ -87,5 +87,5 @@ def test_a_strangers_whole_life(network: Devnet, stranger: Stranger) -> None:
     assert stranger.process.wait(timeout=60) == 0
     assert muster("node", "show", "--json").json()["member"] is False
     muster("stake", "unbond", "50")
-    network.warp(timedelta(seconds=106))
+    network.warp(timedelta(seconds=161))
     assert "withdrew 50 MUST" in muster("stake", "withdraw").out
