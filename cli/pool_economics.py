@@ -113,8 +113,8 @@ def attacks(
 def looked_at(terms: Terms, *, honest: int, corrupt: int) -> float:
     """The probability that an honest validator looks again at work that a corrupt one accepted.
 
-    One look may be drawn and paid by the ledger; a second corrupt validator takes that one itself. Each honest validator
-    draws others with its own secret, unpaid.
+    One look may be drawn and paid by the ledger; a second corrupt validator takes that one itself. Each honest
+    validator draws others with its own secret, unpaid.
     """
     if honest == 0:
         return 0.0

@@ -337,9 +337,7 @@ def stalling(terms: Terms, economics: Economics, rules: DeliveryRules) -> tuple[
     per_node = terms.stake_per_capacity * max(1, terms.min_capacity)
 
     def undelivered(way: str, held: timedelta, *, locks: int) -> Stalling:
-        nodes = math.ceil(
-            Fraction(HOUR // timedelta(milliseconds=1), leases * max(1, held // timedelta(milliseconds=1)))
-        )
+        nodes = math.ceil(HOUR / (leases * held))
         open_work = leases * locks
         return Stalling(
             way=way,

@@ -59,9 +59,7 @@ async def take_dispute(
             retryable=row.slot.state is SlotState.SUBMITTED,
         )
     if row.slot.outcome is Outcome.ACCEPTED:
-        raise Conflict(
-            "the work was accepted", hint="who wants that disputed all the same pays the gas", code="nothing-to-dispute"
-        )
+        raise Conflict("the work was accepted", hint="there is nothing to dispute", code="nothing-to-dispute")
     queued, _ = await relay.put(RelayKind.DISPUTE, dispute.key, dispute.model_dump_json())
     return DisputeReceipt(key=dispute.key, state=queued.state, reason=queued.reason)
 

@@ -215,7 +215,7 @@ async def test_whose_turn_it_is_in_a_dispute_is_shown_and_another_is_refused_in_
     await world.member()
     key = await world.submitted()
     validator = await world.as_("validator")
-    await validator.work.judge([await verdict_on(validator, key, Outcome.ACCEPTED)])
+    await validator.work.judge([await verdict_on(validator, key, Outcome.FORGED)])
     await (await world.as_("node")).work.dispute(key, key)
     await world.controls.mine(2)
     turns = [turn.split(" from ")[0] for turn in (await terminal.asks("work", "show", key))["may_decide"]]

@@ -244,6 +244,7 @@ async def test_a_late_first_verdict_never_decides_a_dispute(pool: PoolWithValida
     await late.read()
     await late.parts.judging.round()  # found, staged, and then nothing goes out for a while
     await pool.turn(waited)
+    other.examiner.answers[key] = FORGED
     assert await other.judge() == 1
     await (await pool.world.as_("provider")).work.dispute(key, ZERO_DIGEST)
     assert await late.parts.lanes[0].round() == 0
@@ -309,6 +310,7 @@ async def test_a_verdict_out_of_turn_is_refused_and_sent_again_at_its_turn_witho
         pool.validator(name, redis=number) for number, name in enumerate(("validator", "second", "third"), start=1)
     ]
     key = await pool.submit()
+    judge.examiner.answers[key] = FORGED
     await judge.judge()
     await (await pool.world.as_("provider")).work.dispute(key, ZERO_DIGEST)
     _, later = await in_order(pool, key, others)
