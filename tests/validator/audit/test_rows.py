@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from protocol.identifiers import Address, Digest
+from protocol.identifiers import Digest, address
 from protocol.keys import Key
 from protocol.verdicts import Outcome
 from protocol.wire.audits import MOST_FINDINGS, AuditFinding, AuditRow, CheckState
@@ -126,7 +126,7 @@ def test_one_row_of_a_short_file_may_be_undecided() -> None:
         {"sha256": OTHER},
         {"outcome": Outcome.REJECTED},
         {"step": 99},
-        {"node": Address("0x" + "0e" * 20)},
+        {"node": address("0x" + "0e" * 20)},
         {"checkpoint": OTHER},
     ],
     ids=lambda wrong: next(iter(wrong)),

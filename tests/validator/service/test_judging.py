@@ -13,19 +13,21 @@ from ledger.client import Ledger
 from ledger.client.work import Submission, Verdict, WorkStatus
 from ledger.errors import ChainUnavailable, TransactionNotMined
 from ledger.events import VerdictGiven, WorkDisputed, WorkSubmitted
+from orchestrator.storage.local import LocalStore
 from protocol.identifiers import ZERO_DIGEST, Digest
 from protocol.leases import Lease
 from protocol.leases import Work as WorkWords
 from protocol.objects import TransferError
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import CheckState
+from protocol.wire.uploads import ObjectKey
 from tests.ledger.client.conftest import POOL, TERMS, World
 from tests.orchestrator.runs.test_on_chain import publish
 from tests.validator.conftest import PoolWithValidators, ValidatorUnderTest, concluded
 from tests.validator.service.made import work
 from validator.chain import NotSeated
 from validator.examination.interface import Examination, IsCopy, NotJudged
-from validator.files import FileAbsent, OrchestratorRefuses
+from validator.files import AuditFileWrong, FileAbsent, OrchestratorRefuses
 from validator.store.records import Judged
 
 LEASE = timedelta(seconds=31)
@@ -349,6 +351,31 @@ async def test_rewards_that_a_judge_made_up_are_disputed_with_evidence_that_name
     (check,) = [each for each in audit.checks if each.name == "second-look"]
     assert (check.state, [each.row for each in check.findings]) == (CheckState.FAILED, [0, 1])
     assert not list((pool.directory / "validator-1" / "work").iterdir()), "nothing is left of the other audit file"
+
+
+@pytest.mark.parametrize("content", [None, b"other bytes"], ids=["missing", "other"])
+async def test_an_audit_file_that_is_not_what_the_ledger_names_is_told_from_a_store_that_is_down(
+    pool: PoolWithValidators, content: bytes | None
+) -> None:
+    validator = pool.validator()
+    await pool.submit()
+    await validator.judge()
+    [given] = await verdicts(pool)
+    assert (await validator.parts.files.audit(given.validator, given.audit_hash)).key == given.key
+    store = pool.run.pool.parts.objects
+    assert isinstance(store, LocalStore)
+    path = store.path(ObjectKey(pool_id=POOL, owner=given.validator, sha256=given.audit_hash, audit=True))
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(AuditFileWrong):
+        await validator.parts.files.audit(given.validator, given.audit_hash)
+
+    async def down(*_: object, **__: object) -> None:
+        raise TransferError("no route to the store")
+
+    path.write_bytes(b"there")
+    validator.parts.remote.transfer.fetch = down  # type: ignore[assignment,method-assign]
+    with pytest.raises(TransferError):
+        await validator.parts.files.audit(given.validator, given.audit_hash)
 
 
 async def test_a_look_that_the_terms_pay_for_is_confirmed_on_the_ledger_and_counted(
