@@ -172,7 +172,6 @@ def _examined(
         sha256=Digest("0x" + hashlib.sha256(path.read_bytes()).hexdigest()),
         units=file.units,
         block=2,
-        transaction=ZERO_DIGEST,
     )
     order = Order(
         facts=WorkFacts(work=work, chain_id=PARTS.chain_id, beacon=beacon),

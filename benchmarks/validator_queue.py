@@ -99,7 +99,6 @@ def _work(number: int) -> NewItem:
         sha256=_sha(2 * WORKS + number),
         units=100,
         block=number,
-        transaction=_sha(4 * WORKS + number),
     )
     return NewItem(work=work, kind=Kind.FIRST, deadline_s=number)
 

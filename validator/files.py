@@ -12,7 +12,15 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 from protocol.clients import NodeClient, OrchestratorClient
-from protocol.errors import Forbidden, NotFound, TooLarge, Unauthenticated, Unavailable
+from protocol.errors import (
+    Forbidden,
+    InvalidInput,
+    NotFound,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+    Unprocessable,
+)
 from protocol.identifiers import Address, Digest, digest
 from protocol.objects import ObjectTransfer
 from protocol.store_answers import BytesRefused, UrlStale
@@ -60,6 +68,12 @@ class FileTooLarge(TooLarge):
     """The file is larger than this validator reads."""
 
     code = "file-too-large"
+
+
+class AuditFileWrong(Unprocessable):
+    """The audit file that a verdict names is not in the store, has other bytes, or can't be decoded."""
+
+    code = "wrong-audit-file"
 
 
 class WorkFiles:
@@ -185,22 +199,24 @@ class WorkFiles:
         """Fetches the audit file of another validator.
 
         Raises:
-            NotFound: The store does not have it.
-            InvalidInput: It is none.
-            StoreBroken: The store gives other bytes.
+            AuditFileWrong: The store does not have it or gives other bytes, or it is no audit file.
             Unavailable: The orchestrator or the store is down.
         """
         key = ObjectKey(pool_id=self._pool_id, owner=validator, sha256=sha256, audit=True)
-        with served():
-            link = await self._reader.object_link(key)
         path = self._directory / f"{secrets.token_hex(8)}.theirs.json"
         try:
+            with served():
+                link = await self._reader.object_link(key)
             await self._transfer.fetch(link.url, path, sha256=sha256, most_bytes=LARGEST_AUDIT_FILE)
-            return await asyncio.to_thread(lambda: AuditFile.decode(path.read_bytes()))
-        except (BytesRefused, TooLarge) as error:
-            raise StoreBroken(error.detail) from error
+            content = await asyncio.to_thread(path.read_bytes)
+        except (NotFound, BytesRefused, TooLarge) as error:
+            raise AuditFileWrong(error.detail) from error
         finally:
             path.unlink(missing_ok=True)
+        try:
+            return await asyncio.to_thread(AuditFile.decode, content)
+        except InvalidInput as error:
+            raise AuditFileWrong(error.detail) from error
 
     async def _fetch(self, work: SubmittedWork, listed: RolloutItem | None, target: Path) -> None:
         try:

@@ -93,7 +93,10 @@ class ValidatorSettings(Settings):
     halved_after: int = Field(8, ge=1, description="With each further so many, the share of rows is halved")
     trial_after_failure: int = Field(64, ge=1, description="As trial, for a node that failed once")
     looks_at_accepted: float = Field(0.05, ge=0, le=1, description="Share of others' acceptances to look at again")
-    looks_at_refused: float = Field(0.25, ge=0, le=1, description="Share of others' refusals to look at again")
+    looks_at_rejected: float = Field(0.25, ge=0, le=1, description="Share of others' rejections to look at again")
+    looks_at_forged: float = Field(
+        1.0, ge=0, le=1, description="Share of others' verdicts that say forged to look at again"
+    )
 
     relays: tuple[RelayUrl, ...] = Field((), description="Where versions are fetched, instead of the run's own relays")
     policies: Path | None = Field(None, description="Folder of versions that are here already; looked in first")

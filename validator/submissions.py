@@ -30,7 +30,6 @@ class SubmittedWork:
         sha256: Of the file, as submitted.
         units: Work units that are claimed.
         block: The block of the submission.
-        transaction: The transaction of the submission.
     """
 
     key: Digest
@@ -48,7 +47,6 @@ class SubmittedWork:
     sha256: Digest
     units: int
     block: int
-    transaction: Digest
 
     def is_what(self, work: Work) -> bool:
         """Whether this is what the ledger has under the key: a reorganisation may have put something else there."""
@@ -73,7 +71,6 @@ class SubmittedWork:
             sha256=event.sha256,
             units=event.units,
             block=event.log.block_number,
-            transaction=event.log.transaction,
         )
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from eth_abi.exceptions import DecodingError, EncodingError
-from eth_typing import HexStr
+from eth_abi.exceptions import EncodingError
 from web3 import AsyncWeb3
-from web3.exceptions import MismatchedABI, TransactionNotFound, Web3Exception
+from web3.exceptions import MismatchedABI
 from web3.types import RPCEndpoint
 
 from ledger.artifacts import Artifact
 from ledger.client.views import views_of
-from ledger.errors import ChainUnavailable, TransactionReverted
+from ledger.errors import TransactionReverted
 from ledger.event_decoder import EventDecoder
 from ledger.events import LedgerEvent
 from ledger.inflight import Call
@@ -25,7 +24,7 @@ from ledger.rpc import ChainConnection
 from ledger.sender import Sender
 from ledger.values import struct_from_abi
 from protocol.errors import InvalidInput
-from protocol.identifiers import Address, Digest, address
+from protocol.identifiers import Address
 from protocol.typed_data import SigningDomain
 
 T = TypeVar("T")
@@ -142,29 +141,6 @@ class BoundContract:
         except TransactionReverted as error:
             return self.explain(bytes.fromhex(error.data[2:])) if len(error.data) > 2 else error.detail
         return ""
-
-    async def called(self, transaction: Digest, *, must_exist: bool = False) -> tuple[str, Mapping[str, Any]] | None:
-        """The function of this contract that a transaction called, and its arguments by name.
-
-        None if the transaction is not there, or called something else (another contract may stand between).
-
-        Raises:
-            ChainUnavailable: It is not there, and `must_exist`: a node that lags behind is not to be believed.
-        """
-        web3 = self._contract.w3
-        try:
-            found = await web3.eth.get_transaction(HexStr(transaction))
-        except TransactionNotFound as error:
-            if must_exist:
-                raise ChainUnavailable(f"the chain's node does not know transaction {transaction}") from error
-            return None
-        if found.get("to") is None or address(str(found["to"])) != self.at:
-            return None
-        try:
-            function, arguments = self._contract.decode_function_input(found["input"])
-        except (ValueError, Web3Exception, DecodingError):
-            return None
-        return function.fn_name, arguments
 
     def events(self, kind: type[E], receipt: Receipt) -> list[E]:
         """The events of a kind in a receipt, in order."""

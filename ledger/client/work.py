@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntEnum
-from typing import Any
 
 from ledger.client.contract import BoundContract
 from ledger.events import RewardsClaimed, VerdictRefused, WorkRefused, WorkSubmitted
 from ledger.receipts import Receipt
 from ledger.values import struct_from_abi
-from protocol.errors import MusterError
-from protocol.identifiers import ZERO_DIGEST, Address, Digest, address, digest
+from protocol.identifiers import ZERO_DIGEST, Address, Digest
 from protocol.leases import Lease
 from protocol.verdicts import Outcome
 
@@ -72,17 +69,6 @@ class Submission:
     units: int
     node_signature: bytes
     """May be empty if the carrier is the node itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class NamedSubmission:
-    """A submission as a transaction named it; the ledger may have refused it."""
-
-    submission: Submission
-    signer: Address
-    """Who signed its lease, whoever that is."""
-    alone: bool
-    """Whether it was the whole transaction; then the node need not have signed, because it may have sent it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,37 +145,6 @@ class WorkBook:
         """What a pool has paid so far."""
         return await self._contract.read_struct(Totals, "totalsOf", pool_id)
 
-    async def leases_in(self, transaction: Digest) -> list[tuple[Lease, Address]]:
-        """The leases that a transaction named, each with who signed it; empty if it went through another contract.
-
-        `WorkSubmitted` names the slot only: how many groups it had, and until when it held, stands here. A batch may
-        name leases that the contract refused, also for the same slot: only the signer tells them apart.
-        """
-        return [(named.submission.lease, named.signer) for named in await self.named_in(transaction)]
-
-    async def named_in(self, transaction: Digest, *, must_exist: bool = False) -> list[NamedSubmission]:
-        """The submissions that a transaction carried, those that were refused too; empty if it went another way.
-
-        Args:
-            transaction: The transaction.
-            must_exist: Whether one that the chain's node does not know is an error, not an empty list.
-
-        Raises:
-            ChainUnavailable: The chain can't be asked, or does not know it.
-        """
-        called = await self._contract.called(transaction, must_exist=must_exist)
-        if called is None:
-            return []
-        name, arguments = called
-        items = {"submitWork": [arguments], "submitBatch": arguments.get("items", ())}.get(name, ())
-        found = []
-        for values in items:
-            with contextlib.suppress(MusterError):  # anybody may put anything into a batch
-                submission = _submission(values)
-                signer = submission.lease.signer(submission.lease_signature, self.domain)
-                found.append(NamedSubmission(submission, signer, alone=name == "submitWork"))
-        return found
-
     # Nodes
 
     async def submit(self, submission: Submission) -> Digest:
@@ -264,33 +219,6 @@ class WorkBook:
 
     def _refusals(self, kind: type[WorkRefused | VerdictRefused], receipt: Receipt) -> list[Refusal]:
         return [Refusal(e.key, self._contract.explain(e.reason)) for e in self._contract.events(kind, receipt)]
-
-
-def _submission(values: Mapping[str, Any]) -> Submission:
-    return Submission(
-        lease=_lease(values["lease"]),
-        lease_signature=bytes(values["leaseSignature"]),
-        sha256=digest(bytes(values["sha256Hash"])),
-        units=values["units"],
-        node_signature=bytes(values["nodeSignature"]),
-    )
-
-
-def _lease(values: Mapping[str, Any]) -> Lease:
-    return Lease(
-        pool_id=values["poolId"],
-        run=digest(bytes(values["run"])),
-        step=values["step"],
-        index=values["index"],
-        node=address(values["node"]),
-        version=values["version"],
-        digest=digest(bytes(values["digest"])),
-        beacon_block=values["beaconBlock"],
-        salt=digest(bytes(values["salt"])),
-        groups=values["groups"],
-        max_units=values["maxUnits"],
-        expiry=values["expiry"],
-    )
 
 
 def _abi_submission(item: Submission) -> tuple[object, ...]:

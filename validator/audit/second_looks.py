@@ -24,15 +24,24 @@ class LookPolicy:
 
     Args:
         accepted: Of those that accept, 0 to 1.
-        refused: Of those that reject or say forged, 0 to 1. More, because they are few and cost a node dearly.
+        rejected: Of those that reject, 0 to 1. More, because they are few and cost a node its pay.
+        forged: Of those that say forged, 0 to 1. All, because the node loses stake and membership: otherwise one
+            corrupt validator could slash each node that does not watch its own verdicts.
     """
 
     accepted: float = 0.05
-    refused: float = 0.25
+    rejected: float = 0.25
+    forged: float = 1.0
 
     def share(self, outcome: Outcome) -> float:
         """The share for a verdict's outcome."""
-        return self.accepted if outcome is Outcome.ACCEPTED else self.refused
+        match outcome:
+            case Outcome.ACCEPTED:
+                return self.accepted
+            case Outcome.REJECTED:
+                return self.rejected
+            case Outcome.FORGED:
+                return self.forged
 
 
 def is_chosen(secret: bytes, key: Digest, share: float) -> bool:

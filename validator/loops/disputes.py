@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from datetime import timedelta
 from enum import StrEnum
 
 import structlog
@@ -12,14 +13,20 @@ from ledger.client import Ledger
 from ledger.client.work import Confirmation, Work, WorkStatus
 from ledger.errors import TransactionReverted
 from ledger.events import VerdictGiven
-from protocol.errors import InvalidInput, NotFound
 from protocol.identifiers import Address, Digest
 from protocol.verdicts import Outcome, ReasonCode
-from protocol.wire.audits import AuditFile
-from validator.audit.rows import compared, not_compared, row_differences, rows_differ
+from protocol.wire.audits import AuditFile, AuditFinding
+from validator.audit.rows import (
+    audits_differ,
+    compared,
+    header_differences,
+    row_differences,
+    unreadable,
+    without_scores,
+)
 from validator.audit.second_looks import contradicts
 from validator.examination.interface import Conclusion
-from validator.files import StoreBroken
+from validator.files import AuditFileWrong
 from validator.items import Item
 from validator.loops.confirmations import Confirmations
 
@@ -59,34 +66,32 @@ class LookResults:
         self._confirmations = Confirmations()
 
     async def compared(self, item: Item, conclusion: Conclusion) -> Conclusion:
-        """Adds a check that compares the rows of the first verdict's audit file with our own.
+        """Adds a check that compares the first verdict's audit file with our own findings.
 
-        Only acceptances are compared: nobody learns from other files. An audit file that is not there, or can't be
-        read, is nobody's guilt here; what was found of the work itself is compared all the same.
+        Only acceptances are compared: nobody learns from other files. An audit file that is missing or is none is a
+        difference, too: the judge stores it before it gives its verdict, and nothing is learned without it. The
+        decision of the dispute brings another one.
 
         Raises:
             Unavailable: Chain, orchestrator or store are down.
         """
         ledger = await self._ledger()
         work = await ledger.work.get(item.work.key)
-        # Rewards that were scored otherwise than in the file are a finding about the node, and have been weighed.
-        if work is None or work.outcome is not Outcome.ACCEPTED or conclusion.reason is ReasonCode.REWARD_DIFFERS:
-            return conclusion
-        if not conclusion.rows:
+        if work is None or work.outcome is not Outcome.ACCEPTED:
             return conclusion
         history = await ledger.history(VerdictGiven, pool_id=self._pool_id, second=item.work.node, third=item.work.key)
         first = next((each for each in reversed(history) if not each.decisive), None)
         if first is None:
             return conclusion
+        name = f"audit file {first.audit_hash} of {first.validator}"
         try:
             theirs = await self._read(first.validator, first.audit_hash)
-        except (NotFound, InvalidInput, StoreBroken) as error:
-            _log.warning("audit-file-unreadable", work=item.work.key, validator=first.validator, why=error.detail)
-            check = not_compared(f"the audit file {first.audit_hash} of {first.validator}: {error.detail}"[:2000])
+        except AuditFileWrong as error:
+            _log.warning("audit-file-wrong", work=item.work.key, validator=first.validator, why=error.detail)
+            differences: tuple[AuditFinding, ...] = (unreadable(f"the {name}: {error.detail}"),)
         else:
-            differences = row_differences(theirs.rows, conclusion.rows, environment=conclusion.environment)
-            check = compared(differences, note=f"compared with audit file {first.audit_hash} of {first.validator}")
-        return replace(conclusion, checks=(*conclusion.checks, check))
+            differences = (*header_differences(theirs, item.work), *_row_differences(theirs, conclusion))
+        return replace(conclusion, checks=(*conclusion.checks, compared(differences, note=f"compared with {name}")))
 
     async def follow_up(self, item: Item, conclusion: Conclusion, audit_hash: Digest) -> Followed:
         """Disputes the verdict or confirms it; may be called again after a crash.
@@ -105,20 +110,20 @@ class LookResults:
         if work is None or work.outcome is None or work.status is not WorkStatus.PROVISIONAL:
             mine = work is not None and work.disputer == ledger.address
             return Followed.DISPUTED if mine else Followed.OVER
-        differ = rows_differ(conclusion.checks)
+        differ = audits_differ(conclusion.checks)
         wrong = differ or (contradicts(work.outcome, conclusion.outcome) and not _over_budget(work, conclusion))
         if work.judge == ledger.address:
             if wrong:
                 _log.warning("own-verdict-wrong", work=key, gave=work.outcome.name, found=conclusion.outcome.name)
             return Followed.OWN
         if wrong:
-            return await self._dispute(ledger, work, key, conclusion.outcome, audit_hash, rows=differ)
+            return await self._dispute(ledger, work, key, conclusion.outcome, audit_hash, audits=differ)
         if work.outcome is conclusion.outcome:
             return await self._confirm(ledger, item, conclusion, audit_hash)
         return Followed.AGREES
 
     async def _dispute(
-        self, ledger: Ledger, work: Work, key: Digest, own: Outcome, audit_hash: Digest, *, rows: bool
+        self, ledger: Ledger, work: Work, key: Digest, own: Outcome, audit_hash: Digest, *, audits: bool
     ) -> Followed:
         try:
             await ledger.work.dispute(key, audit_hash)
@@ -127,7 +132,7 @@ class LookResults:
                 raise
             return Followed.OVER  # somebody else was faster, or it was too late
         gave = None if work.outcome is None else work.outcome.name
-        _log.info("verdict-disputed", work=key, judge=work.judge, gave=gave, found=own.name, rows_differ=rows)
+        _log.info("verdict-disputed", work=key, judge=work.judge, gave=gave, found=own.name, audits_differ=audits)
         return Followed.DISPUTED
 
     async def _confirm(self, ledger: Ledger, item: Item, conclusion: Conclusion, audit_hash: Digest) -> Followed:
@@ -146,6 +151,15 @@ class LookResults:
             _log.info("confirmation-refused", work=key, reason=refused.reason)
             return Followed.AGREES
         return Followed.CONFIRMED
+
+
+def _row_differences(theirs: AuditFile, own: Conclusion) -> tuple[AuditFinding, ...]:
+    if not own.rows:
+        return ()
+    # Rewards that were scored otherwise than in the file are a finding about the node, and have been weighed.
+    rows = without_scores(own.rows) if own.reason is ReasonCode.REWARD_DIFFERS else own.rows
+    seconds = 0.0 if own.timings is None else own.timings.seconds.get("reward", 0.0)
+    return row_differences(theirs.rows, rows, environment=own.environment, scoring=timedelta(seconds=seconds))
 
 
 def _over_budget(work: Work, conclusion: Conclusion) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
 import structlog
 
 from ledger.client import Ledger
+from ledger.client.pools import Terms
 from ledger.errors import TransactionReverted
 from ledger.events import SecretCommitted, SecretRevealed
 from protocol.errors import InvalidInput
@@ -58,14 +60,25 @@ class EpochLoop:
             two small transactions.
         settled: Blocks on top of a commitment before the former secret is shown. A reorganisation that took the
             commitment back would let a submission in between be drawn with a secret that everybody knows.
+        terms: Returns the pool's terms, whose judge period may change. None skips the comparison with it.
     """
 
-    def __init__(self, ledger: Ledger, epochs: Epochs, *, pool_id: int, length: timedelta, settled: int = 0) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        epochs: Epochs,
+        *,
+        pool_id: int,
+        length: timedelta,
+        settled: int = 0,
+        terms: Callable[[], Awaitable[Terms]] | None = None,
+    ) -> None:
         self._ledger = ledger
         self._epochs = epochs
         self._pool_id = pool_id
         self._length = length
         self._settled = settled
+        self._terms = terms
         self._hidden: set[int] | None = None
 
     async def round(self) -> None:
@@ -73,6 +86,7 @@ class EpochLoop:
 
         Raises:
             ChainUnavailable: The chain can't be asked.
+            EpochTooShort: An epoch is due, and would be shorter than the pool's judge period. None begins then.
             TransactionReverted: This key is no validator of the pool.
         """
         if self._hidden is None:
@@ -91,6 +105,8 @@ class EpochLoop:
             self._hidden.discard(epoch)
 
     async def _begin(self, latest: int) -> int:
+        if self._terms is not None:
+            check_epoch_length(self._length, judge_period=(await self._terms()).judge_period)
         try:
             epoch = await self._epochs.commit_next()
         except TransactionReverted as error:

@@ -28,8 +28,12 @@ READABLE = 256
 EARLY = 128
 """Blocks after which the first validator in the local order records the hash of a dispute that is still open."""
 
-STEP = 64
-"""Blocks after which the second one does, in case the first is gone. Further ones leave it."""
+STEP = 16
+"""Blocks that each further validator waits longer, in case those before it are gone or corrupt. The ledger does not say
+whether an order is recorded already, and recording it again costs little gas and changes nothing."""
+
+LATEST = 240
+"""Blocks after which all validators that are left do it at once: few blocks remain in which the hash can be read."""
 
 UNDRAWN_PAUSE = timedelta(seconds=3)
 """How long each validator in the local order waits for the block after a dispute before it sends a transaction."""
@@ -138,11 +142,11 @@ class Juries:
                 return False
             missed_for = self._clock.monotonic() - entry.undrawn_since
             return missed_for >= (rank + 1) * UNDRAWN_PAUSE.total_seconds()
-        if work.juror is not None or rank > 1 or entry.block is None or head - entry.block >= READABLE:
-            # Recorded by a verdict, left to two others, or too late: then it is missed when the work is taken up.
+        if work.juror is not None or entry.block is None or head - entry.block >= READABLE:
+            # Recorded by a verdict, or too late: then it is missed when the work is taken up.
             self._watched.pop(key)
             return False
-        entry.due_after = EARLY + rank * STEP
+        entry.due_after = min(EARLY + rank * STEP, LATEST)
         return head - entry.block >= entry.due_after
 
     def _sent(self, key: Digest) -> None:

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from ledger.artifacts import Contract
 from validator.audit.second_looks import LookPolicy
-from validator.loops.epochs import EpochLoop, check_epoch_length
+from validator.loops.epochs import EpochLoop
 from validator.loops.second_looks import FOLLOWED, LookCounts, SecondLooks
 from validator.parts import Parts, following_of
 
@@ -36,14 +36,13 @@ class Looking:
         """
         if self._epochs is None:
             settings, connected = self._parts.settings, await self._parts.chain.connected()
-            length = timedelta(seconds=settings.epoch_s)
-            check_epoch_length(length, judge_period=(await self._parts.chain.terms()).judge_period)
             self._epochs = EpochLoop(
                 connected.ledger,
                 connected.epochs,
                 pool_id=settings.pool_id,
-                length=length,
+                length=timedelta(seconds=settings.epoch_s),
                 settled=settings.confirmations,
+                terms=self._parts.chain.terms,
             )
         await self._epochs.round()
 
@@ -65,7 +64,11 @@ class Looking:
                 records=parts.records,
                 epochs=connected.epochs,
                 pool_id=settings.pool_id,
-                policy=LookPolicy(accepted=settings.looks_at_accepted, refused=settings.looks_at_refused),
+                policy=LookPolicy(
+                    accepted=settings.looks_at_accepted,
+                    rejected=settings.looks_at_rejected,
+                    forged=settings.looks_at_forged,
+                ),
                 takeover=timedelta(seconds=settings.takeover_s),
                 juries=parts.juries,
             )

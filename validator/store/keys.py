@@ -13,7 +13,8 @@ def keys_of(pool_id: int) -> RedisKeys:
     `queue:parked` (by when), `item:WORKKEY.KIND` (hash), `due` (work keys by when the ledger may let go of them),
     `lease:LOOP` and `fence:LOOP`, `members` (processes that share this Redis, by their last sign), `well` (those of
     them that take work), `member:ID` (how each is), `others` (when each validator was last heard of on the ledger),
-    `counts` (verdicts given), `record:VALIDATOR:NODE` (what a node's verdicts said), `outputs:FINGERPRINT` (whose
-    outputs they were first), `near-ties:VALIDATOR:NODE:ARITHMETIC` (deviations of a node's newest files).
+    `counts` (verdicts given), `record:VALIDATOR:NODE` (what a node's verdicts said),
+    `forgeries:VALIDATOR:PROVIDER` (forged work of a provider's nodes), `outputs:FINGERPRINT` (whose outputs they were
+    first), `near-ties:VALIDATOR:NODE:ARITHMETIC` (deviations of a node's newest files).
     """
     return RedisKeys(f"validator-{pool_id}")

@@ -64,7 +64,6 @@ class HandedIn:
             sha256=sha256,
             units=self.units,
             block=_BLOCK + 1,
-            transaction=lease.hash,
         )
         return WorkFacts(work=work, chain_id=self.grant.lease.chain_id, beacon=self.grant.beacon)
 

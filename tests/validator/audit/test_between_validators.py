@@ -25,7 +25,7 @@ async def test_a_wrong_verdict_is_overturned_by_the_services_themselves(
     pool: PoolWithValidators, first: Outcome
 ) -> None:
     wrong, right, third = [
-        pool.validator(name, redis=number, looks_at_accepted=1, looks_at_refused=1)
+        pool.validator(name, redis=number, looks_at_accepted=1, looks_at_rejected=1)
         for number, name in enumerate(("validator", "second", "third"), start=1)
     ]
     truth = Outcome.FORGED if first is Outcome.ACCEPTED else Outcome.ACCEPTED

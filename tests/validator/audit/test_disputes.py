@@ -18,7 +18,7 @@ from ledger.client.work import WorkStatus
 from ledger.events import VerdictConfirmed
 from ledger.following import Following
 from protocol.clock import SystemClock
-from protocol.errors import NotFound
+from protocol.errors import Unavailable
 from protocol.identifiers import ZERO_DIGEST, Address, Digest
 from protocol.keys import Key
 from protocol.verdicts import Outcome, ReasonCode
@@ -31,9 +31,10 @@ from tests.validator.audit.works import announced, submitted
 from tests.validator.scripted import concluded
 from validator.audit.epochs import Epochs
 from validator.audit.second_looks import LookPolicy
+from validator.files import AuditFileWrong
 from validator.items import Item, Kind, item_id
 from validator.loops.disputes import Followed, LookResults
-from validator.loops.juries import EARLY, READABLE, UNDRAWN_PAUSE, Juries
+from validator.loops.juries import EARLY, READABLE, STEP, UNDRAWN_PAUSE, Juries
 from validator.loops.second_looks import FOLLOWED, SecondLooks
 from validator.patience import Patience
 from validator.store.keys import keys_of
@@ -48,8 +49,8 @@ PENALTY = 200 * TERMS.penalty_per_unit
 """For all units of the lease."""
 SECOND = timedelta(seconds=1)
 EVIDENCE = Digest("0x" + "ed" * 32)
-ALL = LookPolicy(accepted=1, refused=1)
-NONE = LookPolicy(accepted=0, refused=0)
+ALL = LookPolicy(accepted=1, rejected=1)
+NONE = LookPolicy(accepted=0, rejected=0, forged=0)
 AUDITS: dict[Digest, AuditFile] = {}
 """Audit files that the store has."""
 
@@ -122,7 +123,7 @@ async def looking(world: World, redis: Redis, name: str, policy: LookPolicy = AL
 
     async def read(_validator: Address, sha256: Digest) -> AuditFile:
         if sha256 not in AUDITS:
-            raise NotFound(f"no audit file {sha256}")
+            raise AuditFileWrong(f"no audit file {sha256}")
         return AUDITS[sha256]
 
     chain.ledger, chain.validators = connected, validators
@@ -291,6 +292,16 @@ async def test_with_a_single_validator_a_dispute_ends_by_its_deadline_without_a_
     assert await owner.pools.membership(POOL, world.keys["node"].address) is not None
 
 
+async def test_every_forged_verdict_of_another_is_looked_at(world: World, redis: Redis) -> None:
+    await ready(world)
+    work = await submitted(world)
+    second = await looking(world, redis, "second", LookPolicy(accepted=0, rejected=0))
+    await gave(world, "validator", work.key, Outcome.FORGED)
+    (look,) = await second.taken()
+    assert (look.kind, look.work) == (Kind.SECOND_LOOK, work)
+    assert await second.follow_up(work, Outcome.ACCEPTED) is Followed.DISPUTED
+
+
 async def test_verdicts_are_read_again_after_a_crash_and_counted_once(world: World, redis: Redis) -> None:
     await ready(world)
     work = await submitted(world)
@@ -343,7 +354,9 @@ async def test_an_acceptance_whose_rewards_are_wrong_is_disputed_and_the_evidenc
     assert (standing.status, standing.disputer) == (WorkStatus.DISPUTED, world.keys["second"].address)
 
 
-async def test_equal_rows_agree_and_a_missing_audit_file_is_nobodys_guilt(world: World, redis: Redis) -> None:
+async def test_equal_rows_agree_and_a_missing_audit_file_is_disputed_unless_the_store_is_down(
+    world: World, redis: Redis
+) -> None:
     await ready(world)
     work, honest = await accepted_with(world)
     second = await looking(world, redis, "second")
@@ -353,11 +366,35 @@ async def test_equal_rows_agree_and_a_missing_audit_file_is_nobodys_guilt(world:
     assert await second.results.follow_up(item, found, EVIDENCE) is Followed.AGREES
     AUDITS.clear()
     found = await second.results.compared(item, concluded(rows=honest.rows))
-    assert found.checks[-1].state is CheckState.UNKNOWN
-    assert await second.results.follow_up(item, found, EVIDENCE) is Followed.AGREES
+    assert (found.checks[-1].name, found.checks[-1].state) == ("second-look", CheckState.FAILED)
+
+    async def down(*_: object) -> AuditFile:
+        raise Unavailable("the store is down")
+
+    with pytest.raises(Unavailable):
+        await LookResults(second.results._ledger, read=down, pool_id=POOL).compared(item, concluded())
+    assert await second.results.follow_up(item, found, EVIDENCE) is Followed.DISPUTED
     standing = await second.ledger.work.get(work.key)
     assert standing is not None
-    assert standing.status is WorkStatus.PROVISIONAL
+    assert standing.status is WorkStatus.DISPUTED
+
+
+async def test_an_audit_file_of_other_work_is_disputed_although_its_rows_are_right(world: World, redis: Redis) -> None:
+    await ready(world)
+    work = await submitted(world)
+    honest = audit_of(work, world.keys["validator"].address, audited=range(10))
+    told = honest.model_copy(update={"step": 7})
+    AUDITS[hash_of(told)] = told
+    await gave(world, "validator", work.key, Outcome.ACCEPTED, audit=hash_of(told))
+    second = await looking(world, redis, "second")
+    (item,) = await second.taken()
+    for own in (
+        concluded(rows=honest.rows, environment="arithmetic"),
+        concluded(Outcome.REJECTED, ReasonCode.REWARD_DIFFERS, rows=honest.rows),
+    ):
+        found = await second.results.compared(item, own)
+        assert [each.what for each in found.checks[-1].findings] == ["the audit file says step 7; it is 1"]
+    assert await second.results.follow_up(item, found, EVIDENCE) is Followed.DISPUTED
 
 
 # Paid looks
@@ -526,6 +563,26 @@ async def test_the_order_is_recorded_before_its_hash_is_too_old_and_not_by_every
     await world.controls.mine(READABLE)
     assert [await each.ledger.work.turn_of(work.key, each.ledger.address) for each in named] == turns
     assert [await each.juries.round() for each in named] == [0, 0]
+
+
+async def test_the_order_is_recorded_by_the_third_validator_if_the_two_before_it_are_silent(
+    world: World, redis: Redis
+) -> None:
+    world.keys = {**world.keys, "fourth": Key.generate()}
+    owner = await world.as_("owner")
+    await owner.pools.add_validator(POOL, world.keys["fourth"].address)
+    await world.controls.set_balance(world.keys["fourth"].address, 10**18)
+    work = await disputed(world)
+    named = [await looking(world, redis, name, NONE) for name in ("second", "third", "fourth")]
+    validators = [each.ledger.address for each in named]
+    last = max(named, key=lambda each: rank_of(work.key, each.ledger.address, validators))
+    await last.taken()
+    await world.controls.mine(EARLY + 2 * STEP - 2)
+    assert await last.juries.round() == 0
+    await world.controls.mine(2)
+    assert await last.juries.round() == 1
+    await world.controls.mine(READABLE)
+    assert await last.ledger.work.turn_of(work.key, last.ledger.address) is not None
 
 
 async def test_an_order_whose_hash_was_lost_is_drawn_anew(world: World, redis: Redis) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from protocol.identifiers import ZERO_ADDRESS, address
 from protocol.keys import Key
 from tests.ledger.client.conftest import POOL, World
 from validator.audit.epochs import Epochs, secret_of
-from validator.loops.epochs import EpochLoop
+from validator.loops.epochs import EpochLoop, EpochTooShort
 
 PLACE: dict[str, Any] = {"chain_id": 31337, "contract": ZERO_ADDRESS, "pool_id": 1, "epoch": 1}
 
@@ -117,6 +118,26 @@ async def test_a_secret_is_not_shown_while_a_reorganisation_could_take_the_next_
         await world.controls.mine()
     assert shown[0] == []
     assert shown[-1] == [1]
+
+
+async def test_no_further_epoch_begins_where_the_judge_period_became_longer(world: World) -> None:
+    ledger, key = await world.as_("validator"), world.keys["validator"]
+    periods = [LENGTH]
+
+    async def terms() -> Any:
+        return SimpleNamespace(judge_period=periods[-1])
+
+    loop = EpochLoop(ledger, Epochs(ledger, key, pool_id=POOL), pool_id=POOL, length=LENGTH, terms=terms)
+    await loop.round()
+    periods.append(LENGTH + timedelta(seconds=1))
+    await loop.round()  # the epoch that goes on is not touched
+    await world.warp(LENGTH)
+    with pytest.raises(EpochTooShort):
+        await loop.round()
+    assert await running_epochs(ledger) == ([1], [])
+    periods.append(LENGTH)
+    await loop.round()
+    assert await running_epochs(ledger) == ([1, 2], [1])
 
 
 async def running_epochs(ledger: Ledger) -> tuple[list[int], list[int]]:

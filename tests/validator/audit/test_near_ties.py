@@ -26,7 +26,6 @@ def work(number: int, *, node: Address = NODE) -> SubmittedWork:
     return SubmittedWork(
         key=key, pool_id=1, node=node, run=ZERO_DIGEST, step=1, index=0, version=1, checkpoint=ZERO_DIGEST,
         beacon_block=1, salt=ZERO_DIGEST, groups=1, max_units=100, sha256=key, units=10, block=2,
-        transaction=ZERO_DIGEST,
     )  # fmt: skip
 
 

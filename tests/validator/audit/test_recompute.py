@@ -37,7 +37,6 @@ WORK = SubmittedWork(
     sha256=Digest("0x" + "04" * 32),
     units=100,
     block=70,
-    transaction=Digest("0x" + "05" * 32),
 )
 RIGHT = draw_rows(RowDraw(seed=row_seed(SECRET, WORK.key, BLOCK), share=0.3), 10)
 WRONG = tuple(row for row in range(10) if row not in RIGHT)[:3]

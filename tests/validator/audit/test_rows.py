@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from protocol.wire.audits import MOST_FINDINGS, AuditRow, CheckState
-from validator.audit.rows import compared, not_compared, row_differences, rows_differ
+from protocol.identifiers import Digest, address
+from protocol.keys import Key
+from protocol.verdicts import Outcome
+from protocol.wire.audits import MOST_FINDINGS, AuditFinding, AuditRow, CheckState
+from tests.validator.audit.evidence import audit_of
+from tests.validator.service.made import work
+from validator.audit.rows import (
+    SHORT_SCORING,
+    audits_differ,
+    compared,
+    header_differences,
+    row_differences,
+    unreadable,
+    without_scores,
+)
 
 ROWS = 100
+UNSCORED: dict[str, None] = {"task": None, "length_penalty": None, "reward": None}
+OTHER = Digest("0x" + "0e" * 32)
 
 
 def rows(count: int = ROWS, **changed: Any) -> list[AuditRow]:
@@ -35,6 +52,20 @@ def undecided(count: int) -> list[AuditRow]:
     return [each.model_copy(update={"task": None, "reward": None}) if each.row < count else each for each in rows()]
 
 
+def unscored(*places: int) -> list[AuditRow]:
+    return [each.model_copy(update=UNSCORED) if each.row in places else each for each in rows()]
+
+
+def differences(
+    theirs: list[AuditRow],
+    own: list[AuditRow] | None = None,
+    *,
+    environment: str = "code",
+    scoring: timedelta = SHORT_SCORING,
+) -> tuple[AuditFinding, ...]:
+    return row_differences(theirs, rows() if own is None else own, environment=environment, scoring=scoring)
+
+
 @pytest.mark.parametrize(
     ("theirs", "environment", "wrong"),
     [
@@ -43,6 +74,13 @@ def undecided(count: int) -> list[AuditRow]:
         (rows(reward=-1e30), "code", [0]),  # a decided reward is the same everywhere
         (rows(group=7), "arithmetic", [0]),
         (rows(sample=7), "arithmetic", [0]),
+        (rows(prompt_index=7), "arithmetic", [0]),
+        (rows(task=1.0), "arithmetic", [0]),
+        (rows(task=float("nan")), "code", [0]),
+        (rows(task=None), "code", [0]),  # the trainer would drop its group
+        (rows(length_penalty=0.5), "arithmetic", [0]),
+        (rows(length_penalty=None), "code", [0]),
+        (rows(task=None, reward=None, length_penalty=0.5), "code", [0]),
         (rows()[1:], "arithmetic", [None, 0]),
         (rows(ROWS + 1), "arithmetic", [None]),
         (rows(row=1), "arithmetic", [None, 0]),
@@ -50,27 +88,59 @@ def undecided(count: int) -> list[AuditRow]:
         (undecided(5), "code", []),
         (undecided(6), "code", [0, 1, 2, 3, 4, 5]),
         (undecided(5), "math", []),
+        (unscored(*range(20, ROWS)), "code", []),  # the judge's time for scoring was over
+        (unscored(*range(20, ROWS)), "arithmetic", list(range(20, ROWS))),
+        (unscored(*range(20, 40)), "code", list(range(20, 40))),  # rows after them were scored
+        (rows(reward=9.0)[:1] + unscored(*range(20, ROWS))[1:], "code", [0]),
     ],
 )
 def test_what_a_judge_may_not_say_of_rows_is_named(
     theirs: list[AuditRow], environment: str, wrong: list[int | None]
 ) -> None:
-    found = row_differences(theirs, rows(), environment=environment)
+    found = differences(theirs, environment=environment)
     assert [each.row for each in found] == wrong
-    assert rows_differ([compared(found, note="")]) is bool(wrong)
+    assert audits_differ([compared(found, note="")]) is bool(wrong)
 
 
 def test_what_we_could_not_decide_ourselves_accuses_nobody() -> None:
-    assert row_differences(rows(), undecided(50), environment="code") == ()
+    assert differences(rows(), undecided(50)) == differences(rows(), unscored(*range(50))) == ()
+    assert differences(rows(reward=9.0), list(without_scores(rows()))) == ()
+    assert [each.row for each in differences(rows(group=9), list(without_scores(rows())))] == [0]
+
+
+def test_a_judge_can_not_say_that_its_time_was_over_where_scoring_takes_little() -> None:
+    found = differences(unscored(*range(20, ROWS)), scoring=SHORT_SCORING - timedelta(seconds=1))
+    assert [each.row for each in found] == list(range(20, ROWS))
 
 
 def test_one_row_of_a_short_file_may_be_undecided() -> None:
-    theirs = [rows(3)[0].model_copy(update={"reward": None}), *rows(3)[1:]]
-    assert row_differences(theirs, rows(3), environment="code") == ()
-    assert len(row_differences(theirs, rows(3), environment="letters")) == 1
+    theirs = [rows(3)[0].model_copy(update={"task": None, "reward": None}), *rows(3)[1:]]
+    assert differences(theirs, rows(3)) == ()
+    assert len(differences(theirs, rows(3), environment="letters")) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"key": OTHER},
+        {"sha256": OTHER},
+        {"outcome": Outcome.REJECTED},
+        {"step": 99},
+        {"node": address("0x" + "0e" * 20)},
+        {"checkpoint": OTHER},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_an_audit_file_of_something_else_is_named(wrong: dict[str, Any]) -> None:
+    """The trainer drops the whole file then."""
+    item = replace(work(), units=10)
+    honest = audit_of(item, Key.generate().address, audited=range(10))
+    assert header_differences(honest, item) == ()
+    (found,) = header_differences(honest.model_copy(update=wrong), item)
+    assert f"says {next(iter(wrong))}" in found.what
 
 
 def test_the_evidence_lists_as_many_rows_as_it_may_and_counts_all() -> None:
-    check = compared(row_differences(undecided(ROWS), rows(), environment="code"), note="compared")
+    check = compared(differences(undecided(ROWS)), note="compared")
     assert (check.state, len(check.findings), check.found) == (CheckState.FAILED, MOST_FINDINGS, ROWS)
-    assert not rows_differ([not_compared("no audit file")])
+    assert audits_differ([compared([unreadable("x" * 5000)], note="no audit file")])

@@ -42,6 +42,10 @@ def test_a_share_of_none_chooses_nothing_and_one_of_all_everything(secret: bytes
     assert is_chosen(secret, key, 1)
 
 
+def test_everything_that_is_called_forged_is_looked_at_and_little_of_the_rest() -> None:
+    assert [LookPolicy().share(outcome) for outcome in (A, R, F)] == [0.05, 0.25, 1.0]
+
+
 def test_about_as_many_verdicts_are_chosen_as_the_share_says_and_another_secret_chooses_others() -> None:
     named = [digest(number.to_bytes(32, "big")) for number in range(4000)]
     share = LookPolicy().share(Outcome.ACCEPTED)

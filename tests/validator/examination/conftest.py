@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from protocol.identifiers import ZERO_DIGEST, Digest, digest
+from protocol.identifiers import Digest, digest
 from protocol.leases import WorkKey
 from protocol.wire.runs import CheckpointRef
 from rollouts.calibration import RolloutCalibration
@@ -82,7 +82,6 @@ def facts(version: CheckedVersion, file: RolloutFile, *, path: Path) -> WorkFact
         sha256=digest(hashlib.sha256(path.read_bytes()).digest()),
         units=file.units,
         block=9,
-        transaction=ZERO_DIGEST,
     )
     return WorkFacts(work=work, chain_id=CHAIN, beacon=BEACON)
 

@@ -37,7 +37,6 @@ def work(number: int = 1) -> SubmittedWork:
         sha256=sha(10**7 + number),
         units=100,
         block=number,
-        transaction=sha(10**8 + number),
     )
 
 

@@ -210,7 +210,7 @@ LOG = Log(address=ME, topics=(), data=b"", block_number=3, block_hash=ZERO_DIGES
 
 def submitted(number: int) -> WorkSubmitted:
     made = work(number)
-    log = replace(LOG, block_number=made.block, transaction=made.transaction)
+    log = replace(LOG, block_number=made.block)
     return WorkSubmitted(
         log=log,
         pool_id=POOL,

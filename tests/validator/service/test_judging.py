@@ -10,21 +10,24 @@ from typing import Any
 import pytest
 
 from ledger.client import Ledger
-from ledger.client.work import Verdict, WorkStatus
+from ledger.client.work import Submission, Verdict, WorkStatus
 from ledger.errors import ChainUnavailable, TransactionNotMined
 from ledger.events import VerdictGiven, WorkDisputed, WorkSubmitted
+from orchestrator.storage.local import LocalStore
 from protocol.identifiers import ZERO_DIGEST, Digest
+from protocol.leases import Lease
 from protocol.leases import Work as WorkWords
 from protocol.objects import TransferError
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import CheckState
+from protocol.wire.uploads import ObjectKey
 from tests.ledger.client.conftest import POOL, TERMS, World
 from tests.orchestrator.runs.test_on_chain import publish
 from tests.validator.conftest import PoolWithValidators, ValidatorUnderTest, concluded
 from tests.validator.service.made import work
 from validator.chain import NotSeated
 from validator.examination.interface import Examination, IsCopy, NotJudged
-from validator.files import FileAbsent, OrchestratorRefuses
+from validator.files import AuditFileWrong, FileAbsent, OrchestratorRefuses
 from validator.store.records import Judged
 
 LEASE = timedelta(seconds=31)
@@ -352,6 +355,31 @@ async def test_rewards_that_a_judge_made_up_are_disputed_with_evidence_that_name
     assert not list((pool.directory / "validator-1" / "work").iterdir()), "nothing is left of the other audit file"
 
 
+@pytest.mark.parametrize("content", [None, b"other bytes"], ids=["missing", "other"])
+async def test_an_audit_file_that_is_not_what_the_ledger_names_is_told_from_a_store_that_is_down(
+    pool: PoolWithValidators, content: bytes | None
+) -> None:
+    validator = pool.validator()
+    await pool.submit()
+    await validator.judge()
+    [given] = await verdicts(pool)
+    assert (await validator.parts.files.audit(given.validator, given.audit_hash)).key == given.key
+    store = pool.run.pool.parts.objects
+    assert isinstance(store, LocalStore)
+    path = store.path(ObjectKey(pool_id=POOL, owner=given.validator, sha256=given.audit_hash, audit=True))
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(AuditFileWrong):
+        await validator.parts.files.audit(given.validator, given.audit_hash)
+
+    async def down(*_: object, **__: object) -> None:
+        raise TransferError("no route to the store")
+
+    path.write_bytes(b"there")
+    validator.parts.remote.transfer.fetch = down  # type: ignore[assignment,method-assign]
+    with pytest.raises(TransferError):
+        await validator.parts.files.audit(given.validator, given.audit_hash)
+
+
 async def test_a_look_that_the_terms_pay_for_is_confirmed_on_the_ledger_and_counted(
     pool: PoolWithValidators,
 ) -> None:
@@ -651,21 +679,40 @@ async def test_a_verdict_that_the_chain_lost_is_given_again(pool: PoolWithValida
     assert (await pool.work(key)).status is WorkStatus.PROVISIONAL
 
 
+async def again(pool: PoolWithValidators, event: WorkSubmitted) -> Submission:
+    """The submission that an event tells of, under another lease for the same slot."""
+    ledger = await pool.ledger()
+    lease = Lease(
+        pool_id=event.pool_id,
+        run=event.run,
+        step=event.step,
+        index=event.index,
+        node=event.node,
+        version=event.version,
+        digest=event.checkpoint,
+        beacon_block=event.beacon_block,
+        salt=event.salt,
+        groups=event.groups,
+        max_units=event.max_units,
+        expiry=int((await ledger.now()).timestamp()) + 600,
+    )
+    word, domain = WorkWords(lease_hash=lease.hash, sha256=event.sha256, units=event.units), ledger.work.domain
+    signature = lease.sign(pool.world.keys["orchestrator"], domain)
+    return Submission(lease, signature, event.sha256, event.units, word.sign(pool.node, domain))
+
+
 async def test_a_verdict_on_what_a_reorganisation_has_replaced_is_refused_and_what_is_there_now_is_judged(
     pool: PoolWithValidators, world: World
 ) -> None:
     validator, ledger = pool.validator(), await pool.ledger()
     before = await world.controls.snapshot()
     replaced, other = await pool.submit(), await pool.submit()
-    tasks = {each.key: each.log.transaction for each in await ledger.history(WorkSubmitted, pool_id=POOL)}
-    [first], [second] = [await ledger.work.named_in(tasks[key]) for key in (replaced, other)]
+    events = {each.key: each for each in await ledger.history(WorkSubmitted, pool_id=POOL)}
     await validator.read()
     await validator.parts.judging.round()  # both are examined, and their verdicts on their way
     await world.controls.revert(before)
-    word = WorkWords(lease_hash=first.submission.lease.hash, sha256=first.submission.sha256, units=6)
-    signature = word.sign(pool.node, ledger.work.domain)
-    another = replace(first.submission, units=6, node_signature=signature)
-    assert await ledger.work.submit_batch([another, second.submission]) == []
+    another = await again(pool, replace(events[replaced], units=6))
+    assert await ledger.work.submit_batch([another, await again(pool, events[other])]) == []
     assert await validator.parts.lanes[0].round() == 1, "the other verdict of the batch"
     assert (await pool.work(replaced)).status is WorkStatus.SUBMITTED
     assert (await pool.work(other)).status is WorkStatus.PROVISIONAL
@@ -685,12 +732,11 @@ async def test_nothing_is_judged_by_a_version_that_a_reorganisation_took_back(
     await pool.run.sync.round()
     key = await pool.submit(step=1)
     [submitted] = await ledger.history(WorkSubmitted, pool_id=POOL)
-    [named] = await ledger.work.named_in(submitted.log.transaction)
-    assert named.submission.lease.version == 1
+    assert submitted.version == 1
     assert await validator.judge() == 1, "and the version is remembered"
     await world.controls.revert(before)
     await world.controls.mine(3)
-    assert await ledger.work.submit_batch([named.submission]) == []
+    assert await ledger.work.submit_batch([await again(pool, submitted)]) == []
     await pool.turn(timedelta(seconds=6))
     assert await validator.judge() == 0
     assert len(validator.examiner.asked) == 1
