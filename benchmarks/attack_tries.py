@@ -285,9 +285,9 @@ def examiner(calibration: Path | None, *, sandboxes: Sandboxes | None = None) ->
         reader=LimitedReader(sandboxes or Sandboxes(), most=told.most),
         shelf=Shelf(torch.device("cpu"), budget=told.policy_memory),
         calibration=RolloutCalibration.shipped() if calibration is None else RolloutCalibration.read(calibration),
-        most=told.most,
         dtype=told.dtype,
         margin=told.margin,
+        scoring=told.scoring_budget,
     )
 
 

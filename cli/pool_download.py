@@ -9,9 +9,11 @@ from typing import Annotated
 import typer
 
 from cli.configuration import Configuration
-from cli.connection import open_ledger, run
+from cli.connection import chosen_pool, open_ledger, run
 from cli.output import JsonOption, show_fields
 from cli.pool_connection import Manager, Where, open_orchestrator
+from ledger.client import Ledger
+from ledger.events import WorkSubmitted
 from protocol.clients import OrchestratorClient
 from protocol.clock import SystemClock
 from protocol.errors import InvalidInput, NotFound
@@ -26,7 +28,7 @@ _MOST_BYTES = 2 << 30
 
 @dataclass(frozen=True, slots=True)
 class Downloaded:
-    """What there is now."""
+    """The file, its work, and the parts of its slot's seed that `muster rollouts verify` takes."""
 
     file: Path
     work: Digest
@@ -35,8 +37,12 @@ class Downloaded:
     slot: int
     units: int
     version: Digest
+    chain_id: int
+    pool: int
     beacon: Digest | None
-    """None if the slot's block is forgotten."""
+    """Hash of the lease's beacon block; None if the chain has no event of this submission (any more)."""
+    salt: Digest | None
+    """The lease's salt; None likewise."""
 
 
 @app.command()
@@ -49,7 +55,7 @@ def download(
     manager: Manager = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Download a submitted file, checked against the hash on the ledger, and say what its slot's seed stands on."""
+    """Download a submitted file, checked against the hash on the ledger, and print what its slot's seed is made of."""
     if not to.is_dir():
         raise InvalidInput(f"{to} is no folder", hint="make it first")
 
@@ -82,14 +88,33 @@ async def _download(
 ) -> Downloaded:
     if item.file_url is None:
         raise NotFound(f"the file of {item.key} is not in the store", hint="it may have been removed since")
+    pool = chosen_pool(configuration, None)
     path = folder / f"{item.node}-{item.step}-{item.index}.parquet"
     transfer = ObjectTransfer(client.location.url, clock=SystemClock())
     try:
         await transfer.fetch(item.file_url, path, sha256=item.sha256, most_bytes=_MOST_BYTES)
     finally:
         await transfer.aclose()
-    beacon = None
-    if item.beacon_block is not None:
-        async with open_ledger(configuration) as ledger:
-            beacon = await ledger.block_hash(item.beacon_block)
-    return Downloaded(path, item.key, item.node, item.step, item.index, item.units, item.digest, beacon)
+    async with open_ledger(configuration) as ledger:
+        submitted = await _submitted(ledger, pool, item)
+        return Downloaded(
+            file=path,
+            work=item.key,
+            node=item.node,
+            step=item.step,
+            slot=item.index,
+            units=item.units,
+            version=item.digest,
+            chain_id=ledger.deployment.chain_id,
+            pool=pool,
+            beacon=None if submitted is None else await ledger.block_hash(submitted.beacon_block),
+            salt=None if submitted is None else submitted.salt,
+        )
+
+
+async def _submitted(ledger: Ledger, pool: int, item: RolloutItem) -> WorkSubmitted | None:
+    """The newest event of this submission: a reorganisation may have brought about another one."""
+    found = await ledger.history(
+        WorkSubmitted, pool_id=pool, second=item.node, third=item.key, since=item.submitted_block
+    )
+    return found[-1] if found else None

@@ -14,17 +14,27 @@ from rollouts.samples import Sample
 
 RATIONALE = (
     "Environments are pure and versioned: the same prompt and answer have the same reward everywhere. A row whose "
-    "check ran into a limit of time or memory is excused, and so is one that claims less than it is worth and may have "
-    "run into it where it was made. Any other difference was written, not computed."
+    "check ran into a limit of time or memory is excused, and so are a few that claim less than they are worth and may "
+    "have run into it where they were made. Any other difference was written, not computed."
 )
+
+FEW_ROWS = 0.02
+"""Share of a file's rows, at least one row, that may have another reward by chance or on a slower machine."""
 
 RowScore = Mapping[str, Figure]
 """Of one row `task`, `length_penalty` and `reward`; whether its check is `limited`, that is, has limits that may end
-it; and whether it was `slow`: a limit or the end of the scoring time ended it. `task` and `reward` are None where the
-row is undecided."""
+it; whether it was `slow`: a limit of its own ended it; and whether it is `unscored`: the time for all rows was over
+before it had a score. `task` and `reward` are None where the row is undecided."""
 Scores = Mapping[int, RowScore]
 """By the row's place in the file."""
-UNSCORED: RowScore = {"task": None, "length_penalty": None, "reward": None, "limited": True, "slow": True}
+UNSCORED: RowScore = {
+    "task": None,
+    "length_penalty": None,
+    "reward": None,
+    "limited": True,
+    "slow": False,
+    "unscored": True,
+}
 """A row that was not scored, because the time for all rows was over."""
 
 
@@ -85,22 +95,28 @@ class RowScorer:
             "reward": None if reward.undecided else reward.total,
             "limited": reward.limited,
             "slow": reward.undecided,
+            "unscored": False,
         }
 
 
 def differs(case: Case, row: int, score: RowScore) -> bool:
     """Whether the file's rewards of a row contradict a score."""
-    sample = case.file.samples[row]
-    return _difference(sample, _without_doubt(sample, score)) is not None
+    return _difference(case.file.samples[row], score) is not None
 
 
 def compared(case: Case, scores: Scores) -> CheckResult:
-    """Holds a file's rewards against scores; rows that are undecided are excused.
+    """Compares a file's rewards with scores; undecided rows are excused.
+
+    Rows that claim too little and may have run into a limit where they were made are excused, too, if they are few:
+    an undecided row is not learned, so a node that could declare any number of rows undecided could choose what is
+    learned. If there are more, all of them are findings, and the figure `claimed_less` says how many.
 
     In the result, each row's reward equals the file's or is None, unless the row is among the findings.
     """
     samples = case.file.samples
-    rows = {row: _without_doubt(samples[row], one) for row, one in scores.items()}
+    less = {row for row, one in scores.items() if _claims_less(samples[row], one)}
+    excused_less = less if is_few(len(less), rows=len(samples)) else set()
+    rows = {row: undecided(one) if row in excused_less else one for row, one in scores.items()}
     findings = [
         case.finding(ReasonCode.REWARD_DIFFERS, what, row=row)
         for row, one in rows.items()
@@ -108,8 +124,14 @@ def compared(case: Case, scores: Scores) -> CheckResult:
     ]
     excused = sum(one["task"] is None for one in rows.values())
     mean = sum(sample.reward for sample in samples) / len(samples)
-    slow = sum(bool(one["slow"]) for one in rows.values())
-    figures = {"scored": len(rows) - excused, "excused": excused, "slow": slow, "mean_reward": mean}
+    figures: dict[str, Figure] = {
+        "scored": len(rows) - excused,
+        "excused": excused,
+        "slow": sum(bool(one["slow"]) for one in rows.values()),
+        "unscored": sum(bool(one["unscored"]) for one in rows.values()),
+        "claimed_less": len(less - excused_less),
+        "mean_reward": mean,
+    }
     return concluded(CHECK.name, findings, fails=CHECK.fails, figures=figures, rows=rows)
 
 
@@ -118,10 +140,15 @@ def undecided(score: RowScore) -> RowScore:
     return {**score, "task": None, "reward": None}
 
 
-def _without_doubt(sample: Sample, score: RowScore) -> RowScore:
-    """Leaves a row undecided that claims 0, is worth 1, and may have run into a limit where it was made."""
-    less = score["limited"] and (sample.task_reward, score["task"]) == (0.0, 1.0)
-    return undecided(score) if less else score
+def is_few(number: int, *, rows: int) -> bool:
+    """Whether so many of a file's rows may have another reward by chance or on a slower machine."""
+    return number <= max(1, FEW_ROWS * rows)
+
+
+def _claims_less(sample: Sample, score: RowScore) -> bool:
+    """Whether a row claims 0, is worth 1, is right otherwise, and may have run into a limit where it was made."""
+    less = bool(score["limited"]) and (sample.task_reward, score["task"]) == (0.0, 1.0)
+    return less and sample.length_penalty == score["length_penalty"]
 
 
 def _difference(sample: Sample, score: RowScore) -> str | None:

@@ -39,7 +39,6 @@ _NOT_A_NUMBER = (
     re.compile(r"\^(?:\{\s*\d\s*\}|\d)"),  # an exponent of one digit
     re.compile(r"\([^()=]*\)"),  # the argument of a function
 )
-_PERCENT = re.compile(r"%")
 _PERCENTAGE = re.compile(r"([^%]*[^%\\\s])\s*(?:\\[,;: ])?\s*\\?%")
 
 
@@ -119,7 +118,7 @@ def _hides_numbers(given: str, expected: str) -> bool:
 
 def _without_percent(given: str, expected: str) -> Pair | None:
     """Both without their signs, the answer as a hundredth if the problem's own has none."""
-    if not _PERCENT.search(given):
+    if "%" not in given:
         return Pair(expected=expected, given=given)
     ending = _PERCENTAGE.fullmatch(given.strip(" $"))
     if ending is None:

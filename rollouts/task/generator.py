@@ -10,7 +10,9 @@ from datetime import timedelta
 import numpy as np
 
 from protocol.clock import Clock
+from protocol.errors import Conflict
 from protocol.identifiers import Digest
+from protocol.leases import Lease
 from protocol.wire.slots import SlotGrant
 from rollouts.engines.interface import Completion, Engine
 from rollouts.environments import Environment, Reward, load_environment
@@ -20,6 +22,13 @@ from rollouts.samples import RolloutFile, Sample, SlotHeader
 from rollouts.seeds import slot_seed
 from rollouts.task.policies import HeldPolicy
 from rollouts.tokenizer import FolderTokenizer
+
+
+class LeaseTooLarge(Conflict):
+    """The lease allows more work units than its groups can have."""
+
+    code = "lease-too-large"
+    default_hint = "nothing: the slot is given back; the pool's owner should correct the run's units per group"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +73,34 @@ class SlotGenerator:
         """The version that files are made with."""
         return self._policy.digest
 
+    def check_lease(self, lease: Lease) -> None:
+        """Returns if the lease allows no more work units than the recipe can produce.
+
+        The penalty for forged work is locked for all of `max_units`, so a larger value would only hold more of the
+        provider's stake.
+
+        Raises:
+            LeaseTooLarge: It allows more.
+        """
+        most = lease.groups * self._recipe.units_per_group
+        if lease.max_units > most:
+            raise LeaseTooLarge(
+                f"the lease allows {lease.max_units} work units, and {lease.groups} groups of this version have "
+                f"{most} at most; the penalty is locked for all that it allows"
+            )
+
     def produce(self, grant: SlotGrant, *, should_stop: Callable[[], bool]) -> Produced:
         """Returns the slot's file.
 
         Raises:
+            LeaseTooLarge: The lease allows more work units than its groups can have.
             GenerationStopped: `should_stop` said so.
             EngineFailed: The engine failed.
             SandboxUnavailable: Answers can't be checked on this machine.
         """
         began = self._clock.monotonic()
         lease = grant.lease.lease
+        self.check_lease(lease)
         seed = slot_seed(
             chain_id=grant.lease.chain_id,
             pool_id=lease.pool_id,

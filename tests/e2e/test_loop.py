@@ -33,9 +33,10 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Devnet]:
     assert "evicted" in report
 
 
-def verify(network: Devnet, file: Path, *, version: int, beacon: str, units: int) -> Said:
+def verify(network: Devnet, file: Path, *, version: int, parts: dict[str, str], units: int) -> Said:
     model = str(network.directory / "policies" / str(version))
-    return run_muster("rollouts", "verify", str(file), "--model", model, "--beacon", beacon, "--units", str(units))
+    seed = [text for name, value in parts.items() for text in (name, value)]
+    return run_muster("rollouts", "verify", str(file), "--model", model, *seed, "--units", str(units))
 
 
 def learned(network: Devnet) -> int:
@@ -74,15 +75,15 @@ def test_an_honest_file_stands_up_to_every_check_and_a_better_paid_copy_of_it_do
     file = read_rollouts(Path(found["file"]))
     assert (file.header.node, file.header.checkpoint) == (first["node"], first["digest"])
     assert file.units == first["units"]
-    facts = {"version": first["version"], "beacon": found["beacon"], "units": file.units}
-    said = verify(network, Path(found["file"]), **facts)
+    parts = {f"--{name.replace('_', '-')}": str(found[name]) for name in ("chain_id", "pool", "beacon", "salt")}
+    said = verify(network, Path(found["file"]), version=first["version"], parts=parts, units=file.units)
     assert said.code == 0, said.out + said.err
 
     # The same file, better paid: named for what it is.
     best = replace(file.samples[0], task_reward=1 - file.samples[0].task_reward, reward=1 - file.samples[0].reward)
     tampered = tmp_path / "tampered.parquet"
     write_rollouts(tampered, RolloutFile(file.header, (best, *file.samples[1:])))
-    said = verify(network, tampered, **facts)
+    said = verify(network, tampered, version=first["version"], parts=parts, units=file.units)
     assert said.code == 1
     assert "reward" in said.out
 

@@ -12,19 +12,17 @@ from dataclasses import dataclass
 
 from protocol.verdicts import Outcome, ReasonCode
 from rollouts.checks import CheckResult, Fails, Finding, State
+from rollouts.checks.reward import is_few
 from rollouts.recipe import Recipe
 from rollouts.samples import SlotHeader
 
-FEW_ROWS = 0.02
-"""Of the rows of an environment that runs programs: so many may be scored otherwise without being called forged, since
-a program that looks at the clock is scored by chance."""
-
 MANY_SLOW = 0.25
-"""Of a file's rows: if more of them took too long to score, the verdict says so, and counts against delivery where it
-is repeated. A model that loops honestly in some answers stays below."""
+"""Of the rows that were scored: if more of them ran into a limit of their own, the verdict says so, and counts against
+delivery where it is repeated. A model that loops honestly in some answers stays below."""
 
 PROGRAMS = frozenset({"code"})
-"""Environments whose scores come from running what the model wrote."""
+"""Environments whose scores come from running what the model wrote. A program that looks at the clock is scored by
+chance, so a few of their rows may be scored otherwise without being called forged."""
 
 UNCONFIRMED = {
     "computation": ReasonCode.COMPUTATION_UNCONFIRMED,
@@ -79,12 +77,21 @@ def forged(result: CheckResult, *, copy: bool = False) -> Verdict:
 
 
 def rewards_differ(result: CheckResult, *, rows: int, environment: str, copy: bool = False) -> Verdict:
-    """Scored again and again, rows have other rewards."""
+    """Scored again and again, rows have other rewards.
+
+    Rows that claim too little where checks have limits may come from a slow machine: too many of them are not paid, and
+    never called forged.
+    """
     verdict = forged(result, copy=copy)
-    if environment in PROGRAMS and result.found <= max(1, FEW_ROWS * rows):
-        words = f"{verdict.words}; so few rows may have been scored by chance, so it is not called forged"
-        return Verdict(outcome=Outcome.REJECTED, reason=verdict.reason, words=words)
-    return verdict
+    less = result.figures.get("claimed_less")
+    others = result.found - (less if isinstance(less, int) else 0)
+    if not others:
+        why = "the machine that made them may have been too slow, so it is not called forged"
+    elif environment in PROGRAMS and is_few(others, rows=rows):
+        why = "so few rows may have been scored by chance, so it is not called forged"
+    else:
+        return verdict
+    return Verdict(outcome=Outcome.REJECTED, reason=verdict.reason, words=f"{verdict.words}; {why}")
 
 
 def not_taken(file: SlotHeader, recipe: Recipe, *, here: str) -> Verdict | None:
@@ -129,21 +136,25 @@ def old(result: CheckResult) -> Verdict:
     )
 
 
-def accepted(*, rows: int, audited: int, slow: int = 0, copy: bool) -> Verdict:
+def accepted(*, rows: int, audited: int, slow: int = 0, unscored: int = 0, copy: bool) -> Verdict:
     """Every check passed.
 
     Args:
         rows: Of the file.
         audited: How many were computed again.
-        slow: How many took too long to score.
+        slow: How many ran into a limit of their own when they were scored.
+        unscored: How many were not scored, because the time for all rows was over. They say nothing about the file:
+            it may be this machine that is slow or busy.
         copy: Whether another submission has the same outputs.
     """
     words = f"all checks passed; {audited} of {rows} rows were computed again"
     if slow:
         words += f"; {slow} took too long to score and have no reward"
+    if unscored:
+        words += f"; {unscored} were not scored within the time for all rows and have no reward"
     if copy:
         words += "; its outputs are those of another submission, and were drawn from its own seed all the same"
-    reason = ReasonCode.PASSED_UNDECIDED if slow > MANY_SLOW * rows else ReasonCode.PASSED
+    reason = ReasonCode.PASSED_UNDECIDED if slow > MANY_SLOW * (rows - unscored) else ReasonCode.PASSED
     return Verdict(outcome=Outcome.ACCEPTED, reason=reason, words=words)
 
 

@@ -129,7 +129,9 @@ class Procedure:
         """Checks 8 to 10 on the drawn rows, then check 7 on all rows.
 
         In this order, because scoring may run what the node chose for minutes. And nothing is rejected leniently before
-        the drawn rows have passed: else junk under the name of another engine would cost its maker nothing.
+        the drawn rows have passed: else junk under the name of another engine would cost its maker nothing. One
+        exception: where there are no limits for the file's arithmetic, the rejection stands unexamined, and counts
+        against delivery.
         """
         lenient = not_taken(case.file.header, case.version.recipe, here=case.version.environment.version)
         record.copy = is_copy(record.fingerprint)
@@ -188,8 +190,8 @@ class Procedure:
         record.results.append(result)
         rows = len(case.file.samples)
         if result.state is State.PASSED:
-            slow = sum(bool(one["slow"]) for one in result.rows.values())
-            return accepted(rows=rows, audited=len(record.audited), slow=slow, copy=record.copy)
+            slow, unscored = (sum(bool(one[name]) for one in result.rows.values()) for name in ("slow", "unscored"))
+            return accepted(rows=rows, audited=len(record.audited), slow=slow, unscored=unscored, copy=record.copy)
         environment = case.version.recipe.environment.name
         return rewards_differ(result, rows=rows, environment=environment, copy=record.copy)
 

@@ -46,12 +46,16 @@ def rows_of(file: RolloutFile, results: Sequence[CheckResult], *, audited: Itera
                 length_penalty=penalty,
                 reward=reward,
                 audited=row in again,
-                figures=figures_of(
-                    {f"{one.check}.{name}": value for one in measured for name, value in one.rows.get(row, {}).items()}
-                ),
+                figures=figures_of(_measured(measured, row, score)),
             )
         )
     return tuple(rows)
+
+
+def _measured(results: Sequence[CheckResult], row: int, score: Mapping[str, Figure]) -> dict[str, Figure]:
+    """What was measured of a row; `reward.unscored` where the time for scoring was over before it had a score."""
+    unscored: dict[str, Figure] = {"reward.unscored": True} if score.get("unscored") else {}
+    return unscored | {f"{one.check}.{name}": value for one in results for name, value in one.rows.get(row, {}).items()}
 
 
 class RewardsRewritten(AssertionError):

@@ -17,8 +17,8 @@ SCORED_AGAIN = 2
 def scored(case: Case, *, budget: timedelta) -> CheckResult:
     """Scores every row; one that differs from the file is scored again at once, and has no score if it then has two.
 
-    When the time is over, the job under way is ended and the remaining rows are undecided. So the node's own programs
-    decide how many of its rows are learned from, and never how long a validator is busy with them.
+    When the time is over, the job under way is ended, and its row and the remaining ones are `UNSCORED`. So the node's
+    own programs decide how many of its rows are learned from, and never how long a validator is busy with them.
 
     Args:
         case: A file whose rows fit the model.
@@ -36,6 +36,8 @@ def scored(case: Case, *, budget: timedelta) -> CheckResult:
     with jobs_end_by(end):
         for row in range(len(case.file.samples)):
             score = UNSCORED if time.monotonic() >= end else _row(case, scorer, row)
+            if score is not None and score["task"] is None and time.monotonic() >= end:
+                score = UNSCORED  # the time for all rows ended its job, not a limit of its own
             if score is not None:
                 scores[row] = score
     return compared(case, scores)

@@ -234,11 +234,40 @@ def test_who_claims_less_than_it_is_worth_is_excused_only_by_a_limit(
     claimed = honest.samples[1]
     assert claimed.task_reward == 0.0
     penalty = claimed.length_penalty
-    worth = {"task": 1.0, "length_penalty": penalty, "reward": 1.0 - penalty, "limited": limited, "slow": False}
+    worth = {"task": 1.0, "length_penalty": penalty, "reward": 1.0 - penalty, "limited": limited, "slow": False,
+        "unscored": False,
+    }  # fmt: skip
     result = reward.compared(Case(file=honest, facts=facts, version=version), {1: worth})
     assert [one.row for one in result.findings] == rows
     if limited:
         assert (result.rows[1]["task"], result.rows[1]["reward"]) == (None, None), "nobody learns from it"
+
+
+@pytest.mark.parametrize(("less", "of", "found"), [(1, 12, 0), (2, 12, 2), (2, 120, 0), (3, 120, 3)])
+def test_only_a_few_rows_may_claim_less_than_they_are_worth(
+    version: CheckedVersion, honest: RolloutFile, facts: SlotFacts, less: int, of: int, found: int
+) -> None:
+    row = next(one for one in honest.samples if one.task_reward == 0.0)
+    file = replace(honest, samples=(row,) * of)
+    score = {"length_penalty": row.length_penalty, "limited": True, "slow": False, "unscored": False}
+    right = {**score, "task": 0.0, "reward": row.reward}
+    more = {**score, "task": 1.0, "reward": 1.0 - row.length_penalty}
+    scores = {at: more if at < less else right for at in range(of)}
+    result = reward.compared(Case(file=file, facts=facts, version=version), scores)
+    assert (result.found, result.figures["claimed_less"]) == (found, found)
+    assert [result.rows[at]["reward"] is None for at in range(less)] == [found == 0] * less
+
+
+def test_a_row_that_claims_less_has_to_be_right_otherwise(
+    version: CheckedVersion, honest: RolloutFile, facts: SlotFacts
+) -> None:
+    row = honest.samples[1]
+    score = {
+        "task": 1.0, "length_penalty": row.length_penalty + 0.5, "reward": 0.5 - row.length_penalty, "limited": True,
+        "slow": False, "unscored": False,
+    }  # fmt: skip
+    result = reward.compared(Case(file=honest, facts=facts, version=version), {1: score})
+    assert (result.found, result.figures["claimed_less"]) == (1, 0)
 
 
 @pytest.mark.parametrize("claimed", [0.0, 1.0])
@@ -247,7 +276,9 @@ def test_whatever_is_claimed_where_a_limit_ended_the_check_is_excused(
 ) -> None:
     row = honest.samples[1]
     file = with_row(honest, 1, replace(row, task_reward=claimed, reward=claimed - row.length_penalty))
-    worth = {"task": None, "length_penalty": row.length_penalty, "reward": None, "limited": True, "slow": True}
+    worth = {"task": None, "length_penalty": row.length_penalty, "reward": None, "limited": True, "slow": True,
+        "unscored": False,
+    }  # fmt: skip
     result = reward.compared(Case(file=file, facts=facts, version=version), {1: worth})
     assert (result.findings, result.figures["excused"]) == ((), 1)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from rollouts.environments import load_environment
 from rollouts.environments.interface import Prompt
-from rollouts.environments.one_value import comparable
+from rollouts.environments.one_value import Pair, comparable
 from rollouts.sandbox import Sandboxes
 from tests.rollouts.environments.conftest import WriteRows, row
 
@@ -71,7 +75,37 @@ def test_percentages_and_equations_are_no_way_round_it(
     assert score(expected, given, write_rows, sandboxes) == 0.0
 
 
-@pytest.mark.parametrize("given", ["", "%", "=", "\\", "\\%\\%", "_", "^", "{", "}", "\\text{", "=" * 999, "(" * 999])
-def test_no_text_breaks_the_reading_of_it(given: str) -> None:
-    comparable(given, expected="12")
-    comparable("12", expected=given)
+TEXTS = st.text(alphabet=st.one_of(st.sampled_from("12ax=%\\_^{}()<>,;$ ≈≤\n"), st.characters()), max_size=60)
+
+
+@given(given=TEXTS)
+@example(given="=" * 999)
+@example(given="(" * 999)
+@example(given="\\text{" * 99)
+@example(given="\\%\\%")
+def test_any_text_is_compared_as_it_stands_or_as_a_hundredth_or_not_at_all(given: str) -> None:
+    pair = comparable(given, expected="12")
+    if pair is None:
+        return
+    assert pair.expected == "12"
+    if "%" not in given:
+        assert pair.given == given
+    else:
+        number = re.fullmatch(r"\\frac\{(.*)\}\{100\}", pair.given, re.DOTALL)
+        assert number is not None
+        assert "%" not in number[1]
+        assert given.strip(" $").startswith(number[1])
+
+
+@given(expected=TEXTS)
+def test_a_number_is_compared_with_whatever_the_problem_s_answer_is(expected: str) -> None:
+    assert comparable("12", expected=expected) == Pair(expected=expected, given="12")
+
+
+SIGNS = ["=", "<", ">", "≈", "→", r"\approx ", r"\to ", r"\implies ", r"\in ", r"\not= ", " & ", ":=", "_", r"\\ "]
+
+
+@given(first=st.integers(0, 10**9), second=st.integers(0, 10**9), sign=st.sampled_from(SIGNS))
+def test_two_numbers_with_a_sign_between_them_are_no_value(first: int, second: int, sign: str) -> None:
+    for expected in (str(first), str(second)):
+        assert comparable(f"{first}{sign}{second}", expected=expected) is None

@@ -75,6 +75,9 @@ class Orchestrator:
 
     key: Key = field(default_factory=Key.generate)
     checkpoint: CheckpointRef | None = None
+    units_per_group: int = 0
+    max_units: int | None = None
+    """Of every lease; None for what its groups can have."""
     slots: int = 1
     lease_s: int = 60
     asked: int = 0
@@ -113,7 +116,7 @@ class Orchestrator:
             beacon_block=1,
             salt=SALT,
             groups=request.groups,
-            max_units=100_000,
+            max_units=self.max_units or request.groups * self.units_per_group,
             expiry=int(SystemClock().now().timestamp()) + self.lease_s,
         )
         self.granted.append(lease)
@@ -175,6 +178,7 @@ class Surroundings:
             prompts=PromptRange(count=1000),
         )
         write_recipe(folder, recipe)
+        self.orchestrator.units_per_group = recipe.units_per_group
         found = version_digest(folder_files(folder))
         (self.shared / "checkpoints").mkdir(parents=True, exist_ok=True)
         folder.rename(self.shared / "checkpoints" / found)

@@ -573,6 +573,34 @@ async def test_a_version_with_prompts_longer_than_its_context_is_leased_once(aro
     assert [slot.index for slot in around.orchestrator.released][:1] == [0]
 
 
+async def test_a_lease_of_more_units_than_its_groups_can_have_is_given_back_before_anything_is_generated(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around.publish(0, new_tokens=8)  # two groups of two samples
+    around.orchestrator.slots = 9
+    around.orchestrator.max_units = 2 * 2 * 8 + 1
+    task = await around.task()
+    generated: list[object] = []
+    generate = task._engine.generate
+
+    def recorded(*requests: Any, **told: Any) -> Any:
+        generated.append(requests)
+        return generate(*requests, **told)
+
+    monkeypatch.setattr(task._engine, "generate", recorded)
+    with structlog.testing.capture_logs() as logs:
+        running = asyncio.create_task(task.run())
+        await until(lambda: len(around.orchestrator.released) >= 2)
+        assert not generated
+        around.orchestrator.max_units = 2 * 2 * 8
+        await until(lambda: task.totals.slots == 1)
+        task.stop()
+        await asyncio.wait_for(running, PATIENCE_S)
+    assert [slot.index for slot in around.orchestrator.released][:2] == [0, 1]
+    refused = next(line for line in logs if line.get("code") == "lease-too-large")
+    assert "allows 33 work units, and 2 groups of this version have 32 at most" in refused["why"]
+
+
 def failing(task: RolloutTask, monkeypatch: pytest.MonkeyPatch, *, times: int) -> list[Digest]:
     """Breaks the task's engine so many times; returns what will have been loaded."""
     generate, load, loads = task._engine.generate, task._engine.load, list[Digest]()

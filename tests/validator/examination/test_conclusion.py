@@ -80,9 +80,34 @@ def test_equal_outputs_that_pass_are_natural() -> None:
     assert "another submission" in verdict.words
 
 
-def exact(found: int) -> CheckResult:
+@pytest.mark.parametrize(
+    ("slow", "unscored", "reason"),
+    [
+        (0, 64, ReasonCode.PASSED),  # the time was over before anything was scored: no guilt of the file
+        (16, 0, ReasonCode.PASSED),
+        (17, 0, ReasonCode.PASSED_UNDECIDED),
+        (4, 48, ReasonCode.PASSED),  # 4 of 16 that were scored
+        (5, 48, ReasonCode.PASSED_UNDECIDED),
+    ],
+)
+def test_rows_that_were_not_scored_count_neither_as_slow_nor_as_scored(
+    slow: int, unscored: int, reason: ReasonCode
+) -> None:
+    verdict = accepted(rows=64, audited=8, slow=slow, unscored=unscored, copy=False)
+    assert (verdict.outcome, verdict.reason) == (Outcome.ACCEPTED, reason)
+    assert (f"{unscored} were not scored" in verdict.words) == bool(unscored)
+
+
+def exact(found: int, *, less: int = 0) -> CheckResult:
     finding = Finding(reason=ReasonCode.REWARD_DIFFERS, what="reward 1, and it is 0", row=0)
-    return CheckResult(check="reward", state=State.FAILED, fails=Fails.EXACT, findings=(finding,), found=found)
+    return CheckResult(
+        check="reward",
+        state=State.FAILED,
+        fails=Fails.EXACT,
+        findings=(finding,),
+        found=found,
+        figures={"claimed_less": less},
+    )
 
 
 def test_an_exact_failure_is_forgery_and_says_how_much_is_wrong() -> None:
@@ -105,3 +130,19 @@ def test_a_few_programs_that_are_scored_by_chance_are_not_called_forged(
     environment: str, found: int, rows: int, outcome: Outcome
 ) -> None:
     assert rewards_differ(exact(found), rows=rows, environment=environment).outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("environment", "less", "others", "outcome"),
+    [
+        ("math", 8, 0, Outcome.REJECTED),
+        ("math", 8, 1, Outcome.FORGED),
+        ("code", 8, 1, Outcome.REJECTED),
+        ("code", 8, 2, Outcome.FORGED),
+    ],
+)
+def test_claiming_too_little_is_never_called_forged_and_excuses_nothing_else(
+    environment: str, less: int, others: int, outcome: Outcome
+) -> None:
+    verdict = rewards_differ(exact(less + others, less=less), rows=64, environment=environment)
+    assert (verdict.outcome, verdict.reason) == (outcome, ReasonCode.REWARD_DIFFERS)

@@ -311,28 +311,44 @@ def test_a_row_whose_score_changes_is_excused_and_not_learned_from(
     assert found.rows[0].reward is None
 
 
-@pytest.mark.parametrize(("limited", "outcome"), [(True, Outcome.ACCEPTED), (False, Outcome.FORGED)])
-def test_a_slow_machine_may_have_found_less_where_checks_have_limits(
+@pytest.mark.parametrize(
+    ("limited", "less", "outcome"),
+    [
+        (True, 1, Outcome.ACCEPTED),
+        (True, 2, Outcome.REJECTED),  # else a node could keep any group from being learned
+        (True, 12, Outcome.REJECTED),
+        (False, 1, Outcome.FORGED),
+    ],
+)
+def test_a_slow_machine_may_have_found_less_in_a_few_rows_where_checks_have_limits(
     bench: Bench,
     honest: RolloutFile,
     version: CheckedVersion,
     monkeypatch: pytest.MonkeyPatch,
     *,
     limited: bool,
+    less: int,
     outcome: Outcome,
 ) -> None:
     real = type(version.planner).reward
+    solved_answers = {tuple(sample.output_tokens.tolist()) for sample in honest.samples[:less]}
 
-    def solved(self: object, *args: object) -> object:
-        reward = real(self, *args)  # type: ignore[arg-type]  # as it was called
+    def solved(self: object, prompt: object, tokens: list[int], finish: object) -> object:
+        reward = real(self, prompt, tokens, finish)  # type: ignore[arg-type]  # as it was called
+        if tuple(tokens) not in solved_answers:
+            return replace(reward, limited=limited)
         return replace(reward, task=1.0, total=1.0 - reward.length_penalty, limited=limited)
 
     assert {sample.task_reward for sample in honest.samples} == {0.0}
+    assert len({tuple(sample.output_tokens.tolist()) for sample in honest.samples}) == len(honest.samples) == 12
     monkeypatch.setattr(type(version.planner), "reward", solved)
     found = bench.conclude(honest)
     assert found.outcome is outcome, found.words
-    expected = None if limited else 1.0
-    assert {row.task for row in found.rows} == {expected}, "an accepted reward is the file's, or None"
+    if outcome is Outcome.ACCEPTED:
+        assert [row.task for row in found.rows] == [None, *[0.0] * 11], "an accepted reward is the file's, or None"
+    else:
+        assert found.reason is ReasonCode.REWARD_DIFFERS
+        assert [row.task for row in found.rows] == [1.0] * less + [0.0] * (12 - less)
 
 
 def test_nothing_is_scored_before_draws_and_proofs_are_right(
@@ -379,12 +395,14 @@ def test_scoring_ends_when_its_time_is_over_and_the_rest_is_undecided(
     monkeypatch.setattr(type(version.planner), "reward", slowly)
     bench.procedure = procedure_of(reader, shelf, scoring=timedelta(seconds=0.4))
     found = bench.conclude(honest)
-    assert (found.outcome, found.reason) == (Outcome.ACCEPTED, ReasonCode.PASSED_UNDECIDED)
+    assert (found.outcome, found.reason) == (Outcome.ACCEPTED, ReasonCode.PASSED), "no row ran into a limit of its own"
     assert found.timings is not None
     assert found.timings.seconds["reward"] < 1
     undecided = [row.reward is None for row in found.rows]
     assert not undecided[0]
     assert undecided[3:] == [True] * (len(undecided) - 3)
+    assert [row.figures.get("reward.unscored", False) for row in found.rows] == undecided
+    assert f"{sum(undecided)} were not scored within the time" in found.words
 
 
 def test_an_accepted_file_never_has_other_rewards_than_its_own(bench: Bench, honest: RolloutFile) -> None:
