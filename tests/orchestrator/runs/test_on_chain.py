@@ -54,6 +54,8 @@ async def orchestrating(
     world: World, redis_url: str, secrets: Path, *, public_url: str = URL
 ) -> AsyncIterator[RunUnderTest]:
     """An orchestrator of the world's pool on its chain; its time is the chain's."""
+    # The newest block is as old as the session: leases that last from its time would be over in the chain's next block.
+    await world.controls.mine(1)
     now = await (await world.as_("owner")).now()
     clock = TurnedClock(start=now)
     redis = connect_redis(redis_url)
