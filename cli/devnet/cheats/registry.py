@@ -485,6 +485,7 @@ _DOORS = (
         end=End.REFUSED,
         by="the orchestrator: a node that delivers too small a share of its leases rests",
         trick=slots.PickySlots,
+        costs="its delivered share, and then a rest",
     ),
     Cheat(
         name="stale-step",
@@ -564,6 +565,7 @@ _DOORS = (
         by="the orchestrator: leases follow the pool's median, late slots are leased again, and one provider gets no "
         "more than a third of a step while others ask",
         trick=slots.Slow,
+        costs="its delivered share: work past half of its lease counts as not delivered, and the node rests",
         harms="time, up to half of a lease for each of its slots",
     ),
     Cheat(
