@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -214,7 +214,7 @@ class EveryLease:
 
     async def slot(self, name: str) -> Any:
         lease = SimpleNamespace(state=SlotState.LEASED)
-        return SimpleNamespace(slot=lease, expiry=1 << 40, sha256=None, groups=1, max_units=1000)
+        return SimpleNamespace(id=name, slot=lease, expiry=1 << 40, sha256=None, groups=1, max_units=1000)
 
     async def admit_file(self, name: str, sha256: Digest, *, life_s: int) -> bool:
         return True
@@ -498,12 +498,6 @@ async def test_a_refusal_that_may_be_lifted_is_waited_out(scene: Scene) -> None:
     manager = await scene.world.as_("manager")
     longer = TERMS.notice_period + timedelta(hours=1)
     await scene.hand_over(await scene.leased(expiry=int((scene.clock.now() + longer).timestamp())))
-    scene.pool.ledger.nodes[scene.key.address] = replace(scene.pool.ledger.nodes[scene.key.address], banned=True)
-    scene.pool.parts.standings.forget(scene.key.address)
-    await scene.work()
-    assert (scene.item().stage, scene.item().parked) == (Stage.HASHED, "")
-    scene.pool.ledger.nodes[scene.key.address] = replace(scene.pool.ledger.nodes[scene.key.address], banned=False)
-    scene.pool.parts.standings.forget(scene.key.address)
     await manager.pools.remove(POOL, [scene.key.address], "a break")
     scene.relay.mood = "refuses"
     await scene.work(rounds=2)
