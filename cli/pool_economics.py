@@ -123,7 +123,7 @@ def looked_at(terms: Terms, *, honest: int, corrupt: int) -> float:
 
 
 def show_attacks(found: Attacks) -> None:
-    """Prints them."""
+    """Prints what each attack costs."""
     say("")
     say("what attacks cost, for nodes that are audited at the floor:")
     poison, more = found.poisoning, found.sybils

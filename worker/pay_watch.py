@@ -83,7 +83,7 @@ class PayWatch:
         self._watch(_Watched(key=lease.key, expiry=lease.expiry))
 
     def refused(self, lease: Lease, reason: str) -> None:
-        """Watches work that the ledger refused; it counts if it is not there when its lease has ended.
+        """Watches work that the ledger refused. It counts as unpaid if the ledger lacks it when the lease ends.
 
         Args:
             lease: The work's.

@@ -14,7 +14,10 @@ from protocol.verdicts import Outcome
 NEWEST = 200
 """Pieces of work that count."""
 BLOCKS_BACK = (2_000, 16_000, 128_000)
-"""How far back events are read: further only while there are fewer than `NEWEST`. At 12 s a block, 18 days in all."""
+"""How many blocks back events are read. The next range is tried while fewer than `NEWEST` pieces were found.
+
+The longest range is 18 days at 12 s a block.
+"""
 
 LEAST_TO_JUDGE = 10
 """Fewer pieces say nothing about a pool."""

@@ -46,7 +46,7 @@ BEFORE_THE_END_MS = 60_000
 LOOKS_AT_ONCE = 16
 """Questions to the store at a time."""
 LOOKS_WITHIN = timedelta(seconds=5)
-"""After this the store counts as down and is asked again later: the ledger has to be read meanwhile."""
+"""If the store has not answered by then, it counts as down and the loop goes on reading the ledger."""
 SOONEST_LOOK_MS, LATEST_LOOK_MS = 2_000, 60_000
 """The store is asked for an absent file again after half of the time since the submission, between these bounds."""
 MOST_LIVE = 128

@@ -70,7 +70,7 @@ def is_late(took: timedelta, times: Sequence[DeliveryTime], *, lease: timedelta)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What the escrow covers, counted in work units so that a script's doubles hold it exactly.
+    """What the escrow covers, in work units: Lua's double-precision numbers hold these exactly.
 
     Args:
         units: The free escrow in the price of a unit. In a pool that pays nothing for work it is counted in what a

@@ -192,7 +192,11 @@ class RunStore:
     # Slots
 
     async def grant(self, request: GrantRequest) -> tuple[str, str]:
-        """Leases a slot; `ok` or `again` with the slot's id, or the word for why not."""
+        """Leases a slot.
+
+        Returns:
+            `ok` or `again` and the slot's id; or the reason for the refusal and "".
+        """
         answer = [part.decode() for part in await self._database.call("run_grant", json.dumps(asdict(request)))]
         return answer[0], answer[1] if len(answer) > 1 else ""
 

@@ -60,7 +60,7 @@ class LeaseState(StrEnum):
     SUBMITTED = "submitted"
     """Its work is on the ledger."""
     FILE_ABSENT = "file-absent"
-    """Its work is on the ledger, and its file not in the store: counts as undelivered, until the file is there."""
+    """The ledger has its work, but the store lacks the file. It counts as undelivered until the file arrives."""
     LATE = "late"
     """Its work came past the time that its step waited for it: it is paid if accepted, and counts as undelivered."""
     REJECTED = "rejected"

@@ -131,7 +131,7 @@ def _misplaced(other: AuditRow, mine: AuditRow) -> str:
 
 
 def _scored_otherwise(other: AuditRow, mine: AuditRow) -> str:
-    """Which score is another; empty if none is. What we could not decide ourselves accuses nobody."""
+    """Names the first score that differs, or returns "". Scores that this validator could not decide are skipped."""
     if (other.task is None) != (other.reward is None):
         return f"task {other.task} and reward {other.reward}; both are decided, or neither is"
     pairs = (

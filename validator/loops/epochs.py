@@ -19,7 +19,7 @@ _log = structlog.get_logger(__name__)
 
 
 class EpochTooShort(InvalidInput):
-    """Epochs end before the work that is drawn with their secrets has to be judged."""
+    """The validator's epochs are shorter than the pool's judge period, so a secret is revealed before work is due."""
 
     code = "epoch-too-short"
 

@@ -44,7 +44,7 @@ MOST_AFTER_FAILURE = 1000
 """A node's newest verdicts that are considered when it failed."""
 
 MOST_UNDRAWN = 4096
-"""Others' verdicts for which it is not known yet whether the terms pay for a look; of more the oldest are forgotten."""
+"""How many verdicts wait for the draw of paid second looks. If there are more, the oldest are dropped."""
 
 ASKED_AT_ONCE = 64
 

@@ -424,7 +424,7 @@ class Histories(RuleBasedStateMachine):
         assert receipt.names().count(event) == expected
 
     def step(self) -> None:
-        """The next action has a block of its own, a second later."""
+        """Advances the model by one second and one block before the next action."""
         self.model.now += 1
         self.model.block = self.chain.block() + 1
 

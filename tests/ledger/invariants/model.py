@@ -410,7 +410,7 @@ class Economy:
         return True
 
     def _jury(self, key: bytes, work: Work) -> list[str]:
-        """Those that may decide a dispute, in their order."""
+        """The validators that may decide a dispute, in the order of their turns."""
         out = {work.judge, work.looker, work.disputer, work.juror}
         return sorted(
             (name for name in self.pools[work.pool].validators if name not in out),

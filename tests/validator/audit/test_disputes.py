@@ -321,7 +321,7 @@ async def test_verdicts_are_read_again_after_a_crash_and_counted_once(world: Wor
     assert (await second.records.of(work.node)).clean == 1
 
 
-# Rows
+# Audit files with wrong rows
 
 
 async def accepted_with(world: World, **wrong: Any) -> tuple[SubmittedWork, AuditFile]:
