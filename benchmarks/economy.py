@@ -3,7 +3,7 @@
 A hundred nodes make rollouts for a run of 1,000 steps; some of them follow another strategy than the honest one. The
 product's own functions decide which step wants work, what becomes of a slot, how long it is leased, who has to rest,
 how many rows are computed again and which, what a slot's seed is, and how disputes end. Time is simulated, so that the
-result depends on nothing but the seed. The rules before issue 13 and those after it differ in the fields of `Rules`.
+result depends on nothing but the seed. `Rules` holds what differs between the former and the present rules.
 
 Attackers whose slots cost them no work (ghost, launderer, slow) ask without pause, so they are served before all honest
 nodes. Each node has a provider with a stake of its own, and no other stake. Attackers know all rules; they don't know

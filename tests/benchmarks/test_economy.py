@@ -1,4 +1,4 @@
-"""What the simulation says of the attacks of issue 13: each paid or hurt before, and does neither now."""
+"""Attacks that paid or hurt others under the rules before contract version 2, and no longer do, as simulated."""
 
 from __future__ import annotations
 

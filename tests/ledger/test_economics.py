@@ -1,4 +1,4 @@
-"""What attacks cost in a pool with the default terms: the figures of issue 13 and their edge cases."""
+"""What attacks cost in a pool with the default terms, and the edge cases of these figures."""
 
 from __future__ import annotations
 
