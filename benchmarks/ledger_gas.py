@@ -21,6 +21,7 @@ from tests.ledger.contracts.world import (
     MUSTER,
     POOLS,
     REGISTRY,
+    REJECTED,
     SECRETS,
     SHA256,
     STAKE,
@@ -58,6 +59,11 @@ def measure(url: str) -> Table:
     world.build()
     world.chain.send(STAKE, "stake", 800_000, sender=world.provider)
     world.finish(world.submit(index=900), ACCEPTED)
+    disputed = world.submit(index=902)
+    world.judge(disputed, outcome=REJECTED)
+    world.dispute(disputed)
+    world.chain.warp(TERMS["disputePeriod"])
+    world.judge(disputed, by="validator2", outcome=REJECTED, decisive=True)
     world.finish(world.submit(index=901), FORGED)
     world.chain.warp(sum(TERMS[period] for period in ("judgePeriod", "challengePeriod", "disputePeriod")))
     world.join("node")
