@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -45,7 +46,16 @@ def warn(text: str) -> None:
 
 def show_json(value: object) -> None:
     """Prints a value (models, dataclasses, enums and times too) as JSON. Amounts are given as decimal strings."""
-    sys.stdout.write(json.dumps(to_jsonable_python(value), indent=2, ensure_ascii=False) + "\n")
+    text = json.dumps(to_jsonable_python(value), indent=2, ensure_ascii=False)
+    sys.stdout.write(_UNPRINTABLE.sub(_escaped, text) + "\n")
+
+
+_UNPRINTABLE = re.compile(r"[^\n\x20-\x7e]+")
+
+
+def _escaped(run: re.Match[str]) -> str:
+    """Escapes of JSON for characters that a terminal may obey: json.dumps leaves those above 127 as they are."""
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in run[0])
 
 
 def show_fields(fields: Mapping[str, object], *, as_json: bool) -> None:

@@ -89,9 +89,9 @@ class FolderTokenizer:
         token: object = self._tokenizer.eos_token_id
         return token if isinstance(token, int) else None
 
-    def decode(self, tokens: Sequence[int], *, control: bool = False) -> str:
-        """The text of some tokens; control tokens are left out unless they are asked for."""
-        text = self._tokenizer.decode(list(tokens), skip_special_tokens=not control, clean_up_tokenization_spaces=False)
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of some tokens, special ones left out."""
+        text = self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return str(text)
 
     def _encode(self, text: str, *, split: bool, framed: bool = False) -> Encoding:
