@@ -24,6 +24,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 _PIPE_WIDTH = 240
 """Columns where nobody looks: wide enough that no address is cut in two."""
 
+_NOT_ASCII = re.compile(r"[^\n\x20-\x7e]+")
+
 _at_a_terminal = sys.stdout is not None and sys.stdout.isatty()  # None if it was closed before we began
 _stdout = Console(highlight=False, soft_wrap=True, width=None if _at_a_terminal else _PIPE_WIDTH)
 _stderr = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -46,16 +48,14 @@ def warn(text: str) -> None:
 
 def show_json(value: object) -> None:
     """Prints a value (models, dataclasses, enums and times too) as JSON. Amounts are given as decimal strings."""
-    text = json.dumps(to_jsonable_python(value), indent=2, ensure_ascii=False)
-    sys.stdout.write(_UNPRINTABLE.sub(_escaped, text) + "\n")
+    sys.stdout.write(printable_json(json.dumps(to_jsonable_python(value), indent=2, ensure_ascii=False)) + "\n")
 
 
-_UNPRINTABLE = re.compile(r"[^\n\x20-\x7e]+")
-
-
-def _escaped(run: re.Match[str]) -> str:
-    """Escapes of JSON for characters that a terminal may obey: json.dumps leaves those above 127 as they are."""
-    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in run[0])
+def printable_json(text: str) -> str:
+    """Escapes characters of a JSON text that a terminal may obey; encoders leave those above 127 as they are."""
+    return _NOT_ASCII.sub(
+        lambda run: "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in run[0]), text
+    )
 
 
 def show_fields(fields: Mapping[str, object], *, as_json: bool) -> None:

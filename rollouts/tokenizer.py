@@ -104,7 +104,8 @@ class FolderTokenizer:
         """
         with self._encoding:  # the mode is the tokenizer's, not the call's
             self._backend.encode_special_tokens = split
-            return self._backend.encode(text, add_special_tokens=framed)
+            encoding: Encoding = self._backend.encode(text, add_special_tokens=framed)
+        return encoding
 
     def _content(self, text: str, *, framed: bool = False) -> list[int]:
         """The tokens of a text that may be anything, none of them a control token."""

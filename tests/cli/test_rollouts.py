@@ -23,6 +23,7 @@ from rollouts.checks import CheckedVersion
 from rollouts.engines.interface import Dtype
 from rollouts.samples import RolloutFile
 from rollouts.schema import SCHEMA, ReadLimits, table_of, write_rollouts
+from rollouts.tokenizer import FolderTokenizer
 from tests.e2e.conftest import run_muster
 from tests.rollouts.made import BEACON, CHAIN, INDEX, NODE, POOL, RUN, SALT, STEP, as_version, facts_of, make, with_row
 from tests.rollouts.tiny import tiny_folder
@@ -192,7 +193,7 @@ def test_samples_are_shown_as_text_or_as_tokens(made: Made) -> None:
 def test_control_characters_of_an_answer_are_shown_as_escapes(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer was written by a stranger's model, and a terminal obeys what is in it; markup is none of ours."""
     answer = "a\x1b[2J\x9b31m\u202e[red]\n\N{LATIN SMALL LETTER E WITH ACUTE}"
-    monkeypatch.setattr(rollout_report.FolderTokenizer, "decode", lambda _, __: answer)
+    monkeypatch.setattr(FolderTokenizer, "decode", lambda _, __: answer)
     arguments = ("rollouts", "show", str(made.path), "--model", str(made.version.folder), "--limit", "1")
     shown = run_muster(*arguments).out
     assert repr(answer) in shown
