@@ -72,7 +72,7 @@ class LearningLoop:
             environment=environment,
             recipe=self.recipe,
             tokenizer=tokenizer,
-            indices=held_out_prompts(environment, share=self.recipe.held_out, count=256),
+            indices=held_out_prompts(environment, self.recipe, count=256),
             samples=4,
         )
         self._engine = open_engine(EngineName.TORCH, dtype=Dtype.FLOAT32)

@@ -95,7 +95,10 @@ def filter_(
     out: Annotated[Path, typer.Option(file_okay=False, help="Gets the journal, recipe.json and prompts.u64.")],
     first: Annotated[int | None, typer.Option(min=0, help="First candidate; default: those of the recipe.")] = None,
     count: Annotated[int | None, typer.Option(min=1, help="How many candidates from there.")] = None,
-    held_out: Annotated[float, typer.Option(min=0, max=1, help="Share of prompts that is kept from training.")] = 0.0,
+    held_out: Annotated[
+        float | None,
+        typer.Option(min=0, max=0.99, help="Share of prompts that is kept from training; default: the recipe's."),
+    ] = None,
     samples: Annotated[int, typer.Option(min=1, help="Answers to each prompt: the k of pass@k.")] = 8,
     least: Annotated[float, typer.Option(min=0, max=1, help="The smallest share of right answers to keep.")] = 0.125,
     most: Annotated[float, typer.Option(min=0, max=1, help="The largest.")] = 0.5,

@@ -30,7 +30,7 @@ class FilterChoices:
     out: Path
     first: int | None
     count: int | None
-    held_out: float
+    held_out: float | None
     samples: int
     least: float
     most: float
@@ -47,7 +47,7 @@ def run_filter(choices: FilterChoices, *, progress: Callable[[str], None]) -> di
         MusterError: From any of the parts; what was measured until then is kept.
     """
     bounds = Bounds(least=choices.least, most=choices.most)
-    recipe = read_recipe(choices.folder)
+    recipe = _with_held_out(read_recipe(choices.folder), choices.held_out)
     chosen = recipe.environment
     environment = load_environment(chosen.name, version=chosen.version, options=chosen.options)
     candidates = _candidates(choices, recipe, environment)
@@ -95,14 +95,23 @@ def _candidates(choices: FilterChoices, recipe: Recipe, environment: Environment
             raise InvalidInput("this environment has no last prompt", hint="say how many with --count")
         end = first + choices.count if choices.count is not None else size or 0
         indices = range(first, end if size is None else min(end, size))
-    chosen = [index for index in indices if not choices.held_out or not _held_out(environment, index, choices.held_out)]
+    share = recipe.held_out
+    chosen = [index for index in indices if not share or not is_held_out(environment.prompt(index), share)]
     if not chosen:
         raise InvalidInput("there are no candidates", hint="check --first, --count and --held-out")
     return chosen
 
 
-def _held_out(environment: Environment, index: int, share: float) -> bool:
-    return is_held_out(environment.prompt(index), share)
+def _with_held_out(recipe: Recipe, share: float | None) -> Recipe:
+    """The recipe with another share of held-out prompts, if one is given."""
+    if share is None:
+        return recipe
+    if share < recipe.held_out:
+        raise InvalidInput(
+            f"--held-out {share} is less than the recipe's held_out {recipe.held_out}",
+            hint="leave --held-out out: no slot of the recipe draws a prompt that it holds out",
+        )
+    return recipe.model_copy(update={"held_out": share})
 
 
 def _one_of(kind: type[_T], text: str) -> _T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -22,6 +23,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 
 _PIPE_WIDTH = 240
 """Columns where nobody looks: wide enough that no address is cut in two."""
+
+_NOT_ASCII = re.compile(r"[^\n\x20-\x7e]+")
 
 _at_a_terminal = sys.stdout is not None and sys.stdout.isatty()  # None if it was closed before we began
 _stdout = Console(highlight=False, soft_wrap=True, width=None if _at_a_terminal else _PIPE_WIDTH)
@@ -45,7 +48,14 @@ def warn(text: str) -> None:
 
 def show_json(value: object) -> None:
     """Prints a value (models, dataclasses, enums and times too) as JSON. Amounts are given as decimal strings."""
-    sys.stdout.write(json.dumps(to_jsonable_python(value), indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.write(printable_json(json.dumps(to_jsonable_python(value), indent=2, ensure_ascii=False)) + "\n")
+
+
+def printable_json(text: str) -> str:
+    """Escapes characters of a JSON text that a terminal may obey; encoders leave those above 127 as they are."""
+    return _NOT_ASCII.sub(
+        lambda run: "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in run[0]), text
+    )
 
 
 def show_fields(fields: Mapping[str, object], *, as_json: bool) -> None:

@@ -18,6 +18,7 @@ from protocol.identifiers import Address
 from protocol.wire.heartbeat import NodeState
 from protocol.wire.nodes import Hardware
 from protocol.wire.pool import HistoryEntry, NodeMetrics, NodeView
+from protocol.wire.tasks import AssignmentState
 
 app = typer.Typer()
 
@@ -189,7 +190,7 @@ def _row(view: NodeView, now: datetime) -> tuple[object, ...]:
         ago(view.last_seen_ms, now=now),
         _runs(view),
         _hardware(view.hardware),
-        view.reason,
+        "\n".join(words for words in (view.reason, failure_of(view)) if words),
     )
 
 
@@ -198,6 +199,14 @@ def _runs(view: NodeView) -> str:
     if held is None or held.ended_at_ms is not None:
         return "-"
     return f"{held.task_name} ({held.state.value})"
+
+
+def failure_of(view: NodeView) -> str:
+    """What a node says of a task that failed on it and does not run again yet, with the last lines of its output."""
+    held = view.assignment
+    if held is None or held.state not in {AssignmentState.FAILED, AssignmentState.RESTARTING}:
+        return ""
+    return f"{held.task_name} ({held.state.value}): {held.detail}" if held.detail else ""
 
 
 def _hardware(hardware: Hardware | None) -> str:

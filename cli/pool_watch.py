@@ -11,7 +11,7 @@ import typer
 
 from cli.connection import run
 from cli.keys import resolve_address
-from cli.output import JsonOption, note, printable, show_json, warn
+from cli.output import JsonOption, note, printable, printable_json, show_json, warn
 from cli.pool_connection import Manager, Where, find_task, open_orchestrator, short, working_nodes
 from cli.quantities import moment
 from protocol.clients import OrchestratorClient
@@ -162,7 +162,7 @@ async def _follow_all(client: OrchestratorClient, task: Task | None, tail: int, 
 
 def _print_line(node: Address, line: LogLine, *, as_json: bool, label: bool) -> None:
     if as_json:
-        text = f'{{"node":"{node}",{line.model_dump_json()[1:]}'
+        text = printable_json(f'{{"node":"{node}",{line.model_dump_json()[1:]}')
     else:
         text = f"{short(node)} │ {printable(line.text)}" if label else printable(line.text)
     sys.stdout.write(text + "\n")
@@ -171,7 +171,7 @@ def _print_line(node: Address, line: LogLine, *, as_json: bool, label: bool) -> 
 
 def _print_event(event: PoolEvent, *, as_json: bool) -> None:
     if as_json:
-        text = event.model_dump_json()
+        text = printable_json(event.model_dump_json())
     else:
         time = moment(event.time_ms)
         who = f" {short(event.node)}" if event.node is not None else ""

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from cli.documents import read_document
-from cli.output import note, printable, say, show_fields, show_json, show_table, warn
+from cli.output import note, say, show_fields, show_json, show_table, warn
 from protocol.errors import InvalidInput
 from protocol.identifiers import digest
 from protocol.wire.slots import SlotGrant
@@ -86,14 +86,19 @@ def show_verification(verification: Verification, *, as_json: bool) -> None:
         _print(verification)
 
 
-def show_samples(file: Path, *, model: Path | None, group: int | None, limit: int, as_json: bool) -> None:
+def show_samples(file: Path, *, model: Path | None, ids: bool, group: int | None, limit: int, as_json: bool) -> None:
     """Prints samples; see the command.
 
     Raises:
-        InvalidInput: It is no file of rollouts, or there is no such group.
+        InvalidInput: It is no file of rollouts, there is no such group, or there is no tokenizer for its text.
     """
+    if model is None and not ids:
+        raise InvalidInput(
+            f"{file} holds tokens, and there is no tokenizer for their text",
+            hint="name the version's folder with --model, or print token ids with --ids",
+        )
     found = _read(file)
-    tokenizer = None if model is None else FolderTokenizer(model)
+    tokenizer = None if model is None or ids else FolderTokenizer(model)
     chosen = [sample for sample in found.samples if group is None or sample.group == group]
     if not chosen:
         raise InvalidInput(f"there is no group {group} in {file}", hint="leave --group out to see all of them")
@@ -247,7 +252,7 @@ def _sample(sample: Sample, tokenizer: FolderTokenizer | None) -> dict[str, obje
 def _words(tokens: list[int], tokenizer: FolderTokenizer | None) -> str:
     """The text, or the tokens themselves where there is no tokenizer or they are none of its."""
     if tokenizer is not None and all(token >= 0 for token in tokens):
-        return printable(tokenizer.decode(tokens))
+        return tokenizer.decode(tokens)
     return " ".join(map(str, tokens))
 
 

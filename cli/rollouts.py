@@ -80,11 +80,15 @@ def show(
     model: Annotated[
         Path | None, typer.Option(exists=True, file_okay=False, help="The version's folder: its tokenizer.")
     ] = None,
+    ids: Annotated[bool, typer.Option("--ids", help="Print token ids instead of text; needs no --model.")] = False,
     group: Annotated[int | None, typer.Option(min=0, help="Only this group.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="The most samples to print.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
-    """Print a file's samples: what was asked, what was answered, and what it earned."""
+    """Print a file's samples: what was asked, what was answered, and what it earned.
+
+    A file holds tokens, and the version's tokenizer has their text. Control characters in it are printed as escapes.
+    """
     from cli.rollout_report import show_samples  # noqa: PLC0415  # as above
 
-    show_samples(file, model=model, group=group, limit=limit, as_json=as_json)
+    show_samples(file, model=model, ids=ids, group=group, limit=limit, as_json=as_json)

@@ -83,7 +83,8 @@ def eval_(
     prompts: Annotated[int, typer.Option(min=1, help="Held-out prompts that are asked.")] = 256,
     samples: Annotated[int, typer.Option(min=0, help="Answers to each that are drawn, for pass@k.")] = 8,
     held_out: Annotated[
-        float | None, typer.Option(min=0, max=1, help="The share that is held out; default: the recipe's.")
+        float | None,
+        typer.Option(min=0, max=1, help="Ask a smaller share than the recipe holds out; default: its own."),
     ] = None,
     engine: Annotated[str, typer.Option(help="torch or vllm.")] = "torch",
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",

@@ -108,12 +108,11 @@ def run_evaluation(folder: Path, choices: EvaluationChoices) -> Evaluation:
     recipe = read_recipe(folder)
     chosen = recipe.environment
     environment = load_environment(chosen.name, version=chosen.version, options=chosen.options)
-    share = recipe.held_out if choices.held_out is None else choices.held_out
     evaluator = Evaluator(
         environment=environment,
         recipe=recipe,
         tokenizer=FolderTokenizer(folder),
-        indices=held_out_prompts(environment, share=share, count=choices.prompts),
+        indices=held_out_prompts(environment, recipe, count=choices.prompts, share=choices.held_out),
         samples=choices.samples,
     )
     engine = open_engine(

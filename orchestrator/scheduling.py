@@ -32,6 +32,9 @@ from protocol.wire.heartbeat import NodeState
 from protocol.wire.tasks import AssignmentState, GroupPlace, RestartKind, TaskState
 
 DEFAULT_PATIENCE = Patience()
+_MOST_DETAIL = 500
+"""Characters of a node's report that are kept with a task: there is one for each node that ended it."""
+_MOST_FIRST_LINE = 200
 
 
 def plan(
@@ -50,6 +53,19 @@ def plan(
         patience: How long to wait for what.
     """
     return _Planner(tasks, nodes, now_ms, patience).run()
+
+
+def brief(detail: str) -> str:
+    """Shortens a node's report to 500 characters: its first line, and the end of the output that it quotes.
+
+    The end is kept because an error's message stands there.
+    """
+    if len(detail) <= _MOST_DETAIL:
+        return detail
+    first, _, rest = detail.partition("\n")
+    first = first[:_MOST_FIRST_LINE]
+    room = _MOST_DETAIL - len(first) - len("\n…")
+    return f"{first}\n…{rest[-room:]}" if rest else detail[:_MOST_DETAIL]
 
 
 class _Planner:
@@ -103,7 +119,7 @@ class _Planner:
                 spec_generation=placement.spec_generation,
                 state=placement.state,
                 at_ms=self.now_ms,
-                detail=placement.detail,
+                detail=brief(placement.detail),
                 group=placement.group,
             )
             self.outcomes[task.id].append(outcome)
@@ -131,7 +147,22 @@ class _Planner:
         reason = self._serve_gangs(task) if task.spec.group_size > 1 else self._serve_nodes(task)
         if reason is not None:
             held = self.by_task[task.id]
-            self._say(task, TaskState.RUNNING if held else TaskState.PENDING, reason)
+            words = "; ".join(each for each in (reason, self._last_failure(task)) if each)
+            self._say(task, TaskState.RUNNING if held else TaskState.PENDING, words)
+
+    def _last_failure(self, task: OpenTask) -> str:
+        """Says why a task does not run on some of its nodes, with the report of one of them; empty if it does."""
+        held = self.by_task[task.id]
+        again = [node for node in held if self.held[node.address].state is AssignmentState.RESTARTING]
+        if again:
+            first = min(again, key=lambda node: node.address)
+            detail = brief(self.held[first.address].detail)
+            return f"{len(again)} of {len(held)} nodes start it again, such as {first.address}: {detail}"
+        failed = self._failures(task)
+        if not failed:
+            return ""
+        last = max(failed, key=lambda outcome: (outcome.at_ms, outcome.node))
+        return f"it failed last on {last.node}: {brief(last.detail)}"
 
     def _renew(self, task: OpenTask) -> None:
         for node in list(self.by_task[task.id]):

@@ -5,16 +5,21 @@ The node that generates and everybody who checks build the same plan, so a file 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from protocol.errors import MusterError
 from rollouts.engines.interface import FinishReason, SampleRequest
-from rollouts.environments import Environment, Prompt, Reward, reward_of
+from rollouts.environments import Environment, Prompt, Reward, is_held_out, reward_of
 from rollouts.errors import BadVersionFolder
 from rollouts.recipe import Recipe
-from rollouts.seeds import draw_prompts, draw_targets
+from rollouts.seeds import draw_targets, prompt_positions
+
+_PASSED_OVER = 10_000
+_PASSED_OVER_FOR_EACH = 200
+"""A slot passes over at most 10,000 held-out prompts and 200 for each of its groups: bounded work for anybody who plans
+it. A recipe holds out 99 % at most, so the expected number is 99 for each group."""
 
 
 class Tokenizer(Protocol):
@@ -84,19 +89,45 @@ class SlotPlanner:
         """Returns what the slot with this seed asks for.
 
         Raises:
-            BadVersionFolder: The version lists a prompt that its environment lacks, or one that is too long or empty.
+            BadVersionFolder: The version lists a prompt that its environment lacks, or one that is too long or empty,
+                or too few that are not held out.
         """
-        positions = draw_prompts(seed, len(self._eligible), groups)
+        indices = self._draw(seed, groups)
         targets: Sequence[int | None] = [None] * groups
         if self._recipe.length is not None:
             targets = draw_targets(seed, self._recipe.length.targets, groups)
         size = self._recipe.group_size
         planned = []
-        for group, (position, target) in enumerate(zip(positions, targets, strict=True)):
-            prompt, tokens = self.ask(self._eligible[position], target)
+        for group, (index, target) in enumerate(zip(indices, targets, strict=True)):
+            prompt, tokens = self.ask(index, target)
             samples = range(group * size, (group + 1) * size)
             planned.append(PlannedGroup(group=group, prompt=prompt, tokens=tokens, samples=samples))
         return SlotPlan(seed=seed, groups=tuple(planned))
+
+    def _draw(self, seed: bytes, groups: int) -> Iterator[int]:
+        """Draws the indices of the slot's prompts and passes over those that are held out."""
+        share, count = self._recipe.held_out, len(self._eligible)
+        drawn = passed = in_a_row = 0
+        for position in prompt_positions(seed, count):
+            index = self._eligible[position]
+            if not share or not is_held_out(self._prompt(index), share):
+                yield index
+                drawn, in_a_row = drawn + 1, 0
+                if drawn == groups:
+                    return
+                continue
+            passed, in_a_row = passed + 1, in_a_row + 1
+            if in_a_row >= count or passed > _PASSED_OVER + _PASSED_OVER_FOR_EACH * groups:
+                raise BadVersionFolder(
+                    f"{passed} of {passed + drawn} prompts that were drawn are held out, at a share of {share}",
+                    hint="lower held_out in the recipe, or list prompts that are not held out in prompts.u64",
+                )
+
+    def _prompt(self, index: int) -> Prompt:
+        try:
+            return self._environment.prompt(index)
+        except MusterError as error:
+            raise BadVersionFolder(f"the version lists prompt {index}: {error.detail}") from error
 
     def ask(self, index: int, target: int | None) -> tuple[Prompt, tuple[int, ...]]:
         """Returns a prompt as the model reads it, with its target length if it has one, and its tokens.
@@ -104,10 +135,7 @@ class SlotPlanner:
         Raises:
             BadVersionFolder: The environment lacks it, or it is too long or empty.
         """
-        try:
-            prompt = self._environment.prompt(index)
-        except MusterError as error:
-            raise BadVersionFolder(f"the version lists prompt {index}: {error.detail}") from error
+        prompt = self._prompt(index)
         if target is not None and self._recipe.length is not None:
             text = self._recipe.length.template.replace("{target}", str(target)).replace("{prompt}", prompt.text)
             prompt = replace(prompt, text=text, target_length=target)

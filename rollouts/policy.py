@@ -19,6 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.utils import logging as transformers_logging
 
+from rollouts.architecture import check_architecture
 from rollouts.engines.errors import OutOfMemory
 from rollouts.engines.interface import Dtype
 from rollouts.errors import BadVersionFolder
@@ -238,12 +239,12 @@ def check_memory(facts: ModelFacts, dtype: Dtype, device: torch.device) -> None:
 
 
 def check_whole(facts: ModelFacts) -> None:
-    """Compares how many numbers the weights have with how many the config asks for; reads none of them.
+    """Checks the model's architecture, and that the weights have as many numbers as the config asks for; reads none.
 
     For a loader that knows foreign names and wrong sides, but not that a part of a tensor of its own was never filled.
 
     Raises:
-        BadVersionFolder: They differ, or no model can be made from the config.
+        BadVersionFolder: The numbers differ, or the config makes no model, or one of a kind that can't be used.
     """
     with _quiet(), torch.device("meta"):
         try:
@@ -251,6 +252,7 @@ def check_whole(facts: ModelFacts) -> None:
         except (ValueError, RuntimeError, KeyError, TypeError, AttributeError, ImportError, OSError) as error:
             first_line = str(error).strip().split("\n")[0]
             raise BadVersionFolder(f"no model can be made from {facts.folder}: {first_line}") from error
+    check_architecture(model, facts.folder)
     own, with_shared = (
         sum(value.numel() for _, value in model.named_parameters(remove_duplicate=alone)) for alone in (True, False)
     )
@@ -278,6 +280,7 @@ def _from_folder(facts: ModelFacts, dtype: Dtype, device: torch.device) -> PreTr
                 raise
             first_line = str(error).strip().split("\n")[0]
             raise BadVersionFolder(f"no model can be made from {facts.folder}: {first_line}") from error
+    check_architecture(model, facts.folder)
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if info[kind]:
             raise BadVersionFolder(

@@ -43,6 +43,7 @@ RECIPE_FILE = "recipe.json"
 PROMPTS_FILE = "prompts.u64"
 """Indices of eligible prompts in increasing order: unsigned 64-bit integers, little endian, nothing else."""
 
+MOST_HELD_OUT = 0.99
 _LARGEST_RECIPE = 256 * 1024
 _MOST_PROMPTS = 64 * 1024 * 1024
 _LARGEST_INDEX = 2**63 - 1
@@ -126,7 +127,8 @@ TakenArithmetic = Annotated[
 class Recipe(_Part):
     """How rollouts of one version are made."""
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
+    """Format 1 had the same fields. Its slots also drew held-out prompts, and its texts could become control tokens."""
     environment: EnvironmentChoice
     sampling: SamplingChoice
     group_size: Annotated[int, Field(ge=1, le=4096)]
@@ -135,8 +137,8 @@ class Recipe(_Part):
     chat: bool = False
     """Whether a prompt is put into the tokenizer's chat template, as the user's turn."""
     length: LengthTargets | None = None
-    held_out: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """The share of prompts, by `is_held_out`, that is in no version's table: what evaluations ask."""
+    held_out: Annotated[float, Field(ge=0, le=MOST_HELD_OUT)] = 0.0
+    """The share of prompts, by `is_held_out`, that no slot draws, whatever `prompts` lists: what evaluations ask."""
     arithmetic: TakenArithmetic = ()
     """The engines and types that are paid, such as `vllm/bfloat16`; empty for float32 of either engine. It stands in
     the file only where it is not empty, so that recipes from before it keep their bytes and digests."""
@@ -222,9 +224,10 @@ def read_recipe(folder: Path) -> Recipe:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise BadVersionFolder(
-            f"{path}: {place}: {first['msg']}", hint="docs/rollouts.md describes the file"
-        ) from error
+        hint = "docs/rollouts.md describes the file"
+        if place == "format":
+            hint = "set it to 2; versions of format 1 drew held-out prompts too, and are not continued"
+        raise BadVersionFolder(f"{path}: {place}: {first['msg']}", hint=hint) from error
 
 
 def write_recipe(folder: Path, recipe: Recipe, *, eligible: Sequence[int] = ()) -> None:
@@ -245,7 +248,7 @@ def write_recipe(folder: Path, recipe: Recipe, *, eligible: Sequence[int] = ()) 
 
 
 def eligible_prompts(folder: Path, recipe: Recipe) -> EligiblePrompts:
-    """Returns the prompts that slots of this version are drawn from.
+    """Returns the prompts that slots of this version are drawn from; a slot passes over those that are held out.
 
     A table is read, at most 512 MiB of it, and not mapped: who can write to the folder could change a mapped one after
     it was checked, or end the process by cutting it off.

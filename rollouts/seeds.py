@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from protocol.errors import InvalidInput
 from protocol.identifiers import Address, Digest
@@ -85,14 +86,24 @@ def draw_prompts(seed: bytes, eligible_count: int, groups: int) -> list[int]:
         InvalidInput: The table is empty, or there are no groups or too many.
     """
     _check_groups(groups)
+    return list(islice(prompt_positions(seed, eligible_count), groups))
+
+
+def prompt_positions(seed: bytes, eligible_count: int) -> Iterator[int]:
+    """Draws positions without end, those of `draw_prompts` first: one permutation after another.
+
+    Args:
+        seed: The slot's.
+        eligible_count: How many prompts are in the table, at least 1.
+
+    Raises:
+        InvalidInput: The table is empty, or the seed has another length.
+    """
     if not 1 <= eligible_count < 1 << 64:
         raise InvalidInput(f"{eligible_count} eligible prompts", hint="the table of a version has at least one")
     words = _words(PROMPTS_TAG, seed)
-    positions: list[int] = []
-    while len(positions) < groups:
-        wanted = min(groups - len(positions), eligible_count)
-        positions += _permutation_head(words, eligible_count, wanted)
-    return positions
+    while True:
+        yield from _permutation(words, eligible_count)
 
 
 def draw_targets(seed: bytes, targets: Sequence[int], groups: int) -> list[int]:
@@ -127,7 +138,7 @@ def draw_places(tag: bytes, seed: bytes, count: int, wanted: int) -> list[int]:
     """
     if not 0 <= wanted <= count < 1 << 64:
         raise InvalidInput(f"{wanted} of {count} places can't be drawn")
-    return _permutation_head(_words(tag, seed), count, wanted)
+    return list(islice(_permutation(_words(tag, seed), count), wanted))
 
 
 def _check_groups(groups: int) -> None:
@@ -152,15 +163,13 @@ def _below(words: Iterator[int], bound: int) -> int:
     return next(word for word in words if word < whole) % bound
 
 
-def _permutation_head(words: Iterator[int], count: int, wanted: int) -> list[int]:
-    """The first `wanted` of a shuffled `range(count)`; only places that were swapped take memory."""
+def _permutation(words: Iterator[int], count: int) -> Iterator[int]:
+    """A shuffled `range(count)`; only places that were swapped take memory."""
     moved: dict[int, int] = {}
-    head = []
-    for place in range(wanted):
+    for place in range(count):
         other = place + _below(words, count - place)
-        head.append(moved.get(other, other))
+        yield moved.get(other, other)
         moved[other] = moved.get(place, place)
-    return head
 
 
 def _raw(name: str) -> bytes:

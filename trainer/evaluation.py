@@ -1,6 +1,6 @@
 """What a version of the policy can do: held-out prompts, answered greedily and by sampling.
 
-Held-out prompts are in no version's table (`Recipe.held_out`), so nothing was trained on them. An evaluation depends on
+No slot draws a held-out prompt (`Recipe.held_out`), so nothing was trained on them. An evaluation depends on
 the weights and on nothing else that varies: the prompts are the first held-out ones, and the noise has its own seed.
 """
 
@@ -54,12 +54,25 @@ class Evaluation:
     undecided: int = 0
 
 
-def held_out_prompts(environment: Environment, *, share: float, count: int) -> list[int]:
+def held_out_prompts(environment: Environment, recipe: Recipe, *, count: int, share: float | None = None) -> list[int]:
     """Returns the indices of the first held-out prompts, each text once; fewer if the environment has no more.
 
+    Args:
+        environment: The one that the recipe names.
+        recipe: The version's; its share of prompts is held out.
+        count: How many are wanted.
+        share: A smaller share, if it is not to be all of the recipe's. Smaller shares are part of larger ones.
+
     Raises:
-        InvalidInput: None can be found.
+        InvalidInput: None can be found, or the share has prompts that were eligible for training.
     """
+    if share is None:
+        share = recipe.held_out
+    if share > recipe.held_out:
+        raise InvalidInput(
+            f"a share of {share} has prompts that were eligible for training: the recipe holds out {recipe.held_out}",
+            hint="ask at most the recipe's share, or set held_out in the recipe before anything is trained",
+        )
     size = environment.size()
     search = math.ceil(count / share) * _LOOKED_AT_FOR_EACH if share > 0 else 0
     found: list[int] = []
@@ -74,7 +87,7 @@ def held_out_prompts(environment: Environment, *, share: float, count: int) -> l
     if not found:
         raise InvalidInput(
             f"{environment.name} has no prompts that are held out at a share of {share}",
-            hint="an evaluation asks what was kept from training: give a larger share",
+            hint="an evaluation asks what was kept from training: set held_out in the recipe before it",
         )
     return found
 
@@ -132,7 +145,10 @@ class Evaluator:
     def _plan(self, index: int) -> _Asked:
         seed = hashlib.sha256(_TAG + index.to_bytes(8, "big")).digest()
         planner = SlotPlanner(
-            recipe=self.recipe, eligible=[index], environment=self.environment, tokenizer=self.tokenizer
+            recipe=self.recipe.model_copy(update={"held_out": 0.0}),  # no slot of the recipe itself draws this prompt
+            eligible=[index],
+            environment=self.environment,
+            tokenizer=self.tokenizer,
         )
         return _Asked(planner, seed, planner.plan(seed, groups=1).groups[0])
 

@@ -16,6 +16,7 @@ from torch.nn import Parameter
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from rollouts.architecture import check_architecture
 from rollouts.engines.interface import Dtype
 from rollouts.errors import BadVersionFolder
 from rollouts.model import GENERATION_FILE, ModelFacts, read_model
@@ -87,6 +88,7 @@ def open_model(folder: Path, *, device: torch.device) -> tuple[PreTrainedModel, 
         except (ValueError, RuntimeError, KeyError, TypeError, AttributeError, OSError, SafetensorError) as error:
             first_line = str(error).strip().split("\n")[0]
             raise BadVersionFolder(f"no model can be made from {folder}: {first_line}") from error
+    check_architecture(model, folder)
     if info["missing_keys"] or info["unexpected_keys"] or info["mismatched_keys"]:
         raise BadVersionFolder(f"the weights in {folder} are not those of its config")
     ready: PreTrainedModel = model.to(device)

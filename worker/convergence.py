@@ -45,6 +45,7 @@ class Progress:
         failures: Failures in a row.
         launches: Containers made so far; numbers their names.
         counted: The launch whose end was taken into account already.
+        quote: The last lines that the task wrote before it failed; empty once it runs again.
         retry_at: Monotonic time in seconds of the next launch, if it must wait.
     """
 
@@ -59,6 +60,7 @@ class Progress:
     failures: int = 0
     launches: int = 0
     counted: str = ""
+    quote: str = ""
     retry_at: float | None = None
     started_at_ms: int | None = None
 
@@ -130,7 +132,7 @@ def converge(
 def launched(progress: Progress, *, at_ms: int) -> Progress:
     """After a launch that worked."""
     return replace(
-        progress, state=AssignmentState.RUNNING, detail="", retry_at=None, started_at_ms=at_ms, exit_code=None
+        progress, state=AssignmentState.RUNNING, detail="", quote="", retry_at=None, started_at_ms=at_ms, exit_code=None
     )
 
 
@@ -223,7 +225,7 @@ def _without(progress: Progress, now: float) -> Decision:
     if progress.state.is_final:
         return Decision(progress=progress)
     if progress.state is AssignmentState.RUNNING:  # it vanished: somebody removed it by hand, or the engine lost it
-        progress = replace(progress, state=AssignmentState.RESTARTING, detail="the container vanished")
+        progress = replace(progress, state=AssignmentState.RESTARTING, detail="the container vanished", quote="")
     if progress.retry_at is not None and now < progress.retry_at:
         return Decision(progress=progress, wake_in=timedelta(seconds=progress.retry_at - now))
     return Decision(actions=(Launch(number=progress.launches + 1),), progress=progress)
@@ -249,7 +251,7 @@ def _running(container: Container, progress: Progress) -> Decision:
     if container.started_at is not None:
         started_at_ms = int(container.started_at.timestamp() * 1000)
     if progress.state is not AssignmentState.RUNNING:
-        progress = replace(progress, state=AssignmentState.RUNNING, detail="", retry_at=None, exit_code=None)
+        progress = replace(progress, state=AssignmentState.RUNNING, detail="", quote="", retry_at=None, exit_code=None)
     return Decision(progress=replace(progress, started_at_ms=started_at_ms))
 
 

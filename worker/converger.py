@@ -35,6 +35,9 @@ from worker.task_logs import TaskLogs
 LOOK_EVERY = timedelta(seconds=1)
 """How soon the end of a container is noticed at the latest; the end of its output is noticed at once."""
 
+_MOST_DETAIL = 2000
+"""Characters of a report's detail, so that it fits together with a quote."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -117,7 +120,7 @@ class Converger:
             id=progress.assignment_id,
             generation=progress.generation,
             state=progress.state,
-            detail=(detail or progress.detail)[:4096],
+            detail=_with_quote((detail or progress.detail)[:_MOST_DETAIL], progress),
             exit_code=progress.exit_code,
             restarts=progress.restarts,
             started_at_ms=progress.started_at_ms,
@@ -166,7 +169,7 @@ class Converger:
                     self.task_logs.follow(container)
                 if not self._heard:  # nothing is stopped or started before somebody was heard
                     return None
-                decision = self._decide(observed)
+                decision = await self._decide(observed)
                 if not decision.actions:
                     return decision.wake_in
                 for action in decision.actions:
@@ -178,15 +181,22 @@ class Converger:
                 return None
         return None
 
-    def _decide(self, observed: tuple[Container, ...]) -> convergence.Decision:
+    async def _decide(self, observed: tuple[Container, ...]) -> convergence.Decision:
         desired = self._desired()
         decision = converge(desired, observed, self.progress, now=self._clock.monotonic(), luck=_luck())
         progress = decision.progress
         if progress is not None:
             progress = self._aged(progress, observed)
+            if self._has_failed(progress):
+                progress = replace(progress, quote=await self.task_logs.quote(progress.counted))
         if progress != self.progress:
             self._remember(progress)
         return decision
+
+    def _has_failed(self, progress: Progress) -> bool:
+        """Whether a container's failure was counted just now."""
+        before = "" if self.progress is None else self.progress.counted
+        return progress.counted != before and progress.failures > 0
 
     def _aged(self, progress: Progress, observed: tuple[Container, ...]) -> Progress:
         """Forgets failures once a container has run for long; by monotonic time, so that clocks may jump."""
@@ -302,6 +312,12 @@ class Converger:
         finally:
             changed.cancel()
             alarm.cancel()
+
+
+def _with_quote(detail: str, progress: Progress) -> str:
+    """What is said of a task, and the last lines that it wrote if it failed."""
+    failed = progress.state in {AssignmentState.FAILED, AssignmentState.RESTARTING}
+    return f"{detail}\n{progress.quote}" if failed and progress.quote else detail
 
 
 def _luck() -> float:

@@ -10,6 +10,7 @@ import re
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +21,11 @@ from worker.state import remove_tree
 MOST_FILE_BYTES = 16 << 20
 """Of each of the two files."""
 _IN_MEMORY = 5000
+WORKER = "worker"
+"""The stream of the worker's own notes."""
+_QUOTED_LINES = 8
+_QUOTED_CHARACTERS = 240
+"""Of a line; with its escapes, so that a quote has less than 2,000 characters."""
 _ASSIGNMENT_ID = re.compile("[0-9a-f]{32}")
 _KEPT_ASSIGNMENTS = 10
 
@@ -67,7 +73,7 @@ class LogStore:
     def note(self, text: str, *, now_ms: int) -> None:
         """Adds a line of the worker's own: why a container was stopped, that lines were dropped."""
         with self._lock:
-            self._write("", now_ms * 1_000_000, "worker", text[:8192])
+            self._write("", now_ms * 1_000_000, WORKER, text[:8192])
             self._file.flush()
 
     def read(self, since: int, *, most: int = 1000) -> list[LogLine]:
@@ -82,6 +88,17 @@ class LogStore:
     def tail(self, count: int) -> list[LogLine]:
         """The last lines."""
         return self.read(max(0, self._next - count), most=count) if count > 0 else []
+
+    def quote(self) -> str:
+        """The last lines that the task wrote since the worker's own last note, bounded and without control characters.
+
+        They travel with heartbeats and are shown to others, so that a failure says its reason where it is seen.
+        """
+        with self._lock:
+            newest = list(islice(reversed(self._recent), _QUOTED_LINES))
+        since_note = reversed(list(takewhile(lambda line: line.stream != WORKER, newest)))
+        written = (_shown(line.text) for line in since_note)
+        return "\n".join(line for line in written if line)
 
     def close(self) -> None:
         """Closes the file."""
@@ -126,6 +143,15 @@ def remove_old_logs(logs: Path, *, keep: str) -> None:
     for place in places[:-_KEPT_ASSIGNMENTS]:
         if place.name != keep:
             remove_tree(place)
+
+
+def _shown(text: str) -> str:
+    """A line with escapes for what is not printable, cut at its end."""
+    line = "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode()
+        for each in text[:_QUOTED_CHARACTERS].strip().replace("\t", " ")
+    )
+    return line if max(len(line), len(text)) <= _QUOTED_CHARACTERS else f"{line[:_QUOTED_CHARACTERS]}…"
 
 
 def _line(entry: dict[str, Any]) -> LogLine:

@@ -69,6 +69,11 @@ class TaskLogs:
         """Returns when everything that an ended container wrote is kept, or it takes too long."""
         await self._collector.finish(name)
 
+    async def quote(self, name: str) -> str:
+        """The last lines of a container of the present assignment that has ended."""
+        await self.finish(name)
+        return "" if self.present is None else self.present.quote()
+
     async def stop(self) -> None:
         """Follows nothing any more; it can be taken up again where it was left."""
         await self._collector.close()

@@ -138,7 +138,7 @@ class Start:
         if nodes and options.learns:
             await self._await_work(network, places)
         elif nodes:
-            await await_first_task(directory, places, nodes=nodes)
+            await await_first_task(directory, places, nodes=nodes, say=self._view.event)
             self._view.event(f"the first task runs on {nodes} nodes")
 
     async def aclose(self) -> None:
@@ -151,7 +151,7 @@ class Start:
         """Returns when all honest nodes have handed in work, or the run is over: a cheat may never come to any."""
         keys = network.economy.keys
         honest = [keys[node].address for provider, node in network.workers if (provider, node) != CHEATER]
-        working = asyncio.create_task(await_first_rollouts(self._directory, places, nodes=honest))
+        working = asyncio.create_task(await_first_rollouts(self._directory, places, nodes=honest, say=self._view.event))
         over = asyncio.create_task(self.trainer.done.wait()) if self.trainer is not None else None
         try:
             await asyncio.wait({working, *([over] if over else [])}, return_when=asyncio.FIRST_COMPLETED)

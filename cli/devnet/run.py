@@ -12,7 +12,7 @@ from cli.devnet.directory import DevnetDirectory
 from cli.devnet.image import ROLLOUTS_TAG
 from cli.devnet.services import GROUPS_PER_SLOT, ROOT, ServicePlaces
 from cli.devnet.supervisor import ProcessFailed
-from cli.devnet.task import open_orchestrator, post_task
+from cli.devnet.task import FailureWatch, open_orchestrator, post_task
 from protocol.clients import OrchestratorClient
 from protocol.clock import Clock, SystemClock
 from protocol.errors import InvalidInput, MusterError
@@ -75,14 +75,27 @@ def _python(engine: EngineName) -> Path:
 
 
 async def await_first_rollouts(
-    directory: DevnetDirectory, places: ServicePlaces, *, nodes: Collection[Address], clock: Clock | None = None
+    directory: DevnetDirectory,
+    places: ServicePlaces,
+    *,
+    nodes: Collection[Address],
+    say: Callable[[str], None],
+    clock: Clock | None = None,
 ) -> None:
     """Returns when each of these nodes has work on the ledger.
 
+    Args:
+        directory: The devnet's.
+        places: Where its services are.
+        nodes: Those that are waited for.
+        say: Told the first failure of the task on each of them.
+        clock: Whose time is waited.
+
     Raises:
-        ProcessFailed: For five minutes no further one had; says where the nodes are instead.
+        ProcessFailed: One of them has given its task up, or for five minutes no further one had work; says where the
+            nodes are instead.
     """
-    clock = clock or SystemClock()
+    clock, failures = clock or SystemClock(), FailureWatch(NAME, say)
     missing, since = set(nodes), clock.monotonic()
     async with open_orchestrator(directory, places) as client:
         while missing:
@@ -91,6 +104,7 @@ async def await_first_rollouts(
                 if come:
                     missing, since = missing - come, clock.monotonic()
                     continue
+            failures.look(await _known(client, missing))
             if clock.monotonic() > since + _PATIENCE.total_seconds():
                 raise await _no_work(directory, client, missing)
             await clock.sleep(_LOOK_AGAIN)
@@ -99,11 +113,15 @@ async def await_first_rollouts(
 async def _no_work(
     directory: DevnetDirectory, client: OrchestratorClient, missing: Collection[Address]
 ) -> ProcessFailed:
-    known: list[NodeView] = []
-    with suppress(MusterError):
-        known = [node async for node in client.nodes() if node.address in missing]
-    states = [f"{node.address} is {node.state.value} ({node.reason})" for node in known]
+    states = [f"{node.address} is {node.state.value} ({node.reason})" for node in await _known(client, missing)]
     return ProcessFailed(
         f"{len(missing)} honest nodes have handed in no work: {'; '.join(states) or 'the pool does not know them'}",
         hint=f"logs are in {directory.path / 'logs'}; `muster pool logs` shows what tasks say",
     )
+
+
+async def _known(client: OrchestratorClient, nodes: Collection[Address]) -> list[NodeView]:
+    """What the pool knows of these nodes; nothing while it does not answer."""
+    with suppress(MusterError):
+        return [node async for node in client.nodes() if node.address in nodes]
+    return []

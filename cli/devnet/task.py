@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 
 from cli.devnet.containers import engine_answers
@@ -11,9 +11,13 @@ from cli.devnet.directory import DevnetDirectory
 from cli.devnet.image import TAG
 from cli.devnet.services import ServicePlaces
 from cli.devnet.supervisor import ProcessFailed
+from cli.output import printable
+from cli.pool_nodes import failure_of
 from protocol.clients import OrchestratorClient
 from protocol.clock import Clock, SystemClock
+from protocol.identifiers import Address
 from protocol.wire.nodes import RuntimeKind
+from protocol.wire.pool import NodeView
 from protocol.wire.tasks import (
     MEBIBYTE,
     AssignmentState,
@@ -81,23 +85,63 @@ async def post_task(
     say(f"the task {spec.name} is posted; {runtime.value} runs it")
 
 
+class FailureWatch:
+    """Tells failures of a task on the devnet's nodes as soon as the pool has them.
+
+    Args:
+        name: Of the task.
+        say: Told each node's first failure; the task may still recover.
+    """
+
+    def __init__(self, name: str, say: Callable[[str], None]) -> None:
+        self._name = name
+        self._say = say
+        self._told: set[Address] = set()
+
+    def look(self, nodes: Iterable[NodeView]) -> None:
+        """Looks at what nodes report.
+
+        Raises:
+            ProcessFailed: A node has given the task up; quotes the last lines of its output.
+        """
+        for node in nodes:
+            held = node.assignment
+            words = printable(failure_of(node))
+            if held is None or held.task_name != self._name or not words:
+                continue
+            if held.state is AssignmentState.FAILED:
+                raise ProcessFailed(
+                    f"{node.address} has given up its task: {words}", hint="`muster pool logs` has all of its output"
+                )
+            if node.address not in self._told and held.exit_code != 0:
+                self._told.add(node.address)
+                self._say(f"{node.address}: {words}")
+
+
 async def await_first_task(
-    directory: DevnetDirectory, places: ServicePlaces, *, nodes: int, clock: Clock | None = None
+    directory: DevnetDirectory,
+    places: ServicePlaces,
+    *,
+    nodes: int,
+    say: Callable[[str], None],
+    clock: Clock | None = None,
 ) -> None:
     """Returns when the task runs on so many nodes.
 
     Raises:
-        ProcessFailed: It does not within a minute; says where the nodes are instead.
+        ProcessFailed: It does not within a minute, or a node has given it up; says where the nodes are instead.
     """
-    clock = clock or SystemClock()
+    clock, failures = clock or SystemClock(), FailureWatch(NAME, say)
     until = clock.monotonic() + _PATIENCE.total_seconds()
     async with open_orchestrator(directory, places) as client:
         while True:
             tasks = [task async for task in client.tasks() if task.spec.name == NAME]
             if tasks and tasks[0].assignments.get(AssignmentState.RUNNING, 0) >= nodes:
                 return
+            known = [node async for node in client.nodes()]
+            failures.look(known)
             if clock.monotonic() > until:
-                states = [f"{node.address} is {node.state.value} ({node.reason})" async for node in client.nodes()]
+                states = [f"{node.address} is {node.state.value} ({node.reason})" for node in known]
                 raise ProcessFailed(
                     f"the task does not run on {nodes} nodes: {'; '.join(states) or 'no node is known'}",
                     hint=f"the workers' logs are in {directory.path / 'logs'}",

@@ -9,7 +9,7 @@ import structlog
 
 from orchestrator.decisions import OpenTask, Outcome, Patience, Plan, Settle
 from orchestrator.life import new_id
-from orchestrator.scheduling import plan
+from orchestrator.scheduling import brief, plan
 from orchestrator.snapshot import Snapshot
 from orchestrator.store.assignments import AssignmentStore, LeaseLost
 from orchestrator.store.database import Database
@@ -192,7 +192,7 @@ class Scheduler:
             spec_generation=placement.spec_generation,
             state=settle.state,
             at_ms=now_ms,
-            detail=settle.detail[:500],
+            detail=brief(settle.detail),
             group=placement.group,
         )
         # What the task wrote is asked for now, because its container will soon be gone.
@@ -213,7 +213,7 @@ class Scheduler:
             node=settle.node,
             identifier=settle.assignment_id,
             state=settle.state,
-            why=settle.detail[:500] or f"it {settle.state}",
+            why=brief(settle.detail) or f"it {settle.state}",
             now_ms=now_ms,
             outcome=outcome,
         )

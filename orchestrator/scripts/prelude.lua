@@ -10,7 +10,9 @@ local function holds(loop, lease)
   return lease == '' or redis.call('GET', P .. 'lease:' .. loop) == lease
 end
 
+-- Its detail is one line: what follows in a report is the output of a task, which goes to no webhook and no event list.
 local function emit(now, kind, detail, actor, node, task)
+  detail = string.match(detail, '^[^\r\n]*')
   redis.call('XADD', P .. 'events', 'MAXLEN', '~', EVENTS_KEPT, '*',
     'time', now, 'kind', kind, 'detail', detail, 'actor', actor, 'node', node, 'task', task)
 end

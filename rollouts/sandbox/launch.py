@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from protocol.links import names_of
 from rollouts.sandbox import inside
 from rollouts.sandbox.errors import SandboxUnavailable
 from rollouts.sandbox.jobs import Kind
@@ -92,13 +93,14 @@ def prepare(kind: Kind, isolation: Isolation) -> Launch:
         SandboxUnavailable: There is no bubblewrap, or a package that the kind needs is not installed.
     """
     namespaces = isolation is Isolation.NAMESPACES
-    packages = sorted({package.parent for package in _packages(_FROM_ELSEWHERE.get(kind, ()))})
+    found = _packages(_FROM_ELSEWHERE.get(kind, ()))
+    packages = sorted({package.parent for package in found})
     ours = _packages(_OUR_OWN.get(kind, ()))
     may_become_another = _may(_CAP_SETUID, _CAP_SETGID) and (_may(_CAP_SYS_ADMIN) or not namespaces)
     user = _FIRST_USER + secrets.randbelow(_USERS) if may_become_another else None
     modules = Path(inside.__file__).parent
     python = [str(Path(sys.executable).resolve()), "-s", "-S", "-B", "-m", "inside.server"]
-    command = [*(_bubblewrap(modules, [*packages, *ours]) if namespaces else ()), *python]
+    command = [*(_bubblewrap(modules, [*packages, *found, *ours]) if namespaces else ()), *python]
     orders = {
         "user": user,
         "import_from": [str(path) for path in sorted({*packages, *(package.parent for package in ours)})],
@@ -149,7 +151,7 @@ def _bubblewrap(modules: Path, packages: list[Path]) -> list[str]:
             command += ["--ro-bind-try", path, path]
     for device in _DEVICES:
         command += [*_parents(Path(device)), "--dev-bind", device, device]
-    for directory in _outermost([Path(sys.base_prefix).resolve(), *packages]):
+    for directory in _outermost([name for path in (Path(sys.base_prefix), *packages) for name in names_of(path)]):
         command += [*_parents(directory), "--ro-bind", str(directory), str(directory)]
     return [
         *command,

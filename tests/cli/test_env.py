@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice, read_recipe, write_recipe
+from rollouts.environments import is_held_out, load_environment
+from rollouts.recipe import (
+    EnvironmentChoice,
+    PromptRange,
+    Recipe,
+    SamplingChoice,
+    eligible_prompts,
+    read_recipe,
+    write_recipe,
+)
 from tests.e2e.conftest import run_muster
 from tests.rollouts.tiny import tiny_folder
 
@@ -106,9 +116,25 @@ def test_a_filter_that_is_killed_goes_on_and_finds_the_same(version: Path, tmp_p
     for name in ("passes.jsonl", "recipe.json", "prompts.u64"):
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     assert read_recipe(tmp_path / "whole").environment.name == "letters"
+    assert read_recipe(tmp_path / "whole").held_out == 0.3
     other = run_muster("env", "filter", str(version), "--out", str(tmp_path / "whole"), *FLAGS, "--samples", "2")
     assert other.code == 1
     assert "measured something else: another samples" in other.err
+
+
+def test_a_filter_leaves_out_what_its_recipe_holds_out(version: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(version, tmp_path / "version")
+    write_recipe(folder, read_recipe(folder).model_copy(update={"held_out": 0.3}))
+    flags = ["--samples", "1", "--least", "0", "--most", "1", "--block", "24"]
+    found = run_muster("env", "filter", str(folder), "--out", str(tmp_path / "out"), *flags, "--json").json()
+    recipe = read_recipe(tmp_path / "out")
+    letters = load_environment("letters")
+    expected = [index for index in range(24) if not is_held_out(letters.prompt(index), 0.3)]
+    assert list(eligible_prompts(tmp_path / "out", recipe)) == expected
+    assert (found["kept"], recipe.held_out) == (len(expected), 0.3)
+    less = run_muster("env", "filter", str(folder), "--out", str(tmp_path / "less"), *flags, "--held-out", "0.2")
+    assert less.code == 1
+    assert "less than the recipe's held_out 0.3" in less.err
 
 
 def test_a_filter_that_keeps_nothing_says_so_and_keeps_its_figures(version: Path, tmp_path: Path) -> None:

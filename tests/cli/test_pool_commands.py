@@ -80,10 +80,10 @@ class Owner:
             self.rest(0.05)
         pytest.fail("the node was given nothing")
 
-    def report(self, answer: HeartbeatAnswer, state: str) -> HeartbeatAnswer:
+    def report(self, answer: HeartbeatAnswer, state: str, **more: Any) -> HeartbeatAnswer:
         assert answer.assignment is not None
         held = answer.assignment
-        return self.beat(assignment={"id": held.id, "generation": held.generation, "state": state})
+        return self.beat(assignment={"id": held.id, "generation": held.generation, "state": state, **more})
 
     def push(self, assignment: str, *texts: str, first: int = 0) -> None:
         lines = tuple(
@@ -140,6 +140,33 @@ def owner(
         )
         capsys.readouterr()
         yield Owner(url, tmp_path, capsys, monkeypatch)
+
+
+def test_a_failed_task_s_last_lines_stand_with_nodes_and_tasks(owner: Owner) -> None:
+    """They come from a stranger's machine: no markup, no control character, and no line in a list of events."""
+    owner.beat()
+    task = owner.muster("run", "--image", "busybox:1", "--name", "hello", "--restart", "always", "--", "x").strip()
+    given = owner.until_assigned()
+    said = "ended with exit code 1\n[red]execvp[/red]: no python\x1b[2J\x9b"
+    owner.report(given, "restarting", detail=said, exit_code=1)
+    for _ in range(100):
+        if "execvp" in owner.muster("tasks"):
+            break
+        owner.rest(0.05)
+    for shown in (
+        owner.muster("nodes"),
+        owner.muster("tasks"),
+        owner.muster("task", task),
+        owner.muster("node", NODE.address),
+    ):
+        assert "[red]execvp[/red]: no python\N{REPLACEMENT CHARACTER}[2J" in shown.replace("\n", "")
+        assert not {"\x1b", "\x9b"} & set(shown)
+    assert "hello (restarting): ended with exit code 1" in owner.muster("nodes")
+    assert not {"\x1b", "\x9b"} & set(owner.muster("nodes", "--json"))
+    assert owner.asks("nodes")[0]["assignment"]["detail"] == said
+    assert "execvp" not in owner.muster("events")
+    owner.report(given, "running")
+    assert "execvp" not in owner.muster("nodes")
 
 
 def test_an_owner_posts_a_task_watches_it_and_stops_it(owner: Owner) -> None:

@@ -23,6 +23,7 @@ from rollouts.checks import CheckedVersion
 from rollouts.engines.interface import Dtype
 from rollouts.samples import RolloutFile
 from rollouts.schema import SCHEMA, ReadLimits, table_of, write_rollouts
+from rollouts.tokenizer import FolderTokenizer
 from tests.e2e.conftest import run_muster
 from tests.rollouts.made import BEACON, CHAIN, INDEX, NODE, POOL, RUN, SALT, STEP, as_version, facts_of, make, with_row
 from tests.rollouts.tiny import tiny_folder
@@ -169,19 +170,37 @@ def test_what_is_no_file_of_rollouts_is_rejected(made: Made) -> None:
     path.write_bytes(made.path.read_bytes()[:-20])
     said = run_muster(*verify(made, str(path)))
     assert (said.code, "format: it does not read as Parquet" in said.out) == (1, True)
-    assert run_muster("rollouts", "show", str(path)).code == 1
+    assert run_muster("rollouts", "show", str(path), "--ids").code == 1
 
 
 def test_samples_are_shown_as_text_or_as_tokens(made: Made) -> None:
-    shown = run_muster("rollouts", "show", str(made.path), "--model", str(made.version.folder), "--group", "1")
+    folder = str(made.version.folder)
+    shown = run_muster("rollouts", "show", str(made.path), "--model", folder, "--group", "1")
     first = made.file.samples[4]
     assert made.version.tokenizer.decode(first.prompt_tokens.tolist()) in shown.out
     assert shown.out.count("group 1, sample") == 4
     assert "group 0, sample" not in shown.out
-    listed = run_muster("rollouts", "show", str(made.path), "--limit", "2", "--json").json()["samples"]
-    assert [one["sample"] for one in listed] == [0, 1]
-    assert listed[0]["answer"] == " ".join(map(str, made.file.samples[0].output_tokens))
-    assert run_muster("rollouts", "show", str(made.path), "--group", "9").code == 1
+    tokens = " ".join(map(str, made.file.samples[0].output_tokens))
+    for more in ((), ("--model", folder)):
+        listed = run_muster("rollouts", "show", str(made.path), "--ids", "--limit", "2", "--json", *more).json()
+        assert [one["sample"] for one in listed["samples"]] == [0, 1]
+        assert listed["samples"][0]["answer"] == tokens
+    assert run_muster("rollouts", "show", str(made.path), "--model", folder, "--group", "9").code == 1
+    refused = run_muster("rollouts", "show", str(made.path))
+    assert (refused.code, "name the version's folder with --model" in refused.err) == (1, True)
+
+
+def test_control_characters_of_an_answer_are_shown_as_escapes(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer was written by a stranger's model, and a terminal obeys what is in it; markup is none of ours."""
+    answer = "a\x1b[2J\x9b31m\u202e[red]\n\N{LATIN SMALL LETTER E WITH ACUTE}"
+    monkeypatch.setattr(FolderTokenizer, "decode", lambda _, __: answer)
+    arguments = ("rollouts", "show", str(made.path), "--model", str(made.version.folder), "--limit", "1")
+    shown = run_muster(*arguments).out
+    assert repr(answer) in shown
+    as_json = run_muster(*arguments, "--json")
+    assert as_json.json()["samples"][0]["answer"] == answer
+    for out in (shown, as_json.out):
+        assert not {"\x1b", "\x9b", "\u202e"} & set(out)
 
 
 @pytest.fixture
@@ -208,7 +227,7 @@ def test_a_stranger_s_bomb_goes_off_in_a_sandbox(made: Made, bomb: Path, monkeyp
     monkeypatch.setattr("rollouts.decoding._LIBRARIES", 512 << 20)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(InvalidInput, match="no file of rollouts: two decoders were tried"):
-        rollout_report.show_samples(bomb, model=None, group=None, limit=1, as_json=False)
+        rollout_report.show_samples(bomb, model=None, ids=True, group=None, limit=1, as_json=False)
     verification = rollout_report.verify(
         bomb,
         model=made.version.folder,

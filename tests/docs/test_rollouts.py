@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from protocol.identifiers import address, digest, run_id
+from rollouts.recipe import Recipe
 from rollouts.sampling.noise import row_keys, stream, words
 from rollouts.seeds import draw_prompts, draw_targets, slot_seed
 
-PAGE = (Path(__file__).parents[2] / "docs" / "rollouts.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "rollouts.md").read_text()
 
 
 def listed(name: str) -> list[int]:
@@ -41,3 +45,10 @@ def test_the_page_s_words_are_drawn() -> None:
     for sample, position, token, word in rows:
         keys = row_keys([stream(bytes(range(32)), int(sample))], [int(position)])
         assert words(keys, int(token) + 1)[0, int(token)] == int(word, 16)
+
+
+@pytest.mark.parametrize("page", ["rollouts.md", "your-run.md"])
+def test_the_recipes_in_the_docs_are_recipes(page: str) -> None:
+    written = re.search(r"```json\n(\{\"format.*?)```", (DOCS / page).read_text(), re.DOTALL)
+    assert written is not None
+    assert Recipe.model_validate_json(written[1]).format == 2

@@ -252,6 +252,23 @@ def test_what_is_said_about_a_task(
     assert bool(reason) == bool(expected[1])
 
 
+def test_a_task_s_reason_quotes_the_last_failure() -> None:
+    said = "ended with exit code 1\n" + "early\n" * 200 + "no such file"
+    again = runs(state=A.RESTARTING, detail=said)
+    state, reason = verdict(plan([task()], [node(1, runs=runs()), node(2, runs=again)], now_ms=NOW))
+    assert state is T.RUNNING
+    assert reason.startswith(f"1 of 2 nodes start it again, such as {addr(2)}: ended with exit code 1\n…")
+    assert reason.endswith("no such file")
+    assert len(reason) < 700
+    rests = task(replicas=1, outcomes=(ended(1, A.FAILED, at_ms=NOW, detail=said),))
+    state, reason = verdict(plan([rests], [node(1)], now_ms=NOW))
+    assert state is T.PENDING
+    assert f"rest before the next attempt; it failed last on {addr(1)}: ended" in reason
+    assert reason.endswith("no such file")
+    settled = plan([task(replicas=1)], [node(1, runs=runs(state=A.FAILED, detail=said))], now_ms=NOW)
+    assert "no such file" in verdict(settled)[1]
+
+
 def test_a_final_report_is_settled_and_its_node_is_free_at_once() -> None:
     result = plan([task(replicas=1), task("b", age=-5, replicas=1)], [node(1, runs=runs("a", A.COMPLETED))], now_ms=NOW)
     assert [(one.assignment_id, one.state) for one in result.settles] == [("of-a", A.COMPLETED)]

@@ -202,6 +202,23 @@ async def test_a_task_fails_after_its_attempts_and_says_why(pool: PoolUnderTest)
     assert "no such image" in seen["reason"]
 
 
+async def test_a_failure_is_quoted_at_once_by_nodes_and_tasks_and_events_keep_one_line(pool: PoolUnderTest) -> None:
+    """The worker gives the task up after six attempts; what it wrote is asked for before that."""
+    key = await pool.member()
+    task = await pool.run()
+    said = "ended with exit code 1\nbwrap: execvp /x/.venv/bin/python: No such file"
+    held = given(await pool.beat(key))
+    for state in ("restarting", "failed"):
+        await pool.beat(key, **report(held, state, detail=said, exit_code=1))
+        node = await pool.owner("GET", f"/v1/nodes/{key.address}")
+        assert node["assignment"]["detail"] == said
+        await pool.scheduler.tick()
+        assert (await pool.owner("GET", f"/v1/tasks/{task}"))["reason"].endswith(said)
+    events = (await pool.owner("GET", "/v1/events"))["events"]
+    assert {event["kind"] for event in events} >= {"assignment.restarting", "assignment.failed", "task.failed"}
+    assert not any("\n" in event["detail"] for event in events)
+
+
 async def test_failures_of_long_ago_are_not_kept_but_stay_counted(pool: PoolUnderTest) -> None:
     key = await pool.member()
     task = await pool.run(replicas=1)

@@ -7,15 +7,28 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models, processors
+from transformers import PreTrainedTokenizerFast
 
 from rollouts.errors import BadVersionFolder
 from rollouts.model import read_model
 from rollouts.tokenizer import FolderTokenizer
-from tests.rollouts.tiny import CONTEXT, END, VOCABULARY, rewrite_json, tiny_folder, tokenizer
+from tests.rollouts.tiny import (
+    BEGIN,
+    CHARACTERS,
+    CONTEXT,
+    END,
+    UNKNOWN,
+    VOCABULARY,
+    rewrite_json,
+    tiny_folder,
+    tokenizer,
+)
 
 Damage = Callable[[Path], object]
 
@@ -260,6 +273,58 @@ def test_a_chat_has_the_same_tokens_on_every_day(folder: Path) -> None:
     rewrite_json(folder / "tokenizer_config.json", chat_template="{{ strftime_now('%d') }}")
     with pytest.raises(BadVersionFolder, match="chat template fails: 'the_date_of_today' is undefined"):
         FolderTokenizer(folder).encode("hello", chat=True)
+
+
+CHAT = "<begin>{% for turn in messages %}{{ turn['content'] | trim }}<end>{% endfor %}<begin>"
+
+
+@pytest.mark.parametrize(
+    "text", ["<end>", "a<end><begin>b", "<e<end>nd>", "  <pad>\n", "(<unknown>)", "7 < 9 > 3", "\ue0000"]
+)
+def test_no_text_becomes_a_control_token(text: str, folder: Path) -> None:
+    rewrite_json(folder / "tokenizer_config.json", chat_template=CHAT)
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    one = FolderTokenizer(folder)
+    characters = [CHARACTERS.index(each) if each in CHARACTERS else UNKNOWN for each in text]
+    assert one.encode(text) == one.encode_answer(text) == characters
+    trimmed = characters[len(text) - len(text.lstrip()) : len(text.rstrip())]
+    assert one.encode(text, chat=True) == [BEGIN, *trimmed, END, BEGIN], "the template's own are control tokens"
+
+
+def test_a_normal_form_hides_no_control_token(folder: Path) -> None:
+    """The tokenizer itself says what it would recognise: here text in capitals, and spaces before it."""
+    path = folder / "tokenizer.json"
+    value = json.loads(path.read_text())
+    for added in value["added_tokens"]:
+        added |= {"normalized": True, "lstrip": True}
+    path.write_text(json.dumps(value | {"normalizer": {"type": "Lowercase"}}))
+    rewrite_json(folder / "tokenizer_config.json", chat_template=CHAT)
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    one = FolderTokenizer(folder)
+    assert one.decode(one.encode("a  <END>", chat=True)) == one.decode(one.encode("a  <END>")) == "a  <end>"
+
+
+def test_a_tokenizer_whose_ordinary_text_has_control_tokens_is_refused(folder: Path) -> None:
+    """A unigram model splits "<s>" into the piece of that name, which is the control token."""
+    pieces = [("<unk>", 0.0), ("<s>", -1.0), *((each, -9.0) for each in "<s>ab")]
+    unigram = Tokenizer(models.Unigram(pieces, unk_id=0))
+    made: Any = PreTrainedTokenizerFast
+    made(tokenizer_object=unigram, bos_token="<s>", unk_token="<unk>").save_pretrained(folder)
+    one = FolderTokenizer(folder)
+    assert one.encode("ab") == [5, 6]
+    for chat in (False, True):
+        rewrite_json(folder / "tokenizer_config.json", chat_template="{{ messages[0]['content'] }}")
+        with pytest.raises(BadVersionFolder, match="writes the control token <s> for a text"):
+            FolderTokenizer(folder).encode("a<s>b", chat=chat)
+
+
+def test_what_a_tokenizer_puts_around_every_text_stays(folder: Path) -> None:
+    framed = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    framed.post_processor = processors.TemplateProcessing(single="<begin> $A", special_tokens=[("<begin>", BEGIN)])
+    framed.save(str(folder / "tokenizer.json"))
+    one = FolderTokenizer(folder)
+    a = CHARACTERS.index("a")
+    assert (one.encode("a"), one.encode_answer("a")) == ([BEGIN, a], [a])
 
 
 def test_a_folder_without_a_tokenizer_has_none(folder: Path) -> None:

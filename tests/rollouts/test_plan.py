@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from rollouts.engines.interface import FinishReason
-from rollouts.environments import load_environment
+from rollouts.environments import is_held_out, load_environment
 from rollouts.errors import BadVersionFolder
 from rollouts.plan import SlotPlan, SlotPlanner
 from rollouts.recipe import EnvironmentChoice, LengthTargets, PromptRange, Recipe, SamplingChoice
@@ -29,13 +29,20 @@ class Bytes:
         return bytes(tokens).decode()
 
 
-def planner(*, length: LengthTargets | None = None, longest: int = 100, eligible: range = range(50)) -> SlotPlanner:
+def planner(
+    *,
+    length: LengthTargets | None = None,
+    longest: int = 100,
+    eligible: Sequence[int] = range(50),
+    held_out: float = 0.0,
+) -> SlotPlanner:
     recipe = Recipe(
         environment=EnvironmentChoice(name="letters", version="1"),
         sampling=SamplingChoice(max_new_tokens=8),
         group_size=4,
         max_prompt_tokens=longest,
         length=length,
+        held_out=held_out,
         prompts=PromptRange(count=len(eligible)),
     )
     return SlotPlanner(recipe=recipe, eligible=eligible, environment=load_environment("letters"), tokenizer=Bytes())
@@ -54,6 +61,26 @@ def test_a_smaller_slot_is_the_beginning_of_a_larger_one() -> None:
     assert facts(planner(length=TARGETS).plan(SEED, groups=6))[:4] == facts(
         planner(length=TARGETS).plan(SEED, groups=4)
     )
+
+
+@pytest.mark.parametrize("eligible", [range(40), range(2**63 - 41, 2**63 - 1), [3, 5, 8, *range(100, 137)]])
+def test_held_out_prompts_are_passed_over_in_the_order_of_the_draw(eligible: Sequence[int]) -> None:
+    """The other prompts come in the order in which the same seed draws them where nothing is held out."""
+    drawn = [group.prompt for group in planner(eligible=eligible).plan(SEED, groups=len(eligible)).groups]
+    expected = [prompt.index for prompt in drawn if not is_held_out(prompt, 0.3)]
+    assert 0 < len(expected) < len(eligible)
+    plan = planner(eligible=eligible, held_out=0.3).plan(SEED, groups=len(expected))
+    assert [group.prompt.index for group in plan.groups] == expected
+    more = planner(eligible=eligible, held_out=0.3).plan(SEED, groups=2 * len(expected))
+    assert sorted(group.prompt.index for group in more.groups) == sorted(expected * 2), "another permutation follows"
+
+
+def test_a_version_of_which_all_is_held_out_is_refused_after_bounded_work() -> None:
+    held_out = [index for index in range(60) if is_held_out(load_environment("letters").prompt(index), 0.5)]
+    with pytest.raises(BadVersionFolder, match="prompts that were drawn are held out"):
+        planner(eligible=held_out, held_out=0.5).plan(SEED, groups=1)
+    with pytest.raises(BadVersionFolder, match=f"^{10_201} of "):
+        planner(eligible=held_out[:1] * 20_000, held_out=0.5).plan(SEED, groups=1)
 
 
 def test_samples_are_numbered_through_the_slot() -> None:

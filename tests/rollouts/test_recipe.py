@@ -27,7 +27,7 @@ from rollouts.recipe import (
 )
 
 BEFORE = """{
-  "format": 1,
+  "format": 2,
   "environment": {
     "name": "letters",
     "version": "1",
@@ -124,7 +124,8 @@ def test_a_broken_table_is_refused(tmp_path: Path, table: bytes | None) -> None:
         "[]",
         "{}",
         " " * 300_000,
-        recipe().model_dump_json().replace('"format":1', '"format":2'),
+        recipe().model_dump_json().replace('"format":2', '"format":3'),
+        recipe(held_out=0.5).model_dump_json().replace('"held_out":0.5', '"held_out":0.995'),
         recipe().model_dump_json().replace('"temperature":1.0', '"temperature":0'),
         recipe().model_dump_json().replace('"temperature":1.0', '"temperature":NaN'),
         recipe().model_dump_json().replace('"top_p":1.0', '"top_p":1.5'),
@@ -137,6 +138,14 @@ def test_a_broken_recipe_is_refused_in_words(tmp_path: Path, text: str) -> None:
     (tmp_path / RECIPE_FILE).write_text(text)
     with pytest.raises(BadVersionFolder, match="recipe"):
         read_recipe(tmp_path)
+
+
+def test_a_recipe_of_format_1_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    """Its slots drew other prompts: read by the rules of format 2, honest work would look forged."""
+    (tmp_path / RECIPE_FILE).write_text(BEFORE.replace('"format": 2', '"format": 1'))
+    with pytest.raises(BadVersionFolder, match="format") as refused:
+        read_recipe(tmp_path)
+    assert "set it to 2" in str(refused.value.hint)
 
 
 def test_the_arithmetic_of_a_recipe_is_kept_and_says_what_is_taken(tmp_path: Path) -> None:

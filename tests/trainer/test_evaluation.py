@@ -21,18 +21,36 @@ from trainer.evaluation import Evaluation, Evaluator, held_out_prompts, pass_at
 LETTERS = load_environment("letters")
 
 
+def recipe_of(*, held_out: float = 0.0, length: LengthTargets | None = None) -> Recipe:
+    return Recipe(
+        environment=EnvironmentChoice(name="letters", version="1"),
+        sampling=SamplingChoice(max_new_tokens=6),
+        group_size=4,
+        length=length,
+        held_out=held_out,
+        prompts=PromptRange(count=100),
+    )
+
+
 def test_held_out_prompts_are_the_first_ones_each_text_once() -> None:
-    found = held_out_prompts(LETTERS, share=0.1, count=300)
+    recipe = recipe_of(held_out=0.1)
+    found = held_out_prompts(LETTERS, recipe, count=300)
     texts = [LETTERS.prompt(index).text for index in found]
     assert len(set(texts)) == 300
     assert all(is_held_out(LETTERS.prompt(index), 0.1) for index in found)
     assert found == sorted(found)
-    assert held_out_prompts(LETTERS, share=0.1, count=20) == found[:20]
+    assert held_out_prompts(LETTERS, recipe, count=20) == found[:20]
+    assert set(held_out_prompts(LETTERS, recipe, count=20, share=0.05)) <= set(found)
 
 
 def test_without_a_share_there_is_nothing_to_ask() -> None:
     with pytest.raises(InvalidInput, match="no prompts that are held out at a share of 0"):
-        held_out_prompts(LETTERS, share=0.0, count=10)
+        held_out_prompts(LETTERS, recipe_of(), count=10)
+
+
+def test_prompts_that_were_eligible_for_training_are_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"a share of 0\.2 .* eligible for training: the recipe holds out 0\.1"):
+        held_out_prompts(LETTERS, recipe_of(held_out=0.1), count=10, share=0.2)
 
 
 @given(st.data(), st.integers(1, 8))
@@ -44,17 +62,15 @@ def test_pass_at_k_is_the_share_of_choices_of_k_answers_with_a_right_one(data: s
 
 
 def evaluate(folder: Path, *, max_batch: int, samples: int = 3, length: LengthTargets | None = None) -> Evaluation:
-    recipe = Recipe(
-        environment=EnvironmentChoice(name="letters", version="1"),
-        sampling=SamplingChoice(max_new_tokens=6),
-        group_size=4,
-        length=length,
-        prompts=PromptRange(count=100),
-    )
+    recipe = recipe_of(held_out=0.1, length=length)
     engine = open_engine(EngineName.TORCH, dtype=Dtype.FLOAT32, device="cpu", max_batch=max_batch)
     engine.load(folder, version=ZERO_DIGEST)
     evaluator = Evaluator(
-        environment=LETTERS, recipe=recipe, tokenizer=FolderTokenizer(folder), indices=range(6), samples=samples
+        environment=LETTERS,
+        recipe=recipe,
+        tokenizer=FolderTokenizer(folder),
+        indices=held_out_prompts(LETTERS, recipe, count=6),
+        samples=samples,
     )
     return evaluator.evaluate(engine)
 

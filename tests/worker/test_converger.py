@@ -173,6 +173,24 @@ async def test_a_failing_task_is_tried_again_then_given_up(runtime: Any, image: 
         assert "2 times in a row" in report.detail
 
 
+async def test_a_failure_is_reported_with_the_last_lines_of_output(
+    runtime: Any, image: str, state: StateDirectory
+) -> None:
+    program = "print('line\\n' * 20)\nprint('no GPU here \\x1b[2J\\x00')\nprint('x' * 5000)\nraise SystemExit(3)"
+    async with running(converger_of(runtime, state)) as converger:
+        converger.offer(asked(image, program, restart={"kind": "never"}))
+        await until(state_is(converger, FAILED), "it failed")
+        report = converger.report()
+    assert report is not None
+    first, *quoted = report.detail.split("\n")
+    assert first == "ended with exit code 3"
+    assert quoted[-2:] == ["no GPU here \\x1b[2J\\x00", "x" * 240 + "…"]
+    assert len(quoted) <= 8
+    again = converger_of(runtime, state).report()
+    assert again is not None
+    assert again.detail == report.detail, "it outlives the worker"
+
+
 async def test_new_content_replaces_the_container_and_keeps_the_volume(
     runtime: Any, image: str, state: StateDirectory
 ) -> None:

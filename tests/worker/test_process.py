@@ -287,6 +287,26 @@ async def test_what_tasks_may_read_is_there_even_below_tmp(process_runtime: Proc
     assert "all of them" in text_of(lines)
 
 
+async def test_an_environment_behind_links_is_there(
+    process_runtime: ProcessRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a checkout has it whose `.venv` is a link, on a way that is itself a link."""
+    checkout, real = tmp_path / "checkout", tmp_path / "disk" / "environments" / "one"
+    for place in (checkout, real / "bin"):
+        place.mkdir(parents=True)
+        place.chmod(0o755)
+    (real / "bin" / "python").symlink_to(Path(sys.executable).resolve())
+    (tmp_path / "middle").symlink_to("disk/environments")
+    (checkout / ".venv").symlink_to("../middle/one")
+    python = str(checkout / ".venv" / "bin" / "python")
+    monkeypatch.setattr(sys, "prefix", str(checkout / ".venv"))
+    monkeypatch.setattr(sys, "executable", python)
+    runtime = ProcessRuntime(process_runtime._node, directory=tmp_path / "processes", readable=(checkout,))
+    container, lines = await run_to_end(runtime, spec_for(runtime._node, "x", [python, "-c", "print('it runs')"]))
+    await runtime.close()
+    assert (container.exit_code, "it runs" in text_of(lines)) == (0, True), text_of(lines)
+
+
 async def test_a_task_can_ask_which_processors_there_are_and_sees_nothing_else_of_sys(
     process_runtime: ProcessRuntime,
 ) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from protocol.checkpoints import folder_files, version_digest
 from protocol.identifiers import Digest
+from rollouts.environments import is_held_out, load_environment
 from rollouts.model import ModelFacts, read_model
 from rollouts.recipe import EligiblePrompts, PromptTable, Recipe, eligible_prompts, read_recipe
 from trainer.errors import BadSettings
@@ -40,10 +41,28 @@ class Base:
 
     @property
     def candidates(self) -> NDArray[np.uint64] | None:
-        """The prompts that a version's table is made of; None for a range that is too large for a table."""
-        if not isinstance(self.recipe.prompts, PromptTable) and len(self.eligible) > MOST_PROMPTS:
+        """The prompts that a version's table is made of; None for a range that is too large for a table.
+
+        Of a range it leaves out what is held out: prompts that no slot draws would count as unsolved for ever.
+
+        Raises:
+            BadSettings: All prompts of the range are held out.
+            MusterError: From the environment that the recipe names.
+        """
+        if isinstance(self.recipe.prompts, PromptTable):
+            return np.array(list(self.eligible), np.uint64)
+        if len(self.eligible) > MOST_PROMPTS:
             return None
-        return np.array(list(self.eligible), np.uint64)
+        kept = list(self.eligible)
+        if share := self.recipe.held_out:
+            chosen = self.recipe.environment
+            environment = load_environment(chosen.name, version=chosen.version, options=chosen.options)
+            kept = [index for index in kept if not is_held_out(environment.prompt(index), share)]
+        if not kept:
+            raise BadSettings(
+                f"the recipe in {self.folder} holds all of its prompts out", hint="lower held_out, or give more prompts"
+            )
+        return np.array(kept, np.uint64)
 
 
 def open_base(folder: Path) -> Base:

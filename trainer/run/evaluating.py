@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from protocol.checkpoints import folder_files, version_digest
-from protocol.errors import InvalidInput, MusterError
+from protocol.errors import MusterError
 from rollouts.engines.interface import Dtype, Engine, EngineName
 from rollouts.engines.opening import open_engine
 from rollouts.environments import load_environment
@@ -56,13 +56,11 @@ def _evaluator(folder: Path, words: Mapping[str, Any]) -> Evaluator:
     recipe = read_recipe(folder)
     chosen = recipe.environment
     environment = load_environment(chosen.name, version=chosen.version, options=chosen.options)
-    if recipe.held_out <= 0:
-        raise InvalidInput("the recipe holds no prompts out", hint="set held_out in the recipe of the base")
     return Evaluator(
         environment=environment,
         recipe=recipe,
         tokenizer=FolderTokenizer(folder),
-        indices=held_out_prompts(environment, share=recipe.held_out, count=words["prompts"]),
+        indices=held_out_prompts(environment, recipe, count=words["prompts"]),
         samples=words["samples"],
     )
 

@@ -95,7 +95,7 @@ def evaluator_of(
     wanted = settings.evaluation
     if environment is None or recipe is None or not wanted.prompts or not recipe.held_out:
         return None
-    indices = held_out_prompts(environment, share=recipe.held_out, count=wanted.prompts)
+    indices = held_out_prompts(environment, recipe, count=wanted.prompts)
     return Evaluator(
         environment=environment, recipe=recipe, tokenizer=tokenizer, indices=indices, samples=wanted.samples
     )

@@ -24,7 +24,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from rollouts.engines.interface import Dtype
-from rollouts.recipe import EnvironmentChoice, LengthTargets, SamplingChoice, TakenArithmetic
+from rollouts.recipe import MOST_HELD_OUT, EnvironmentChoice, LengthTargets, SamplingChoice, TakenArithmetic
 from trainer.errors import BadSettings
 from trainer.schedules import Schedule
 
@@ -81,7 +81,7 @@ class ResultRecipe(_Part):
     max_prompt_tokens: Annotated[int, Field(ge=1, le=2**20)] = 4096
     chat: bool = False
     length: LengthTargets | None = None
-    held_out: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    held_out: Annotated[float, Field(ge=0, le=MOST_HELD_OUT)] = 0.1
     """The share of prompts that is kept from every training."""
     arithmetic: TakenArithmetic = ()
     """The engines and types that are paid, such as `torch/float32`; none for float32 of either engine."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from protocol.links import names_of
 from protocol.wire.tasks import NetworkMode
 from worker.runtime.interface import ContainerSpec, LaunchRefused, Mount
 
@@ -43,13 +44,17 @@ class Host:
 
 
 def readable_paths(extra: Sequence[Path] = ()) -> tuple[Path, ...]:
-    """The Python that runs this, its packages, and what the contributor adds; outermost directories first."""
-    wanted = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent.parent, *extra}
-    existing = sorted((path for path in wanted if path.is_dir()), key=lambda path: len(path.parts))
+    """The Python that runs this, its packages, and what the contributor adds; outermost directories first.
+
+    A directory behind symbolic links is shown under each of its names: a virtual environment that is a link inside a
+    directory which is shown leads out of that directory.
+    """
+    named = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent.parent, *extra}
+    wanted = {name for path in named for name in names_of(path)}
+    existing = sorted((path for path in wanted if path.is_dir()), key=lambda path: (len(path.parts), path))
     kept: list[Path] = []
     for path in existing:
-        inside_usr = path.is_relative_to("/usr")
-        if not inside_usr and path != Path("/") and not any(path.is_relative_to(outer) for outer in kept):
+        if path != Path("/") and not any(path.is_relative_to(outer) for outer in (Path("/usr"), *kept)):
             kept.append(path)
     return tuple(kept)
 

@@ -1,11 +1,13 @@
 // Nodes as rows, and one node as fields.
 
 import { NOTHING, ago, amount, clock, count, size } from "../core/format.mjs";
-import { LINE, shown } from "../core/text.mjs";
+import { LINE, quoted, shown } from "../core/text.mjs";
 import { cell, nodeCell, numberCell } from "./cells.mjs";
 
 export const SPEED = "task.tokens-per-second";
 export const STATES = ["discovered", "invited", "healthy", "unhealthy", "dead", "draining", "evicted", "banned"];
+const FAILED = ["failed", "restarting"];
+const WHY = 2000;
 const TONES = { healthy: "good", unhealthy: "warn", draining: "warn", dead: "bad", evicted: "bad", banned: "bad" };
 
 export const COLUMNS = [
@@ -25,8 +27,8 @@ export function nodeRow(node, now) {
     cells: [
       nodeCell(node.address),
       stateCell(node, now),
-      cell(node.reason || NOTHING),
-      cell(runs(node), { title: node.assignment?.detail ? shown(node.assignment.detail) : undefined }),
+      cell(why(node) || NOTHING, { most: WHY }),
+      cell(runs(node), { title: node.assignment?.detail ? shown(quoted(node.assignment.detail), 600) : undefined }),
       cell(ago(node.last_seen_ms, now)),
       numberCell(works(node) ? amount(node.metrics?.[SPEED], 0) : NOTHING),
       cell(hardware(node.hardware), { most: 400 }),
@@ -41,6 +43,14 @@ export function stateCell(node, now) {
 
 function works(node) {
   return node.assignment !== null && node.assignment.ended_at_ms === null;
+}
+
+/** Why it is in its state, and what a task wrote that failed on it. */
+function why(node) {
+  const held = node.assignment;
+  const failed = held && FAILED.includes(held.state) && held.detail;
+  const words = failed ? `${shown(held.task_name, 63)} (${shown(held.state, 20)}): ${quoted(held.detail)}` : "";
+  return [shown(node.reason), words].filter(Boolean).join("; ");
 }
 
 /** What it runs, in words. */
@@ -72,10 +82,10 @@ export function nodeFields(node, now) {
     ["Provider", cell(node.provider ?? NOTHING, { code: true })],
     ["Runs", cell(runs(node))],
     ["Assignment", cell(held ? `${held.id}, generation ${held.generation}` : NOTHING, { code: true })],
-    ["It says", cell(held?.detail || NOTHING, { most: 1000 })],
+    ["It says", cell(quoted(held?.detail) || NOTHING, { most: WHY })],
     [
       "Ended",
-      cell(held && held.ended_at_ms !== null ? `${clock(held.ended_at_ms, now)}: ${held.ended_because}` : NOTHING),
+      cell(held && held.ended_at_ms !== null ? `${clock(held.ended_at_ms, now)}: ${quoted(held.ended_because)}` : NOTHING, { most: WHY }),
     ],
     ["Hardware", cell(hardware(node.hardware), { most: 1000 })],
     ["Processor", cell(node.hardware?.cpu_model ?? NOTHING)],

@@ -1,9 +1,10 @@
 // Tasks as rows.
 
 import { NOTHING, clock } from "../core/format.mjs";
-import { shown } from "../core/text.mjs";
+import { quoted, shown } from "../core/text.mjs";
 import { cell, numberCell } from "./cells.mjs";
 
+const WHY = 2000;
 const TONES = { running: "good", pending: "warn", failed: "bad" };
 
 export const COLUMNS = [
@@ -25,7 +26,7 @@ export function taskRow(task, now) {
     cells: [
       cell(task.spec.name, { title: `${task.id}, generation ${task.generation}` }),
       cell(wanted, { tone: TONES[task.state] ?? "soft" }),
-      cell(task.reason || NOTHING),
+      cell(quoted(task.reason) || NOTHING, { most: WHY }),
       cell(nodesOf(task)),
       numberCell(task.spec.replicas === "every-node" ? "every node" : task.spec.replicas),
       numberCell(task.spec.priority),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -43,9 +43,23 @@ def item(node: Address) -> dict[str, object]:
     }
 
 
+def view(node: Address, report: Mapping[str, object]) -> dict[str, object]:
+    assignment = {"id": "a" * 32, "task_id": "b" * 32, "task_name": "rollouts", "node": node, "generation": 1}
+    return {
+        "address": node,
+        "state": "healthy",
+        "since_ms": 1,
+        "reason": "it spoke",
+        "member": True,
+        "assignment": {**assignment, "assigned_at_ms": 1, **report},
+    }
+
+
 @contextmanager
-def orchestrator(worked: set[Address], folder: Path) -> Iterator[ServicePlaces]:
-    """Lists a file of each node in `worked`, which may grow; it knows of no nodes."""
+def orchestrator(
+    worked: set[Address], folder: Path, reports: Mapping[Address, Mapping[str, object]] | None = None
+) -> Iterator[ServicePlaces]:
+    """Lists a file of each node in `worked`, which may grow; it knows only nodes that report something."""
     app = FastAPI()
     app.state.stopping = asyncio.Event()
 
@@ -55,7 +69,7 @@ def orchestrator(worked: set[Address], folder: Path) -> Iterator[ServicePlaces]:
 
     @app.get("/v1/nodes")
     def nodes() -> dict[str, object]:
-        return {"nodes": [], "next_cursor": None}
+        return {"nodes": [view(node, report) for node, report in (reports or {}).items()], "next_cursor": None}
 
     (folder / "owner-token").write_text("token")
     with served(app) as url:
@@ -89,7 +103,7 @@ class LeapingClock(TurnedClock):
 async def test_it_waits_for_every_honest_node_and_for_no_other(tmp_path: Path) -> None:
     worked, clock = {CHEAT, FAST}, LeapingClock(lambda: worked.add(SLOW))
     with orchestrator(worked, tmp_path) as places:
-        await await_first_rollouts(DevnetDirectory(tmp_path), places, nodes=[FAST, SLOW], clock=clock)
+        await await_first_rollouts(DevnetDirectory(tmp_path), places, nodes=[FAST, SLOW], say=print, clock=clock)
     assert 150 <= clock.monotonic() < 170
 
 
@@ -97,5 +111,21 @@ async def test_a_node_that_is_slow_has_its_time_from_when_the_last_one_came(tmp_
     worked, clock = {CHEAT}, LeapingClock(lambda: worked.add(FAST))
     words = "1 honest nodes have handed in no work: the pool does not know them"
     with orchestrator(worked, tmp_path) as places, pytest.raises(ProcessFailed, match=words):
-        await await_first_rollouts(DevnetDirectory(tmp_path), places, nodes=[FAST, SLOW], clock=clock)
+        await await_first_rollouts(DevnetDirectory(tmp_path), places, nodes=[FAST, SLOW], say=print, clock=clock)
     assert 450 <= clock.monotonic() < 470, "five minutes after the first came"
+
+
+BROKEN = "ended with exit code 1\nbwrap: execvp /x/.venv/bin/python: No such file\x1b[2J"
+
+
+async def test_a_task_that_a_node_has_given_up_ends_the_waiting_with_its_last_lines(tmp_path: Path) -> None:
+    reports: dict[Address, dict[str, object]] = {SLOW: {"state": "restarting", "exit_code": 1, "detail": BROKEN}}
+    told: list[str] = []
+    clock = LeapingClock(lambda: reports[SLOW].update(state="failed"))
+    with orchestrator({FAST}, tmp_path, reports) as places, pytest.raises(ProcessFailed, match="No such file") as ended:
+        await await_first_rollouts(DevnetDirectory(tmp_path), places, nodes=[FAST, SLOW], say=told.append, clock=clock)
+    assert 150 <= clock.monotonic() < 170, "at once"
+    assert ended.value.detail.startswith(f"{SLOW} has given up its task: rollouts (failed): ended with exit code 1")
+    (first,) = told
+    assert first.startswith(f"{SLOW}: rollouts (restarting): ended with exit code 1\nbwrap: execvp")
+    assert "\x1b" not in first + ended.value.detail

@@ -70,6 +70,19 @@ test("GPUs are counted by model", () => {
   assert.equal(hardware({ ...node().hardware, gpus }), "4 cores, 8 GiB, 2 × H100, 1 × A100");
 });
 
+test("a task that failed on a node is quoted with the last lines that it wrote", () => {
+  const detail = `ended with exit code 1\n${"early\n".repeat(20)}bwrap: execvp /x/.venv/bin/python: <b>no</b>\u001b[2J`;
+  const broken = node({ assignment: assignment({ state: "failed", detail, ended_at_ms: 5 }) });
+  const why = texts(nodeRow(broken, NOW))[2];
+  assert.match(why, /^it spoke; rollouts \(failed\): ended with exit code 1 ↵ early/);
+  assert.match(why, /bwrap: execvp \/x\/\.venv\/bin\/python: <b>no<\/b>\ufffd\[2J$/);
+  assert.equal(why.match(/early/g).length, 7);
+  const fields = Object.fromEntries(nodeFields(broken, NOW));
+  assert.match(fields["It says"].text, /<b>no<\/b>/);
+  assert.match(texts(taskRow({ ...TASK, reason: `1 of 2 nodes start it again: ${detail}` }, NOW))[2], /execvp/);
+  assert.equal(texts(nodeRow(node({ assignment: assignment({ detail }) }), NOW))[2], "it spoke");
+});
+
 const HOSTILE = [MARKUP, TURNED, LONG, "\u0000\n\u001b]0;x\u0007"];
 
 test("whatever strangers write, every cell is one bounded line of text that leads nowhere", () => {

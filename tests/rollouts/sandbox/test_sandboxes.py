@@ -10,12 +10,13 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import psutil
 import pytest
 
-from rollouts.sandbox import Isolation, Job, Kind, Sandboxes, SandboxSettings, SandboxUnavailable, process
+from rollouts.sandbox import Isolation, Job, Kind, Sandboxes, SandboxSettings, SandboxUnavailable, launch, process
 from rollouts.sandbox.inside import syscalls
 
 HELLO = Job(module="inside.program", payload={"source": "print('hello')"})
@@ -96,6 +97,22 @@ def test_without_bubblewrap_the_weaker_line_is_taken_unless_the_settings_forbid_
     with pytest.raises(SandboxUnavailable, match="no bubblewrap") as refused:
         strict.run(Kind.SOLUTION, HELLO)
     assert "apt install bubblewrap" in refused.value.hint
+
+
+@needs_bubblewrap
+def test_a_package_behind_links_is_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some installers link packages from a cache; the link must lead somewhere inside the sandbox, too."""
+    site, store = tmp_path / "site", tmp_path / "store" / "sympy"
+    for place in (site, store):
+        place.mkdir(parents=True)
+    (store / "__init__.py").write_text("it is here")
+    (tmp_path / "cache").symlink_to("store")
+    (site / "sympy").symlink_to("../cache/sympy")
+    origin = site / "sympy" / "__init__.py"
+    monkeypatch.setattr(launch, "find_spec", lambda _: ModuleSpec("sympy", None, origin=str(origin)))
+    command = launch.prepare(Kind.MATHEMATICS, Isolation.NAMESPACES).command
+    look = [*command[: command.index("--") + 1], "/usr/bin/cat", str(origin)]
+    assert subprocess.run(look, capture_output=True, text=True, check=False).stdout == "it is here"
 
 
 @needs_bubblewrap

@@ -17,8 +17,9 @@ from tokenizers import Tokenizer
 from orchestrator.store.run_rows import SlotRow
 from protocol.identifiers import Digest
 from protocol.wire.uploads import ObjectKey
+from rollouts.environments import is_held_out, load_environment
 from rollouts.errors import BadVersionFolder
-from rollouts.recipe import SamplingChoice, write_recipe
+from rollouts.recipe import PromptRange, SamplingChoice, write_recipe
 from tests.ledger.client.conftest import POOL
 from tests.trainer.run.world import RECIPE, TrainedPool, base_folder, half_right, until
 from trainer.errors import BadSettings, NothingToLearn, NotWritten
@@ -187,3 +188,17 @@ def test_a_base_that_can_not_be_learned_from_is_refused_before_anything_else(tmp
     tokenizer.save(str(base / "tokenizer.json"))
     with pytest.raises(BadVersionFolder, match="the model only 64 tokens"):
         open_base(base)
+
+
+def test_a_run_lists_no_held_out_prompt_of_a_range(tmp_path: Path) -> None:
+    base = base_folder(tmp_path / "base")
+    write_recipe(base, RECIPE.model_copy(update={"held_out": 0.3, "prompts": PromptRange(first=10, count=90)}))
+    letters = load_environment("letters")
+    candidates = open_base(base).candidates
+    assert candidates is not None
+    expected = [index for index in range(10, 100) if not is_held_out(letters.prompt(index), 0.3)]
+    assert candidates.tolist() == expected
+    alone = next(index for index in range(10, 100) if index not in expected)
+    write_recipe(base, RECIPE.model_copy(update={"held_out": 0.3, "prompts": PromptRange(first=alone, count=1)}))
+    with pytest.raises(BadSettings, match="holds all of its prompts out"):
+        _ = open_base(base).candidates

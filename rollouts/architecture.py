@@ -1,0 +1,60 @@
+"""Checks that a model is of a kind that engines, verifiers and the trainer all compute alike.
+
+Generation keeps keys and values by position; prefill and trainer put several answers into one row and say by positions
+and a mask what each token sees. Both are right only where attention over earlier tokens is all that connects tokens. A
+recurrent layer would carry its state from one answer into the next, without an error.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from rollouts.errors import BadVersionFolder
+
+FULL_ATTENTION = "full_attention"
+
+
+def check_architecture(model: PreTrainedModel, folder: Path) -> None:
+    """Returns if the model's tokens are connected by causal full attention and by nothing else.
+
+    Args:
+        model: With or without weights.
+        folder: Where it is from, for the error.
+
+    Raises:
+        BadVersionFolder: Something is missing for that; the message names it.
+    """
+    if missing := next(_missing(model), None):
+        kind = getattr(model.config, "model_type", type(model).__name__)
+        raise BadVersionFolder(
+            f"the model in {folder} is of type {kind}, which can't be generated with, verified or trained: {missing}",
+            hint="use a causal model with full attention in all layers, such as Llama, Qwen 2 or 3, or Granite",
+        )
+
+
+def _missing(model: PreTrainedModel) -> Iterator[str]:
+    """Yields what a model lacks, in words."""
+    kind: Any = type(model)  # transformers annotates these in parts only
+    config: Any = model.config.get_text_config()
+    if kind._is_stateful:
+        yield "it has layers with a recurrent state"
+    if "position_ids" not in inspect.signature(kind.forward).parameters:
+        yield "it takes no positions of tokens (position_ids)"
+    if not (kind._supports_sdpa and kind._supports_attention_backend):
+        yield "transformers does not compute its attention by scaled dot product with any mask"
+    layer_types = getattr(config, "layer_types", None)
+    if others := set(layer_types or ()) - {FULL_ATTENTION}:
+        yield f"it has other layers than full attention: {', '.join(sorted(map(str, others)))}"
+    window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
+    if layer_types is None and window is not None:
+        yield f"its layers see {window} tokens back only (sliding_window)"
+    causal = [bool(module.is_causal) for module in model.modules() if hasattr(module, "is_causal")]
+    if not all(causal):
+        yield "some of its attention sees later tokens"
+    if len(causal) < config.num_hidden_layers:
+        yield f"only {len(causal)} of its {config.num_hidden_layers} layers have causal attention"
