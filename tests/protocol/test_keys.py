@@ -171,6 +171,15 @@ def test_a_keystore_that_others_can_read_is_warned_of(keystore: Path) -> None:
     assert "keystore-readable-by-others" in log.getvalue()
 
 
+def test_a_credential_of_systemd_is_not_warned_of(keystore: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = io.StringIO()
+    configure_logs(stream=log)
+    keystore.chmod(0o440)  # an access list for the unit's user shows so
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(keystore.parent))
+    assert read_keystore(keystore, "right") == KEY
+    assert "keystore-readable-by-others" not in log.getvalue()
+
+
 def test_the_environment_is_asked_before_the_keystore(keystore: Path) -> None:
     other = Key.generate()
     environment = {"MUSTER_NODE_KEY": "0x" + other.reveal().hex(), "MUSTER_NODE_PASSWORD": "right"}

@@ -132,6 +132,31 @@ async def test_an_origin_goes_on_after_a_restart_with_what_was_complete(client_o
         assert (again.digest, again.attempt) == (published.digest, 2)
 
 
+async def test_an_origin_with_a_state_folder_only_reads_the_watched_one(client_of: Clients, tmp_path: Path) -> None:
+    watched = tmp_path / "watched"
+    files = content(6)
+    version = write_folder(watched / "1", files)
+    for _ in ("first start", "restart"):
+        async with Origin(watched, run=RUN_NAME, key=PUBLISHER, state=tmp_path / "state") as origin:
+            if origin.newest is None:
+                await origin.publish_folder(1, version)
+            async with client_of(origin.url) as client:
+                assert read_folder((await client.fetch(1, tmp_path / "to")).path) == files
+    assert [path.name for path in watched.iterdir()] == ["1"]
+
+
+async def test_a_state_folder_does_not_leave_counts_of_attempts_behind(tmp_path: Path) -> None:
+    watched, state = tmp_path / "watched", tmp_path / "state"
+    async with Origin(watched, run=RUN_NAME, key=PUBLISHER) as origin:
+        await origin.publish_folder(1, write_folder(watched / "1", content(6)))
+    with pytest.raises(InvalidInput, match="holds this origin's state") as caught:
+        await Origin(watched, run=RUN_NAME, key=PUBLISHER, state=state).__aenter__()
+    assert str(state) in caught.value.hint
+    (watched / ".shardcast").rename(state)
+    async with Origin(watched, run=RUN_NAME, key=PUBLISHER, state=state) as origin:
+        assert origin.newest is not None
+
+
 async def test_what_another_key_published_is_not_looked_at(origin: Origin, client_of: Clients, tmp_path: Path) -> None:
     await origin.publish_folder(1, write_folder(tmp_path / "source", {"a": b"a"}))
     async with client_of(origin.url, signer=STRANGER.address) as client:

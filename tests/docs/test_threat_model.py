@@ -1,0 +1,72 @@
+"""The threat model names settings, files, commands and figures that exist, and every key that a unit holds."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.main import PARTS, app
+from cli.parts import mount
+from discovery.settings import DiscoverySettings
+from orchestrator.settings import OrchestratorSettings
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/threat-model.md").read_text()
+
+
+def section(title: str) -> str:
+    return PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of the tables of a text, without their heads."""
+    lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return [cells for cells in lines if cells[0] not in {"what", "key", "limit of one instance"}]
+
+
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_link_leads_to_a_page_and_a_heading() -> None:
+    for name, anchor in re.findall(r"\]\(([\w.-]+\.md)(?:#([\w-]+))?\)", PAGE):
+        assert (ROOT / "docs" / name).is_file(), name
+        assert not anchor or anchor in anchors(ROOT / "docs" / name), f"{name}#{anchor}"
+
+
+def test_figures_are_those_of_the_page_of_figures() -> None:
+    figures = (ROOT / "docs/figures.md").read_text()
+    quoted = [cells for cells in rows(section("Capacity of one instance")) if len(cells) == 3]
+    assert len(quoted) >= 10
+    for what, figure, command in quoted:
+        assert figure in figures, f"docs/figures.md no longer says {figure!r} of {what!r}: quote it anew"
+        (script,) = re.findall(r"BENCH=(\w+)", command)
+        assert (ROOT / "benchmarks" / f"{script}.py").is_file()
+
+
+def test_settings_of_the_limits_exist() -> None:
+    for _, cell in [cells for cells in rows(section("Capacity of one instance")) if len(cells) == 2]:
+        for part in cell.split("; "):
+            fields = (DiscoverySettings if "(discovery)" in part else OrchestratorSettings).model_fields
+            assert set(re.findall(r"`(\w+)`", part)) <= set(fields), part
+
+
+def test_every_key_that_a_unit_holds_is_among_the_stolen_ones() -> None:
+    listed = {name for cells in rows(section("What a stolen key can do")) for name in re.findall(r"\w+", cells[0])}
+    units = "".join(path.read_text() for path in (ROOT / "deploy/systemd").glob("*.service"))
+    assert set(re.findall(r"/etc/muster/keys/(\w+)\.json", units)) <= listed
+    assert {"provider", "owner", "manager", "relayer", "governor"} <= listed
+
+
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"`muster ([^`]+)`", PAGE))))
+def test_a_command_that_the_page_names_exists(command: str) -> None:
+    words = [word for word in command.split() if word.islower() and not word.startswith("-")][:3]
+    mount(app, PARTS, words)
+    done = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "200"})
+    assert done.exit_code == 0, done.output
+    for option in re.findall(r"--[a-z-]+", command):
+        assert option in done.output
