@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 import uvicorn
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
@@ -24,6 +24,7 @@ from protocol.door import DoorMetrics, DoorSettings, FrontDoor
 from protocol.errors import MusterError, Unavailable
 from protocol.express import Express
 from protocol.loops import BackgroundLoops
+from protocol.parameters import declared_parameters_only
 from protocol.problems import MEDIA_TYPE, Problem, install_problem_answers
 from protocol.rates import CallerAddresses, IpRates
 from protocol.verification import DEFAULT_BODY_LIMIT
@@ -98,6 +99,7 @@ def create_service(
         version=version,
         description=description,
         lifespan=whole_life,
+        dependencies=[Depends(declared_parameters_only)],
         openapi_tags=[dict(tag) for tag in tags],
         openapi_url=None,
         redoc_url=None,
