@@ -179,7 +179,7 @@ def run_service(
     on_bound: Callable[[int], None] | None = None,
 ) -> None:
     """`serve` in an event loop of its own (uvloop where it is installed); what a service's command calls."""
-    config = uvicorn.Config(app, loop="auto")
+    config = uvicorn.Config(app, loop="auto", log_config=None)  # or uvicorn would install its own plain-text handler
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(serve(app, host=host, port=port, drain=drain, on_bound=on_bound))
 
