@@ -21,6 +21,7 @@ from cli.documents import first_fault
 from cli.output import JsonOption, note, say, show_error, show_fields
 from cli.parts import Parts, mount
 from protocol import __version__
+from protocol.configuration_file import use_configuration_file
 from protocol.errors import InvalidInput, MusterError
 from protocol.logs import configure_logs
 
@@ -31,7 +32,7 @@ EXIT_INTERRUPTED = 130
 _CONFIG_HELP = """Show which configuration is in force and where it came from.
 
 The first of these is read: --config FILE, $MUSTER_CONFIG, ./muster.toml, ./.devnet/muster.toml,
-~/.config/muster/muster.toml. It may say (each line is optional, paths are relative to the file):
+~/.config/muster/muster.toml. Relative paths in it start from its folder. It may say (each line is optional):
 
 \b
 \\[chain]
@@ -98,7 +99,8 @@ def root(
 ) -> None:
     """Reads the configuration that all commands share."""
     configure_logs(level=os.environ.get("MUSTER_LOG", "WARNING"))
-    context.obj = load_configuration(config)
+    use_configuration_file(context, config)
+    context.obj = load_configuration()
 
 
 @app.command()

@@ -11,13 +11,13 @@ from typing import Annotated
 import typer
 
 from protocol import __version__
+from protocol.configuration_file import ConfigOption, placed
 from protocol.errors import MusterError
 from worker.control import Control
 from worker.settings import WorkerSettings, default_state
 from worker.state import StateDirectory
 from worker.status import WorkerStatus
 
-ConfigOption = Annotated[Path | None, typer.Option(help="TOML file with a table \\[worker]; or MUSTER_CONFIG.")]
 StateOption = Annotated[Path | None, typer.Option(help="The worker's state directory; default from the settings.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
@@ -115,7 +115,7 @@ def _control(config: Path | None, state: Path | None) -> Control:
             if config is not None:
                 raise
             state = default_state()
-    return Control(StateDirectory(state.expanduser().absolute()))
+    return Control(StateDirectory(placed(state, Path.cwd())))
 
 
 def _lines(found: WorkerStatus) -> list[tuple[str, str]]:
