@@ -23,6 +23,7 @@ from cli.parts import Parts, mount
 from protocol import __version__
 from protocol.configuration_file import use_configuration_file
 from protocol.errors import InvalidInput, MusterError
+from protocol.extras import missing_extra
 from protocol.logs import configure_logs
 
 EXIT_FAILED = 1
@@ -156,6 +157,8 @@ def _end_with(error: BaseException) -> int:
             show_error(_of_the_machine(error))
         case ValidationError():
             show_error(InvalidInput(first_fault(error)))
+        case ModuleNotFoundError() if (missing := missing_extra(error)) is not None:
+            show_error(missing)
         case _:
             show_error(
                 MusterError(f"{type(error).__name__}: {error}", hint="a fault of ours; MUSTER_DEBUG=1 shows where")
