@@ -1,7 +1,6 @@
 """Where `muster` finds the chain, the contracts, the keys and the pool, so that no command needs to be told.
 
-The first of these is used: `--config FILE`, the variable `MUSTER_CONFIG`, `muster.toml` here, `.devnet/muster.toml`
-here (a devnet writes it), `~/.config/muster/muster.toml`. Paths in the file are relative to the file.
+`protocol.configuration_file` says where the file is looked for.
 
     [chain]
     rpc = "http://127.0.0.1:8545"
@@ -22,7 +21,6 @@ Tables of services (`[orchestrator]`, `[worker]`, ...) may stand in the same fil
 
 from __future__ import annotations
 
-import os
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,7 +28,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cli.documents import first_fault
-from protocol.errors import InvalidInput, NotFound
+from protocol.configuration_file import find_configuration_file, home_configuration, placed
+from protocol.errors import InvalidInput
 
 _MOST_BYTES = 64 * 1024
 
@@ -83,10 +82,9 @@ def load_configuration(explicit: Path | None = None) -> Configuration:
         NotFound: The file that was asked for does not exist.
         InvalidInput: It is not TOML, or names something unknown or out of bounds.
     """
-    home = _home()
-    path = _find(explicit, home)
+    path = find_configuration_file(explicit)
     if path is None:
-        return Configuration(keys=KeysSection(directory=(home or Path.cwd()) / "keys"))
+        return Configuration(keys=KeysSection(directory=(home_configuration() or Path.cwd()) / "keys"))
     content = _read(path)
     try:
         ours = {name: value for name, value in content.items() if name not in SERVICES}
@@ -96,31 +94,6 @@ def load_configuration(explicit: Path | None = None) -> Configuration:
             f"{path}: {first_fault(error)}", hint="`muster config --help` shows what the file may say"
         ) from error
     return _absolute(read, path.parent)
-
-
-def _home() -> Path | None:
-    """The folder of this person's settings; None for a user without a home, as in some containers."""
-    try:
-        return Path.home() / ".config" / "muster"
-    except RuntimeError:
-        return None
-
-
-def _find(explicit: Path | None, home: Path | None) -> Path | None:
-    named = explicit or (Path(os.environ["MUSTER_CONFIG"]) if os.environ.get("MUSTER_CONFIG") else None)
-    if named is not None:
-        if not named.is_file():
-            raise NotFound(f"there is no configuration file {named}", hint="check --config and MUSTER_CONFIG")
-        return named.absolute()
-    places = [Path("muster.toml"), Path(".devnet/muster.toml"), *([home / "muster.toml"] if home else [])]
-    return next((place.absolute() for place in places if _is_there(place)), None)
-
-
-def _is_there(place: Path) -> bool:
-    try:
-        return place.is_file()
-    except PermissionError:  # somebody else's folder, as HOME is after some ways of becoming another user
-        return False
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -137,21 +110,14 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _absolute(read: Configuration, base: Path) -> Configuration:
-    def placed(path: Path | None) -> Path | None:
-        try:
-            return None if path is None else base / path.expanduser()
-        except RuntimeError as error:
-            raise InvalidInput(f"{read.path}: there is no home folder for {path}", hint="write the path out") from error
+    def absolute(path: Path | None) -> Path | None:
+        return None if path is None else placed(path, base)
 
-    return read.model_copy(
-        update={
-            "chain": read.chain.model_copy(update={"deployment": placed(read.chain.deployment)}),
-            "keys": read.keys.model_copy(
-                update={
-                    "directory": placed(read.keys.directory),
-                    "password_file": placed(read.keys.password_file),
-                }
-            ),
-            "pool": read.pool.model_copy(update={"token_file": placed(read.pool.token_file)}),
-        }
-    )
+    try:
+        chain = read.chain.model_copy(update={"deployment": absolute(read.chain.deployment)})
+        directory, password_file = placed(read.keys.directory, base), absolute(read.keys.password_file)
+        keys = read.keys.model_copy(update={"directory": directory, "password_file": password_file})
+        pool = read.pool.model_copy(update={"token_file": absolute(read.pool.token_file)})
+    except InvalidInput as error:
+        raise InvalidInput(f"{read.path}: {error.detail}", hint=error.hint) from error
+    return read.model_copy(update={"chain": chain, "keys": keys, "pool": pool})

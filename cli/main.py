@@ -21,7 +21,9 @@ from cli.documents import first_fault
 from cli.output import JsonOption, note, say, show_error, show_fields
 from cli.parts import Parts, mount
 from protocol import __version__
+from protocol.configuration_file import use_configuration_file
 from protocol.errors import InvalidInput, MusterError
+from protocol.extras import missing_extra
 from protocol.logs import configure_logs
 
 EXIT_FAILED = 1
@@ -31,7 +33,7 @@ EXIT_INTERRUPTED = 130
 _CONFIG_HELP = """Show which configuration is in force and where it came from.
 
 The first of these is read: --config FILE, $MUSTER_CONFIG, ./muster.toml, ./.devnet/muster.toml,
-~/.config/muster/muster.toml. It may say (each line is optional, paths are relative to the file):
+~/.config/muster/muster.toml. Relative paths in it start from its folder. It may say (each line is optional):
 
 \b
 \\[chain]
@@ -98,7 +100,8 @@ def root(
 ) -> None:
     """Reads the configuration that all commands share."""
     configure_logs(level=os.environ.get("MUSTER_LOG", "WARNING"))
-    context.obj = load_configuration(config)
+    use_configuration_file(context, config)
+    context.obj = load_configuration()
 
 
 @app.command()
@@ -154,6 +157,8 @@ def _end_with(error: BaseException) -> int:
             show_error(_of_the_machine(error))
         case ValidationError():
             show_error(InvalidInput(first_fault(error)))
+        case ModuleNotFoundError() if (missing := missing_extra(error)) is not None:
+            show_error(missing)
         case _:
             show_error(
                 MusterError(f"{type(error).__name__}: {error}", hint="a fault of ours; MUSTER_DEBUG=1 shows where")

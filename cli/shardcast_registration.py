@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
-from cli.output import note, warn
+import structlog
+
 from protocol.clients.relay import RelayClient
 from protocol.clock import Clock
 from protocol.errors import MusterError
@@ -17,6 +18,8 @@ LONGEST_PAUSE = timedelta(seconds=60)
 """After a failure; each one in a row doubles it."""
 
 _LEAVING = timedelta(seconds=3)
+
+_log = structlog.get_logger(__name__)
 
 
 @asynccontextmanager
@@ -32,7 +35,9 @@ async def registered(client: RelayClient, url: str, *, clock: Clock) -> AsyncIte
             async with asyncio.timeout(_LEAVING.total_seconds()):
                 await client.leave()
         except (MusterError, TimeoutError):
-            note("the orchestrator could not be told that the relay ends; its lease does within minutes")
+            _log.warning(
+                "relay-not-signed-off", reason="the orchestrator was not reached", hint="its lease ends by itself"
+            )
 
 
 async def keep_registered(client: RelayClient, url: str, *, clock: Clock) -> None:
@@ -45,11 +50,11 @@ async def keep_registered(client: RelayClient, url: str, *, clock: Clock) -> Non
             pause = min(FIRST_PAUSE * 2 ** min(failures, 6), LONGEST_PAUSE)
             failures += 1
             if error.detail != said:
-                warn(f"not registered: {error.detail}" + (f" ({error.hint})" if error.hint else ""))
+                _log.warning("relay-not-registered", reason=error.detail, hint=error.hint)
             said = error.detail
         else:
             pause = min(max(timedelta(milliseconds=lease.again_in_ms), FIRST_PAUSE), LONGEST_PAUSE)
             if failures or not said:
-                note(f"registered as {lease.relay} at {lease.url}")
+                _log.info("relay-registered", relay=lease.relay, url=lease.url)
             failures, said = 0, "registered"
         await clock.sleep(pause)

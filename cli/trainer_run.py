@@ -10,11 +10,12 @@ from typing import Annotated
 import typer
 
 from cli.output import JsonOption, say, show_json
+from protocol.configuration_file import ConfigOption
 
 
 def run(
     *,
-    config: Annotated[Path | None, typer.Option(help="TOML file with a table for trainer; or MUSTER_CONFIG.")] = None,
+    config: ConfigOption = None,
     start: Annotated[
         Path | None, typer.Option("--from", exists=True, file_okay=False, help="The base: a version's folder.")
     ] = None,

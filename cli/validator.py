@@ -11,7 +11,6 @@ from typing import Annotated
 
 import typer
 
-from cli.configuration import Configuration
 from cli.connection import run
 from cli.output import JsonOption, say, show_json
 from cli.validator_audit import audit_log
@@ -19,9 +18,10 @@ from cli.validator_calibrate import calibrate
 from cli.validator_status import show_parked, show_status
 from protocol.clients import ServiceLocation
 from protocol.clients.base import TypedClient
+from protocol.configuration_file import ConfigOption
 from protocol.errors import InvalidInput, NotFound
 from protocol.keystores import find_key
-from validator.cli import ConfigOption, app
+from validator.cli import app
 from validator.settings import ValidatorSettings
 from validator.views import ParkedList, Resolve, StatusView, Unparked
 
@@ -43,13 +43,11 @@ class Decision(StrEnum):
 
 
 @app.command()
-def status(
-    context: typer.Context, config: ConfigOption = None, where: WhereOption = None, as_json: JsonOption = False
-) -> None:
+def status(config: ConfigOption = None, where: WhereOption = None, as_json: JsonOption = False) -> None:
     """Show what waits, what was judged and how fast, who else judges, and what waits for you."""
 
     async def command() -> None:
-        async with _opened(context.obj, config, where) as client:
+        async with _opened(config, where) as client:
             found = (await client.call("GET", "/v1/status")).read(StatusView)
         if as_json:
             show_json(found)
@@ -60,13 +58,11 @@ def status(
 
 
 @app.command()
-def parked(
-    context: typer.Context, config: ConfigOption = None, where: WhereOption = None, as_json: JsonOption = False
-) -> None:
+def parked(config: ConfigOption = None, where: WhereOption = None, as_json: JsonOption = False) -> None:
     """List work that could not be judged, with why and what to do. It expires blamelessly if nobody does anything."""
 
     async def command() -> None:
-        async with _opened(context.obj, config, where) as client:
+        async with _opened(config, where) as client:
             found = (await client.call("GET", "/v1/parked")).read(ParkedList)
         if as_json:
             show_json(found.items)
@@ -78,7 +74,6 @@ def parked(
 
 @app.command()
 def retry(
-    context: typer.Context,
     item: Annotated[str | None, typer.Argument(help="Which, or its beginning; none with --all.")] = None,
     *,
     every: Annotated[bool, typer.Option("--all", help="Everything that is parked.")] = False,
@@ -91,7 +86,7 @@ def retry(
         raise InvalidInput("which?", hint="give one work key, or --all, which --code may narrow")
 
     async def command() -> None:
-        async with _opened(context.obj, config, where) as client:
+        async with _opened(config, where) as client:
             path = "/v1/parked/retry" if item is None else f"/v1/parked/{await _named(client, item)}/retry"
             query = {} if code is None else {"code": code}
             found = (await client.call("POST", path, query=query)).read(Unparked)
@@ -102,7 +97,6 @@ def retry(
 
 @app.command()
 def resolve(
-    context: typer.Context,
     item: Annotated[str, typer.Argument(help="Which, or its beginning.")],
     decision: Annotated[Decision, typer.Argument(help="Paid, or not paid. Neither costs stake.")],
     because: Annotated[str, typer.Option("--because", help="Why, in one line: the contributor reads it.")],
@@ -113,7 +107,7 @@ def resolve(
     body = Resolve(outcome=decision.value, words=because)
 
     async def command() -> None:
-        async with _opened(context.obj, config, where) as client:
+        async with _opened(config, where) as client:
             path = f"/v1/parked/{await _named(client, item)}/resolve"
             found = (await client.call("POST", path, body=body)).read(Unparked)
         say(f"{found.ids[0]} will be {decision.value}; the verdict is on the ledger within seconds")
@@ -145,9 +139,9 @@ async def _named(client: TypedClient, text: str) -> str:
 
 
 @asynccontextmanager
-async def _opened(configuration: Configuration, config: Path | None, where: str | None) -> AsyncIterator[TypedClient]:
+async def _opened(config: Path | None, where: str | None) -> AsyncIterator[TypedClient]:
     """The validator's API, with a token (`MUSTER_VALIDATOR_TOKEN`), else with the validator's own key."""
-    settings = ValidatorSettings.load(file=config or configuration.path)
+    settings = ValidatorSettings.load(file=config)
     url = where or f"http://{settings.host}:{settings.port}"
     if token := os.environ.get(TOKEN_VARIABLE, "").strip():
         client = TypedClient(url, token=token)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,6 +12,7 @@ from discovery.settings import DiscoverySettings
 from ledger.artifacts import Contract
 from ledger.confirmations import warn_if_unconfirmed
 from ledger.deployment import Deployment
+from protocol.configuration_file import ConfigOption
 from protocol.keystores import find_key
 from protocol.logs import configure_logs
 from protocol.redis import connect_redis
@@ -29,7 +29,7 @@ def discovery() -> None:
 
 @app.command()
 def serve(
-    config: Annotated[Path | None, typer.Option(help="TOML file with a table for discovery; or MUSTER_CONFIG.")] = None,
+    config: ConfigOption = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 for any free one.")] = None,
     log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,6 +14,7 @@ from orchestrator.ledger_pool import LedgerPool
 from orchestrator.ledger_run import LedgerRun
 from orchestrator.settings import OrchestratorSettings
 from protocol.clock import SystemClock
+from protocol.configuration_file import ConfigOption
 from protocol.errors import NotFound
 from protocol.identifiers import ZERO_DIGEST, run_id
 from protocol.keys import Key
@@ -36,9 +36,7 @@ def orchestrator() -> None:
 
 @app.command()
 def serve(
-    config: Annotated[
-        Path | None, typer.Option(help="TOML file with a table for orchestrator; or MUSTER_CONFIG.")
-    ] = None,
+    config: ConfigOption = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 for any free one.")] = None,
     log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",

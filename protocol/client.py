@@ -22,6 +22,7 @@ from protocol.errors import Conflict, InvalidInput, Unavailable
 from protocol.problems import error_of_answer
 from protocol.retry import DEFAULT_BACKOFF, Backoff, Deadline, DeadlinePassed, is_retryable, retry
 from protocol.versions import SPOKEN, VERSION_HEADER
+from protocol.wire.base import parse_answer
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -63,13 +64,13 @@ class Answer:
     body: bytes
 
     def read(self, model: type[Model]) -> Model:
-        """Parses the body.
+        """Parses the body; fields that a newer service added are ignored.
 
         Raises:
             BadAnswer: It has another form.
         """
         try:
-            return model.model_validate_json(self.body)
+            return parse_answer(model, self.body)
         except ValidationError as error:
             places = ", ".join(_trouble(item["loc"], item["type"], item["msg"]) for item in error.errors()[:5])
             raise BadAnswer(

@@ -103,8 +103,15 @@ class Unprocessable(MusterError):
     code = "unprocessable"
     status = 422
 
-    def __init__(self, detail: str, *, fields: Mapping[str, str] | None = None, hint: str | None = None) -> None:
-        super().__init__(detail, hint=hint)
+    def __init__(
+        self,
+        detail: str,
+        *,
+        fields: Mapping[str, str] | None = None,
+        hint: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(detail, hint=hint, code=code)
         self.fields = dict(fields or {})
 
 

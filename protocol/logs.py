@@ -68,10 +68,11 @@ def configure_logs(*, level: str = "INFO", json: bool | None = None, stream: Tex
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
-    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "web3", "httpx"):
-        library = logging.getLogger(name)
-        library.handlers.clear()
-        library.propagate = True
+    logging.captureWarnings(True)
+    for library in list(root.manager.loggerDict.values()):
+        if isinstance(library, logging.Logger) and any(map(_writes_to_a_console, library.handlers)):
+            library.handlers = [handler for handler in library.handlers if not _writes_to_a_console(handler)]
+            library.propagate = True
     for name in ("httpx", "httpcore", "web3", "urllib3"):  # at INFO they write every URL, with presigned queries
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
     structlog.configure(
@@ -85,6 +86,11 @@ def configure_logs(*, level: str = "INFO", json: bool | None = None, stream: Tex
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
+
+
+def _writes_to_a_console(handler: logging.Handler) -> bool:
+    """Whether a library's handler writes to standard output or error, as those of uvicorn and transformers do."""
+    return type(handler) is logging.StreamHandler and handler.stream in {sys.stdout, sys.stderr, sys.__stderr__}
 
 
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

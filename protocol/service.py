@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 import uvicorn
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
@@ -24,6 +24,7 @@ from protocol.door import DoorMetrics, DoorSettings, FrontDoor
 from protocol.errors import MusterError, Unavailable
 from protocol.express import Express
 from protocol.loops import BackgroundLoops
+from protocol.parameters import declared_parameters_only
 from protocol.problems import MEDIA_TYPE, Problem, install_problem_answers
 from protocol.rates import CallerAddresses, IpRates
 from protocol.verification import DEFAULT_BODY_LIMIT
@@ -98,6 +99,7 @@ def create_service(
         version=version,
         description=description,
         lifespan=whole_life,
+        dependencies=[Depends(declared_parameters_only)],
         openapi_tags=[dict(tag) for tag in tags],
         openapi_url=None,
         redoc_url=None,
@@ -177,7 +179,7 @@ def run_service(
     on_bound: Callable[[int], None] | None = None,
 ) -> None:
     """`serve` in an event loop of its own (uvloop where it is installed); what a service's command calls."""
-    config = uvicorn.Config(app, loop="auto")
+    config = uvicorn.Config(app, loop="auto", log_config=None)  # or uvicorn would install its own plain-text handler
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(serve(app, host=host, port=port, drain=drain, on_bound=on_bound))
 

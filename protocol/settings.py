@@ -5,7 +5,8 @@
         port: int = Field(8001, description="Where to listen")
 
 `DiscoverySettings.load(file=..., flags={"port": 9000})` reads the table `[discovery]` of the file and variables such as
-`MUSTER_DISCOVERY_PORT`. A secret `x` may be given as `x_file`, the path of a file that holds it.
+`MUSTER_DISCOVERY_PORT`. A secret `x` may be given as `x_file`, the path of a file that holds it. Relative paths in the
+file start from its directory, all others from the working directory: `protocol.configuration_file`.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self, get_args
 
-from pydantic import SecretBytes, SecretStr, ValidationError
+from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError
 
+from protocol.configuration_file import find_configuration_file, placed
 from protocol.errors import InvalidInput, NotFound
 from protocol.setting_descriptions import SettingDescription, described, variable_of
 
@@ -43,6 +45,8 @@ class _Layer:
 
     name: Callable[[str], str]
     values: Mapping[str, Any]
+    base: Path | None = None
+    """Where relative paths start; None for the working directory."""
 
 
 class Settings(BaseSettings):
@@ -71,19 +75,19 @@ class Settings(BaseSettings):
         """Reads all layers.
 
         Args:
-            file: A TOML file; without one, `MUSTER_CONFIG` names it, if anything does.
+            file: A TOML file; by default the one in force, as `protocol.configuration_file` finds it.
             flags: What the command line said; entries that are `None` were not said.
 
         Raises:
             NotFound: The file is not there.
             InvalidSetting: A key is unknown or a value impossible; says where it stands, never a secret.
         """
-        if file is None and (named := os.environ.get("MUSTER_CONFIG")):
-            file = Path(named)
+        file = find_configuration_file(file)
         said = {key: value for key, value in (flags or {}).items() if value is not None}
         layers = [_Layer(lambda key: "--" + key.replace("_", "-"), said), cls._environment()]
         if file is not None:
-            layers.append(_Layer(lambda key: f"{file}: {cls.service}.{key}", _table(file, cls.service)))
+            table = _table(file, cls.service)
+            layers.append(_Layer(lambda key: f"{file}: {cls.service}.{key}", table, base=file.parent))
         merged: dict[str, Any] = {}
         origin: dict[str, str] = {}
         for layer in layers:
@@ -143,9 +147,9 @@ class Settings(BaseSettings):
                 secret = key.removesuffix(_FILE)
                 if secret in layer.values:
                     raise InvalidSetting(f"{layer.name(secret)} is given twice", hint=f"keep one of it and {key}")
-                values[secret] = _read_secret(Path(str(value)), layer.name(raw))
+                values[secret] = _read_secret(placed(str(value), layer.base), layer.name(raw))
             else:
-                values[key] = value
+                values[key] = _placed_inside(value, cls.model_fields[key].annotation, layer.base)
         return values
 
     @classmethod
@@ -207,6 +211,21 @@ def _read_secret(path: Path, where: str) -> str:
         raise InvalidSetting(f"{where}: can't read {path}: {error.strerror}") from error
     except UnicodeDecodeError:
         raise InvalidSetting(f"{where}: {path} is not text") from None
+
+
+def _placed_inside(value: Any, kind: Any, base: Path | None) -> Any:  # noqa: ANN401 - a raw value and any annotation
+    """Resolves the paths in a raw value of the annotated kind; everything else stays as it is."""
+    if kind is Path and isinstance(value, str):
+        return placed(value, base)
+    if isinstance(kind, type) and issubclass(kind, BaseModel) and isinstance(value, dict):
+        kinds = {name: field.annotation for name, field in kind.model_fields.items()}
+        return {name: _placed_inside(item, kinds.get(name), base) for name, item in value.items()}
+    for part in get_args(kind):  # of a union, of a list or tuple, of Annotated
+        if isinstance(value, list):
+            value = [_placed_inside(item, part, base) for item in value]
+        else:
+            value = _placed_inside(value, part, base)
+    return value
 
 
 def _under(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from protocol.checkpoints import LONGEST_NAME, MOST_FILES
 from protocol.errors import InvalidInput
 from protocol.identifiers import Address, Digest, WireDigest, digest
 from protocol.keys import Key
-from protocol.wire.base import WireModel
+from protocol.wire.base import SignedModel, WireModel
 from shardcast.errors import BadManifest
 
 SCHEME = "muster-manifest-v1"
@@ -138,7 +138,7 @@ class Extension(WireModel):
         return digest(hashlib.sha256(self.canonical()).digest())
 
 
-class SignedExtension(WireModel):
+class SignedExtension(SignedModel):
     """One line of a manifest."""
 
     extension: Extension

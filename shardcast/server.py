@@ -27,6 +27,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from protocol.clock import Clock, SystemClock
 from protocol.errors import InvalidInput, MusterError, NotFound, RateLimited, Unavailable
+from protocol.parameters import check_parameters
 from protocol.problems import MEDIA_TYPE, problem_of
 from shardcast.extensions import BLOCK, MOST_ATTEMPT, MOST_VERSION
 from shardcast.guard import Guard, ServingLimits
@@ -44,6 +45,12 @@ MOST_RANGE = 256 * BLOCK
 """Bytes of one answer; a larger range is refused, so that one request can't hold a connection for hours."""
 
 _UNLIMITED = frozenset({"/healthz", "/readyz", "/metrics"})
+_PROBE = "/v1/probe"
+_VERSIONS = "/v1/versions"
+_MANIFEST = "/v1/versions/{version}/{attempt}/manifest"
+_FILE = "/v1/versions/{version}/{attempt}/files/{file}"
+_PARAMETERS = {_PROBE: (), _VERSIONS: ("follow",), _MANIFEST: ("from",), _FILE: ()}
+"""Query parameters by route; any other is refused."""
 _NDJSON = "application/x-ndjson"
 _RANGE = re.compile(r"bytes=([0-9]{1,14})-([0-9]{1,14})")
 _NUMBER = re.compile(r"[0-9]{1,16}")
@@ -104,10 +111,10 @@ class Server:
 
     async def __aenter__(self) -> Self:
         app = web.Application(middlewares=[self._door])
-        app.router.add_get("/v1/probe", self._send_probe)
-        app.router.add_get("/v1/versions", self._list)
-        app.router.add_get("/v1/versions/{version}/{attempt}/manifest", self._send_manifest)
-        app.router.add_get("/v1/versions/{version}/{attempt}/files/{file}", self._send_file)
+        app.router.add_get(_PROBE, self._send_probe)
+        app.router.add_get(_VERSIONS, self._list)
+        app.router.add_get(_MANIFEST, self._send_manifest)
+        app.router.add_get(_FILE, self._send_file)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
@@ -160,17 +167,19 @@ class Server:
         status = 499  # nginx's number for a caller who left
         self.metrics.open.inc()
         try:
-            response = await self._answer(request, handler, limited=route not in _UNLIMITED)
+            response = await self._answer(request, handler, route)
             status = response.status
         finally:
             self.metrics.open.dec()
             self.metrics.answers.labels(route, str(status)).inc()
         return response
 
-    async def _answer(self, request: web.Request, handler: Handler, *, limited: bool) -> web.StreamResponse:
+    async def _answer(self, request: web.Request, handler: Handler, route: str) -> web.StreamResponse:
         try:
-            if limited:
+            if route not in _UNLIMITED:
                 self._admit(request)
+            if route in _PARAMETERS:
+                check_parameters(request.query.keys(), _PARAMETERS[route])
             return await handler(request)
         except web.HTTPException as error:
             response = _problem(NotFound(f"no such path or method: {error.reason}"))

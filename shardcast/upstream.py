@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from protocol.client import check_service_url
 from protocol.errors import InvalidInput
 from protocol.versions import SPOKEN, VERSION_HEADER
+from protocol.wire.base import parse_answer
 from shardcast.connection import BlockConnection, Failed
 from shardcast.extensions import MOST_EXTENSION_BYTES
 from shardcast.manifest import VersionKey
@@ -213,7 +214,7 @@ def check_peers(urls: Sequence[str], *, allow_plain_http: bool) -> list[str]:
 
 def _listing(url: str, body: bytes) -> Listing:
     try:
-        return Listing.model_validate_json(body)
+        return parse_answer(Listing, body)
     except ValidationError:
         raise Failed(Fault.REFUSED, f"{url} sent no listing of versions") from None
 

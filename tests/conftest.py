@@ -28,6 +28,16 @@ def _required(part: str) -> bool:
     return part in os.environ.get("MUSTER_REQUIRE", "").replace(",", " ").split()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_configuration_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keeps services that tests start from reading `muster.toml` of a developer or of a devnet in this checkout."""
+    empty = tmp_path_factory.mktemp("configuration") / "muster.toml"
+    empty.touch()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("MUSTER_CONFIG", str(empty))
+        yield
+
+
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a redis-server of this session's own, on a unix socket, without persistence."""

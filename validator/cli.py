@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from protocol.configuration_file import ConfigOption
 from protocol.logs import configure_logs
 from protocol.service import run_service
 from validator.settings import ValidatorSettings
 
 app = typer.Typer(name="validator", no_args_is_help=True, help="Run a pool's validator, and look after it.")
-
-ConfigOption = Annotated[
-    Path | None, typer.Option("--config", help="TOML file with a table for validator; or MUSTER_CONFIG.")
-]
 
 
 @app.callback()

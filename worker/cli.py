@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import sys
 import time
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import unquote, urlsplit
 
 import typer
 
 from protocol import __version__
+from protocol.configuration_file import ConfigOption, placed
 from protocol.errors import MusterError
+from protocol.extras import DISTRIBUTION
 from worker.control import Control
 from worker.settings import WorkerSettings, default_state
 from worker.state import StateDirectory
 from worker.status import WorkerStatus
 
-ConfigOption = Annotated[Path | None, typer.Option(help="TOML file with a table \\[worker]; or MUSTER_CONFIG.")]
 StateOption = Annotated[Path | None, typer.Option(help="The worker's state directory; default from the settings.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
@@ -100,10 +105,25 @@ def upgrade() -> None:
     """Say how to install the newest release, and what happens to what runs."""
     typer.echo(
         f"this is muster {__version__}\n"
-        f"1. {sys.executable} -m pip install --upgrade muster\n"
+        f"1. {upgrade_command()}\n"
         "2. restart the worker (systemctl restart muster-worker): SIGTERM hands its task over first;\n"
         "   to keep a container running over the restart, use `kill -9` instead: the new worker finds it again"
     )
+
+
+def upgrade_command() -> str:
+    """Returns the command that upgrades this installation from where it was installed (PEP 610)."""
+    pip = f"{shlex.quote(sys.executable)} -m pip install"
+    try:
+        origin = json.loads(distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        origin = {}
+    url = str(origin.get("url", ""))
+    if not url.startswith("file://"):
+        return f"{pip} --upgrade {DISTRIBUTION}"
+    folder = shlex.quote(unquote(urlsplit(url).path))
+    editable = " --editable" if origin.get("dir_info", {}).get("editable") else ""
+    return f"git -C {folder} pull && {pip}{editable} {folder}"
 
 
 def _control(config: Path | None, state: Path | None) -> Control:
@@ -115,7 +135,7 @@ def _control(config: Path | None, state: Path | None) -> Control:
             if config is not None:
                 raise
             state = default_state()
-    return Control(StateDirectory(state.expanduser().absolute()))
+    return Control(StateDirectory(placed(state, Path.cwd())))
 
 
 def _lines(found: WorkerStatus) -> list[tuple[str, str]]:

@@ -9,11 +9,12 @@ from typing import Annotated
 
 import typer
 
+from protocol.configuration_file import ConfigOption
 from protocol.errors import MusterError
 from protocol.logs import configure_logs
 from protocol.wire.nodes import RuntimeKind
 from worker.app import run_worker
-from worker.cli import ConfigOption, JsonOption, StateOption
+from worker.cli import JsonOption, StateOption
 from worker.doctor.examination import examine
 from worker.doctor.finding import exit_code
 from worker.settings import WorkerSettings

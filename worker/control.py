@@ -13,7 +13,7 @@ from protocol import __version__
 from protocol.errors import NotFound, Unavailable
 from protocol.problems import error_of_answer
 from protocol.service import create_service
-from protocol.wire.base import Identifier, WireModel
+from protocol.wire.base import Identifier, WireModel, parse_answer
 from protocol.wire.heartbeat import LogLine
 from worker.logs import LogStore
 from worker.queue.store import QueueStore
@@ -115,12 +115,12 @@ class Control:
         Raises:
             Unavailable: None runs there.
         """
-        return WorkerStatus.model_validate_json(self._call("GET", "/v1/status"))
+        return parse_answer(WorkerStatus, self._call("GET", "/v1/status"))
 
     def logs(self, *, since: int | None = None, tail: int = 100) -> LogPage:
         """The present task's output."""
         query = f"tail={tail}" if since is None else f"since={since}"
-        return LogPage.model_validate_json(self._call("GET", f"/v1/logs?{query}"))
+        return parse_answer(LogPage, self._call("GET", f"/v1/logs?{query}"))
 
     def drain(self, *, on: bool) -> None:
         """Begins or ends draining."""

@@ -245,7 +245,9 @@ class Daemon:
             await parts.chain.leave()
             _log.info("left-the-pool", pool=parts.settings.pool_id)
         except MusterError as error:
-            _log.error("not-left", detail=why(error), hint="`muster node leave` does it by hand")
+            _log.error(
+                "not-left", detail=why(error), hint="`muster node leave --carrier NAME` has another key pay for it"
+            )
         await self._registrar.sign_off()
         await self.converger.clear()
         for name in ("membership", "drain"):

@@ -11,14 +11,10 @@ import structlog
 
 from protocol.clock import Clock
 from protocol.errors import MusterError
-from protocol.wire.heartbeat import LogBatch, LogLine
+from protocol.wire.heartbeat import BATCH_CHARACTERS, BATCH_LINES, LINE_OVERHEAD, LogBatch, LogLine
 from worker.logs import LogStore
 from worker.orchestrator import Orchestrator
 from worker.pacing import GrowingPause, sleep_or
-
-MOST_LINES = 500
-MOST_CHARACTERS = 200_000
-"""Of one batch, so that its body stays well below what the orchestrator takes."""
 
 _LOOK = timedelta(milliseconds=250)
 _LONGEST_PAUSE = timedelta(seconds=15)
@@ -80,7 +76,7 @@ class LogPusher:
         if store is None or orchestrator is None:
             del self._wanted[assignment_id]
             return False
-        lines = _bounded(await asyncio.to_thread(store.read, wanted.since, most=MOST_LINES))
+        lines = _bounded(await asyncio.to_thread(store.read, wanted.since, most=BATCH_LINES))
         if not lines:
             if orchestrator.time.now().timestamp() * 1000 > wanted.until_ms:
                 del self._wanted[assignment_id]
@@ -96,7 +92,7 @@ def _bounded(lines: list[LogLine]) -> list[LogLine]:
     """As many as fit into one batch."""
     total = 0
     for position, line in enumerate(lines):
-        total += len(line.text) + 100
-        if total > MOST_CHARACTERS and position:
+        total += len(line.text) + LINE_OVERHEAD
+        if total > BATCH_CHARACTERS and position:
             return lines[:position]
     return lines

@@ -19,6 +19,7 @@ from cli.devnet.view import make_view
 from cli.output import note
 from ledger.chain import ChainKind
 from protocol.errors import InvalidInput
+from protocol.extras import require_extra
 from protocol.wire.nodes import RuntimeKind
 from rollouts.engines.interface import EngineName
 
@@ -107,6 +108,10 @@ def devnet(
         ledger_only=ledger_only,
         only_check=check,
     )
+    if chain is ChainKind.EMBEDDED:
+        require_extra("devnet")
+    if options.learns:
+        require_extra("rollouts")
     with make_view(plain=plain or check) as view:
         ending = asyncio.run(run_devnet(options, view))
     if ending is None:

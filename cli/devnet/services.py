@@ -78,8 +78,17 @@ class ServicePlaces:
         return tuple(f"http://127.0.0.1:{port}" for port in self.relay_ports)
 
 
-def write_configuration(directory: DevnetDirectory, places: ServicePlaces, run: RunOptions) -> None:
-    """Writes `muster.toml`: what commands in another terminal and the services themselves read."""
+def write_configuration(
+    directory: DevnetDirectory, places: ServicePlaces, run: RunOptions, worker: tuple[str, RuntimeKind] | None
+) -> None:
+    """Writes `muster.toml`: what commands in another terminal and the services themselves read.
+
+    Args:
+        directory: Of the devnet.
+        places: Of its services.
+        run: How the run learns.
+        worker: Name and runtime of the worker that `muster worker` commands are about; None where none runs.
+    """
     tables: dict[str, Mapping[str, object]] = {
         "chain": {"rpc": places.rpc, "chain_id": places.chain_id, "deployment": "deployment.json"},
         "keys": {"directory": "keys", "password_file": "password"},
@@ -139,6 +148,8 @@ def write_configuration(directory: DevnetDirectory, places: ServicePlaces, run: 
             "node_burst": 1_000,
         },
     }
+    if worker is not None:
+        tables["worker"] = _worker_table(directory, places, *worker)
     write_settings(directory.configuration, tables, head=_HEAD, tail=_token_table(directory))
 
 
@@ -154,7 +165,16 @@ def write_ledger_configuration(directory: DevnetDirectory, rpc: str, chain_id: i
 
 def write_worker_settings(directory: DevnetDirectory, places: ServicePlaces, name: str, runtime: RuntimeKind) -> Path:
     """Writes the settings of one worker, and returns where."""
-    table: dict[str, object] = {
+    path = directory.path / "workers" / f"{name}.toml"
+    path.parent.mkdir(exist_ok=True, mode=0o700)
+    write_settings(path, {"worker": _worker_table(directory, places, name, runtime)})
+    return path
+
+
+def _worker_table(
+    directory: DevnetDirectory, places: ServicePlaces, name: str, runtime: RuntimeKind
+) -> dict[str, object]:
+    return {
         "pool_id": POOL,
         "discovery": [places.discovery],
         "chain_url": places.rpc,
@@ -171,10 +191,6 @@ def write_worker_settings(directory: DevnetDirectory, places: ServicePlaces, nam
         "allow_host_network": True,
         "readable": [str(ROOT)],
     }
-    path = directory.path / "workers" / f"{name}.toml"
-    path.parent.mkdir(exist_ok=True, mode=0o700)
-    write_settings(path, {"worker": table})
-    return path
 
 
 def discovery_spec(directory: DevnetDirectory, places: ServicePlaces) -> ProcessSpec:

@@ -67,6 +67,8 @@ if ! "$venv/bin/python" -c "import sys, importlib.metadata as m; sys.exit(m.vers
     install_locked --no-deps --index-url https://download.pytorch.org/whl/cpu -r "$cpu"; } 2>/dev/null; } ||
     install_locked -r deploy/locks/torch-cuda.lock || fail "pip could not install torch $torch; when the cause above is mended, $again"
 fi
+# The distribution had another name before; its leftovers would own the same command.
+"$venv/bin/python" -m pip uninstall --quiet --disable-pip-version-check --yes muster 2>/dev/null || true
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . ||
   fail "pip could not install this folder; when the cause above is mended, $again"
 echo "$want" >"$stamp"

@@ -50,7 +50,7 @@ async def push_logs(signed: NodeWithLogs, request: Request) -> Response:
     """A node pushes lines of its assignment's output, because it was asked to. Lines that we have are skipped."""
     parts = parts_of(request)
     batch = signed.read(LogBatch)
-    receipt = await parts.assignments.keep_lines(signed.address, batch.assignment_id, batch.lines)
+    receipt = await parts.assignments.keep_lines(signed.address, batch)
     return signed.answer(parts.key, receipt)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import FileResponse
 
 from orchestrator.parts import Parts, parts_of
@@ -19,6 +19,26 @@ router = APIRouter(prefix="/v1", tags=["files"])
 
 LONGEST_KEY = 200
 KeyPath = Annotated[str, Path(max_length=LONGEST_KEY, description="POOL/OWNER/SHA256")]
+Term = Annotated[str | None, Query(description="Part of the signed URL; use it as it was given")]
+
+
+async def _url_query(
+    request: Request,
+    *,
+    expires: Term = None,
+    size: Term = None,
+    type_: Annotated[Term, Query(alias="type")] = None,
+    signature: Term = None,
+) -> dict[str, str]:
+    """Returns the query of a signed URL. Declared here, checked by `UrlSigner`; each may stand there once."""
+    del expires, size, type_, signature
+    items = request.query_params.multi_items()
+    if len(dict(items)) != len(items):
+        raise InvalidInput("a parameter stands in the URL twice", hint="use the URL exactly as it was given")
+    return dict(items)
+
+
+UrlQuery = Annotated[dict[str, str], Depends(_url_query)]
 
 
 @router.post("/uploads", response_model=UploadTicket, openapi_extra=body(UploadRequest))
@@ -48,10 +68,10 @@ async def objects(
     response_class=Response,
     openapi_extra={"requestBody": {"content": {"application/octet-stream": {}}}},
 )
-async def put_blob(request: Request, key: KeyPath) -> Response:
+async def put_blob(request: Request, key: KeyPath, query: UrlQuery) -> Response:
     """Takes a file's bytes under a URL that was made for them. Sending the same again is a success."""
     store, name = _local(parts_of(request)), ObjectKey.parse(key)
-    terms = store.urls.check_put(name, _query(request))
+    terms = store.urls.check_put(name, query)
     declared = request.headers.get("content-length")
     if declared is not None and declared != str(terms.size):
         raise InvalidInput(
@@ -67,10 +87,10 @@ async def put_blob(request: Request, key: KeyPath) -> Response:
 
 @router.get("/blobs/{key:path}", response_class=FileResponse)
 @router.head("/blobs/{key:path}", response_class=Response, include_in_schema=False)
-async def get_blob(request: Request, key: KeyPath) -> Response:
+async def get_blob(request: Request, key: KeyPath, query: UrlQuery) -> Response:
     """A file's bytes, or a range of them, under a URL that was made for it."""
     store, name = _local(parts_of(request)), ObjectKey.parse(key)
-    store.urls.check_get(name, _query(request))
+    store.urls.check_get(name, query)
     if await store.head(name) is None:
         raise ObjectMissing(f"there is no object {name}")
     headers = {
@@ -91,11 +111,3 @@ def _local(parts: Parts) -> LocalStore:
     if not isinstance(parts.objects, LocalStore):
         raise NotFound("this pool's files are in another store", hint="use the URLs of tickets and links")
     return parts.objects
-
-
-def _query(request: Request) -> dict[str, str]:
-    """The parameters, each of which may stand there once."""
-    items = request.query_params.multi_items()
-    if len(dict(items)) != len(items):
-        raise InvalidInput("a parameter stands in the URL twice", hint="use the URL exactly as it was given")
-    return dict(items)

@@ -26,7 +26,8 @@ for i = 14, #ARGV, 2 do redis.call('HSET', node, ARGV[i], ARGV[i + 1]) end
 if quiet ~= '1' then
   redis.call('XADD', P .. 'history:' .. address, 'MAXLEN', '~', HISTORY_KEPT, '*',
     'time', now, 'before', before, 'after', after, 'event', event, 'cause', cause, 'actor', actor)
-  if before ~= after then emit(now, 'node.' .. after, cause, actor, address, '') end
+  -- A node that joined is unhealthy until it speaks; the event says that it joined.
+  if before ~= after then emit(now, 'node.' .. (event == 'joined' and event or after), cause, actor, address, '') end
 end
 changed(address)
 return 1

@@ -28,6 +28,7 @@ from orchestrator.storage.interface import (
 )
 from protocol.clock import Clock
 from protocol.errors import InvalidInput
+from protocol.extras import installation
 from protocol.wire.uploads import ObjectKey
 
 T = TypeVar("T")
@@ -80,7 +81,7 @@ class S3Store:
         except ImportError as error:
             raise InvalidInput(
                 "a bucket is named in the settings, and boto3 is not installed",
-                hint="pip install 'muster[s3]', or name no storage_bucket",
+                hint=f"{installation('s3')}; or name no storage_bucket",
                 code="invalid-setting",
             ) from error
         self._bucket = bucket

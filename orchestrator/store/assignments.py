@@ -12,7 +12,7 @@ from orchestrator.store.nodes import NodeRow, text_of
 from orchestrator.store.tasks import encode_outcome
 from protocol.errors import Conflict, NotFound, Unavailable
 from protocol.identifiers import Address, address
-from protocol.wire.heartbeat import LogLine, LogReceipt
+from protocol.wire.heartbeat import LogBatch, LogLine, LogReceipt
 from protocol.wire.pool import AssignmentView
 from protocol.wire.tasks import AssignmentState, GroupPlace
 
@@ -189,20 +189,22 @@ class AssignmentStore:
         members = await self._database.ask("SMEMBERS", self._database.key("placed", task_id))
         return sorted(Address(member.decode()) for member in members)
 
-    async def keep_lines(self, node: Address, identifier: str, lines: Sequence[LogLine]) -> LogReceipt:
+    async def keep_lines(self, node: Address, batch: LogBatch) -> LogReceipt:
         """Keeps the lines that are new.
 
         Raises:
             NotFound: The node never had this assignment, or it is no longer kept.
         """
         flat: list[Argument] = []
-        for line in sorted(lines, key=lambda one: one.sequence):
+        for line in sorted(batch.lines, key=lambda one: one.sequence):
             flat += [line.sequence, line.model_dump_json()]
         kept = int(KEPT.total_seconds() * 1000)
-        following, until = await self._database.call("logs", node, identifier, MOST_LINES, MOST_LOG_BYTES, kept, *flat)
+        following, until = await self._database.call(
+            "logs", node, batch.assignment_id, MOST_LINES, MOST_LOG_BYTES, kept, "0" if batch.has_room else "1", *flat
+        )
         if following == -1:
             raise NotFound(
-                f"assignment {identifier} is none of {node}'s",
+                f"assignment {batch.assignment_id} is none of {node}'s",
                 hint="push logs of your own assignments only, and not after a week",
                 code="unknown-assignment",
             )
@@ -219,6 +221,10 @@ class AssignmentStore:
         key = self._database.key("logs", identifier)
         entries = await self._database.ask("XREVRANGE", key, "+", "-", "COUNT", limit)
         return [LogLine.model_validate_json(fields[b"line"]) for _, fields in reversed(entries)]
+
+    async def more_lines_come(self, identifier: str) -> bool:
+        """Whether the node's last batch was full, so that it has further lines."""
+        return bool(await self._database.ask("HGET", self._assignment(identifier), "log_more") == b"1")
 
     async def wanted_until(self, identifier: str) -> int:
         """Until when somebody wants the lines, in milliseconds; 0 if nobody does."""

@@ -14,6 +14,7 @@ from protocol.clients.base import TypedClient
 from protocol.clients.streams import ServerEvent, listening
 from protocol.errors import InvalidInput, MusterError, RateLimited
 from protocol.identifiers import Address, Digest
+from protocol.wire.base import parse_answer
 from protocol.wire.heartbeat import LogLine, NodeState
 from protocol.wire.listings import FiguresPage, RolloutItem, RolloutPage, StepFigures
 from protocol.wire.pool import (
@@ -371,6 +372,6 @@ def _log_query(assignment: str | None, since: int | None, tail: int) -> Query:
 
 def _read(event: ServerEvent, model: type[Model]) -> Model:
     try:
-        return model.model_validate_json(event.data)
+        return parse_answer(model, event.data)
     except ValidationError:
         raise BadAnswer(f"an event is no {model.__name__}", hint="the two ends may be of different versions") from None

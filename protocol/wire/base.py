@@ -1,18 +1,57 @@
-"""The base of all wire models and the bounded strings they share."""
+"""Base classes of all wire models, and the bounded strings that they share.
+
+Requests are strict: a field that the service does not know is refused, because the caller expects it to have an effect.
+Answers are tolerant: `parse_answer` ignores fields that a newer service added, at every depth. What is signed is strict
+in both directions.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, StringConstraints, model_validator
+from pydantic_core import CoreSchema
 
 MAX_INT64 = 2**63 - 1
 
+Model = TypeVar("Model", bound=BaseModel)
+
 
 class WireModel(BaseModel):
-    """Immutable, refuses fields it does not know, never repeats a secret in an error."""
+    """Base of requests and answers: immutable, strict as a request, never repeats a secret in an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Declares in OpenAPI that answers may gain fields; requests keep `additionalProperties: false`."""
+        written = handler(schema)
+        if handler.mode == "serialization" and not issubclass(cls, SignedModel):
+            handler.resolve_ref_schema(written).pop("additionalProperties", None)
+        return written
+
+
+class SignedModel(WireModel):
+    """Base of what somebody signed: strict in answers too, because an ignored field could change what was signed."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_known_fields(cls, values: object) -> object:
+        if isinstance(values, dict) and (
+            unknown := sorted(str(name) for name in values.keys() - cls.model_fields.keys())
+        ):
+            names = ", ".join(unknown)[:200]
+            raise ValueError(f"this release does not know what was signed as {names}: upgrade it")
+        return values
+
+
+def parse_answer(model: type[Model], body: bytes | str) -> Model:
+    """Parses JSON that a service answered with; fields that this release does not know are ignored.
+
+    Raises:
+        ValidationError: It has another form, or something signed in it has an unknown field.
+    """
+    return model.model_validate_json(body, extra="ignore")
 
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")]

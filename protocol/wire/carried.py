@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from protocol.identifiers import WireDigest
-from protocol.wire.base import ShortText, WireModel
+from protocol.wire.base import ShortText, SignedModel, WireModel
 from protocol.wire.invites import SignedInvite
 from protocol.wire.leases import Count, Signature, SignedWork
 from protocol.wire.runs import Figures
@@ -53,7 +53,7 @@ class JoinReceipt(WireModel):
     reason: ShortText = ""
 
 
-class SignedDispute(WireModel):
+class SignedDispute(SignedModel):
     """Body of `POST /v1/disputes`: a node's word that a verdict on its work is wrong, to be carried to the ledger."""
 
     key: WireDigest

@@ -95,6 +95,14 @@ MOST_SEQUENCE = 2**53 - 2
 """Numbers up to one more than this are exact wherever JSON and Lua go."""
 
 
+LONGEST_LINE = 8192
+LINE_OVERHEAD = 100
+"""Characters that a line takes in a batch besides its text."""
+BATCH_LINES = 500
+BATCH_CHARACTERS = 200_000
+"""A node fills each batch up to one of these two limits before it sends another."""
+
+
 class LogLine(WireModel):
     """One line of a task's output."""
 
@@ -102,7 +110,7 @@ class LogLine(WireModel):
     """Position in the assignment's log, from 0; gaps mean that the worker dropped lines and says so in one of them."""
     time_ms: Milliseconds
     stream: Annotated[str, Field(pattern="^(stdout|stderr|worker)$")]
-    text: Annotated[str, Field(max_length=8192)]
+    text: Annotated[str, Field(max_length=LONGEST_LINE)]
 
 
 class LogBatch(WireModel):
@@ -110,6 +118,12 @@ class LogBatch(WireModel):
 
     assignment_id: Identifier
     lines: Annotated[tuple[LogLine, ...], Field(max_length=1000)]
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another line would have fitted, so that the node had no further one when it sent this."""
+        size = sum(len(line.text) + LINE_OVERHEAD for line in self.lines)
+        return len(self.lines) < BATCH_LINES and size + LONGEST_LINE + LINE_OVERHEAD <= BATCH_CHARACTERS
 
 
 class LogReceipt(WireModel):

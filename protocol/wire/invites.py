@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from protocol.identifiers import Address, WireAddress
 from protocol.invites import MOST_URL_BYTES, Invite
 from protocol.typed_data import SigningDomain
-from protocol.wire.base import MAX_INT64, PoolId, WireModel
+from protocol.wire.base import MAX_INT64, PoolId, SignedModel
 
 
 def _uint256(text: str) -> str:
@@ -18,7 +18,7 @@ def _uint256(text: str) -> str:
     return text
 
 
-class SignedInvite(WireModel):
+class SignedInvite(SignedModel):
     """An invite with its signature and the contract that will take it; everything that is needed to redeem it."""
 
     pool_id: PoolId

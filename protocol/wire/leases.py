@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints, model_validator
 from protocol.identifiers import WireAddress, WireDigest
 from protocol.leases import Lease, Work
 from protocol.typed_data import VERSION, SigningDomain
-from protocol.wire.base import MAX_INT64, PoolId, WireModel
+from protocol.wire.base import MAX_INT64, PoolId, SignedModel
 
 Count = Annotated[int, Field(ge=0, le=MAX_INT64)]
 MOST_UNITS = (1 << 40) - 1
@@ -17,7 +17,7 @@ MOST_UNITS = (1 << 40) - 1
 Signature = Annotated[str, StringConstraints(pattern=r"^0x[0-9a-f]{130}$")]
 
 
-class SignedLease(WireModel):
+class SignedLease(SignedModel):
     """A lease with the orchestrator's signature and the contract that will take work under it."""
 
     pool_id: PoolId
@@ -99,7 +99,7 @@ class SignedLease(WireModel):
         return bytes.fromhex(self.signature[2:])
 
 
-class SignedWork(WireModel):
+class SignedWork(SignedModel):
     """A node's word for its work, with the lease it was done under: all that a carrier needs."""
 
     lease: SignedLease

@@ -190,7 +190,7 @@ class PoolEvent(WireModel):
     """Grows with time; a reader goes on after the last one that it has seen."""
     time_ms: Milliseconds
     kind: Annotated[str, StringConstraints(pattern=r"^[a-z]+(\.[a-z-]+)+$", max_length=64)]
-    """`node.healthy`, `node.dead`, `task.completed`, `assignment.failed`, `command.acknowledged`, …"""
+    """`node.joined`, `node.healthy`, `node.dead`, `task.completed`, `assignment.failed`, `command.acknowledged`, …"""
     detail: str
     actor: str
     node: WireAddress | None = None

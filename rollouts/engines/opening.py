@@ -8,6 +8,7 @@ from importlib import import_module
 import torch
 
 from protocol.errors import InvalidInput, NotFound
+from protocol.extras import installation
 from rollouts.engines.interface import Dtype, Engine, EngineName
 
 _CLASSES = {
@@ -48,6 +49,6 @@ def engine_class(name: EngineName) -> Callable[..., Engine]:
     except ModuleNotFoundError as error:
         raise NotFound(
             f"the {name.value} engine can't be loaded: there is no module {error.name}",
-            hint=f"install muster[{'vllm' if name is EngineName.VLLM else 'rollouts'}], or choose another engine",
+            hint=f"{installation('vllm' if name is EngineName.VLLM else 'rollouts')}; or choose another engine",
         ) from error
     return made

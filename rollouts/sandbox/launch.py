@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from protocol.extras import installation
 from protocol.links import names_of
 from rollouts.sandbox import inside
 from rollouts.sandbox.errors import SandboxUnavailable
@@ -125,7 +126,7 @@ def _packages(names: Iterable[str]) -> list[Path]:
         if spec is None or spec.origin is None:
             raise SandboxUnavailable(
                 f"the package {name} is not installed, and what needs it can't run in a sandbox",
-                hint="install muster with its extra: pip install 'muster[rollouts]'",
+                hint=installation("rollouts"),
             )
         found.append(Path(spec.origin).parent)
     return found

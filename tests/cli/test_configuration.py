@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from cli.configuration import load_configuration
 from protocol.errors import InvalidInput, NotFound
+from tests.e2e.conftest import run_muster
 
 
 @pytest.fixture(autouse=True)
@@ -75,3 +77,30 @@ def test_a_file_that_was_asked_for_must_exist(elsewhere: Path) -> None:
 def test_tables_of_services_may_stand_in_the_same_file(elsewhere: Path) -> None:
     (elsewhere / "muster.toml").write_text("[pool]\nid = 3\n[worker]\nanything = 1\n")
     assert load_configuration().pool.id == 3
+
+
+BROKEN = {
+    "worker run": ("worker", 'pool_id = "x"'),
+    "discovery serve": ("discovery", 'port = "x"'),
+    "orchestrator serve": ("orchestrator", 'port = "x"'),
+    "validator status": ("validator", 'port = "x"'),
+    "trainer run": ("trainer", 'steps = "x"'),
+}
+
+
+@pytest.mark.parametrize("command", BROKEN)
+@pytest.mark.parametrize("before", [True, False], ids=["before", "behind"])
+def test_every_service_reads_the_file_of_the_option_wherever_it_stands(
+    elsewhere: Path, command: str, before: bool
+) -> None:
+    table, line = BROKEN[command]
+    (elsewhere / "muster.toml").write_text(f"[{table}]\n")
+    path = elsewhere / "deep" / "other.toml"
+    path.parent.mkdir()
+    path.write_text(f"[{table}]\n{line}\n")
+    option = ["--config", "deep/other.toml"]
+    words = command.split()
+    said = run_muster(*option, *words) if before else run_muster(*words, *option)
+    assert said.code == 1
+    assert f"{path}: {table}.{line.partition(' ')[0]}" in said.err.replace("\n", "")
+    assert "MUSTER_CONFIG" not in os.environ

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -176,6 +177,8 @@ async def test_an_invite_reaches_its_node_through_another_process_and_a_stop_is_
         async with asyncio.timeout(PATIENCE_S):
             assert await waiting == ()
         assert await asyncio.to_thread(service.wait, 60) == 0
+    written = [json.loads(line) for line in (operated.home / f"{here}.log").read_text().splitlines()]
+    assert {line["logger"] for line in written} >= {"protocol.service", "uvicorn.error"}
 
 
 def posted(pool: PoolOnChain) -> SignedInvite:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.configuration import load_configuration
 from tests.e2e.conftest import Devnet, Said, run_muster, start_devnet, stop_devnet, wait_until
 
 
@@ -26,31 +30,55 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Devnet]:
         assert stop_devnet(process) == 0
 
 
+PAGE = (Path(__file__).parents[2] / "docs" / "contributors.md").read_text()
+SETTINGS = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)[0]
+COMMANDS = re.findall(r"^muster ([^#\n]*?) *(?:#.*)?$", PAGE, re.MULTILINE)
+
+
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """A worker of the devnet's `provider` and `node` keys, whom nobody else runs."""
+    """A contributor who does what `docs/contributors.md` says, in a folder of their own."""
 
     process: subprocess.Popen[bytes]
-    settings: Path
+    address: str
 
-    def worker(self, *arguments: str) -> Said:
-        """Runs `muster worker …` as the contributor."""
-        return run_muster("worker", *arguments, "--config", str(self.settings))
+    def muster(self, *arguments: str) -> Said:
+        """Runs `muster …` in that folder."""
+        return run_muster(*arguments)
+
+    def as_printed(self, line: str) -> Said:
+        """Runs a command of the page."""
+        assert line in COMMANDS
+        said = run_muster(*line.split())
+        assert said.code == 0 or line == "worker doctor", f"{line}: {said.out}{said.err}"
+        return said
 
 
 @pytest.fixture
-def stranger(network: Devnet, tmp_path: Path) -> Iterator[Stranger]:
-    """Started on a machine that is ready; the provider has not staked yet."""
-    template = (network.directory / "workers" / "worker-1.toml").read_text()
-    settings = tmp_path / "stranger.toml"
-    settings.write_text(
-        template.replace("keys/worker-1.json", "keys/node.json").replace("workers/worker-1", "stranger")
-    )
-    command = [sys.executable, "-m", "cli", "worker", "run", "--config", str(settings)]
+def stranger(network: Devnet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stranger]:
+    """Has keys and a running worker; the provider has not staked yet."""
+    devnet = load_configuration(network.directory / "muster.toml")
+    text = SETTINGS.replace("https://rpc.example", devnet.chain.rpc)
+    text, places = re.subn(r"discovery = \[.*?\]", f'discovery = ["{devnet.pool.discovery[0]}"]', text)
+    assert places == 1
+    (tmp_path / "muster.toml").write_text(text)
+    shutil.copy(network.directory / "deployment.json", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MUSTER_CONFIG", raising=False)
+    monkeypatch.setenv("MUSTER_WORKER_WAIT_AT_MOST_S", "2")
+    for line in COMMANDS[:2]:
+        assert run_muster(*line.split()).code == 0
+    provider, node = (run_muster("keys", "show", name, "--json").json()["address"] for name in ("provider", "node"))
+    network.give_coin(provider)
+    network.muster("ledger", "mint", provider, "20")
+    assert "worker run" in COMMANDS
     with (tmp_path / "stranger.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cli", "worker", "run"], stdout=log, stderr=log, env=environment
+        )
         try:
-            yield Stranger(process, settings)
+            yield Stranger(process, node)
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
@@ -62,30 +90,51 @@ def node_state(network: Devnet, address: str) -> str:
     return next((node["state"] for node in nodes if node["address"] == address), "unknown")
 
 
-def test_a_strangers_whole_life(network: Devnet, stranger: Stranger) -> None:
-    muster = network.muster
-    mine = muster("keys", "show", "node", "--json").json()["address"]
+def test_a_strangers_whole_life_as_the_page_tells_it(network: Devnet, stranger: Stranger) -> None:
+    muster, mine = network.muster, stranger.address
+    assert [line.partition(" --")[0] for line in COMMANDS[:6]] == [
+        "keys new provider",
+        "keys new node",
+        "stake add 20",
+        "node register",
+        "worker doctor",
+        "worker run",
+    ]
 
     # Without stake nobody invites it; the worker waits, and says for what.
-    wait_until(lambda: "waiting" in stranger.worker("status").out, within=120)
+    wait_until(lambda: "waiting" in stranger.muster("worker", "status").out, within=120)
     assert node_state(network, mine) in {"unknown", "discovered"}
-    muster("stake", "add", "50")
-    muster("node", "register", "--capacity", "1")
+    for line in COMMANDS[2:4]:
+        stranger.as_printed(line)
     wait_until(lambda: node_state(network, mine) == "healthy", within=120)
-    assert muster("node", "show", "--json").json()["member"] is True
+    assert stranger.muster("node", "show", "--json").json()["member"] is True
+    examined = stranger.as_printed("worker doctor")
+    assert examined.code in {0, 1}, examined.out
+    assert "FAILURE" not in examined.out
 
     # It runs the pool's task; its output is there for the contributor and for the pool's owner.
-    wait_until(lambda: f"hello from {mine}" in stranger.worker("logs").out, within=120)
+    wait_until(lambda: f"hello from {mine}" in stranger.muster("worker", "logs").out, within=120)
     wait_until(lambda: "count" in muster("pool", "logs", mine).out, within=120)
     (task,) = muster("pool", "tasks", "--json").json()
     assert (task["spec"]["name"], task["assignments"]["running"]) == ("hello", 2)
 
     # Draining, it takes nothing new; leaving, it is no member, and the stake comes back.
-    assert stranger.worker("drain").code == 0
+    assert stranger.muster("worker", "drain").code == 0
     wait_until(lambda: node_state(network, mine) == "draining", within=120)
-    assert stranger.worker("leave").code == 0
+    assert stranger.muster("worker", "leave").code == 0
     assert stranger.process.wait(timeout=60) == 0
-    assert muster("node", "show", "--json").json()["member"] is False
-    muster("stake", "unbond", "50")
+    assert stranger.muster("node", "leave", "--carrier", "provider").code == 0  # the node's key has no gas
+    assert stranger.muster("node", "show", "--json").json()["member"] is False
+    assert stranger.muster("stake", "unbond", "20").code == 0
     network.warp(timedelta(seconds=161))
-    assert "withdrew 50 MUST" in muster("stake", "withdraw").out
+    assert "withdrew 20 MUST" in stranger.muster("stake", "withdraw").out
+
+
+def test_the_doctor_finds_a_healthy_devnet_healthy(network: Devnet) -> None:
+    configuration = str(network.directory / "muster.toml")
+    for line in (["--config", configuration, "worker", "doctor"], ["worker", "doctor", "--config", configuration]):
+        examined = run_muster(*line)
+        assert examined.code in {0, 1}, examined.out
+        assert "a member of pool 1" in examined.out
+    status = run_muster("--config", configuration, "worker", "status", "--json").json()
+    assert status["node"] == network.muster("keys", "show", "worker-1", "--json").json()["address"]

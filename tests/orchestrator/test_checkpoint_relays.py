@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
 from cli.shardcast_registration import registered
 from orchestrator.checkpoint_relays import AGAIN, LIFE, check_relay_url
@@ -152,29 +153,28 @@ async def test_a_bad_url_is_refused_before_anything_is_kept(make_pool: MakePool)
 
 
 async def test_a_relay_that_serves_stays_on_the_list_and_leaves_it_when_it_ends(
-    pool: PoolUnderTest, capsys: pytest.CaptureFixture[str]
+    pool: PoolUnderTest,
 ) -> None:
-    key, heard = Key.generate(), ""
+    key = Key.generate()
 
     async def until_said(what: str) -> None:
-        nonlocal heard
         async with asyncio.timeout(90):
-            while what not in heard:
+            while not any(entry["event"] == what for entry in logs):  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0)
-                heard += capsys.readouterr().err
-        heard = ""
+        logs.clear()
 
-    async with owner_of(pool) as owner, relay_of(pool, key) as client:
-        async with registered(client, URL, clock=pool.clock):
-            await until_said("not registered")
-            await owner.allow_relay(key.address)
-            await pool.clock.turn(timedelta(seconds=2))
-            await until_said("registered as")
-            for _ in range(4):
-                before = (await owner.relays())[0].expires_at_ms
-                await pool.clock.turn(AGAIN)
-                async with asyncio.timeout(90):
-                    while (await owner.relays())[0].expires_at_ms == before:  # noqa: ASYNC110 - nobody tells
-                        await asyncio.sleep(0)
-                assert await told(pool) == (URL,)
-        assert await told(pool) == ()
+    with capture_logs() as logs:
+        async with owner_of(pool) as owner, relay_of(pool, key) as client:
+            async with registered(client, URL, clock=pool.clock):
+                await until_said("relay-not-registered")
+                await owner.allow_relay(key.address)
+                await pool.clock.turn(timedelta(seconds=2))
+                await until_said("relay-registered")
+                for _ in range(4):
+                    before = (await owner.relays())[0].expires_at_ms
+                    await pool.clock.turn(AGAIN)
+                    async with asyncio.timeout(90):
+                        while (await owner.relays())[0].expires_at_ms == before:  # noqa: ASYNC110 - nobody tells
+                            await asyncio.sleep(0)
+                    assert await told(pool) == (URL,)
+            assert await told(pool) == ()

@@ -11,10 +11,12 @@ import httpx
 import pytest
 
 from orchestrator.loops.webhooks import SIGNATURE_HEADER, TIMESTAMP_HEADER, Postman, wants
+from orchestrator.routes.logs import Backlog, reader
 from orchestrator.store.leases import Lease
 from protocol.auth import RequestSigner
 from protocol.keys import Key
-from protocol.wire.heartbeat import CommandKind, NodeState
+from protocol.signing import unix_ms
+from protocol.wire.heartbeat import BATCH_LINES, CommandKind, LogLine, NodeState
 from tests.orchestrator.conftest import READER, MakePool
 from tests.orchestrator.edge import MANAGER, PoolUnderTest
 
@@ -222,6 +224,61 @@ async def test_a_log_is_bounded_in_bytes_and_the_newest_lines_are_kept(
     assert [one["sequence"] for one in kept] == list(range(51, 60))
 
 
+async def test_following_with_a_tail_shows_that_many_lines_of_a_log_that_nobody_read_before(
+    pool: PoolUnderTest,
+) -> None:
+    key = await pool.member()
+    await pool.run(replicas=1)
+    assignment = (await pool.beat(key)).assignment
+    assert assignment is not None
+    opened = unix_ms(pool.clock.now())
+    backlog = Backlog(2, opened_ms=opened, patient_until_ms=opened + 5_000)
+    read = reader(pool.parts, key.address, assignment.id, (), backlog=backlog)
+
+    async def push(numbers: range, time_ms: int) -> None:
+        lines = [{**line(number), "time_ms": time_ms} for number in numbers]
+        assert (await pool.send(key, "/v1/logs", {"assignment_id": assignment.id, "lines": lines})).status_code == 200
+
+    assert await read() == [], "the node has not been asked yet"
+    await push(range(BATCH_LINES), opened - 1)
+    assert await read() == [], "a full batch: more comes"
+    await push(range(BATCH_LINES, BATCH_LINES + 10), opened - 1)
+    assert [name for name, _ in await read()] == [str(BATCH_LINES + 8), str(BATCH_LINES + 9)]
+    await push(range(BATCH_LINES + 10, BATCH_LINES + 14), opened + 1)
+    assert [name for name, _ in await read()] == [str(BATCH_LINES + number) for number in range(10, 14)]
+
+
+async def test_a_silent_node_keeps_nobody_from_the_lines_that_are_here(pool: PoolUnderTest) -> None:
+    key = await pool.member()
+    await pool.run(replicas=1)
+    assignment = (await pool.beat(key)).assignment
+    assert assignment is not None
+    opened = unix_ms(pool.clock.now())
+    kept = [LogLine.model_validate(line(number)) for number in range(5)]
+    backlog = Backlog(2, opened_ms=opened, patient_until_ms=opened + 5_000)
+    read = reader(pool.parts, key.address, assignment.id, kept[-2:], backlog=backlog)
+    assert await read() == []
+    await pool.clock.turn(timedelta(seconds=6))
+    assert [name for name, _ in await read()] == ["3", "4"]
+
+
+@pytest.mark.parametrize(
+    ("path", "named", "hint"),
+    [
+        ("/v1/nodes?stat=healthy", "'stat'", "did you mean state?"),
+        ("/v1/tasks?state=running&limits=1", "'state', 'limits'", "this route takes cursor, limit"),
+        ("/v1/pool?x=1", "'x'", "this route takes no parameters"),
+    ],
+)
+async def test_a_misspelt_filter_is_refused(pool: PoolUnderTest, path: str, named: str, hint: str) -> None:
+    answer = await ask(pool, "GET", path, token=pool.token)
+    assert (answer.status_code, answer.json()["code"]) == (422, "unknown-parameter")
+    assert named in answer.json()["detail"]
+    assert hint in answer.json()["hint"]
+    wrong = {f"query.{name}" for name in re.findall("'([a-z]+)'", named)}
+    assert answer.json()["fields"].keys() == wrong
+
+
 @pytest.mark.parametrize(("sequence", "status"), [(2**53 - 2, 200), (2**53 - 1, 422), (2**63, 422), (2**70, 422)])
 async def test_a_line_has_a_number_that_every_part_can_hold(pool: PoolUnderTest, sequence: int, status: int) -> None:
     key = await pool.member()
@@ -266,7 +323,7 @@ async def test_events_tell_what_happened_in_order(pool: PoolUnderTest) -> None:
     task = await pool.run(replicas=1)
     events = (await pool.owner("GET", f"/v1/events?after={start}&limit=100"))["events"]
     kinds = [event["kind"] for event in events]
-    assert kinds == ["node.unhealthy", "node.healthy", "task.created", "assignment.placed", "task.running"]
+    assert kinds == ["node.joined", "node.healthy", "task.created", "assignment.placed", "task.running"]
     assert (events[1]["node"], events[2]["task_id"], events[2]["actor"]) == (key.address, task, "boss")
     later = await pool.owner("GET", f"/v1/events?after={events[2]['id']}")
     assert [event["kind"] for event in later["events"]] == kinds[3:]
@@ -336,7 +393,7 @@ async def test_a_webhook_gets_signed_events_in_order_and_again_until_it_takes_th
         await postman.round()
         await postman.finish()
     assert [httpx.Response(200, content=one.content).json()["kind"] for one in taken] == [
-        "node.unhealthy",
+        "node.joined",
         "node.healthy",
     ]
     first = taken[0]

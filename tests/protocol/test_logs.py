@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,6 +52,26 @@ def test_libraries_speak_through_the_same_formatter(written: io.StringIO) -> Non
     (line,) = lines(written)
     assert line["logger"] == "uvicorn.error"
     assert "hunter2" not in line["event"]
+
+
+def test_warnings_and_libraries_with_handlers_of_their_own_are_json_too(capsys: pytest.CaptureFixture[str]) -> None:
+    library = logging.getLogger("chatty")
+    library.addHandler(logging.StreamHandler())
+    library.propagate = False
+    stream, root = io.StringIO(), logging.getLogger()
+    handlers = list(root.handlers)
+    logging.captureWarnings(False)  # in case that a test before switched it on
+    try:
+        configure_logs(level="INFO", stream=stream)
+        library.warning("by the way")
+        warnings.warn("this is old", DeprecationWarning, stacklevel=1)
+    finally:
+        logging.captureWarnings(False)
+        root.handlers = handlers
+        structlog.reset_defaults()
+    assert [line["logger"] for line in lines(stream)] == ["chatty", "py.warnings"]
+    assert "this is old" in lines(stream)[1]["event"]
+    assert capsys.readouterr().err == ""
 
 
 def test_http_libraries_do_not_write_their_urls(written: io.StringIO) -> None:

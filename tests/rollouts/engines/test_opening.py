@@ -21,7 +21,7 @@ def test_an_engine_that_is_not_installed_is_named_with_what_to_install(monkeypat
     monkeypatch.setitem(sys.modules, "rollouts.engines.vllm.engine", None)
     with pytest.raises(NotFound, match="the vllm engine can't be loaded") as raised:
         open_engine(EngineName.VLLM, dtype=Dtype.BFLOAT16)
-    assert "muster[vllm]" in raised.value.hint
+    assert "muster-network[vllm]" in raised.value.hint
 
 
 def test_a_device_that_torch_does_not_know_is_refused() -> None:

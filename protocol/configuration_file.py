@@ -1,0 +1,91 @@
+"""The one configuration file of a command: where it is looked for, and what its relative paths start from.
+
+The first of these is used: `--config FILE`, before the command or behind it; the variable `MUSTER_CONFIG`;
+`muster.toml` and `.devnet/muster.toml` in the working directory; `~/.config/muster/muster.toml`.
+
+A relative path in the file starts from the file's directory. A relative path on the command line or in a variable
+starts from the working directory. `~` is the home directory in all of them.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from protocol.errors import InvalidInput, NotFound
+
+VARIABLE = "MUSTER_CONFIG"
+
+
+def use_configuration_file(context: typer.Context, file: Path | None) -> Path | None:
+    """Puts the file of `--config` in force while a command runs, also for the processes that it starts."""
+    if file is not None and not context.resilient_parsing:
+        before = os.environ.get(VARIABLE)
+        os.environ[VARIABLE] = str(file.absolute())
+        context.call_on_close(lambda: _restore(before))
+    return file
+
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        help="Configuration file; also before the command, or in MUSTER_CONFIG.",
+        callback=use_configuration_file,
+    ),
+]
+"""`--config` of a service's commands."""
+
+
+def find_configuration_file(explicit: Path | None = None) -> Path | None:
+    """Returns the absolute path of the file in force; None if there is none.
+
+    Raises:
+        NotFound: The file that was asked for is not there.
+    """
+    named = explicit or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
+    if named is not None:
+        if not named.is_file():
+            raise NotFound(f"there is no configuration file {named}", hint=f"check --config and {VARIABLE}")
+        return named.absolute()
+    home = home_configuration()
+    places = [Path("muster.toml"), Path(".devnet/muster.toml"), *([home / "muster.toml"] if home else [])]
+    return next((place.absolute() for place in places if _is_there(place)), None)
+
+
+def home_configuration() -> Path | None:
+    """Returns the directory of this user's settings; None for a user without a home, as in some containers."""
+    try:
+        return Path.home() / ".config" / "muster"
+    except RuntimeError:
+        return None
+
+
+def placed(path: Path | str, base: Path | None = None) -> Path:
+    """Returns a path with `~` resolved, starting from `base` if it is relative.
+
+    Raises:
+        InvalidInput: The path starts with `~`, and there is no home directory.
+    """
+    try:
+        expanded = Path(path).expanduser()
+    except RuntimeError as error:
+        raise InvalidInput(f"there is no home directory for {path}", hint="write the path out") from error
+    return expanded if base is None else base / expanded
+
+
+def _is_there(place: Path) -> bool:
+    try:
+        return place.is_file()
+    except PermissionError:  # another user's directory, as HOME is after some ways of becoming another user
+        return False
+
+
+def _restore(before: str | None) -> None:
+    if before is None:
+        os.environ.pop(VARIABLE, None)
+    else:
+        os.environ[VARIABLE] = before

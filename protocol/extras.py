@@ -1,0 +1,64 @@
+"""The distribution's extras: which one a missing module belongs to, and how it is installed.
+
+Commands import what they need when they run. Where that fails, the entry point turns the `ModuleNotFoundError` into a
+`MissingExtra`, so that every command names the extra that it lacks.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+
+from protocol.errors import MusterError
+
+DISTRIBUTION = "muster-network"
+"""The distribution's name. `muster` on PyPI is another project."""
+
+EXTRA_OF_MODULE = {
+    "boto3": "s3",
+    "botocore": "s3",
+    "eth": "devnet",
+    "eth_bloom": "devnet",
+    "eth_tester": "devnet",
+    "math_verify": "rollouts",
+    "pyarrow": "rollouts",
+    "safetensors": "rollouts",
+    "tokenizers": "rollouts",
+    "torch": "rollouts",
+    "transformers": "rollouts",
+    "vllm": "vllm",
+}
+"""The extra that brings a module, for every module that the product imports and a plain installation lacks."""
+
+
+class MissingExtra(MusterError):
+    """A part of Muster was called that needs an extra which is not installed."""
+
+    code = "missing-extra"
+
+    def __init__(self, module: str, extra: str) -> None:
+        super().__init__(f"this needs {module}, which is not installed", hint=installation(extra))
+        self.extra = extra
+
+
+def installation(extra: str) -> str:
+    """Returns the command that adds an extra to the environment of this process."""
+    return f"{sys.executable} -m pip install '{DISTRIBUTION}[{extra}]'"
+
+
+def missing_extra(error: ModuleNotFoundError) -> MissingExtra | None:
+    """Returns the error that names the extra; None if no extra brings the module."""
+    module = (error.name or "").partition(".")[0]
+    extra = EXTRA_OF_MODULE.get(module)
+    return None if extra is None else MissingExtra(module, extra)
+
+
+def require_extra(extra: str) -> None:
+    """Checks that an extra's modules are installed, without importing them.
+
+    Raises:
+        MissingExtra: One is not.
+    """
+    for module, bringing in EXTRA_OF_MODULE.items():
+        if bringing == extra and find_spec(module) is None:
+            raise MissingExtra(module, extra)

@@ -1,0 +1,51 @@
+"""Refusal of query parameters that a route does not declare: a misspelt filter must not return everything."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable
+
+from fastapi import Request
+from fastapi.dependencies.utils import get_flat_dependant
+from fastapi.routing import APIRoute
+
+from protocol.errors import Unprocessable
+
+_MOST_NAMED = 5
+_MOST_SHOWN = 40
+
+
+async def declared_parameters_only(request: Request) -> None:
+    """Checks a request's query against its route; `create_service` makes every route depend on it.
+
+    Raises:
+        Unprocessable: The query has a parameter that the route does not declare.
+    """
+    route = request.scope.get("route")
+    if request.scope["query_string"] and isinstance(route, APIRoute):
+        declared = {field.alias for field in get_flat_dependant(route.dependant).query_params}
+        check_parameters(request.query_params.keys(), declared)
+
+
+def check_parameters(given: Iterable[str], declared: Collection[str]) -> None:
+    """Refuses parameters that are not declared.
+
+    Args:
+        given: Names in the query.
+        declared: Names that the route knows.
+
+    Raises:
+        Unprocessable: Names each unknown one, and those that the route knows.
+    """
+    unknown = [name for name in dict.fromkeys(given) if name not in declared]
+    if not unknown:
+        return
+    shown = [name[:_MOST_SHOWN] for name in unknown[:_MOST_NAMED]]
+    close = difflib.get_close_matches(shown[0], declared, n=1, cutoff=0.6)
+    known = f"this route takes {', '.join(sorted(declared))}" if declared else "this route takes no parameters"
+    raise Unprocessable(
+        f"unknown query parameter{'s' if len(unknown) > 1 else ''}: {', '.join(map(repr, shown))}",
+        fields={f"query.{name}": "unknown parameter" for name in shown},
+        hint=f"did you mean {close[0]}? {known}" if close else known,
+        code="unknown-parameter",
+    )

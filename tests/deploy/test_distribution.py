@@ -1,0 +1,199 @@
+"""The distribution: its name in every text, and what a plain installation without extras says."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from protocol.extras import DISTRIBUTION, EXTRA_OF_MODULE
+from worker.cli import upgrade_command
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PACKAGES = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+STRANGER = re.compile(
+    r"\bmuster\[|\b(?:pip3?|pipx|uv)\b[^\n|;&]*?\s(?:install|add)\b[^\n|;&#]*?\s['\"]?muster(?![\w/.-])"
+)
+"""Text that installs the distribution `muster`, which is another project's."""
+TEXT = {".py", ".md", ".toml", ".sh", ".yml", ".html", ".mjs", ".service", ".conf", ".json", ""}
+
+
+def texts() -> Iterator[Path]:
+    for top in ROOT.iterdir():
+        if top.is_file() and top.suffix in TEXT:
+            yield top
+        elif top.is_dir() and top.name in {*PACKAGES, "docs", "deploy", "tests", "benchmarks", ".ci"}:
+            yield from (path for path in top.rglob("*") if path.is_file() and path.suffix in TEXT)
+
+
+def test_no_text_installs_a_strangers_package() -> None:
+    assert PROJECT["project"]["name"] == DISTRIBUTION == "muster-network"
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in texts()
+        if path != Path(__file__)
+        for match in STRANGER.finditer(path.read_text(errors="replace"))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("pip install muster", True),
+        ("pip install 'muster[s3]'", True),
+        ("install muster[vllm] first", True),
+        ("python -m pip install --upgrade muster\n", True),
+        ("uv pip install muster", True),
+        ("pip install muster-network", False),
+        ("pip install 'muster-network[s3]'", False),
+        ("/opt/muster/bin/pip install .", False),
+        ("pip install /opt/muster/wheel.whl", False),
+        ("pip install . && systemctl restart muster-worker", False),
+    ],
+)
+def test_the_pattern_tells_the_two_names_apart(text: str, wrong: bool) -> None:
+    assert bool(STRANGER.search(text)) is wrong
+
+
+def test_extras_of_the_project_refer_to_itself_by_its_name() -> None:
+    extras = PROJECT["project"]["optional-dependencies"]
+    own = [each for several in extras.values() for each in several if each.startswith("muster")]
+    assert own
+    assert all(each.startswith(f"{DISTRIBUTION}[") for each in own)
+    assert set(EXTRA_OF_MODULE.values()) <= extras.keys()
+
+
+def test_every_module_that_a_plain_installation_lacks_names_its_extra() -> None:
+    plain = installed_with(PROJECT["project"]["dependencies"])
+    distributions = packages_distributions()
+    lacking = {
+        module
+        for module in imported_modules()
+        if module in distributions and not plain & {canonicalize_name(name) for name in distributions[module]}
+    }
+    assert lacking <= EXTRA_OF_MODULE.keys()
+
+
+def installed_with(requirements: list[str]) -> set[str]:
+    """Names of the distributions that these requirements bring."""
+    found: set[str] = set()
+    waiting = [(Requirement(each), frozenset[str]()) for each in requirements]
+    done: set[tuple[str, frozenset[str]]] = set()
+    while waiting:
+        requirement, extras = waiting.pop()
+        markers = extras or {""}
+        if requirement.marker and not any(requirement.marker.evaluate({"extra": extra}) for extra in markers):
+            continue
+        name, wanted = canonicalize_name(requirement.name), frozenset(requirement.extras)
+        if (name, wanted) in done:
+            continue
+        done.add((name, wanted))
+        found.add(name)
+        try:
+            waiting += [(Requirement(each), wanted) for each in requires(name) or ()]
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def imported_modules() -> set[str]:
+    """Top-level modules of others that the product imports anywhere, also inside functions."""
+    found: set[str] = set()
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Import):
+                    found |= {alias.name.partition(".")[0] for alias in node.names}
+                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                    found.add(node.module.partition(".")[0])
+    return found - set(sys.stdlib_module_names) - set(PACKAGES)
+
+
+WITHOUT_EXTRAS = """
+import sys
+from importlib.machinery import ModuleSpec
+
+blocked = set(sys.argv[1].split(","))
+
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in blocked:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Nothing())
+import importlib.util
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name.partition(".")[0] in blocked else found(name, *more)
+
+from cli.main import main
+for line in sys.argv[2:]:
+    sys.argv = ["muster", *line.split()]
+    print("==", line, file=sys.stderr, flush=True)
+    try:
+        main()
+    except SystemExit as end:
+        print("exit", end.code, file=sys.stderr, flush=True)
+"""
+NEEDY = {
+    "validator run": "rollouts",
+    "trainer run": "rollouts",
+    "devnet --ledger-only": "devnet",
+    "devnet --chain anvil": "rollouts",
+    "trainer eval .": "rollouts",
+    "rollouts show {file}": "rollouts",
+}
+
+
+def test_a_command_without_its_extra_names_it(tmp_path: Path) -> None:
+    file = tmp_path / "x.parquet"
+    file.touch()
+    lines = [line.format(file=file) for line in NEEDY]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_EXTRAS, ",".join(EXTRA_OF_MODULE), *lines],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    said = dict(part.split("\n", 1) for part in done.stderr.split("== ")[1:])
+    for line, extra in zip(lines, NEEDY.values(), strict=True):
+        assert f"pip install '{DISTRIBUTION}[{extra}]'" in said[line], done.stderr
+        assert said[line].endswith("exit 1\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        (None, "--upgrade muster-network"),
+        ({"url": "https://files.example/muster_network-1.whl", "archive_info": {}}, "--upgrade muster-network"),
+        ({"url": "file:///opt/my%20clone", "dir_info": {}}, "'/opt/my clone'"),
+        ({"url": "file:///opt/clone", "dir_info": {"editable": True}}, "--editable /opt/clone"),
+    ],
+)
+def test_an_upgrade_comes_from_where_this_was_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, origin: object, command: str
+) -> None:
+    metadata = tmp_path / "muster_network-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {DISTRIBUTION}\nVersion: 1\n")
+    if origin is not None:
+        (metadata / "direct_url.json").write_text(json.dumps(origin))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    said = upgrade_command()
+    assert said.endswith(f"-m pip install {command}")
+    assert said.startswith("git -C ") is (command.endswith(("clone", "clone'")))
