@@ -8,20 +8,26 @@ from datetime import timedelta
 
 import pytest
 import pytest_asyncio
+from eth_abi.abi import encode
+from eth_utils.crypto import keccak
 from redis.asyncio import Redis
 
 from discovery.access import PoolRole
 from discovery.chain import LedgerLink
 from discovery.facts import FactStore
 from discovery.mailbox import Doorbell, Mailbox
+from ledger.artifacts import Contract
 from ledger.chain import ChainControls, ChainKind, start_chain
+from ledger.inflight import Call
+from ledger.rpc import connect
+from ledger.sender import Sender
 from protocol.clock import SystemClock
 from protocol.errors import NotFound, Unavailable
 from protocol.identifiers import Address
 from protocol.invites import Invite, Join
 from protocol.keys import Key
 from protocol.wire.invites import SignedInvite
-from tests.discovery.on_chain import UNIT, PoolOnChain, make_pool
+from tests.discovery.on_chain import UNIT, PoolOnChain, make_pool, roles_of, terms
 
 POOL = 1
 
@@ -57,9 +63,25 @@ async def test_roles_are_the_ledgers(pool: PoolOnChain, redis: Redis) -> None:
     async with linked(pool, redis) as link:
         for who, roles in expected.items():
             assert await link.roles(POOL, who) == roles
-        for unknown in (2, 10**12):
+        for unknown in (200, 10**12):
             with pytest.raises(NotFound):
                 await link.roles(unknown, pool.owner.address)
+
+
+async def test_a_data_uri_that_is_not_utf8_costs_nobody_a_role_or_a_fact(pool: PoolOnChain, redis: Redis) -> None:
+    async with pool.ledger(pool.owner) as ledger:
+        other = await ledger.pools.create(domain_id=1, roles=roles_of(pool), terms=terms(), data_uri="x")
+        web3 = await connect(pool.chain.url, expected_chain_id=pool.chain.chain_id)
+        data = keccak(text="setDataUri(uint256,string)")[:4] + encode(["uint256", "bytes"], [other, b"\xff\xfe"])
+        async with Sender(web3, pool.owner.account(), chain_id=pool.chain.chain_id) as sender:
+            await sender.send(Call(to=pool.deployment[Contract.COMPUTE_POOLS], data=data))
+        await web3.provider.disconnect()
+        assert (await ledger.pools.get(other)).data_uri == "\ufffd\ufffd"
+    async with linked(pool, redis) as link:
+        assert PoolRole.OWNER in await link.roles(other, pool.owner.address)
+        facts = FactStore(redis)
+        await link.read(facts, mailbox_on(redis))
+        assert await facts.has_pool(other)
 
 
 async def test_facts_follow_registration_stake_bans_and_their_ends(pool: PoolOnChain, redis: Redis) -> None:
