@@ -10,9 +10,10 @@ from eth_abi.registry import BaseEquals, registry
 def _lenient() -> ABICodec:
     # Solidity stores any bytes in a `string`, and eth-abi raises UnicodeDecodeError for bytes that are not UTF-8. One
     # transaction of a stranger would then make every answer or event that carries its string unreadable.
-    lenient = registry.copy()
+    lenient = registry.copy()  # type: ignore[no-untyped-call]  # eth-abi annotates neither
     lenient.unregister_decoder("string")
-    lenient.register_decoder(BaseEquals("string"), StringDecoder(handle_string_errors="replace"), label="string")
+    strings = StringDecoder(handle_string_errors="replace")  # type: ignore[no-untyped-call]
+    lenient.register_decoder(BaseEquals("string"), strings, label="string")  # type: ignore[no-untyped-call]
     return ABICodec(lenient)
 
 
