@@ -3,7 +3,8 @@
     python -m benchmarks.strangers [REQUESTS_PER_SECOND] [SECONDS]
 
 Claim: under 200 requests of strangers per second every request of the member and of the validator is served, with a
-p99 latency below 1 s. Real Redis, the embedded chain, an orchestrator with its loops, HTTP over loopback.
+p99 latency below 1 s. Real Redis, the embedded chain, whose answers take 100 ms longer as a provider's do, an
+orchestrator with its loops, HTTP over loopback.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from benchmarks.ending import end_in_order
 from benchmarks.pool_under_load import Line, percentile, redis_server
@@ -40,6 +42,7 @@ MEMBER_EVERY_S = 0.25
 VALIDATOR_EVERY_S = 0.2
 CLAIMED_P99_MS = 1000
 LONGEST_S = 30.0
+CHAIN_LATENCY_S = 0.1
 
 Request = tuple[str, str, bytes]
 """Method, target, body."""
@@ -126,7 +129,7 @@ async def measure(rate: float, seconds: float) -> bool:
         async with start_chain(ChainKind.EMBEDDED) as chain:
             pool = await make_pool(chain)
             await join(pool, node)
-            async with orchestrator(pool, redis_url, Path(home)) as port:
+            async with far_away(chain.url) as url, orchestrator(pool, url, redis_url, Path(home)) as port:
                 callers = {name: Caller(port, pool.orchestrator, each) for name, each in seen.items()}
                 await until_healthy(callers["member"], node)
                 seen["member"].statuses.clear()
@@ -186,7 +189,29 @@ async def redeem(ledger: Ledger, invite: Invite, orchestrator_key: Key, node: Ke
 
 
 @asynccontextmanager
-async def orchestrator(pool: PoolOnChain, redis_url: str, home: Path) -> AsyncIterator[int]:
+async def far_away(url: str) -> AsyncIterator[str]:
+    """The chain behind a relay whose answers take `CHAIN_LATENCY_S` longer; its URL."""
+    where = urlsplit(url)
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay: float) -> None:
+        with suppress(OSError):
+            while data := await reader.read(1 << 16):
+                asyncio.get_running_loop().call_later(delay, writer.write, data)
+        asyncio.get_running_loop().call_later(delay, writer.close)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ahead, back = await asyncio.open_connection(where.hostname, where.port)
+        await asyncio.gather(pump(reader, back, 0.0), pump(ahead, writer, CHAIN_LATENCY_S))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+@asynccontextmanager
+async def orchestrator(pool: PoolOnChain, chain_url: str, redis_url: str, home: Path) -> AsyncIterator[int]:
     """An orchestrator of the pool in a process of its own; its port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -197,7 +222,7 @@ async def orchestrator(pool: PoolOnChain, redis_url: str, home: Path) -> AsyncIt
         "public_url": f"http://127.0.0.1:{port}",
         "pool_id": POOL,
         "redis_url": redis_url,
-        "chain_url": pool.chain.url,
+        "chain_url": chain_url,
         "deployment": str(deployment),
         "run": "bench",
         "storage_directory": str(home / "objects"),
