@@ -57,6 +57,8 @@ class QuietLedger:
             owner=ZERO_ADDRESS,
             managers=frozenset(),
             orchestrator=SERVER_KEY.address,
+            publishers=frozenset(),
+            validators=frozenset(),
             min_capacity=0,
             max_nodes=10**6,
             members=0,
@@ -65,11 +67,6 @@ class QuietLedger:
     async def standing(self, node: Address) -> NodeStanding:
         """A member."""
         return NodeStanding(provider=node, member=True, banned=False, capacity=1, free_stake=0, needed_stake=0)
-
-    async def is_validator(self, who: Address) -> bool:
-        """Nobody judges here."""
-        del who
-        return False
 
     async def remove(self, nodes: Sequence[Address], *, reason: str) -> None:
         """Nothing to do."""

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import timedelta
 from enum import Enum, auto
 from typing import Protocol
 
 from protocol.clock import Clock
-from protocol.errors import Forbidden, RateLimited, Unavailable
+from protocol.errors import Forbidden
 from protocol.identifiers import Address
-from protocol.retry import Deadline
-
-MOST_REMEMBERED = 8192
-MOST_AT_ONCE = 8
-"""Questions to the chain at a time; strangers must not be able to flood it through us."""
-MOST_WAITING = 256
-CROWDED = 4
-"""How many times longer an answer is believed while too many questions wait."""
-ANSWER_PATIENCE = timedelta(seconds=3)
-"""For the chain's answer: a client of ours waits 10 s for our own."""
-REST = timedelta(seconds=2)
-"""How long a chain that did not answer is left alone."""
+from protocol.lookups import Lookups
 
 
 class PoolRole(Enum):
@@ -38,12 +25,15 @@ class PoolRole(Enum):
 READERS = frozenset(PoolRole)
 """Who may list a pool's nodes with their IPs. Publishers and everybody else may not."""
 
+PoolRoles = Mapping[PoolRole, frozenset[Address]]
+"""The holders of each role."""
+
 
 class RoleSource(Protocol):
     """Where roles are read: the ledger."""
 
-    async def roles(self, pool_id: int, who: Address) -> frozenset[PoolRole]:
-        """What `who` is to the pool now.
+    async def roles(self, pool_id: int) -> PoolRoles:
+        """Everybody who has a role in the pool now.
 
         Raises:
             NotFound: There is no such pool.
@@ -52,17 +42,12 @@ class RoleSource(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    roles: frozenset[PoolRole]
-    at: float
-
-
 class Access:
     """Answers who may, from a small memory in front of the ledger.
 
-    While the chain can't be asked, the last answer counts for longer, so that an outage of the chain stops no pool; a
-    role that was never read is refused as unavailable, not as forbidden.
+    A pool's roles are read all at once, so a stranger with ever new keys causes no read. While the chain can't be
+    asked, the last answer counts for longer, so that an outage of the chain stops no pool; a role that was never read
+    is refused as unavailable, not as forbidden.
 
     Args:
         source: The ledger.
@@ -72,14 +57,13 @@ class Access:
     """
 
     def __init__(self, source: RoleSource, *, fresh: timedelta, stale: timedelta, clock: Clock) -> None:
-        self._source = source
-        self._fresh = fresh.total_seconds()
-        self._stale = max(fresh, stale).total_seconds()
-        self._clock = clock
-        self._known: OrderedDict[tuple[int, Address], _Known] = OrderedDict()
-        self._turns = asyncio.Semaphore(MOST_AT_ONCE)
-        self._waiting = 0
-        self._rest_until = 0.0
+        self._lookups: Lookups[int, PoolRoles] = Lookups(
+            source.roles,
+            what=lambda pool_id: f"reading the roles of pool {pool_id}",
+            fresh=lambda _: fresh,
+            stale=stale,
+            clock=clock,
+        )
 
     async def require(self, pool_id: int, who: Address, allowed: frozenset[PoolRole]) -> None:
         """Returns if `who` has one of the roles.
@@ -88,6 +72,7 @@ class Access:
             Forbidden: It has none of them.
             NotFound: There is no such pool.
             Unavailable: The ledger can't be asked, and was not lately.
+            RateLimited: Too many pools are being looked up.
         """
         if allowed.isdisjoint(await self.roles(pool_id, who)):
             names = " or ".join(sorted(role.name.lower() for role in allowed))
@@ -103,53 +88,7 @@ class Access:
         Raises:
             NotFound: There is no such pool.
             Unavailable: The ledger can't be asked, and was not lately.
-            RateLimited: Too many questions to the chain wait already.
+            RateLimited: Too many pools are being looked up.
         """
-        key = (pool_id, who)
-        known = self._known.get(key)
-        if known is not None and self._age(known) < self._fresh:
-            return known.roles
-        try:
-            return (await self._looked_up(key)).roles
-        except RateLimited:
-            # Strangers crowd the way to the chain. Whoever was known a moment ago need not wait behind them.
-            if known is None or self._age(known) >= CROWDED * self._fresh:
-                raise
-        except Unavailable:
-            if known is None or self._age(known) >= self._stale:
-                raise
-        return known.roles
-
-    async def _looked_up(self, key: tuple[int, Address]) -> _Known:
-        if self._waiting >= MOST_WAITING:
-            raise RateLimited("too many roles are being looked up", retry_after=REST)
-        self._waiting += 1
-        try:
-            async with self._turns:
-                known = self._known.get(key)
-                if known is None or self._age(known) >= self._fresh:
-                    known = _Known(await self._asked(*key), self._clock.monotonic())
-                    self._remember(key, known)
-                return known
-        finally:
-            self._waiting -= 1
-
-    async def _asked(self, pool_id: int, who: Address) -> frozenset[PoolRole]:
-        """The chain's answer, within a bound; after a failure the chain has a rest, so that nobody queues for it."""
-        if self._clock.monotonic() < self._rest_until:
-            raise Unavailable("the chain could not be asked a moment ago", code="chain-unavailable")
-        try:
-            deadline = Deadline.after(ANSWER_PATIENCE, clock=self._clock)
-            return await deadline.bound(self._source.roles(pool_id, who), what=f"reading the roles of {who}")
-        except Unavailable:
-            self._rest_until = self._clock.monotonic() + REST.total_seconds()
-            raise
-
-    def _age(self, known: _Known) -> float:
-        return self._clock.monotonic() - known.at
-
-    def _remember(self, key: tuple[int, Address], known: _Known) -> None:
-        self._known[key] = known
-        self._known.move_to_end(key)
-        if len(self._known) > MOST_REMEMBERED:
-            self._known.popitem(last=False)
+        holders = await self._lookups.get(pool_id)
+        return frozenset(role for role, keys in holders.items() if who in keys)

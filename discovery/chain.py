@@ -11,13 +11,14 @@ from typing import Protocol, TypeVar
 
 from redis.asyncio import Redis
 
-from discovery.access import PoolRole
+from discovery.access import PoolRole, PoolRoles
 from discovery.facts import FactChanges, FactStore
 from discovery.mailbox import Mailbox
 from discovery.store import KEYS
 from discovery.turn import Turn
 from ledger import events as happened
 from ledger.client import Ledger
+from ledger.client.pools import Role
 from ledger.cursor import Batch
 from ledger.deployment import Deployment
 from ledger.events import LedgerEvent
@@ -32,6 +33,8 @@ V = TypeVar("V")
 
 ANSWER_PATIENCE = timedelta(seconds=5)
 """For one question to the chain; a caller of ours waits for it."""
+COUNT_GOOD_FOR = timedelta(seconds=1)
+"""A new pool is noticed so late. Strangers who name pools that don't exist cause no more reads than that."""
 READS_AT_ONCE = 16
 CURSOR = "facts"
 
@@ -54,8 +57,8 @@ FOLLOWED: tuple[type[LedgerEvent], ...] = (
 class LedgerSource(Protocol):
     """What the service needs of the ledger. Every method may raise `Unavailable` while the chain is down."""
 
-    async def roles(self, pool_id: int, who: Address) -> frozenset[PoolRole]:
-        """What `who` is to a pool; `NotFound` if there is no such pool."""
+    async def roles(self, pool_id: int) -> PoolRoles:
+        """Everybody who has a role in a pool; `NotFound` if there is no such pool."""
         ...
 
     async def read(self, facts: FactStore, mailbox: Mailbox) -> None:
@@ -122,8 +125,6 @@ class LedgerLink:
         confirmations: int = 0,
         clock: Clock | None = None,
     ) -> None:
-        self._chain_url = chain_url
-        self._deployment = deployment
         self._clock = SystemClock() if clock is None else clock
         self._following = Following(
             CURSOR,
@@ -136,36 +137,38 @@ class LedgerLink:
             clock=self._clock,
         )
         self._turn = Turn(redis, name="ledger")
-        self._stack = AsyncExitStack()
-        self._ledger: Ledger | None = None
-        self._connecting = asyncio.Lock()
+        # Requests of strangers cause the reads of roles, and these must not delay the events.
+        self._for_events = _Connection(chain_url, deployment, clock=self._clock)
+        self._for_roles = _Connection(chain_url, deployment, clock=self._clock)
         self._pools = 0
+        self._count_again = 0.0
 
-    async def roles(self, pool_id: int, who: Address) -> frozenset[PoolRole]:
-        """What `who` is to a pool now.
+    async def roles(self, pool_id: int) -> PoolRoles:
+        """Everybody who has a role in a pool now, read over a connection of its own.
 
         Raises:
             NotFound: There is no such pool.
             ChainUnavailable: The chain can't be asked.
         """
-        pools = (await self._connected()).pools
-        if pool_id > self._pools:
+        pools = (await self._for_roles.get()).pools
+        if pool_id > self._pools and self._clock.monotonic() >= self._count_again:
             self._pools = await pools.count()
+            self._count_again = self._clock.monotonic() + COUNT_GOOD_FOR.total_seconds()
         if not 1 <= pool_id <= self._pools:
             raise NotFound(f"there is no pool {pool_id} on the ledger", code="unknown-pool")
-        pool, manager, orchestrator, validator = await asyncio.gather(
+        pool, manager, orchestrator, validators = await asyncio.gather(
             pools.get(pool_id),
-            pools.is_manager(pool_id, who),
-            pools.is_orchestrator(pool_id, who),
-            pools.is_validator(pool_id, who),
+            pools.seat(pool_id, Role.MANAGER),
+            pools.seat(pool_id, Role.ORCHESTRATOR),
+            pools.validators(pool_id),
         )
-        held = {
-            PoolRole.OWNER: pool.owner == who,
-            PoolRole.MANAGER: manager,
-            PoolRole.ORCHESTRATOR: orchestrator,
-            PoolRole.VALIDATOR: validator,
+        now = self._clock.now()
+        return {
+            PoolRole.OWNER: frozenset({pool.owner}),
+            PoolRole.MANAGER: manager.keys(now),
+            PoolRole.ORCHESTRATOR: orchestrator.keys(now),
+            PoolRole.VALIDATOR: frozenset(validators),
         }
-        return frozenset(role for role, holds in held.items() if holds)
 
     async def read(self, facts: FactStore, mailbox: Mailbox) -> None:
         """Reads events up to the chain's head, if it is this instance's turn.
@@ -174,7 +177,7 @@ class LedgerLink:
             ChainUnavailable: The chain can't be asked; the next round goes on where this one stopped.
         """
         while await self._turn.mine():
-            ledger = await self._connected()
+            ledger = await self._for_events.get()
             batch = await self._following.poll(ledger)
             touched = self._touched(batch)
             at_head = self._following.at_head(batch)
@@ -188,16 +191,9 @@ class LedgerLink:
         self._following.forget_position()  # another instance reads on
 
     async def aclose(self) -> None:
-        """Closes the connection."""
-        self._ledger = None
-        await self._stack.aclose()
-
-    async def _connected(self) -> Ledger:
-        async with self._connecting:
-            if self._ledger is None:
-                opening = Ledger.connect(self._chain_url, self._deployment, timeout=ANSWER_PATIENCE, clock=self._clock)
-                self._ledger = await self._stack.enter_async_context(opening)
-            return self._ledger
+        """Closes the connections."""
+        for connection in (self._for_events, self._for_roles):
+            await connection.aclose()
 
     def _touched(self, batch: Batch) -> Touched:
         touched = Touched()
@@ -222,6 +218,29 @@ class LedgerLink:
             pools=touched.pools,
             joined=touched.joined,
         )
+
+
+class _Connection:
+    """One connection to the chain, opened when it is first needed."""
+
+    def __init__(self, chain_url: str, deployment: Deployment, *, clock: Clock) -> None:
+        self._chain_url = chain_url
+        self._deployment = deployment
+        self._clock = clock
+        self._stack = AsyncExitStack()
+        self._ledger: Ledger | None = None
+        self._opening = asyncio.Lock()
+
+    async def get(self) -> Ledger:
+        async with self._opening:
+            if self._ledger is None:
+                opening = Ledger.connect(self._chain_url, self._deployment, timeout=ANSWER_PATIENCE, clock=self._clock)
+                self._ledger = await self._stack.enter_async_context(opening)
+            return self._ledger
+
+    async def aclose(self) -> None:
+        self._ledger = None
+        await self._stack.aclose()
 
 
 async def _each(keys: Iterable[K], read: Callable[[K], Awaitable[V]]) -> dict[K, V]:

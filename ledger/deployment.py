@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import rlp
-from eth_abi.abi import decode, encode
+from eth_abi.abi import encode
 from eth_abi.exceptions import DecodingError
 from eth_typing import HexStr
 from eth_utils.crypto import keccak
 from web3 import AsyncWeb3
 
 from ledger.artifacts import Artifact, Contract, artifact
+from ledger.decoding import decode
 from ledger.errors import TransactionReverted
 from ledger.inflight import Call
 from ledger.sender import Sender

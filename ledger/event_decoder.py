@@ -6,15 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, get_type_hints
 
-from eth_abi.abi import decode
+import structlog
 from eth_abi.exceptions import DecodingError
 from eth_utils.crypto import keccak
 
 from ledger.artifacts import Contract, artifact
+from ledger.decoding import decode
 from ledger.events import EVENTS, LedgerEvent
 from ledger.receipts import Log
 from ledger.values import from_abi
 from protocol.identifiers import Address, Digest
+
+_log = structlog.get_logger(__name__)
 
 
 class Deployed(Protocol):
@@ -41,13 +44,25 @@ class EventDecoder:
         }
 
     def decode(self, log: Log) -> LedgerEvent | None:
-        """The event in a log; None if it is none of ours, or not as the ABI says."""
+        """Returns the event in a log, or None if it is none of ours.
+
+        A log of our contracts that does not fit the ABI is none either, and is logged: the deployment is of another
+        version. No caller of a contract can cause that, since strings are decoded whatever their bytes.
+        """
         shape = self._shapes.get((log.address, log.topics[0])) if log.topics else None
         if shape is None:
             return None
         try:
             return shape.read(log)
-        except (DecodingError, StopIteration, ValueError):
+        except (DecodingError, StopIteration, ValueError) as error:
+            _log.error(
+                "event-unreadable",
+                event_name=shape.kind.__name__,
+                contract=log.address,
+                transaction=log.transaction,
+                reason=str(error)[:200],
+                hint="check that the deployment file is of the contracts' version",
+            )
             return None
 
 

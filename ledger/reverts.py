@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eth_abi.abi import decode
 from eth_abi.exceptions import DecodingError
 from eth_utils.abi import collapse_if_tuple
 from eth_utils.crypto import keccak
+
+from ledger.decoding import decode
 
 _ERROR = bytes.fromhex("08c379a0")
 _PANIC = bytes.fromhex("4e487b71")
@@ -84,7 +85,7 @@ class RevertReader:
             if shape is not None:
                 values = decode(list(shape.types), body)
                 return Revert(name=shape.name, arguments=dict(zip(shape.names, values, strict=True)), data=data)
-        except (DecodingError, UnicodeDecodeError, OverflowError):
+        except (DecodingError, OverflowError):
             pass  # a contract may revert with anything
         return Revert(name="", arguments={}, data=data)
 

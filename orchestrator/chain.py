@@ -37,6 +37,10 @@ class PoolStanding:
     managers: frozenset[Address]
     """The manager, and the one before while its key still counts."""
     orchestrator: Address
+    publishers: frozenset[Address]
+    """The publisher, and the one before while its key still counts."""
+    validators: frozenset[Address]
+    """The keys that may give verdicts."""
     min_capacity: int
     max_nodes: int
     members: int
@@ -89,11 +93,7 @@ class PoolLedger(Protocol):
         ...
 
     async def standing(self, node: Address) -> NodeStanding:
-        """A node as it stands."""
-        ...
-
-    async def is_validator(self, who: Address) -> bool:
-        """Whether `who` judges work of this pool."""
+        """A node as it stands; asked about any node that speaks to us, so it must not hold up the other methods."""
         ...
 
     async def remove(self, nodes: Sequence[Address], *, reason: str) -> None:

@@ -20,7 +20,7 @@ from orchestrator.life import NodeLife
 from orchestrator.lifecycle import Event
 from orchestrator.membership import Standings
 from orchestrator.store.database import Argument, Database
-from orchestrator.store.nodes import NodeRow, NodeStore
+from orchestrator.store.nodes import NodeStore
 from orchestrator.store.tasks import TaskStore
 from protocol.admission import Admission
 from protocol.clock import Clock
@@ -58,7 +58,7 @@ class HeartbeatDesk:
         nodes: For decisions.
         tasks: For what nodes are told to run.
         life: For decisions.
-        standings: To know members that Redis has forgotten.
+        standings: Says who is a member.
         admission: Rate and nonces.
         pace: Intervals and deadlines.
         clock: Whose time counts.
@@ -110,7 +110,7 @@ class HeartbeatDesk:
             Unprocessable: The body is no heartbeat.
             Forbidden: It is for another pool.
             Conflict: It is a replay.
-            RateLimited: The node speaks too often.
+            RateLimited: The node speaks too often; or it is unknown, and too many unknown nodes are being looked up.
             Unavailable: Redis is down; or the node is unknown and the chain is down; or its task is being changed.
         """
         try:
@@ -168,7 +168,7 @@ class HeartbeatDesk:
                 address, Event.RESUME, cause="the contributor stays", actor=address, fields={"drain": ""}
             )
             return True
-        if row.state is NodeState.BANNED or not await self._is_member(row):
+        if not (await self._standings.membership(row)).member:
             return False
         if row.state not in {NodeState.HEALTHY, NodeState.UNHEALTHY, NodeState.DRAINING, NodeState.DEAD}:
             await self._life.happened(
@@ -182,13 +182,6 @@ class HeartbeatDesk:
         if row.drain == "owner":
             await self._life.happened(address, Event.DRAIN, cause="the owner drained it before", actor="owner")
         return True
-
-    async def _is_member(self, row: NodeRow) -> bool:
-        """Whether the ledger has the node as a member. Who was one when we last heard needs no chain to speak again."""
-        if row.member and row.state in {NodeState.UNHEALTHY, NodeState.DEAD}:
-            return True
-        standing = await self._standings.of(row.address)
-        return standing.member and not standing.banned
 
     def _provider(self, address: Address) -> dict[str, str]:
         known = self._standings.known(address)

@@ -102,7 +102,7 @@ class LedgerPool:
             clock=clock,
         )
         self._stack = AsyncExitStack()
-        self._connections: dict[Address, Ledger] = {}
+        self._connections: dict[Address | None, Ledger] = {}
         self._connecting = asyncio.Lock()
 
     @property
@@ -113,27 +113,31 @@ class LedgerPool:
     async def pool(self) -> PoolStanding:
         """The pool as it stands."""
         pools = (await self._connected()).pools
-        pool, terms, manager, orchestrator = await asyncio.gather(
+        pool, terms, manager, orchestrator, publisher, validators = await asyncio.gather(
             pools.get(self._pool_id),
             pools.terms(self._pool_id),
             pools.seat(self._pool_id, Role.MANAGER),
             pools.seat(self._pool_id, Role.ORCHESTRATOR),
+            pools.seat(self._pool_id, Role.PUBLISHER),
+            pools.validators(self._pool_id),
         )
-        previous = {manager.previous} if manager.previous_until > self._clock.now() else set()
+        now = self._clock.now()
         return PoolStanding(
             domain_id=pool.domain_id,
             active=pool.status is PoolStatus.ACTIVE,
             owner=pool.owner,
-            managers=frozenset({manager.holder} | previous),
+            managers=manager.keys(now),
             orchestrator=orchestrator.holder,
+            publishers=publisher.keys(now),
+            validators=frozenset(validators),
             min_capacity=terms.min_capacity,
             max_nodes=terms.max_nodes,
             members=pool.member_count,
         )
 
     async def standing(self, node: Address) -> NodeStanding:
-        """A node as it stands."""
-        ledger = await self._connected()
+        """A node as it stands, over a connection of its own."""
+        ledger = await self._connected_for_nodes()
         registered, membership, terms = await asyncio.gather(
             ledger.registry.node(node),
             ledger.pools.membership(self._pool_id, node),
@@ -153,10 +157,6 @@ class LedgerPool:
             free_stake=stake.free,
             needed_stake=registered.capacity * terms.stake_per_capacity,
         )
-
-    async def is_validator(self, who: Address) -> bool:
-        """Whether `who` judges work of this pool."""
-        return await (await self._connected()).pools.is_validator(self._pool_id, who)
 
     async def remove(self, nodes: Sequence[Address], *, reason: str) -> None:
         """Takes nodes from the pool without blame; those that left already are skipped."""
@@ -203,14 +203,21 @@ class LedgerPool:
         await self._stack.aclose()
 
     async def _connected(self, key: Key | None = None) -> Ledger:
-        key = key or self._key
+        return await self._opened(key or self._key)
+
+    async def _connected_for_nodes(self) -> Ledger:
+        """A connection without a key. Requests of strangers cause reads over it, and these delay no others."""
+        return await self._opened(None)
+
+    async def _opened(self, key: Key | None) -> Ledger:
+        name = None if key is None else key.address
         async with self._connecting:
-            if key.address not in self._connections:
+            if name not in self._connections:
                 opening = Ledger.connect(
                     self._chain_url, self._deployment, key=key, timeout=ANSWER_PATIENCE, clock=self._clock
                 )
-                self._connections[key.address] = await self._stack.enter_async_context(opening)
-            return self._connections[key.address]
+                self._connections[name] = await self._stack.enter_async_context(opening)
+            return self._connections[name]
 
     def _manager_key(self) -> Key:
         if self._manager is None:

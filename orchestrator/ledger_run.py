@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 
@@ -48,11 +48,9 @@ from protocol.wire.carried import Joining, SignedDispute
 from protocol.wire.leases import SignedWork
 
 ANSWER_PATIENCE = timedelta(seconds=5)
-ROLES_GOOD_FOR = timedelta(seconds=10)
 TERMS_GOOD_FOR = timedelta(seconds=8)
 """They change seldom, and money with each piece of work; who reads every ten seconds reads all of it anew."""
 MOST_HASHES = 1024
-MOST_ROLES = 1024
 
 _STATES = {
     WorkStatus.SUBMITTED: SlotState.SUBMITTED,
@@ -109,7 +107,6 @@ class LedgerRun:
         self._cursor: EventCursor | None = None
         self._hashes: OrderedDict[int, Digest] = OrderedDict()
         self._standing: tuple[float, Pool, Terms] | None = None
-        self._roles: OrderedDict[tuple[str, Address], tuple[float, bool]] = OrderedDict()
 
     @property
     def domain(self) -> SigningDomain:
@@ -142,14 +139,6 @@ class LedgerRun:
                 sender = await ledger.sender_of(event.log.transaction)
                 return sender if sender == seat.previous else seat.holder
         return seat.holder
-
-    async def is_publisher(self, who: Address) -> bool:
-        """Whether `who` may announce versions."""
-        return await self._has_role("publisher", who)
-
-    async def is_validator(self, who: Address) -> bool:
-        """Whether `who` may judge."""
-        return await self._has_role("validator", who)
 
     async def funds(self) -> Funds:
         """What the pool can pay now; its terms and whether it is active are remembered for a short while."""
@@ -292,23 +281,6 @@ class LedgerRun:
                 )
                 self._ledger = await self._stack.enter_async_context(opening)
             return self._ledger
-
-    async def _has_role(self, role: str, who: Address) -> bool:
-        now = self._clock.monotonic()
-        known = self._roles.get((role, who))
-        if known is not None and known[0] > now:
-            return known[1]
-        pools = (await self._connected()).pools
-        asked: dict[str, Callable[[int, Address], Awaitable[bool]]] = {
-            "publisher": pools.is_publisher,
-            "validator": pools.is_validator,
-        }
-        has = await asked[role](self._pool_id, who)
-        self._roles[role, who] = (now + ROLES_GOOD_FOR.total_seconds(), has)
-        self._roles.move_to_end((role, who))
-        if len(self._roles) > MOST_ROLES:
-            self._roles.popitem(last=False)
-        return has
 
     def _new_cursor(self, ledger: Ledger) -> EventCursor:
         source = Web3Events(

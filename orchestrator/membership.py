@@ -1,69 +1,103 @@
-"""Who is a member of the pool, asked of the ledger rarely and never on the way of an ordinary heartbeat."""
+"""Who is a member of the pool: from the ledger's events where these suffice, else from the ledger, within bounds."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from dataclasses import dataclass
 from datetime import timedelta
 
 from orchestrator.chain import NodeStanding, PoolLedger
+from orchestrator.store.nodes import NodeRow, NodeStore
 from protocol.clock import Clock
+from protocol.errors import RateLimited
 from protocol.identifiers import Address
-from protocol.retry import Deadline
+from protocol.lookups import LookupLimits, Lookups
+from protocol.signing import unix_ms
+from protocol.wire.heartbeat import NodeState
 
-MOST_KNOWN = 65_536
+MEMBER_FOR = timedelta(seconds=30)
+"""How long the ledger's answer about a member is used without asking again."""
+OTHER_FOR = timedelta(seconds=1)
+"""The same for nodes that are no members: they may have joined a moment ago."""
+FOLLOWED_WITHIN = timedelta(seconds=30)
+"""While the ledger's events were read to their end within this time, they say who is no member."""
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Whether a node may work for the pool."""
+
+    member: bool
+    banned: bool = False
 
 
 class Standings:
-    """What the ledger says of nodes, remembered for a short while.
+    """Says who is a member, and what the ledger says of single nodes.
+
+    Anybody with a key can send requests, so a node that was neither invited nor seen to join is answered from the
+    ledger's events, which reach Redis through the loop `ledger`. The chain is asked about a node that was invited,
+    because its join may be newer than the events, and about every node while the events are not followed: when Redis
+    lost them or the chain is down.
 
     Args:
         ledger: The pool on the ledger.
-        clock: Whose time counts.
-        good_for: How long an answer is remembered.
-        refused_for: The same for nodes that are no members: they may have joined a moment ago.
-        patience: How long the chain may take.
+        nodes: What the events said.
+        clock: Measures how old answers and events are.
     """
 
-    def __init__(
-        self,
-        ledger: PoolLedger,
-        *,
-        clock: Clock,
-        good_for: timedelta = timedelta(seconds=30),
-        refused_for: timedelta = timedelta(seconds=1),
-        patience: timedelta = timedelta(seconds=5),
-    ) -> None:
-        self._ledger = ledger
+    def __init__(self, ledger: PoolLedger, *, nodes: NodeStore, clock: Clock) -> None:
+        self._nodes = nodes
         self._clock = clock
-        self._good_for = good_for
-        self._refused_for = refused_for
-        self._patience = patience
-        self._known: OrderedDict[Address, tuple[float, NodeStanding]] = OrderedDict()
+        self._lookups: Lookups[Address, NodeStanding] = Lookups(
+            ledger.standing,
+            what=lambda node: f"asking the ledger about {node}",
+            fresh=lambda standing: MEMBER_FOR if standing.member else OTHER_FOR,
+            stale=timedelta(),
+            clock=clock,
+            limits=LookupLimits(remembered=65_536),
+        )
 
     async def of(self, node: Address) -> NodeStanding:
-        """What the ledger says of a node.
+        """Returns what the ledger says of a node.
 
         Raises:
             Unavailable: The chain is down or slow.
+            RateLimited: Too many nodes are being looked up.
         """
-        now = self._clock.monotonic()
-        known = self._known.get(node)
-        if known is not None and known[0] > now:
-            return known[1]
-        deadline = Deadline.after(self._patience, clock=self._clock)
-        standing = await deadline.bound(self._ledger.standing(node), what="asking the ledger about a node")
-        kept = self._good_for if standing.member else self._refused_for
-        self._known[node] = (self._clock.monotonic() + kept.total_seconds(), standing)
-        self._known.move_to_end(node)
-        if len(self._known) > MOST_KNOWN:
-            self._known.popitem(last=False)
-        return standing
+        return await self._lookups.get(node)
+
+    async def membership(self, row: NodeRow) -> Membership:
+        """Returns whether a node is a member; a member in Redis is one while the chain is down, too.
+
+        Args:
+            row: What Redis has of the node.
+
+        Raises:
+            Unavailable: Redis does not know, and the chain is down or slow.
+            RateLimited: Redis does not know, and too many nodes are being looked up.
+        """
+        if row.state is NodeState.BANNED:
+            return Membership(member=False, banned=True)
+        if row.member:
+            return Membership(member=True)
+        followed = await self._follows_events()
+        if followed and row.state is not NodeState.INVITED:
+            return Membership(member=False)
+        try:
+            standing = await self.of(row.address)
+        except RateLimited:
+            if not followed:
+                raise
+            return Membership(member=False)
+        return Membership(member=standing.member and not standing.banned, banned=standing.banned)
 
     def known(self, node: Address) -> NodeStanding | None:
-        """What the ledger said last, if it is still remembered; asks nobody."""
-        entry = self._known.get(node)
-        return None if entry is None else entry[1]
+        """Returns what the ledger said last, if it is still remembered; asks nobody."""
+        return self._lookups.known(node)
 
     def forget(self, node: Address) -> None:
-        """Asks the ledger anew next time: something happened to the node."""
-        self._known.pop(node, None)
+        """Has the ledger asked anew next time: something happened to the node."""
+        self._lookups.forget(node)
+
+    async def _follows_events(self) -> bool:
+        age_ms = unix_ms(self._clock.now()) - await self._nodes.events_read_ms()
+        return age_ms < FOLLOWED_WITHIN.total_seconds() * 1000

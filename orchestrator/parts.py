@@ -91,7 +91,7 @@ def build_parts(
     tasks = TaskStore(database, seal=seal, clock=clock)
     pace = settings.pace()
     life = NodeLife(nodes, pace=pace, clock=clock, invite_life=timedelta(seconds=settings.invite_life_s))
-    standings = Standings(ledger, clock=clock)
+    standings = Standings(ledger, nodes=nodes, clock=clock)
     pool = PoolView(ledger, clock=clock)
     objects = build_store(settings, clock=clock)
     terms, run = settings.run_terms(), None
@@ -142,9 +142,9 @@ def build_parts(
             pool_id=settings.pool_id,
             store=objects,
             uploads=UploadStore(database, quota=settings.quota()),
+            nodes=nodes,
             standings=standings,
             pool=pool,
-            ledger=ledger,
             slots=None if run is None else run.store,
             clock=clock,
             limits=UploadLimits(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from datetime import timedelta
 
 import structlog
@@ -34,6 +35,7 @@ from worker.pay_watch import PayWatch
 from worker.queue.runner import QueueRunner
 from worker.queue.store import QueueStore
 from worker.registration import Registrar
+from worker.relocation import Relocation
 from worker.self_report import SelfReport
 from worker.status import Phase, Situation, WorkerStatus
 from worker.task_bridge import TaskBridge
@@ -94,6 +96,14 @@ class Daemon:
         )
         self._pusher = LogPusher(self.converger.task_logs.of, clock=parts.clock)
         self._heart: Heart | None = None
+        self._relocation = Relocation(
+            node=parts.key.address,
+            chain=parts.chain,
+            services=parts.discovery,
+            clock=parts.clock,
+            allow_plain_http=settings.allow_plain_http,
+        )
+        self._moved_to: Membership | None = None
         self._report = SelfReport(
             parts,
             situation=self.situation,
@@ -162,6 +172,10 @@ class Daemon:
             elif ending is Ending.NOT_A_MEMBER:
                 parts.state.forget("membership")
                 membership = None
+            elif ending is Ending.MOVED and self._moved_to is not None:
+                membership, self._moved_to = self._moved_to, None
+                save_membership(parts.state, membership)
+                _log.warning("orchestrator-moved", now=membership.url)
 
     async def _beat(self, membership: Membership) -> Ending:
         parts = self._parts
@@ -176,6 +190,11 @@ class Daemon:
         self._pusher.orchestrator = orchestrator
         self._delivery.connect(orchestrator, self._transfer(membership))
         self._runner.wake()
+
+        async def has_moved() -> bool:
+            self._moved_to = await self._relocation.of(membership)
+            return self._moved_to is not None
+
         self._heart = Heart(
             orchestrator=orchestrator,
             known_key=membership.orchestrator,
@@ -188,6 +207,7 @@ class Daemon:
             clock=parts.clock,
             stopping=self._stopping,
             longest_pause=self._longest_pause,
+            has_moved=has_moved,
         )
         try:
             return await self._heart.beat_until_end()
@@ -204,7 +224,7 @@ class Daemon:
         except MusterError:
             return membership
         _log.warning("orchestrator-key-changed", now=key)
-        changed = Membership(pool_id=membership.pool_id, url=membership.url, orchestrator=key)
+        changed = replace(membership, orchestrator=key)
         save_membership(self._parts.state, changed)
         return changed
 

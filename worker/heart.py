@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from enum import StrEnum
 
@@ -38,6 +38,8 @@ SKEW_WORTH_SAYING = timedelta(seconds=10)
 LEAST_INTERVAL = timedelta(milliseconds=100)
 """No orchestrator makes a worker speak more often than this."""
 BANNED_INTERVAL = timedelta(minutes=1)
+SILENT_AFTER = 3
+"""Heartbeats in a row without an answer; from then on each one without an answer is followed by a look elsewhere."""
 MOST_REMEMBERED = 16 * MAX_COMMANDS
 """Commands that are known to be done. One comes again until it was acknowledged, and few wait at a time."""
 
@@ -52,6 +54,8 @@ class Ending(StrEnum):
     """The pool does not have this node any more: wait for another invite."""
     KEY_CHANGED = "key-changed"
     """The orchestrator signs with another key now."""
+    MOVED = "moved"
+    """The orchestrator is silent at its URL, and a newer invite names another."""
     STOPPED = "stopped"
 
 
@@ -70,6 +74,7 @@ class Heart:
         clock: Whose time is waited.
         stopping: Ends the beating.
         longest_pause: Between attempts while the orchestrator is down.
+        has_moved: Returns whether the orchestrator has left word of another URL.
     """
 
     def __init__(
@@ -86,6 +91,7 @@ class Heart:
         clock: Clock,
         stopping: asyncio.Event,
         longest_pause: timedelta,
+        has_moved: Callable[[], Awaitable[bool]],
     ) -> None:
         self._orchestrator = orchestrator
         self._known_key = known_key
@@ -98,6 +104,8 @@ class Heart:
         self._clock = clock
         self._stopping = stopping
         self._pause = GrowingPause(first=timedelta(seconds=1), longest=longest_pause)
+        self._has_moved = has_moved
+        self._unanswered = 0
         self._acknowledged: list[str] = []
         self._done: dict[str, None] = {}
         self._reported: tuple[object, ...] = ()
@@ -113,9 +121,13 @@ class Heart:
                 if await self._key_changed():
                     return Ending.KEY_CHANGED
                 await self._rest(error)
+                if (ending := await self._look_elsewhere()) is not None:
+                    return ending
                 continue
             except MusterError as error:
                 await self._rest(error)
+                if (ending := await self._look_elsewhere()) is not None:
+                    return ending
                 continue
             if answer.state not in _MEMBER_STATES and await self._is_over(answer):
                 return Ending.NOT_A_MEMBER
@@ -149,6 +161,7 @@ class Heart:
         if situation.silent_because:
             _log.info("orchestrator-is-back")
         self._pause.succeeded()
+        self._unanswered = 0
         skew = self._orchestrator.time.heard(answer.server_time_ms)
         if abs(skew) >= SKEW_WORTH_SAYING and abs(situation.clock_skew_s) < SKEW_WORTH_SAYING.total_seconds():
             _log.warning("clock-skew", seconds=round(skew.total_seconds(), 1), hint="set this machine's clock")
@@ -205,6 +218,23 @@ class Heart:
         except MusterError:
             return False
         return not standing.member and not (answer.state is NodeState.BANNED and standing.banned)
+
+    async def _look_elsewhere(self) -> Ending | None:
+        """After some silence: whether the ledger has us no more, or the orchestrator is somewhere else.
+
+        What runs goes on meanwhile, unless the node is no member any more.
+        """
+        self._unanswered += 1
+        if self._unanswered < SILENT_AFTER or self._stopping.is_set():
+            return None
+        try:
+            standing = await self._chain.standing()
+        except MusterError:
+            return None  # the invite could not be checked either
+        if not standing.member:
+            self._converger.offer(None)
+            return Ending.NOT_A_MEMBER
+        return Ending.MOVED if await self._has_moved() else None
 
     async def _key_changed(self) -> bool:
         try:

@@ -36,6 +36,8 @@ class Membership:
     pool_id: int
     url: str
     orchestrator: Address
+    expiry: int = 0
+    """Of the invite that named the URL, in Unix seconds: only an invite that expires later changes the URL."""
 
 
 def save_membership(state: StateDirectory, membership: Membership) -> None:
@@ -49,8 +51,13 @@ def load_membership(state: StateDirectory, pool_id: int) -> Membership | None:
     if saved is None or saved.get("pool_id") != pool_id:
         return None
     try:
-        return Membership(pool_id=pool_id, url=str(saved["url"]), orchestrator=address(str(saved["orchestrator"])))
-    except (KeyError, MusterError):
+        return Membership(
+            pool_id=pool_id,
+            url=str(saved["url"]),
+            orchestrator=address(str(saved["orchestrator"])),
+            expiry=int(saved.get("expiry", 0)),
+        )
+    except (KeyError, TypeError, ValueError, MusterError):
         return None
 
 
@@ -125,7 +132,9 @@ class Joiner:
                 orchestrator = await self._accept_while_good(invite, pause)
                 await self._drop(service, invite)
                 if orchestrator is not None:
-                    return Membership(pool_id=self._pool_id, url=invite.url, orchestrator=orchestrator)
+                    return Membership(
+                        pool_id=self._pool_id, url=invite.url, orchestrator=orchestrator, expiry=invite.expiry
+                    )
         finally:
             watcher.cancel()
 

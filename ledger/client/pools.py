@@ -132,6 +132,10 @@ class Seat:
     previous: Address
     previous_until: datetime
 
+    def keys(self, now: datetime) -> frozenset[Address]:
+        """The keys that count at a time."""
+        return frozenset({self.holder, self.previous} if now < self.previous_until else {self.holder})
+
 
 @dataclass(frozen=True, slots=True)
 class Membership:

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from eth_abi.abi import decode, encode
+from eth_abi.abi import encode
 from eth_abi.exceptions import DecodingError
 from eth_typing import ABIFunction
 from eth_utils.abi import collapse_if_tuple, function_abi_to_4byte_selector
 
 from ledger.artifacts import Artifact
+from ledger.decoding import decode
 from ledger.errors import ChainUnavailable
 
 

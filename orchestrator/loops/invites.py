@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+from collections import OrderedDict
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -17,6 +18,7 @@ from orchestrator.store.leases import Lease
 from orchestrator.store.nodes import NodeRow
 from protocol.clients.discovery import DiscoveryClient
 from protocol.errors import MusterError, Unavailable
+from protocol.identifiers import Address
 from protocol.invites import Invite
 from protocol.signing import unix_ms
 from protocol.wire.heartbeat import NodeState
@@ -34,6 +36,12 @@ discovery with addresses that no provider stands behind fills this list and noth
 DISK_STEP = 1 << 30
 """Free disk is kept in whole GiB, or every page would change every node."""
 
+NEW_FOR = timedelta(seconds=10)
+"""How long a member that was never heard may take to its first heartbeat before it is told where we are."""
+
+MOST_TOLD = 65_536
+
+_SILENT = frozenset({NodeState.UNHEALTHY, NodeState.DEAD})
 _INVITABLE = frozenset({NodeState.DISCOVERED, NodeState.DEAD, NodeState.EVICTED})
 
 _log = structlog.get_logger(__name__)
@@ -54,6 +62,9 @@ class Inviter:
         self._lease = lease
         self._budget = parts.settings.invites_per_minute
         self._budget_at = parts.clock.monotonic()
+        self._life = timedelta(seconds=parts.settings.invite_life_s)
+        self._told: OrderedDict[Address, float] = OrderedDict()
+        """When a member may be told again where we are, on the monotonic clock."""
 
     async def round(self) -> int:
         """Reads every page; returns how many invites were left.
@@ -99,7 +110,9 @@ class Inviter:
         facts = _facts(record)
         if row.revision:
             await parts.nodes.learn(node, facts)
-        if row.state not in _INVITABLE or row.member or not self._rested(row):
+        if row.member:
+            return await self._tell_where(record, row)
+        if row.state not in _INVITABLE or not self._rested(row):
             return False
         reason = await self._why_not(record)
         if reason is not None:
@@ -114,7 +127,34 @@ class Inviter:
         _, result = await parts.life.happened(node, Event.SEEN, cause=cause, actor="discovery", fields=facts)
         if Action.INVITE not in result.actions:
             return False
-        await self._invite(record)
+        await self._post(record)
+        await parts.life.happened(
+            record.address,
+            Event.INVITE_POSTED,
+            cause=f"an invite waits for it at {self._client.location.url} until it expires in {self._life}",
+            actor=parts.key.address,
+        )
+        return True
+
+    async def _tell_where(self, record: NodeRecord, row: NodeRow) -> bool:
+        """Leaves an invite for a member that discovery hears and we don't: it may not know our present URL.
+
+        One invite at a time waits for a node. It changes nothing in the node's life: the ledger takes no invite of a
+        member.
+        """
+        now = self._parts.clock.monotonic()
+        joined_for_ms = unix_ms(self._parts.clock.now()) - row.since_ms
+        new = row.seen_ms is None and joined_for_ms < NEW_FOR.total_seconds() * 1000
+        if row.state not in _SILENT or new or self._told.get(record.address, 0.0) > now:
+            return False
+        if not self._may_invite():
+            return False
+        await self._post(record)
+        self._told[record.address] = now + self._life.total_seconds()
+        self._told.move_to_end(record.address)
+        if len(self._told) > MOST_TOLD:
+            self._told.popitem(last=False)
+        _log.info("member-told-where-we-are", node=record.address, url=self._parts.settings.public_url)
         return True
 
     async def _why_not(self, record: NodeRecord) -> str | None:
@@ -127,28 +167,21 @@ class Inviter:
             return "it is a member already; the orchestrator has yet to read that on the ledger"
         return refusal(standing, await parts.pool.get())
 
-    async def _invite(self, record: NodeRecord) -> None:
+    async def _post(self, record: NodeRecord) -> None:
         parts = self._parts
         settings, domain = parts.settings, parts.ledger.domain
-        life = timedelta(seconds=settings.invite_life_s)
         invite = Invite(
             pool_id=settings.pool_id,
             domain_id=(await parts.pool.get()).domain_id,
             node=record.address,
             nonce=secrets.randbits(128),
-            expiry=int((parts.clock.now() + life).timestamp()),
+            expiry=int((parts.clock.now() + self._life).timestamp()),
             url=settings.public_url,
         )
         signature = invite.sign(parts.key, domain)
         # It may join at any moment now, and its first word should find it a member.
         parts.standings.forget(record.address)
         await self._client.invite(SignedInvite.of(invite, domain=domain, signature=signature))
-        await parts.life.happened(
-            record.address,
-            Event.INVITE_POSTED,
-            cause=f"an invite waits for it at {self._client.location.url} until it expires in {life}",
-            actor=parts.key.address,
-        )
 
     def _rested(self, row: NodeRow) -> bool:
         if row.state is not NodeState.EVICTED:

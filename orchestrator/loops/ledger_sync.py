@@ -11,6 +11,7 @@ from orchestrator.lifecycle import Event
 from orchestrator.parts import Parts
 from orchestrator.store.leases import Lease
 from protocol.identifiers import Address
+from protocol.signing import unix_ms
 
 _EVENTS = {
     MemberEvent.JOINED: (Event.JOINED, "1", "it joined the pool on the ledger"),
@@ -52,6 +53,7 @@ class LedgerSync:
                 self._parts.ledger.forget_position()
             if not held:
                 return read
+            started_ms = unix_ms(self._parts.clock.now())
             found = await self._parts.ledger.changes()
             for change in latest(found.changes):
                 for node in await self._nodes_of(change):
@@ -60,6 +62,7 @@ class LedgerSync:
             await found.commit()
             read += len(found.changes)
             if not found.more:
+                await self._parts.nodes.mark_events_read(started_ms)
                 return read
 
     async def _apply(self, node: Address, change: MembershipChange) -> None:

@@ -30,16 +30,14 @@ async def _is_manager(address: Address, request: Request) -> bool:
 
 
 async def _reads_the_run(address: Address, request: Request) -> bool:
-    run = parts_of(request).run
-    reads = await _is_manager(address, request) or (
-        run is not None and (await run.ledger.is_validator(address) or await run.ledger.is_publisher(address))
-    )
+    pool = await parts_of(request).pool.get()
+    reads = address in pool.managers | pool.publishers | pool.validators
     return reads and _favoured(address, request)
 
 
 async def _steers_the_run(address: Address, request: Request) -> bool:
-    run = parts_of(request).run
-    steers = await _is_manager(address, request) or (run is not None and await run.ledger.is_publisher(address))
+    pool = await parts_of(request).pool.get()
+    steers = address in pool.managers | pool.publishers
     return steers and _favoured(address, request)
 
 

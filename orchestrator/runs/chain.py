@@ -165,14 +165,6 @@ class RunLedger(Protocol):
         """Whose signature a version carries: who announced it, while the publisher's former key counts as well."""
         ...
 
-    async def is_publisher(self, who: Address) -> bool:
-        """Whether `who` may announce versions; remembered for a short while."""
-        ...
-
-    async def is_validator(self, who: Address) -> bool:
-        """Whether `who` may judge; remembered for a short while."""
-        ...
-
     async def funds(self) -> Funds:
         """What the pool can pay now."""
         ...

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import timedelta
 
-from orchestrator.chain import PoolLedger
 from orchestrator.membership import Standings
 from orchestrator.pool_view import PoolView
 from orchestrator.runs.slots import SlotState
 from orchestrator.storage.interface import ObjectFacts, ObjectMissing, ObjectStore
+from orchestrator.store.nodes import NodeStore
 from orchestrator.store.run_rows import SlotRow, slot_id
 from orchestrator.store.runs import MOST_FILES, RunStore
 from orchestrator.store.uploads import UploadStore
@@ -21,11 +20,8 @@ from protocol.signing import unix_ms
 from protocol.wire.slots import SlotName
 from protocol.wire.uploads import ObjectKey, ObjectLink, UploadKind, UploadRequest, UploadTicket
 
-MOST_KNOWN = 4096
 FILE_BYTES = 1 << 20
 """What a rollout file may have besides what its groups and units take: schema and statistics."""
-_GOOD_FOR_S = 10.0
-"""How soon a change of a pool's validators is noticed."""
 
 
 class NoLease(Conflict):
@@ -61,9 +57,9 @@ class UploadDesk:
         pool_id: Whose store it is.
         store: Where objects lie.
         uploads: Counts.
-        standings: Who is a member.
-        pool: Who manages it.
-        ledger: Who validates.
+        nodes: What is known of nodes.
+        standings: Says who is a member.
+        pool: Says who manages and who validates.
         slots: The slots of the pool's run; None: it has no run, and takes no rollout files.
         clock: Tells the time.
         limits: How large files may be.
@@ -78,9 +74,9 @@ class UploadDesk:
         pool_id: int,
         store: ObjectStore,
         uploads: UploadStore,
+        nodes: NodeStore,
         standings: Standings,
         pool: PoolView,
-        ledger: PoolLedger,
         slots: RunStore | None,
         clock: Clock,
         limits: UploadLimits,
@@ -91,16 +87,15 @@ class UploadDesk:
         self._pool_id = pool_id
         self._store = store
         self._uploads = uploads
+        self._nodes = nodes
         self._standings = standings
         self._pool = pool
-        self._ledger = ledger
         self._slots = slots
         self._clock = clock
         self._limits = limits
         self._admitted_for = admitted_for
         self._put_life = put_life
         self._get_life = get_life
-        self._validators: OrderedDict[Address, tuple[float, bool]] = OrderedDict()
 
     async def ticket(self, owner: Address, request: UploadRequest) -> UploadTicket:
         """Says where to put a file, or that it is there already, which costs nothing.
@@ -168,15 +163,15 @@ class UploadDesk:
 
     async def _check_owner(self, owner: Address, *, audit: bool) -> None:
         if audit:
-            if not await self._is_validator(owner):
+            if owner not in (await self._pool.get()).validators:
                 raise Forbidden(
                     f"{owner} is not a validator of pool {self._pool_id}",
                     hint="only validators upload audit files; `muster pool roles` says who is",
                     code="not-a-validator",
                 )
             return
-        standing = await self._standings.of(owner)
-        if not standing.member or standing.banned:
+        standing = await self._standings.membership(await self._nodes.get(owner))
+        if not standing.member:
             raise Forbidden(
                 f"{owner} is not a member of pool {self._pool_id}",
                 hint="join the pool again; a ban can be lifted by its manager",
@@ -211,7 +206,8 @@ class UploadDesk:
         """Verdicts are public, and so is what they rest on; work is its node's, and of those who judge or pay it."""
         if key.audit or reader == key.owner:
             return True
-        return await self._is_validator(reader) or reader in (await self._pool.get()).managers
+        pool = await self._pool.get()
+        return reader in pool.validators | pool.managers
 
     async def _found(self, owner: Address, key: ObjectKey, there: ObjectFacts, size: int) -> UploadTicket:
         if there.size != size:
@@ -222,15 +218,3 @@ class UploadDesk:
             )
         await self._uploads.done(owner, key, size=size)
         return UploadTicket(key=str(key), already_there=True)
-
-    async def _is_validator(self, who: Address) -> bool:
-        now = self._clock.monotonic()
-        known = self._validators.get(who)
-        if known is not None and known[0] > now:
-            return known[1]
-        found = await self._ledger.is_validator(who)
-        self._validators[who] = (self._clock.monotonic() + _GOOD_FOR_S, found)
-        self._validators.move_to_end(who)
-        if len(self._validators) > MOST_KNOWN:
-            self._validators.popitem(last=False)
-        return found

@@ -149,6 +149,14 @@ class NodeStore:
         """How many dead nodes the ledger still has."""
         return int(await self._database.ask("ZCARD", self._database.key("removals")))
 
+    async def events_read_ms(self) -> int:
+        """When the ledger's membership events had been read to their end, in Unix milliseconds; 0: not yet."""
+        return int(await self._database.ask("GET", self._database.key("events-read")) or 0)
+
+    async def mark_events_read(self, at_ms: int) -> None:
+        """Says that nodes are as the ledger's membership events up to this time have them."""
+        await self._database.ask("SET", self._database.key("events-read"), at_ms)
+
     async def write(self, change: Change) -> bool:
         """Writes a transition; False if something happened to the node since its row was read."""
         return bool(await self._database.call("transition", *change.arguments()))

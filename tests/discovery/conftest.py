@@ -15,7 +15,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from discovery.access import PoolRole
+from discovery.access import PoolRole, PoolRoles
 from discovery.app import build_discovery
 from discovery.facts import FactChanges, FactStore
 from discovery.mailbox import Mailbox
@@ -59,17 +59,22 @@ class SmallLedger:
     )
     is_down: bool = False
     is_stalled: bool = False
+    unknown_stalls: bool = False
+    unstall: asyncio.Event = field(default_factory=asyncio.Event)
+    pools: set[int] = field(default_factory=lambda: {POOL})
+    broken: set[int] = field(default_factory=set)
+    """Pools whose roles can't be read."""
     asked: int = 0
 
-    async def roles(self, pool_id: int, who: Address) -> frozenset[PoolRole]:
+    async def roles(self, pool_id: int) -> PoolRoles:
         self.asked += 1
-        if self.is_stalled:
-            await asyncio.Event().wait()
-        if self.is_down:
+        if self.is_stalled or (self.unknown_stalls and pool_id not in self.pools):
+            await self.unstall.wait()
+        if self.is_down or pool_id in self.broken:
             raise Unavailable("the chain is down")
-        if pool_id != POOL:
+        if pool_id not in self.pools:
             raise NotFound(f"there is no pool {pool_id}", code="unknown-pool")
-        return frozenset({self.roles_of[who]} if who in self.roles_of else ())
+        return {role: frozenset(who for who, held in self.roles_of.items() if held is role) for role in PoolRole}
 
     async def read(self, facts: FactStore, _mailbox: Mailbox) -> None:
         """Nothing new; tests write facts themselves."""

@@ -92,18 +92,18 @@ async def make_pool(chain: ChainProcess) -> PoolOnChain:
     async with place.ledger(governor) as ledger:
         domain = await ledger.domains.create(name="tests")
     async with place.ledger(place.owner) as ledger:
-        pool_id = await ledger.pools.create(domain_id=domain, roles=_roles(place), terms=_terms())
+        pool_id = await ledger.pools.create(domain_id=domain, roles=roles_of(place), terms=terms())
         await ledger.pools.activate(pool_id)
         await ledger.pools.add_validator(pool_id, place.validator.address)
     return place
 
 
-def _roles(place: PoolOnChain) -> Roles:
+def roles_of(place: PoolOnChain) -> Roles:
     publisher: Address = place.key(6).address
     return Roles(manager=place.manager.address, orchestrator=place.orchestrator.address, publisher=publisher)
 
 
-def _terms() -> Terms:
+def terms() -> Terms:
     hour = timedelta(hours=1)
     return Terms.deterring(
         Terms(

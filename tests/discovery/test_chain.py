@@ -8,20 +8,26 @@ from datetime import timedelta
 
 import pytest
 import pytest_asyncio
+from eth_abi.abi import encode
+from eth_utils.crypto import keccak
 from redis.asyncio import Redis
 
 from discovery.access import PoolRole
 from discovery.chain import LedgerLink
 from discovery.facts import FactStore
 from discovery.mailbox import Doorbell, Mailbox
+from ledger.artifacts import Contract
 from ledger.chain import ChainControls, ChainKind, start_chain
+from ledger.inflight import Call
+from ledger.rpc import connect
+from ledger.sender import Sender
 from protocol.clock import SystemClock
 from protocol.errors import NotFound, Unavailable
 from protocol.identifiers import Address
 from protocol.invites import Invite, Join
 from protocol.keys import Key
 from protocol.wire.invites import SignedInvite
-from tests.discovery.on_chain import UNIT, PoolOnChain, make_pool
+from tests.discovery.on_chain import UNIT, PoolOnChain, make_pool, roles_of, terms
 
 POOL = 1
 
@@ -56,10 +62,27 @@ async def test_roles_are_the_ledgers(pool: PoolOnChain, redis: Redis) -> None:
     }
     async with linked(pool, redis) as link:
         for who, roles in expected.items():
-            assert await link.roles(POOL, who) == roles
-        for unknown in (2, 10**12):
+            held = await link.roles(POOL)
+            assert {role for role, keys in held.items() if who in keys} == roles
+        for unknown in (200, 10**12):
             with pytest.raises(NotFound):
-                await link.roles(unknown, pool.owner.address)
+                await link.roles(unknown)
+
+
+async def test_a_data_uri_that_is_not_utf8_costs_nobody_a_role_or_a_fact(pool: PoolOnChain, redis: Redis) -> None:
+    async with pool.ledger(pool.owner) as ledger:
+        other = await ledger.pools.create(domain_id=1, roles=roles_of(pool), terms=terms(), data_uri="x")
+        web3 = await connect(pool.chain.url, expected_chain_id=pool.chain.chain_id)
+        data = keccak(text="setDataUri(uint256,string)")[:4] + encode(["uint256", "bytes"], [other, b"\xff\xfe"])
+        async with Sender(web3, pool.owner.account(), chain_id=pool.chain.chain_id) as sender:
+            await sender.send(Call(to=pool.deployment[Contract.COMPUTE_POOLS], data=data))
+        await web3.provider.disconnect()
+        assert (await ledger.pools.get(other)).data_uri == "\ufffd\ufffd"
+    async with linked(pool, redis) as link:
+        assert pool.owner.address in (await link.roles(other))[PoolRole.OWNER]
+        facts = FactStore(redis)
+        await link.read(facts, mailbox_on(redis))
+        assert await facts.has_pool(other)
 
 
 async def test_facts_follow_registration_stake_bans_and_their_ends(pool: PoolOnChain, redis: Redis) -> None:
@@ -143,7 +166,7 @@ async def test_a_node_that_has_joined_needs_its_invites_no_more(pool: PoolOnChai
 async def test_a_chain_that_is_down_is_said_so_and_nothing_is_lost(redis: Redis, pool: PoolOnChain) -> None:
     link = LedgerLink("http://127.0.0.1:9", pool.deployment, redis=redis)
     with pytest.raises(Unavailable):
-        await link.roles(POOL, pool.owner.address)
+        await link.roles(POOL)
     with pytest.raises(Unavailable):
         await link.read(FactStore(redis), mailbox_on(redis))
     await link.aclose()

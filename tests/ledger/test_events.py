@@ -7,10 +7,11 @@ from dataclasses import fields, replace
 
 import pytest
 from eth_abi.abi import encode
+from structlog.testing import capture_logs
 
 from ledger.artifacts import Contract, artifact
 from ledger.event_decoder import EventDecoder, topic_of
-from ledger.events import EVENTS, LedgerEvent, MemberLeft, WorkDisputed
+from ledger.events import EVENTS, LedgerEvent, MemberLeft, PoolCreated, WorkDisputed
 from ledger.receipts import Log
 from protocol.identifiers import ZERO_DIGEST, Address, Digest, address
 
@@ -76,3 +77,26 @@ def test_a_log_becomes_its_event() -> None:
 )
 def test_what_is_no_event_of_ours_is_none(change: dict[str, object]) -> None:
     assert EventDecoder(Deployed()).decode(replace(_log(), **change)) is None  # type: ignore[arg-type]  # a table
+
+
+def test_a_log_of_ours_that_can_not_be_read_is_said() -> None:
+    with capture_logs() as said:
+        assert EventDecoder(Deployed()).decode(replace(_log(), data=b"")) is None
+        assert EventDecoder(Deployed()).decode(replace(_log(), topics=(ZERO_DIGEST,))) is None
+    assert [(line["event"], line["event_name"]) for line in said] == [("event-unreadable", "WorkDisputed")]
+
+
+@pytest.mark.parametrize(
+    ("written", "read"), [(b"\xff\xfe\x80", "\ufffd\ufffd\ufffd"), (b"ok\xc3", "ok\ufffd"), ("ä".encode(), "ä")]
+)
+def test_strings_that_are_not_utf8_drop_no_event(written: bytes, read: str) -> None:
+    owner = PLACES[Contract.MUSTER]
+    log = replace(
+        _log(),
+        address=PLACES[Contract.COMPUTE_POOLS],
+        topics=(topic_of(PoolCreated), *(Digest(f"0x{each:064x}") for each in (7, 1, int(owner, 16)))),
+        data=encode(["bytes"], [written]),  # laid out as a string is
+    )
+    event = EventDecoder(Deployed()).decode(log)
+    assert isinstance(event, PoolCreated)
+    assert (event.pool_id, event.owner, event.data_uri) == (7, owner, read)

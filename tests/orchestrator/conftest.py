@@ -43,7 +43,6 @@ def under_test(
     **more: Any,
 ) -> PoolUnderTest:
     settings = OrchestratorSettings(
-        public_url="http://127.0.0.1:8002",
         pool_id=POOL,
         deployment=Path("unused"),
         secrets_key_file=secrets,
@@ -52,7 +51,7 @@ def under_test(
             TokenSetting(name="boss", scope=Scope.ADMIN, hash=TOKEN_HASH),
             TokenSetting(name="looker", scope=Scope.READ, hash=READER_HASH),
         ),
-        **{"storage_reserve_bytes": 0, **more},
+        **{"public_url": "http://127.0.0.1:8002", "storage_reserve_bytes": 0, **more},
     )
     app = build_orchestrator(
         settings,

@@ -46,6 +46,7 @@ class MemoryLedger:
     nodes: dict[Address, NodeStanding] = field(default_factory=dict)
     waiting: list[MembershipChange] = field(default_factory=list)
     removed: list[list[Address]] = field(default_factory=list)
+    publishers: set[Address] = field(default_factory=set)
     validators: set[Address] = field(default_factory=set)
     calls: int = 0
     down: bool = False
@@ -78,6 +79,8 @@ class MemoryLedger:
             owner=OWNER.address,
             managers=frozenset({MANAGER.address}),
             orchestrator=self.orchestrator,
+            publishers=frozenset(self.publishers),
+            validators=frozenset(self.validators),
             min_capacity=1,
             max_nodes=100,
             members=members,
@@ -87,10 +90,6 @@ class MemoryLedger:
         await self._answer()
         unknown = NodeStanding(provider=None, member=False, banned=False, capacity=0, free_stake=0, needed_stake=0)
         return self.nodes.get(node, unknown)
-
-    async def is_validator(self, who: Address) -> bool:
-        await self._answer()
-        return who in self.validators
 
     async def remove(self, nodes: Sequence[Address], *, reason: str) -> None:
         await self._answer()
@@ -171,6 +170,9 @@ class PoolUnderTest:
         """A node that joined on the ledger, is known from discovery, and has spoken."""
         key = Key.generate()
         self.ledger.register(key.address, member=True)
+        if await self.parts.nodes.events_read_ms():  # from then on the events say who joined
+            self.ledger.happen(key.address, MemberEvent.JOINED)
+            await self.sync.round()
         await self.beat(key)
         await self.parts.nodes.learn(
             key.address,

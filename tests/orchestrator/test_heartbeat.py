@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from datetime import timedelta
 from typing import Any
@@ -10,11 +11,14 @@ import httpx
 import pytest
 
 from orchestrator.chain import MemberEvent
+from orchestrator.lifecycle import Event
+from orchestrator.membership import FOLLOWED_WITHIN
 from protocol.auth import RequestSigner
 from protocol.keys import Key
+from protocol.lookups import LookupLimits
 from protocol.signing import sign_request
 from protocol.wire.heartbeat import NodeState
-from tests.orchestrator.edge import POOL, PoolUnderTest
+from tests.orchestrator.edge import OWNER, POOL, PoolUnderTest
 
 BODY: dict[str, Any] = {"pool_id": POOL, "worker_version": "0.1.0"}
 
@@ -76,6 +80,59 @@ async def test_a_forgotten_member_is_asked_to_come_again_while_the_chain_is_down
     answer = await pool.send(key, "/v1/heartbeat", BODY)
     assert answer.status_code == 503
     assert answer.json()["retryable"] is True
+
+
+async def test_strangers_cause_no_read_of_the_chain_while_its_events_are_followed(pool: PoolUnderTest) -> None:
+    await pool.sync.round()
+    await pool.parts.pool.get()
+    before = pool.ledger.calls
+    for _ in range(20):
+        stranger = Key.generate()
+        assert (await pool.beat(stranger)).state is NodeState.DISCOVERED
+        for body in ({"sha256": "0x" + "11" * 32, "size": 1, "kind": kind} for kind in ("file", "audit")):
+            assert (await pool.send(stranger, "/v1/uploads", body)).status_code == 403
+        for path in (f"/v1/objects?key={POOL}/{OWNER.address}/{'11' * 32}", "/v1/run", "/v1/nodes"):
+            answer = await pool.send_unsigned_answer(stranger, path)
+            assert answer.status_code in {403, 404}, answer.text
+    assert pool.ledger.calls == before
+
+
+async def test_events_that_are_not_followed_any_more_say_nothing_of_strangers(pool: PoolUnderTest) -> None:
+    await pool.sync.round()
+    key = Key.generate()
+    pool.ledger.register(key.address, member=True)
+    assert (await pool.beat(key)).state is NodeState.DISCOVERED  # its event was not read yet
+    await pool.clock.turn(FOLLOWED_WITHIN)
+    assert (await pool.beat(key)).state is NodeState.HEALTHY
+
+
+async def test_a_node_that_was_invited_need_not_wait_for_its_event(pool: PoolUnderTest) -> None:
+    await pool.sync.round()
+    key = Key.generate()
+    pool.ledger.register(key.address)
+    for event in (Event.SEEN, Event.INVITE_POSTED):
+        await pool.parts.life.happened(key.address, event, cause="test", actor="test")
+    assert (await pool.beat(key)).state is NodeState.INVITED
+    pool.ledger.register(key.address, member=True)
+    await pool.clock.turn(timedelta(seconds=2))
+    assert (await pool.beat(key)).state is NodeState.HEALTHY
+
+
+async def test_strangers_without_end_wait_for_the_chain_in_bounded_number(pool: PoolUnderTest) -> None:
+    member, limits = await pool.member(), LookupLimits()
+    await pool.parts.pool.get()
+    pool.ledger.stalled = True
+    before = pool.ledger.calls
+    asking = [asyncio.create_task(pool.parts.standings.of(Key.generate().address)) for _ in range(limits.waiting)]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert pool.ledger.calls - before == limits.at_once
+    answer = await pool.send(Key.generate(), "/v1/heartbeat", BODY)
+    assert (answer.status_code, answer.json()["code"]) == (429, "rate-limited")
+    assert (await pool.beat(member)).state is NodeState.HEALTHY
+    for each in asking:
+        each.cancel()
+    await asyncio.gather(*asking, return_exceptions=True)
 
 
 async def test_a_banned_node_hears_so(pool: PoolUnderTest) -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from orchestrator.chain import MemberEvent
-from orchestrator.loops.invites import Inviter
+from orchestrator.loops.invites import NEW_FOR, Inviter
 from orchestrator.settings import Requirements
 from orchestrator.store.leases import Lease
 from protocol.clients.discovery import DiscoveryClient
@@ -87,6 +87,41 @@ async def test_a_registered_node_with_stake_gets_one_signed_invite_for_itself(po
     assert invite.expiry == int(pool.clock.now().timestamp()) + 300
     assert (await row(pool, node))[0] is S.INVITED
     assert await loop.round() == 0
+
+
+async def test_a_member_that_discovery_hears_and_the_orchestrator_does_not_is_told_the_url(
+    make_pool: MakePool,
+) -> None:
+    before = make_pool()
+    heard, silent = await before.member(), await before.member()
+    pool = make_pool(public_url="http://127.0.0.1:9")
+    await pool.liveness.tick()
+    for _ in range(8):
+        await pool.clock.turn(timedelta(seconds=4))
+        await pool.beat(heard)
+        await pool.liveness.tick()
+    assert (await row(pool, silent.address))[0] is S.UNHEALTHY
+    listing = Listing([heard.address, silent.address])
+    loop = inviter(pool, listing)
+    assert [await loop.round() for _ in range(3)] == [1, 0, 0]
+    invite = listing.invites[0]
+    assert (invite.node, invite.url) == (silent.address, "http://127.0.0.1:9")
+    assert invite.signer() == pool.parts.key.address
+    assert (await row(pool, silent.address))[0] is S.UNHEALTHY
+    await pool.clock.turn(timedelta(seconds=301))
+    assert await loop.round() == 1
+    assert listing.invites[1].expiry > invite.expiry
+
+
+async def test_a_member_that_joined_a_moment_ago_is_not_told_the_url_again(pool: PoolUnderTest) -> None:
+    node = Key.generate().address
+    pool.ledger.register(node, member=True)
+    pool.ledger.happen(node, MemberEvent.JOINED)
+    await pool.sync.round()
+    loop = inviter(pool, Listing([node]))
+    assert await loop.round() == 0
+    await pool.clock.turn(NEW_FOR)
+    assert await loop.round() == 1
 
 
 async def test_an_invite_that_expired_is_followed_by_another_with_a_new_nonce(pool: PoolUnderTest) -> None:
@@ -222,4 +257,5 @@ async def test_while_the_chain_is_down_nobody_is_invited_and_nobody_forgotten(po
     with pytest.raises(Unavailable, match="chain"):
         await loop.round()
     pool.ledger.down = False
+    await pool.clock.turn(timedelta(seconds=3))
     assert await loop.round() == 1

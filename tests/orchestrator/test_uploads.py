@@ -6,7 +6,6 @@ import asyncio
 import errno
 import hashlib
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
+from orchestrator.chain import MemberEvent
 from orchestrator.storage import local
 from protocol.clients.node import NodeClient
 from protocol.clock import TurnedClock
@@ -358,8 +358,8 @@ async def test_a_file_beyond_the_pools_limit_is_refused_before_it_is_sent(make_p
 async def test_strangers_and_banned_nodes_get_no_ticket(pool: PoolUnderTest, node: Key) -> None:
     stranger = await ask(pool, Key.generate())
     assert (stranger.status_code, stranger.json()["code"], stranger.json()["retryable"]) == (403, "not-a-member", True)
-    pool.ledger.nodes[node.address] = replace(pool.ledger.nodes[node.address], banned=True)
-    pool.parts.standings.forget(node.address)
+    pool.ledger.happen(node.address, MemberEvent.BANNED, member=False, banned=True)
+    await pool.sync.round()
     banned = await ask(pool, node)
     assert (banned.status_code, banned.json()["retryable"]) == (403, False)
 

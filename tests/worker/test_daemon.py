@@ -249,6 +249,16 @@ async def test_an_orchestrator_killed_with_9_stops_nothing(pool: Pool) -> None:
     await until(heard, what="the worker hears it again")
     assert _keepers(pool) == before
 
+    # At another URL, too: it leaves an invite that says where it is.
+    pool.programs["orchestrator"].kill()
+    await until(silent, what="the worker notices")
+    del pool.ports["orchestrator"]
+    await pool.start_orchestrator()
+    await until(heard, what="the worker finds it")
+    assert (found := await pool.status()) is not None
+    assert found.orchestrator == pool.orchestrator_url
+    assert _keepers(pool) == before
+
 
 async def test_a_restart_that_the_owner_asks_for_replaces_the_container(pool: Pool) -> None:
     await at_work(pool)

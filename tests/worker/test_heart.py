@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -26,7 +26,7 @@ from protocol.wire.leases import SignedWork
 from tests.rest import at_rest, one_thread
 from worker.chain import Payment, Standing, SubmittedWork
 from worker.converger import Converger
-from worker.heart import MOST_REMEMBERED, Ending, Heart
+from worker.heart import MOST_REMEMBERED, SILENT_AFTER, Ending, Heart
 from worker.log_pusher import LogPusher
 from worker.logs import LogStore
 from worker.membership import Membership
@@ -122,6 +122,8 @@ class Side:
         self.status = 200
         self.tamper = False
         self.signature = True
+        self.moved = False
+        self.looks = 0
         self.beats: list[Heartbeat] = []
         self.batches: list[LogBatch] = []
         self.app = FastAPI()
@@ -136,6 +138,10 @@ class Side:
         now = unix_ms(self.clock.now() + self.offset)
         content: dict[str, Any] = {"next_interval_seconds": 10.0, "server_time_ms": now, "reason": "", **self.answer}
         return self._signed(request, httpx.Response(200, json=content).content)
+
+    async def has_moved(self) -> bool:
+        self.looks += 1
+        return self.moved
 
     async def logs(self, request: Request) -> Response:
         batch = LogBatch.model_validate_json(await request.body())
@@ -188,6 +194,7 @@ async def heart(side: Side, clock: TurnedClock, state: StateDirectory, node: Add
         clock=clock,
         stopping=asyncio.Event(),
         longest_pause=timedelta(seconds=30),
+        has_moved=side.has_moved,
     )
     await orchestrator.close()
 
@@ -248,6 +255,55 @@ async def test_an_orchestrator_that_is_down_is_tried_again_with_bounded_pauses_f
     side.status = 200
     await turned(clock, 60)
     assert heart._situation.silent_because == ""
+    beating.cancel()
+
+
+@pytest.mark.parametrize("wrong", ["down", "another service"])
+async def test_after_three_beats_without_an_answer_it_looks_elsewhere_once_for_each(
+    heart: Heart, side: Side, clock: TurnedClock, wrong: str
+) -> None:
+    side.status, side.signature = (503, True) if wrong == "down" else (200, False)
+    beating = asyncio.create_task(heart.beat_until_end())
+    await turned(clock, 60)
+    assert 1 <= side.looks <= len(side.beats) - SILENT_AFTER + 1
+    side.moved = True
+    await turned(clock, 40)
+    assert await beating is Ending.MOVED
+
+
+async def test_an_answer_begins_the_count_anew(heart: Heart, side: Side, clock: TurnedClock) -> None:
+    side.moved = True
+    beating = asyncio.create_task(heart.beat_until_end())
+    for _ in range(3):
+        side.status = 503
+        before = len(side.beats)
+        while len(side.beats) < before + SILENT_AFTER - 1:
+            await turned(clock, 0.5)
+        side.status = 200
+        await turned(clock, 10)
+    assert side.looks == 0
+    beating.cancel()
+
+
+@pytest.mark.parametrize(
+    ("ledger", "ends"),
+    [(replace(MEMBER, member=False), True), (MEMBER, False), (Unavailable("the chain is down"), False)],
+    ids=["removed", "member", "chain down"],
+)
+async def test_a_node_that_was_removed_while_nobody_answered_waits_for_an_invite(
+    heart: Heart, side: Side, clock: TurnedClock, ledger: Standing | Unavailable, ends: bool
+) -> None:
+    side.status = 503
+    chain = cast("ScriptedChain", heart._chain)
+    if isinstance(ledger, Standing):
+        chain.at = ledger
+    else:
+        chain.down = True
+    beating = asyncio.create_task(heart.beat_until_end())
+    await turned(clock, 30)
+    assert beating.done() is ends
+    if ends:
+        assert await beating is Ending.NOT_A_MEMBER
     beating.cancel()
 
 

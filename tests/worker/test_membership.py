@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from protocol.errors import InvalidInput
-from protocol.identifiers import address
+from protocol.clients.discovery import DiscoveryClient
+from protocol.clock import TurnedClock
+from protocol.errors import InvalidInput, Unavailable
+from protocol.identifiers import Address, address
 from protocol.invites import Invite
 from protocol.keys import Key
 from protocol.typed_data import SigningDomain
 from protocol.wire.invites import SignedInvite
 from tests.worker.test_heart import MEMBER
-from worker.chain import Standing
+from worker.chain import Chain, Standing
 from worker.membership import Membership, check_invite, load_membership, save_membership
+from worker.relocation import MOST_INVITES, Relocation
 from worker.state import StateDirectory
 
 NODE, ORCHESTRATOR = Key.generate(), Key.generate()
@@ -34,9 +39,9 @@ def invited(**changes: Any) -> SignedInvite:
         "expiry": int(NOW) + 100,
         "url": "https://orchestrator.example",
     }
-    domain = changes.pop("domain", DOMAIN)
+    domain, key = changes.pop("domain", DOMAIN), changes.pop("key", ORCHESTRATOR)
     invite = Invite(**{**fields, **changes})
-    return SignedInvite.of(invite, domain=domain, signature=invite.sign(ORCHESTRATOR, domain))
+    return SignedInvite.of(invite, domain=domain, signature=invite.sign(key, domain))
 
 
 def signer(invite: SignedInvite) -> str:
@@ -103,3 +108,97 @@ def test_what_keeps_a_node_out_is_said_with_what_to_do(standing: Standing, words
         assert obstacle is not None
         assert words in obstacle[0]
         assert obstacle[1]
+
+
+# Another URL
+
+SOON, OLD_URL, NEW_URL = int(NOW) + 50, "https://old.example", "https://new.example"
+HERE = Membership(pool_id=1, url=OLD_URL, orchestrator=ORCHESTRATOR.address, expiry=SOON)
+
+
+class Mailbox:
+    """As much of a discovery service's client as is needed."""
+
+    location = SimpleNamespace(url="https://discovery.example")
+
+    def __init__(self, *invites: SignedInvite, down: bool = False) -> None:
+        self.waiting, self.down = invites, down
+
+    async def invites(self, *, wait: timedelta) -> tuple[SignedInvite, ...]:
+        assert not wait
+        if self.down:
+            raise Unavailable("discovery is down")
+        return self.waiting
+
+
+class RoleChain:
+    """A ledger that knows the pool's orchestrator."""
+
+    invites_domain = DOMAIN
+
+    def __init__(self, *, down: bool = False) -> None:
+        self.down, self.asked = down, 0
+
+    async def is_orchestrator(self, who: Address) -> bool:
+        self.asked += 1
+        if self.down:
+            raise Unavailable("the chain is down")
+        return who == ORCHESTRATOR.address
+
+    async def orchestrator(self) -> Address:
+        return ORCHESTRATOR.address
+
+
+def relocation(*services: Mailbox, chain: RoleChain | None = None) -> Relocation:
+    return Relocation(
+        node=NODE.address,
+        chain=cast("Chain", chain or RoleChain()),
+        services=cast("list[DiscoveryClient]", services),
+        clock=TurnedClock(datetime.fromtimestamp(NOW, UTC)),
+        allow_plain_http=False,
+    )
+
+
+async def test_a_newer_invite_names_the_new_url() -> None:
+    newest = invited(url=NEW_URL, expiry=SOON + 20)
+    services = (
+        Mailbox(down=True),
+        Mailbox(invited(url="https://older.example", expiry=SOON + 10), newest),
+        Mailbox(invited(url="https://forged.example", expiry=SOON + 40, key=NODE)),
+    )
+    moved = await relocation(*services).of(HERE)
+    assert moved == replace(HERE, url=NEW_URL, expiry=SOON + 20)
+    assert await relocation(*services).of(moved) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"expiry": SOON},
+        {"expiry": SOON - 1},
+        {"url": OLD_URL},
+        {"key": NODE},
+        {"node": ORCHESTRATOR.address},
+        {"pool_id": 2},
+        {"domain": SigningDomain(1, DOMAIN.contract)},
+        {"url": "http://new.example"},
+    ],
+    ids=["as old", "older", "same url", "forged", "another node", "another pool", "another chain", "plain http"],
+)
+async def test_an_invite_that_is_not_newer_or_not_good_moves_nothing(change: dict[str, Any]) -> None:
+    mailbox = Mailbox(invited(**{"url": NEW_URL, "expiry": SOON + 20, **change}))
+    assert await relocation(mailbox).of(HERE) is None
+
+
+async def test_the_newest_good_invite_decides_though_it_names_the_present_url() -> None:
+    mailbox = Mailbox(invited(url=NEW_URL, expiry=SOON + 10), invited(url=OLD_URL, expiry=SOON + 20))
+    assert await relocation(mailbox).of(HERE) is None
+
+
+async def test_a_flood_of_invites_is_asked_about_in_bounded_number_and_a_chain_that_is_down_moves_nothing() -> None:
+    chain = RoleChain()
+    forged = [invited(url=NEW_URL, expiry=SOON + 100 + n, nonce=n, key=Key.generate()) for n in range(MOST_INVITES + 9)]
+    assert await relocation(Mailbox(*forged), chain=chain).of(HERE) is None
+    assert chain.asked == MOST_INVITES
+    good = Mailbox(invited(url=NEW_URL, expiry=SOON + 20))
+    assert await relocation(good, chain=RoleChain(down=True)).of(HERE) is None

@@ -25,7 +25,6 @@ from eth.vm.forks.prague import PragueVM
 from eth.vm.forks.prague.blocks import PragueBlockHeader
 from eth.vm.forks.prague.headers import create_prague_header_from_parent
 from eth.vm.spoof import SpoofTransaction
-from eth_abi.abi import decode
 from eth_abi.exceptions import DecodingError
 from eth_typing import Address as EvmAddress
 from eth_typing import BlockNumber
@@ -35,6 +34,7 @@ from ledger.chain.embedded.errors import EXECUTION_REVERTED, RpcError
 from ledger.chain.embedded.records import BlockRecord, LogRecord, MinedBlock, PendingTransaction, TransactionRecord
 from ledger.chain.embedded.store import ChainStore
 from ledger.chain.embedded.trie import trie_database
+from ledger.decoding import decode
 
 BLOCK_GAS_LIMIT = 30_000_000
 INITIAL_BASE_FEE = 10**9

@@ -47,3 +47,9 @@ def test_what_is_no_answer_is_a_trouble_of_the_chain(output: str) -> None:
 def test_a_value_that_does_not_fit_is_refused() -> None:
     with pytest.raises(EncodingError):
         View("one", b"\0\0\0\0", ("uint8",), ()).call_data([256])
+
+
+def test_a_string_that_is_not_utf8_is_an_answer() -> None:
+    view = View("one", b"\0\0\0\0", (), ("uint256", "string"))
+    answer = encode(["uint256", "bytes"], [7, b"a\xff\xfe"])  # laid out as a string is
+    assert view.answer("0x" + answer.hex()) == (7, "a\ufffd\ufffd")

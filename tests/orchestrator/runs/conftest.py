@@ -12,7 +12,7 @@ from protocol.clock import TurnedClock
 from protocol.keys import Key
 from tests.orchestrator.conftest import under_test
 from tests.orchestrator.edge import MemoryLedger
-from tests.orchestrator.runs.edge import RUN, MemoryRunLedger, RunUnderTest
+from tests.orchestrator.runs.edge import PUBLISHER, RUN, VALIDATOR, MemoryRunLedger, RunUnderTest
 
 MakeRun = Callable[..., RunUnderTest]
 
@@ -22,6 +22,8 @@ async def make_run(redis_url: str, tmp_path: Path, clock: TurnedClock) -> AsyncI
     """Makes orchestrators of one run: the same Redis, ledgers and key."""
     key = Key.generate()
     ledger, chain = MemoryLedger(orchestrator=key.address), MemoryRunLedger()
+    ledger.publishers.add(PUBLISHER.address)
+    ledger.validators.add(VALIDATOR.address)
     made: list[RunUnderTest] = []
 
     def make(**more: Any) -> RunUnderTest:

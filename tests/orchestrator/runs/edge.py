@@ -187,12 +187,6 @@ class MemoryRunLedger:
         self._answer()
         return PUBLISHER.address
 
-    async def is_publisher(self, who: Address) -> bool:
-        return who == PUBLISHER.address
-
-    async def is_validator(self, who: Address) -> bool:
-        return who == VALIDATOR.address
-
     async def funds(self) -> Funds:
         self._answer()
         return self.money

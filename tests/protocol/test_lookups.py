@@ -1,0 +1,169 @@
+"""Look-ups: remembered, shared, bounded, and kind to a source that is down."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import pytest
+
+from protocol.clock import TurnedClock
+from protocol.errors import Forbidden, RateLimited, Unavailable
+from protocol.lookups import LookupLimits, Lookups
+
+LIMITS = LookupLimits(at_once=2, waiting=3, remembered=3)
+
+
+@dataclass
+class Source:
+    answers: dict[str, int] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    open: asyncio.Event = field(default_factory=asyncio.Event)
+    error: Exception | None = None
+    most_at_once: int = 0
+    _now: int = 0
+
+    async def read(self, key: str) -> int:
+        self.asked.append(key)
+        self._now += 1
+        self.most_at_once = max(self.most_at_once, self._now)
+        try:
+            await self.open.wait()
+        finally:
+            self._now -= 1
+        if self.error is not None:
+            raise self.error
+        return self.answers.get(key, 0)
+
+
+@pytest.fixture
+def source() -> Source:
+    source = Source()
+    source.open.set()
+    return source
+
+
+@pytest.fixture
+def lookups(source: Source, clock: TurnedClock) -> Lookups[str, int]:
+    return Lookups(
+        source.read,
+        what=lambda key: f"reading {key}",
+        fresh=lambda _: timedelta(seconds=10),
+        stale=timedelta(seconds=100),
+        clock=clock,
+        limits=LIMITS,
+    )
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_an_answer_is_read_once_while_it_is_fresh_and_again_when_it_was_forgotten(
+    lookups: Lookups[str, int], source: Source, clock: TurnedClock
+) -> None:
+    for _ in range(3):
+        assert await lookups.get("a") == 0
+    assert source.asked == ["a"]
+    source.answers["a"] = 1
+    await clock.turn(timedelta(seconds=11))
+    assert await lookups.get("a") == 1
+    source.answers["a"] = 2
+    lookups.forget("a")
+    assert lookups.known("a") is None
+    assert await lookups.get("a") == 2
+
+
+async def test_callers_of_one_key_share_a_read_and_reads_are_few_at_a_time(
+    lookups: Lookups[str, int], source: Source
+) -> None:
+    source.open.clear()
+    calls = [asyncio.create_task(lookups.get(key)) for key in "aaaaaabc"]
+    await settle()
+    assert source.asked == ["a", "b"]
+    with pytest.raises(RateLimited):
+        await lookups.get("d")
+    source.open.set()
+    await asyncio.gather(*calls)
+    assert sorted(source.asked) == ["a", "b", "c"]
+    assert source.most_at_once == LIMITS.at_once
+    assert await lookups.get("d") == 0
+
+
+async def test_new_keys_do_not_hold_up_known_ones(
+    lookups: Lookups[str, int], source: Source, clock: TurnedClock
+) -> None:
+    await lookups.get("known")
+    await clock.turn(timedelta(seconds=11))
+    source.open.clear()
+    crowd = [asyncio.create_task(lookups.get(str(number))) for number in range(LIMITS.waiting)]
+    await settle()
+    asking = asyncio.create_task(lookups.get("known"))
+    await settle()
+    assert source.asked[-1] == "known"
+    assert await lookups.get("known") == 0  # a read is under way, and the last answer is not old
+    source.open.set()
+    await asyncio.gather(asking, *crowd)
+
+
+async def test_a_source_that_is_down_has_a_rest_and_the_last_answer_counts_for_longer(
+    lookups: Lookups[str, int], source: Source, clock: TurnedClock
+) -> None:
+    await lookups.get("a")
+    await lookups.get("b")
+    source.error = Unavailable("down")
+    await clock.turn(timedelta(seconds=50))
+    for _ in range(5):
+        assert await lookups.get("a") == 0
+    assert source.asked.count("a") == 2
+    assert await lookups.get("b") == 0  # each known key has a rest of its own
+    assert source.asked.count("b") == 2
+    for key in ("x", "y"):  # new keys share one
+        with pytest.raises(Unavailable):
+            await lookups.get(key)
+    assert "y" not in source.asked
+    await clock.turn(timedelta(seconds=60))
+    with pytest.raises(Unavailable):
+        await lookups.get("a")
+    source.error = None
+    await clock.turn(timedelta(seconds=3))
+    assert await lookups.get("a") == 0
+
+
+async def test_a_refusal_is_handed_on_and_starts_no_rest(lookups: Lookups[str, int], source: Source) -> None:
+    source.error = Forbidden("no")
+    for _ in range(2):
+        with pytest.raises(Forbidden):
+            await lookups.get("a")
+    assert source.asked == ["a", "a"]
+
+
+async def test_a_source_that_stalls_is_given_up(lookups: Lookups[str, int], source: Source, clock: TurnedClock) -> None:
+    source.open.clear()
+    asking = asyncio.create_task(lookups.get("a"))
+    await settle()
+    await clock.turn(LIMITS.answer)
+    with pytest.raises(Unavailable):
+        await asking
+    await settle()
+    source.open.set()
+    with pytest.raises(Unavailable, match="a moment ago"):
+        await lookups.get("b")
+
+
+async def test_a_read_from_before_forget_is_not_remembered(lookups: Lookups[str, int], source: Source) -> None:
+    source.open.clear()
+    asking = asyncio.create_task(lookups.get("a"))
+    await settle()
+    lookups.forget("a")
+    source.open.set()
+    await asking
+    assert lookups.known("a") is None
+
+
+async def test_only_so_many_answers_are_kept(lookups: Lookups[str, int]) -> None:
+    for number in range(5):
+        await lookups.get(str(number))
+    assert [lookups.known(str(number)) for number in range(5)] == [None, None, 0, 0, 0]
