@@ -164,18 +164,19 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.transport.abort()
             return
         self._unset_keepalive_if_required()
-        if self._deadline is None and (self.cycle is None or self.cycle.response_complete):
+        if self._deadline is None and self._is_idle():
             self._deadline = self._serving.now + HEAD_S
         if self._in_body or len(data) + self._unparsed <= MOST_HEAD:
             self._feed(data)
             return
-        rest = memoryview(data)
-        while rest and not self._deaf:
+        rest, goes_on = memoryview(data), True
+        while rest and goes_on:
             size = len(rest) if self._in_body else MOST_HEAD - self._unparsed
-            self._feed(rest[:size])
+            goes_on = self._feed(rest[:size])
             rest = rest[size:]
 
-    def _feed(self, data: bytes | memoryview) -> None:
+    def _feed(self, data: bytes | memoryview) -> bool:
+        """Feeds the parser; false if nothing more is to be fed."""
         self._unparsed += len(data)
         try:
             self.parser.feed_data(data)
@@ -186,9 +187,10 @@ class BoundedProtocol(HttpToolsProtocol):
         except httptools.HttpParserError:
             self._refuse(self._error or InvalidInput("this is no HTTP/1.1 request"), limit="malformed")
         else:
-            if self._unparsed >= MOST_HEAD and not self._deaf:
+            if self._unparsed >= MOST_HEAD:
                 where = "chunk header or trailers" if self._in_body else "head"
                 self._refuse(HeadTooLarge(f"the request's {where} has more than {MOST_HEAD} bytes"), limit="head")
+        return not self._deaf
 
     # As the parser calls them; what they raise ends in `_feed`
 
@@ -298,11 +300,9 @@ class BoundedProtocol(HttpToolsProtocol):
         """Answers with an error, unless another answer is due before it, and takes no more requests."""
         self._serving.refused(limit)
         self._deaf = True
-        if self._in_body:
-            is_next = not self.pipeline and not self.cycle.response_started
-        else:
-            is_next = self.cycle is None or self.cycle.response_complete
-        if is_next:
+        # Of a request that is being answered already, or waits behind another one, nothing can be said any more.
+        of_ours = self._in_body and not self.pipeline and not self.cycle.response_started
+        if of_ours or (not self._in_body and self._is_idle()):
             answer = problem_response(error)
             lines = [STATUS_LINE[answer.status_code], *(b"%s: %s\r\n" % header for header in answer.raw_headers)]
             self.transport.write(b"".join([*lines, b"connection: close\r\n\r\n", bytes(answer.body)]))
@@ -311,9 +311,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._deadline = self._serving.now + LINGER_S
         self.transport.write_eof()
 
+    def _is_idle(self) -> bool:
+        return self._running is None or self._running.response_complete
+
     def _disconnect(self) -> None:
         """Tells the running request that nobody waits for its answer; uvicorn tells only the newest one."""
-        if self._running is not None and not self._running.response_complete:
+        if self._running is not None and not self._is_idle():
             self._running.disconnected = True
             self._running.message_event.set()
 
