@@ -166,14 +166,17 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         if self._deadline is None and self._is_idle():
             self._deadline = self._serving.now + HEAD_S
-        if self._in_body or len(data) + self._unparsed <= MOST_HEAD:
+        size = self._fitting(len(data))
+        if size == len(data):  # as nearly always, and a view costs time
             self._feed(data)
             return
-        rest, goes_on = memoryview(data), True
-        while rest and goes_on:
-            size = len(rest) if self._in_body else MOST_HEAD - self._unparsed
-            goes_on = self._feed(rest[:size])
+        rest = memoryview(data)
+        while rest and self._feed(rest[:size]):
             rest = rest[size:]
+            size = self._fitting(len(rest))
+
+    def _fitting(self, size: int) -> int:
+        return size if self._in_body else min(size, MOST_HEAD - self._unparsed)
 
     def _feed(self, data: bytes | memoryview) -> bool:
         """Feeds the parser; false if nothing more is to be fed."""
