@@ -15,6 +15,7 @@ from discovery.directory import Directory
 from discovery.facts import FactStore
 from discovery.loops import DirectoryGauges, add_loops
 from discovery.mailbox import Doorbell, Mailbox
+from discovery.polls import WaitingPolls
 from discovery.routes import REGISTRATION_LIMIT, router
 from discovery.settings import DiscoverySettings
 from discovery.store import KEYS, Limits, RecordStore
@@ -25,6 +26,7 @@ from protocol.loops import BackgroundLoops
 from protocol.rates import CallerAddresses, IpRates
 from protocol.redis import check_redis
 from protocol.service import Lifespan, create_service
+from protocol.serving.connections import ConnectionLimits
 from protocol.typed_data import SigningDomain
 from protocol.verification import RequestVerifier
 from protocol.versions import release
@@ -72,6 +74,10 @@ def build_discovery(
             clock=clock,
         ),
         mailbox=Mailbox(redis, doorbell=doorbell, clock=clock),
+        polls=WaitingPolls(
+            most=lambda: app.state.serving.guard.most * 3 // 4,  # the rest is for registering and inviting
+            per_ip=2 * settings.nodes_per_ip,  # a node that polls anew may have its former poll open for a moment
+        ),
         pools=pools,
         facts_stale_after=timedelta(seconds=settings.stale_facts_seconds),
         clock=clock,
@@ -88,6 +94,7 @@ def build_discovery(
         body_limit=REGISTRATION_LIMIT,
         ip_rates=IpRates(settings.ip_rate, clock=clock),
         callers=CallerAddresses(settings.trusted_proxies),
+        connections=ConnectionLimits(connections=settings.connections, per_address=settings.connections_per_ip),
         tags=({"name": "nodes"}, {"name": "pools"}, {"name": "invites"}),
     )
     app.state.key = key
@@ -102,7 +109,7 @@ def build_discovery(
         loops,
         directory=directory,
         doorbell=doorbell,
-        gauges=DirectoryGauges.on(app.state.registry),
+        gauges=DirectoryGauges.on(app.state.registry, polls=directory.polls),
         read_ledger=lambda: ledger.read(directory.facts, directory.mailbox),
         poll=timedelta(seconds=settings.poll_seconds),
         clock=clock,

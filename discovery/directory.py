@@ -10,6 +10,7 @@ from discovery.access import READERS, Access, PoolRole
 from discovery.facts import FactStore
 from discovery.invites import signer_of
 from discovery.mailbox import Mailbox
+from discovery.polls import WaitingPolls
 from discovery.records import StoredRecord, shown
 from discovery.store import RecordStore
 from protocol.clock import Clock
@@ -28,6 +29,7 @@ class Directory:
     facts: FactStore
     access: Access
     mailbox: Mailbox
+    polls: WaitingPolls
     pools: SigningDomain
     """The contract that takes invites."""
     facts_stale_after: timedelta
@@ -95,9 +97,20 @@ class Directory:
             await self.access.require(invite.pool_id, signer, orchestrator)
         await self.mailbox.post(invite)
 
-    async def invites(self, node: Address, *, patience: timedelta, stopping: asyncio.Event) -> tuple[SignedInvite, ...]:
-        """A node's own invites, waiting up to `patience` for the first."""
-        return await self.mailbox.wait(node, patience, stopping=stopping)
+    async def invites(
+        self, node: Address, *, ip: str, patience: timedelta, stopping: asyncio.Event
+    ) -> tuple[SignedInvite, ...]:
+        """A node's own invites, waiting up to `patience` for the first.
+
+        Raises:
+            NotFound: The node is not registered, so no invite can come.
+            RateLimited: Too many polls wait.
+        """
+        await self.records.require(node)
+        if patience <= timedelta():
+            return await self.mailbox.invites(node)
+        with self.polls.one_from(ip):
+            return await self.mailbox.wait(node, patience, stopping=stopping)
 
     async def _shown(self, record: StoredRecord) -> NodeRecord:
         facts = await self.facts.of(record.registration.pool_id, [record.address])

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from discovery.directory import Directory
 from discovery.mailbox import Doorbell
+from discovery.polls import WaitingPolls
 from protocol.clock import Clock
 from protocol.errors import Unavailable
 from protocol.loops import BackgroundLoops
@@ -30,8 +31,10 @@ class DirectoryGauges:
     facts_age: Gauge
 
     @classmethod
-    def on(cls, registry: CollectorRegistry) -> DirectoryGauges:
+    def on(cls, registry: CollectorRegistry, *, polls: WaitingPolls) -> DirectoryGauges:
         """Makes the gauges."""
+        waiting = Gauge("muster_discovery_polls", "Long polls that wait now", registry=registry)
+        waiting.set_function(lambda: len(polls))
         return cls(
             Gauge("muster_discovery_records", "Nodes that are registered now", registry=registry),
             Gauge("muster_discovery_facts_age_seconds", "Age of what the ledger said", registry=registry),

@@ -123,7 +123,7 @@ class Mailbox:
         """The same as `invites`, but waits up to `patience` for the first one, or until the service stops."""
         with self._doorbell.waiting(node) as rung:
             found = await self.invites(node)
-            if found or patience <= timedelta():
+            if found:
                 return found
             waits = [
                 asyncio.ensure_future(wait) for wait in (rung.wait(), stopping.wait(), self._clock.sleep(patience))

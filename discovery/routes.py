@@ -104,9 +104,12 @@ async def invites(
     request: Request,
     wait: Annotated[int, Query(ge=0, le=LONGEST_WAIT_S, description="Seconds to wait for the first one")] = 0,
 ) -> Response:
-    """A node fetches its own invites, by long poll. They stay until they expire or are acknowledged."""
+    """A registered node fetches its own invites, by long poll. They stay until they expire or are acknowledged."""
     found = await _directory(request).invites(
-        node, patience=timedelta(seconds=wait), stopping=request.app.state.stopping
+        node,
+        ip=request.scope.get("muster.ip", "local"),
+        patience=timedelta(seconds=wait),
+        stopping=request.app.state.stopping,
     )
     return signed.answer(_key(request), InviteList(invites=found))
 

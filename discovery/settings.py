@@ -42,6 +42,12 @@ class DiscoverySettings(Settings):
     confirmations: int = Field(0, ge=0, le=1000, description="Blocks on top of one before its events count")
     ip_requests_per_second: int = Field(50, ge=1, le=100_000, description="From one IP; four seconds' worth at once")
     requests_per_second: int = Field(20, ge=1, le=100_000, description="Of one address; ten seconds' worth at once")
+    connections: int = Field(
+        16_384, ge=16, le=1_000_000, description="Connections at a time, and no more than open files allow"
+    )
+    connections_per_ip: int = Field(
+        1024, ge=1, le=1_000_000, description="Connections of one IP at a time; trusted proxies may have all"
+    )
 
     @property
     def record_life(self) -> timedelta:

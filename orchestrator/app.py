@@ -44,6 +44,7 @@ from protocol.loops import BackgroundLoops
 from protocol.rates import CallerAddresses, IpRates, Rate
 from protocol.redis import check_redis
 from protocol.service import create_service
+from protocol.serving.connections import ConnectionLimits
 from protocol.tokens import TokenBook
 from protocol.verification import RequestVerifier
 from protocol.versions import release
@@ -164,6 +165,7 @@ def build_orchestrator(
         body_limits=((BLOBS, settings.upload_most_bytes),),
         ip_rates=IpRates(ip_rate, clock=clock),
         callers=CallerAddresses(settings.trusted_proxies),
+        connections=ConnectionLimits(connections=settings.connections, per_address=settings.connections_per_ip),
         express={heartbeat.HEARTBEAT: heartbeat.express_heartbeat(verifier=verifier, desk=parts.desk, key=key)},
         tags=[{"name": name} for name in TAGS],
     )

@@ -149,6 +149,12 @@ class OrchestratorSettings(Settings):
     role_burst: int = Field(1000, ge=1, description="Requests of one of them at once")
     ip_rate_per_s: float = Field(1000.0, gt=0, description="Requests per second of one IP")
     ip_burst: int = Field(5000, ge=1, description="Requests of one IP at once")
+    connections: int = Field(
+        16_384, ge=16, le=1_000_000, description="Connections at a time, and no more than open files allow"
+    )
+    connections_per_ip: int = Field(
+        1024, ge=1, le=1_000_000, description="Connections of one IP at a time; trusted proxies may have all"
+    )
     streams: int = Field(64, ge=1, description="Followers of logs and events at a time")
     webhooks_to_private_networks: bool = Field(
         False, description="Let webhooks go to loopback and private addresses; for devnets and internal receivers"

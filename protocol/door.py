@@ -25,12 +25,11 @@ from protocol.clock import Clock
 from protocol.errors import MusterError
 from protocol.express import Answer, Express
 from protocol.problems import http_problem, problem_response, unexpected
-from protocol.rates import CallerAddresses, IpRates
+from protocol.rates import HEALTH_PATHS, HEALTH_RATE, CallerAddresses, IpRates
+from protocol.serving.bodies import RETRY_AFTER, BodyAccount
+from protocol.serving.http import BODY_ACCOUNT
 from protocol.verification import check_declared_size
 from protocol.versions import SPOKEN, VERSION_HEADER, VersionRange
-
-HEALTH_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
-"""Asked for by machines next to us, and never refused for rate or version."""
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 """Those that are counted by name; a caller may make up others, and each would be a series that stays."""
@@ -51,7 +50,7 @@ class DoorSettings:
     body_limit: int
     """Bytes of the largest body."""
     body_limits: Sequence[tuple[str, int]] = ()
-    """Other limits, by the beginning of the path; the first that fits counts."""
+    """Other limits, by the beginning of the path; the first that fits counts. Routes there stream their bodies."""
     ip_rates: IpRates | None = None
     callers: CallerAddresses
     spoken: VersionRange = SPOKEN
@@ -75,7 +74,14 @@ class DoorMetrics:
         self.open = 0
         gauge = Gauge("muster_http_open_requests", "Requests being answered", registry=registry)
         gauge.set_function(lambda: self.open)
+        self._refused = Counter(
+            "muster_http_refused", "Connections and requests that reached a limit", ("limit",), registry=registry
+        )
         self._series: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+
+    def refuse(self, limit: str) -> None:
+        """Counts a connection or a request that reached a limit before the door."""
+        self._refused.labels(limit).inc()
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
         """Counts one answer. Series are kept at hand: finding one by its labels takes longer than counting."""
@@ -96,13 +102,15 @@ class FrontDoor:
         self._metrics = metrics
         self._clock = clock
         self._spoken = str(settings.spoken)
+        self._health_rates = IpRates(HEALTH_RATE, clock=clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one connection's request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        visit = _Visit(scope, receive, send, spoken=self._spoken, limit=self._limit_of(scope["path"]))
+        limit, streamed = self._limit_of(scope["path"])
+        visit = _Visit(scope, receive, send, spoken=self._spoken, limit=limit, streamed=streamed)
         started = self._clock.monotonic()
         self._metrics.open += 1
         try:
@@ -137,6 +145,7 @@ class FrontDoor:
         visit.ip = self._settings.callers.of(peer[0] if peer else None, forwarded)
         scope["muster.ip"] = visit.ip
         if scope["path"] in HEALTH_PATHS:
+            self._health_rates.admit(visit.ip)
             return
         if self._settings.ip_rates is not None:
             self._settings.ip_rates.admit(visit.ip)
@@ -144,11 +153,12 @@ class FrontDoor:
             self._settings.spoken.agree(VersionRange.parse(spoken))
         check_declared_size(declared, visit.limit)
 
-    def _limit_of(self, path: str) -> int:
+    def _limit_of(self, path: str) -> tuple[int, bool]:
+        """The limit of a body, and whether its route streams it."""
         for beginning, limit in self._settings.body_limits:
             if path.startswith(beginning):
-                return limit
-        return self._settings.body_limit
+                return limit, True
+        return self._settings.body_limit, False
 
     def _note(self, visit: _Visit, seconds: float) -> None:
         template = visit.template
@@ -178,6 +188,7 @@ class _Visit:
         "_send",
         "_size",
         "_spoken",
+        "_streamed",
         "identifier",
         "ip",
         "limit",
@@ -187,7 +198,7 @@ class _Visit:
         "status",
     )
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, *, spoken: str, limit: int) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, *, spoken: str, limit: int, streamed: bool) -> None:
         self.scope = scope
         self.identifier = f"{random.getrandbits(64):016x}"  # names a request in the log, and nothing else
         self.ip = ""
@@ -197,6 +208,7 @@ class _Visit:
         self.limit = limit
         self._receive, self._send = receive, send
         self._spoken, self._size = spoken, 0
+        self._streamed = streamed
         scope["muster.request_id"] = self.identifier
 
     @property
@@ -213,10 +225,18 @@ class _Visit:
         """Passes the body on, and stops it at the limit whatever its length was said to be."""
         message = await self._receive()
         if message["type"] == "http.request":
-            self._size += len(message.get("body", b""))
+            size = len(message.get("body", b""))
+            self._size += size
+            # The framework's own kind of error: FastAPI would turn any other into a 400.
             if self._size > self.limit:
-                # The framework's own kind: FastAPI would turn any other into a 400.
                 raise HTTPException(413, f"the body is larger than {self.limit} bytes")
+            account: BodyAccount | None = self.scope.get(BODY_ACCOUNT)  # none without a server, as in tests
+            if account is not None:
+                if account.refusal is not None:
+                    wait = {"Retry-After": str(round(RETRY_AFTER.total_seconds()))}
+                    raise HTTPException(account.refusal.status, account.refusal.detail, wait)
+                if self._streamed:
+                    account.give(size)
         return message
 
     async def send(self, message: Message) -> None:

@@ -37,6 +37,13 @@ class Rate:
         return self.interval_s * (self.burst - 1)
 
 
+HEALTH_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+"""Asked for by machines next to a service: never refused for their version, and with a rate of their own."""
+
+HEALTH_RATE = Rate(count=20, per=timedelta(seconds=1), burst=100)
+"""Of one IP. Load on other paths must not make a service look dead, and these paths cost work too."""
+
+
 class IpRates:
     """One bucket per caller's address, the least recently seen forgotten first, so that memory is bounded.
 
@@ -103,18 +110,21 @@ class CallerAddresses:
         """
         if peer is None:
             return "local"
-        if not self._trusted or not self._trusts(peer):
+        if not self.trusts(peer):
             return peer
         seen = peer
         for hop in reversed([hop.strip() for value in forwarded_for for hop in value.split(",")]):
             if _parse(hop) is None:
                 return seen
             seen = hop
-            if not self._trusts(hop):
+            if not self.trusts(hop):
                 return seen
         return seen
 
-    def _trusts(self, ip: str) -> bool:
+    def trusts(self, ip: str) -> bool:
+        """Returns whether the address is a trusted proxy's."""
+        if not self._trusted:
+            return False
         parsed = _parse(ip)
         return parsed is not None and any(parsed in network for network in self._trusted)
 

@@ -106,11 +106,17 @@ def store_errors() -> Iterator[None]:
         raise store_unavailable(error) from error
 
 
+_PROBE = RedisKeys("readiness").of("write")
+_PROBE_KEPT = timedelta(minutes=1)
+
+
 async def check_redis(redis: Redis) -> None:
-    """Returns if Redis answers; a readiness check.
+    """Returns if Redis takes a write; a readiness check.
+
+    One that answers may refuse writes all the same: its memory or disk is full, or it became a replica.
 
     Raises:
         StoreUnavailable: It does not.
     """
     with store_errors():
-        await redis.ping()
+        await redis.set(_PROBE, 1, px=_PROBE_KEPT)

@@ -27,6 +27,9 @@ from protocol.loops import BackgroundLoops
 from protocol.parameters import declared_parameters_only
 from protocol.problems import MEDIA_TYPE, Problem, install_problem_answers
 from protocol.rates import CallerAddresses, IpRates
+from protocol.serving.connections import ConnectionLimits
+from protocol.serving.descriptors import connection_room, raise_descriptor_limit
+from protocol.serving.http import BoundedServer, Serving
 from protocol.verification import DEFAULT_BODY_LIMIT
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
@@ -59,6 +62,7 @@ def create_service(
     body_limits: Sequence[tuple[str, int]] = (),
     ip_rates: IpRates | None = None,
     callers: CallerAddresses | None = None,
+    connections: ConnectionLimits | None = None,
     express: Mapping[tuple[str, str], Express] | None = None,
     tags: Sequence[Mapping[str, Any]] = (),
 ) -> FastAPI:
@@ -77,9 +81,10 @@ def create_service(
         loops: Background work, part of readiness.
         clock: The system's by default.
         body_limit: Bytes of the largest body.
-        body_limits: Other limits, by the beginning of the path.
+        body_limits: Other limits, by the beginning of the path; routes there stream their bodies.
         ip_rates: How often one IP may call; unlimited by default.
         callers: Whose `X-Forwarded-For` is believed; nobody's by default.
+        connections: How many connections it holds; never more than there are descriptors for.
         express: By method and path: routes under heavy load, which the front door calls past the framework.
         tags: For OpenAPI.
     """
@@ -108,16 +113,21 @@ def create_service(
     app.state.clock = clock
     app.state.registry = registry
     app.state.stopping = asyncio.Event()
+    callers = callers or CallerAddresses()
+    metrics = DoorMetrics(registry)
+    app.state.serving = Serving.of(
+        connections or ConnectionLimits(), callers=callers, clock=clock, refused=metrics.refuse
+    )
     app.add_middleware(
         FrontDoor,
         settings=DoorSettings(
             body_limit=body_limit,
             body_limits=tuple(body_limits),
             ip_rates=ip_rates,
-            callers=callers or CallerAddresses(),
+            callers=callers,
             express=dict(express or {}),
         ),
-        metrics=DoorMetrics(registry),
+        metrics=metrics,
         clock=clock,
     )
     install_problem_answers(app)
@@ -137,6 +147,8 @@ async def serve(
 ) -> None:
     """Serves until SIGTERM or SIGINT, then stops: unready at once, no new connections, open requests end, exit.
 
+    The process may open as many files from then on as its hard limit allows: the soft one is often 1024.
+
     Args:
         app: Made by `create_service`.
         host: An address of this machine.
@@ -153,18 +165,9 @@ async def serve(
     if on_bound is not None:
         on_bound(bound)
     _quiet_garbage_collection()
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,  # X-Forwarded-For is ours to judge, see CallerAddresses
-        timeout_graceful_shutdown=max(1, round(drain.total_seconds())),
-        timeout_keep_alive=75,
-        backlog=BACKLOG,
-        lifespan="on",
-    )
-    server = _Server(config, stopping=app.state.stopping)
+    raise_descriptor_limit()
+    app.state.serving.guard.fit(connection_room())
+    server = _Server(app, drain=drain)
     await server.serve(sockets=[listener])
     if not server.started:
         raise Unavailable("the service did not start", hint="the log says why", retryable=False, code="start-failed")
@@ -184,12 +187,13 @@ def run_service(
         runner.run(serve(app, host=host, port=port, drain=drain, on_bound=on_bound))
 
 
-class _Server(uvicorn.Server):
-    """uvicorn, with a stop that readiness and long answers learn of at once, and that ends with exit status 0."""
+class _Server(BoundedServer):
+    """The bounded server, with a stop that readiness and long answers learn of at once, and exit status 0."""
 
-    def __init__(self, config: uvicorn.Config, *, stopping: asyncio.Event) -> None:
-        super().__init__(config)
-        self._stopping = stopping
+    def __init__(self, app: FastAPI, *, drain: timedelta) -> None:
+        drain_s = max(1, round(drain.total_seconds()))
+        super().__init__(app, serving=app.state.serving, drain_s=drain_s, backlog=BACKLOG)
+        self._stopping: asyncio.Event = app.state.stopping
         self._loop = asyncio.get_running_loop()
 
     def handle_exit(self, sig: int, _frame: FrameType | None) -> None:
@@ -230,13 +234,21 @@ def _add_health(app: FastAPI, checks: Mapping[str, Check], registry: CollectorRe
     async def healthz() -> dict[str, str]:
         return {"status": "ok", "service": app.state.name, "version": app.version}
 
+    asking: asyncio.Task[list[str]] | None = None
+
+    async def ask_all() -> list[str]:
+        return await asyncio.gather(*(_ask(check) for check in checks.values()))
+
     @app.get("/readyz", tags=["health"], summary="The service can serve")
     async def readyz() -> JSONResponse:
+        nonlocal asking
         if app.state.stopping.is_set():
             results = {"stopping": "the service was told to stop"}
         else:
-            answers = await asyncio.gather(*(_ask(check) for check in checks.values()))
-            results = dict(zip(checks, answers, strict=True))
+            # Callers at the same time share one round of checks, so that many of them cost Redis no more than one.
+            if asking is None or asking.done():
+                asking = asyncio.create_task(ask_all())
+            results = dict(zip(checks, await asyncio.shield(asking), strict=True))
         is_ready = all(answer == "ok" for answer in results.values())
         ready.set(int(is_ready))
         return JSONResponse({"ready": is_ready, "checks": results}, 200 if is_ready else 503)

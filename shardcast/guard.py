@@ -1,4 +1,4 @@
-"""The built-in limits of a server: connections at once, in all and by address, before anything is read from them."""
+"""Limits of an origin or a relay for strangers, and the gate that counts connections before anything is read."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import cast
 
-from protocol.clock import Clock
-from protocol.rates import CallerAddresses, IpRates, Rate, counted_as
+from protocol.rates import Rate
+from protocol.serving.connections import ConnectionGuard, ConnectionLimits, peer_address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingLimits:
     """How much a server does at once for strangers."""
 
-    connections: int = 2048
-    """At a time, in all."""
-    connections_per_address: int = 256
-    """At a time, from one address or one /64 of IPv6. A trusted proxy may have all of them: it counts for itself."""
+    connections: ConnectionLimits = field(default_factory=lambda: ConnectionLimits(connections=2048, per_address=256))
+    """At a time."""
     rate: Rate = field(default_factory=lambda: Rate(count=500, per=timedelta(seconds=1), burst=2000))
     """Requests from one address."""
     patience: timedelta = timedelta(seconds=30)
@@ -31,83 +29,44 @@ class ServingLimits:
     """Networks whose `X-Forwarded-For` is believed."""
 
 
-_MOST_ADDRESSES = 4096
-"""Addresses remembered before those without a connection are forgotten."""
-
-
-class Guard:
-    """Lets connections in, or closes them unread.
-
-    Args:
-        limits: How many.
-        clock: Of the request rates.
-        refused: Told the name of a limit each time it is reached.
-    """
-
-    def __init__(self, limits: ServingLimits, *, clock: Clock, refused: Callable[[str], None]) -> None:
-        self.callers = CallerAddresses(limits.trusted_proxies)
-        self.rates = IpRates(limits.rate, clock=clock)
-        self._limits = limits
-        self._refused = refused
-        self._proxies = CallerAddresses(limits.trusted_proxies)
-        self._open: dict[str, list[asyncio.BaseTransport]] = {}
-
-    def factory(self, inner: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
-        """A protocol factory that hands each connection it lets in to `inner`."""
-        return lambda: _Gate(self, inner)
-
-    def admit(self, transport: asyncio.BaseTransport) -> bool:
-        """Counts a new connection; false if it is one too many."""
-        peer = transport.get_extra_info("peername")
-        address = str(peer[0]) if isinstance(peer, tuple) else "local"
-        counted = counted_as(address)
-        living = [each for each in self._open.get(counted, ()) if not each.is_closing()]
-        limit = None
-        if len(self._open) > _MOST_ADDRESSES:
-            self._sweep()
-        if self._counted() >= self._limits.connections and self._alive() >= self._limits.connections:
-            limit = "connections"
-        if len(living) >= self._limits.connections_per_address and not self._is_proxy(address):
-            limit = "connections-per-address"
-        if limit is not None:
-            self._refused(limit)
-            self._open[counted] = living
-            return False
-        self._open[counted] = [*living, transport]
-        return True
-
-    def _is_proxy(self, address: str) -> bool:
-        # What a trusted hop says before itself is believed, so the answer is another address than its own.
-        return self._proxies.of(address, ("192.0.2.1",)) == "192.0.2.1" and address != "192.0.2.1"
-
-    def _counted(self) -> int:
-        return sum(len(each) for each in self._open.values())
-
-    def _alive(self) -> int:
-        """How many connections there are, those that ended since they were counted left out."""
-        self._sweep()
-        return self._counted()
-
-    def _sweep(self) -> None:
-        alive = {
-            address: [each for each in transports if not each.is_closing()]
-            for address, transports in self._open.items()
-        }
-        self._open = {address: transports for address, transports in alive.items() if transports}
+def gated(guard: ConnectionGuard, inner: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
+    """A protocol factory that hands each connection that the guard lets in to `inner`, and closes the others unread."""
+    return lambda: _Gate(guard, inner)
 
 
 class _Gate(asyncio.Protocol):
-    """Stands before the real protocol until the connection is let in."""
+    """Stands between a connection and its real protocol, because only who stands there learns of its end."""
 
-    def __init__(self, guard: Guard, inner: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(self, guard: ConnectionGuard, inner: Callable[[], asyncio.Protocol]) -> None:
         self._guard = guard
-        self._inner = inner
+        self._make_inner = inner
+        self._inner: asyncio.Protocol | None = None
+        self._peer = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        connection = cast("asyncio.Transport", transport)
-        if not self._guard.admit(connection):
-            connection.abort()
+        self._peer = peer_address(transport.get_extra_info("peername"))
+        if not self._guard.admit(self._peer):
+            cast("asyncio.Transport", transport).abort()
             return
-        protocol = self._inner()
-        connection.set_protocol(protocol)
-        protocol.connection_made(connection)
+        self._inner = self._make_inner()
+        self._inner.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._inner is not None:
+            self._guard.release(self._peer)
+            self._inner.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._inner is not None:
+            self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return None if self._inner is None else self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.resume_writing()

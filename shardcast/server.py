@@ -29,8 +29,11 @@ from protocol.clock import Clock, SystemClock
 from protocol.errors import InvalidInput, MusterError, NotFound, RateLimited, Unavailable
 from protocol.parameters import check_parameters
 from protocol.problems import MEDIA_TYPE, problem_of
+from protocol.rates import HEALTH_PATHS, HEALTH_RATE, CallerAddresses, IpRates
+from protocol.serving.connections import ConnectionGuard
+from protocol.serving.descriptors import connection_room
 from shardcast.extensions import BLOCK, MOST_ATTEMPT, MOST_VERSION
-from shardcast.guard import Guard, ServingLimits
+from shardcast.guard import ServingLimits, gated
 from shardcast.holding import Holding
 from shardcast.manifest import FileState, VersionKey
 from shardcast.metrics import ServingMetrics
@@ -44,13 +47,17 @@ KEEP_ALIVE = timedelta(seconds=5)
 MOST_RANGE = 256 * BLOCK
 """Bytes of one answer; a larger range is refused, so that one request can't hold a connection for hours."""
 
-_UNLIMITED = frozenset({"/healthz", "/readyz", "/metrics"})
 _PROBE = "/v1/probe"
 _VERSIONS = "/v1/versions"
 _MANIFEST = "/v1/versions/{version}/{attempt}/manifest"
 _FILE = "/v1/versions/{version}/{attempt}/files/{file}"
 _PARAMETERS = {_PROBE: (), _VERSIONS: ("follow",), _MANIFEST: ("from",), _FILE: ()}
 """Query parameters by route; any other is refused."""
+
+_MOST_FIELDS = 32
+_MOST_FIELD = 1024
+"""Bytes of the request's line and of each header field: with `_MOST_FIELDS` of them, a head has 32 KiB."""
+
 _NDJSON = "application/x-ndjson"
 _RANGE = re.compile(r"bytes=([0-9]{1,14})-([0-9]{1,14})")
 _NUMBER = re.compile(r"[0-9]{1,16}")
@@ -95,9 +102,15 @@ class Server:
         self._clock = SystemClock() if clock is None else clock
         self._check = check
         self._probe = secrets.token_bytes(PROBE_BYTES)
-        self._guard = Guard(
-            self._limits, clock=self._clock, refused=lambda limit: self.metrics.refused.labels(limit).inc()
+        self._callers = CallerAddresses(self._limits.trusted_proxies)
+        self._rates = IpRates(self._limits.rate, clock=self._clock)
+        self._health_rates = IpRates(HEALTH_RATE, clock=self._clock)
+        self._guard = ConnectionGuard(
+            self._limits.connections,
+            callers=self._callers,
+            refused=lambda limit: self.metrics.refused.labels(limit).inc(),
         )
+        self._guard.fit(connection_room())
         self.sender = Sender(patience=self._limits.patience, sent=self.metrics.sent.inc)
         self._stopping = False
         self._runner: web.AppRunner | None = None
@@ -124,13 +137,16 @@ class Server:
             handle_signals=False,
             shutdown_timeout=1,
             keepalive_timeout=self._limits.idle.total_seconds(),
+            max_line_size=_MOST_FIELD,
+            max_field_size=_MOST_FIELD,
+            max_headers=_MOST_FIELDS,
         )
         await self._runner.setup()
         if self._runner.server is None:  # setup makes it
             raise Unavailable("the server did not start", retryable=False)
         try:
             self._listener = await asyncio.get_running_loop().create_server(
-                self._guard.factory(self._runner.server),
+                gated(self._guard, self._runner.server),
                 self.host,
                 self.port,
                 ssl=self._tls,
@@ -167,17 +183,19 @@ class Server:
         status = 499  # nginx's number for a caller who left
         self.metrics.open.inc()
         try:
-            response = await self._answer(request, handler, route)
+            rates = self._health_rates if route in HEALTH_PATHS else self._rates
+            response = await self._answer(request, handler, route, rates=rates)
             status = response.status
         finally:
             self.metrics.open.dec()
             self.metrics.answers.labels(route, str(status)).inc()
         return response
 
-    async def _answer(self, request: web.Request, handler: Handler, route: str) -> web.StreamResponse:
+    async def _answer(
+        self, request: web.Request, handler: Handler, route: str, *, rates: IpRates
+    ) -> web.StreamResponse:
         try:
-            if route not in _UNLIMITED:
-                self._admit(request)
+            self._admit(request, rates)
             if route in _PARAMETERS:
                 check_parameters(request.query.keys(), _PARAMETERS[route])
             return await handler(request)
@@ -188,10 +206,10 @@ class Server:
             response = _problem(error if isinstance(error, MusterError) else Unavailable("that took too long"))
         return response
 
-    def _admit(self, request: web.Request) -> None:
-        address = self._guard.callers.of(request.remote, request.headers.getall("X-Forwarded-For", []))
+    def _admit(self, request: web.Request, rates: IpRates) -> None:
+        address = self._callers.of(request.remote, request.headers.getall("X-Forwarded-For", []))
         try:
-            self._guard.rates.admit(address)
+            rates.admit(address)
         except RateLimited:
             self.metrics.refused.labels("rate").inc()
             raise

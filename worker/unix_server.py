@@ -11,12 +11,17 @@ from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from protocol.clock import SystemClock
 from protocol.errors import Unavailable
+from protocol.rates import CallerAddresses
+from protocol.serving.connections import ConnectionLimits
+from protocol.serving.http import BoundedServer, Serving
 
 MOST_CONNECTIONS = 64
 """A task that opens more is cut off, or it could use up the descriptors that the worker's own work needs."""
+
+_LIMITS = ConnectionLimits(connections=MOST_CONNECTIONS, per_address=MOST_CONNECTIONS)
 
 
 class UnixServer:
@@ -47,16 +52,7 @@ class UnixServer:
         with short_path(self._path) as short:
             listener.bind(short)
         self._path.chmod(self._mode)
-        config = uvicorn.Config(
-            self._app,
-            http=_BoundedProtocol,
-            log_config=None,
-            access_log=False,
-            lifespan="on",
-            timeout_graceful_shutdown=2,
-            backlog=64,
-        )
-        self._server = _QuietServer(config)
+        self._server = _QuietServer(self._app)
         self._running = asyncio.create_task(self._server.serve(sockets=[listener]), name=f"serve {self._path.name}")
         while not self._server.started:
             if self._running.done():
@@ -71,21 +67,16 @@ class UnixServer:
         self._path.unlink(missing_ok=True)
 
 
-class _QuietServer(uvicorn.Server):
-    """uvicorn without a hand on the program's signals."""
+class _QuietServer(BoundedServer):
+    """The bounded server of a few connections, which leaves signals to the program."""
+
+    def __init__(self, app: FastAPI) -> None:
+        serving = Serving.of(_LIMITS, callers=CallerAddresses(), clock=SystemClock(), refused=lambda _: None)
+        super().__init__(app, serving=serving, drain_s=2, backlog=64)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-class _BoundedProtocol(H11Protocol):
-    """uvicorn's own, for so many connections at a time."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        super().connection_made(transport)
-        if len(self.connections) > MOST_CONNECTIONS:
-            transport.abort()
 
 
 @contextlib.contextmanager

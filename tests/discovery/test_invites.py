@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 from protocol.errors import Conflict, Forbidden, InvalidInput, MusterError, NotFound
 from protocol.identifiers import address
 from protocol.keys import Key
+from protocol.signing import sign_request
 from protocol.typed_data import SigningDomain
 from protocol.wire.invites import SignedInvite
 from protocol.wire.mailbox import MAX_INVITES
@@ -22,6 +23,7 @@ from tests.discovery.conftest import (
     OTHER_NODE,
     POOL,
     POOLS,
+    SERVICE,
     STRANGER,
     Opening,
     Place,
@@ -79,7 +81,60 @@ async def test_a_poll_without_an_invite_ends_when_its_time_is_over(place: Place)
         assert await waiting == ()
 
 
+async def test_a_node_that_is_not_registered_is_told_so_at_once(place: Place) -> None:
+    """58 such polls a second used up 1,024 descriptors in 18 seconds."""
+    with pytest.raises(NotFound, match="not registered here"):
+        await place.client(NODE).invites(wait=timedelta(seconds=30))
+    await place.client(NODE).register(registration())
+    await place.clock.turn(timedelta(seconds=301))  # the record's life
+    with pytest.raises(NotFound, match="not registered here"):
+        await place.client(NODE).invites(wait=timedelta(seconds=30))
+    assert len(place.app.state.directory.polls) == 0
+
+
+async def test_so_many_polls_wait_from_one_address(open_place: Opening) -> None:
+    async with open_place(nodes_per_ip=1) as place:
+        keys = [Key.generate() for _ in range(3)]
+        for number, key in enumerate(keys):
+            await place.client(key, ip=f"192.0.2.{number}").register(registration())
+        polls = place.app.state.directory.polls
+        waiting = [asyncio.create_task(place.client(key).invites()) for key in keys[:2]]
+        await until(lambda: len(polls) == 2)
+        assert await poll(place, keys[2]) == (429, "too-many-polls")
+        elsewhere = asyncio.create_task(place.client(keys[2], ip="192.0.2.9").invites())
+        await until(lambda: len(polls) == 3)
+        assert "muster_discovery_polls 3.0" in (await place.http().get("/metrics")).text
+        place.app.state.directory.mailbox._doorbell.ring(keys[0].address)
+        assert await waiting[0] == ()
+        assert (await poll(place, keys[0], wait=0))[0] == 200
+        place.app.state.stopping.set()
+        assert [await waiting[1], await elsewhere] == [(), ()]
+        assert (len(polls), polls._waiting) == (0, {})
+
+
+async def test_so_many_polls_wait_in_all(place: Place) -> None:
+    """A quarter of the connections is left for everything else."""
+    place.app.state.serving.guard.fit(4)
+    keys = [Key.generate() for _ in range(4)]
+    for key in keys:
+        await place.client(key).register(registration())
+    waiting = [asyncio.create_task(place.client(key).invites()) for key in keys[:3]]
+    await until(lambda: len(place.app.state.directory.polls) == 3)
+    assert await poll(place, keys[3]) == (429, "too-many-polls")
+    place.app.state.stopping.set()
+    assert await asyncio.gather(*waiting) == [()] * 3
+
+
+async def poll(place: Place, key: Key, *, wait: int = 30) -> tuple[int, str]:
+    """Status and code of one poll; the client would try again."""
+    target = f"/v1/nodes/{key.address}/invites?wait={wait}"
+    stamp = sign_request(key, audience=SERVICE.address, method="GET", target=target, at=place.clock.now())
+    answer = await place.http().get(target, headers=stamp.headers())
+    return answer.status_code, answer.json().get("code", "")
+
+
 async def test_a_second_poll_of_a_node_sends_the_first_one_home(place: Place) -> None:
+    await place.client(NODE).register(registration())
     bell = place.app.state.directory.mailbox._doorbell
     first = asyncio.create_task(place.client(NODE).invites())
     await until(lambda: NODE.address in bell._waiting)
@@ -93,6 +148,7 @@ async def test_a_second_poll_of_a_node_sends_the_first_one_home(place: Place) ->
 
 
 async def test_a_service_that_stops_lets_polls_go(place: Place) -> None:
+    await place.client(NODE).register(registration())
     waiting = asyncio.create_task(place.client(NODE).invites())
     await until(lambda: NODE.address in place.app.state.directory.mailbox._doorbell._waiting)
     place.app.state.stopping.set()

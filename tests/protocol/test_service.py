@@ -16,11 +16,13 @@ from pathlib import Path
 import httpx
 import pytest
 from fastapi import FastAPI
+from redis.asyncio import Redis
 
 from protocol.clock import TurnedClock
 from protocol.errors import Unavailable
 from protocol.loops import BackgroundLoops
-from protocol.rates import CallerAddresses, IpRates, Rate
+from protocol.rates import HEALTH_RATE, CallerAddresses, IpRates, Rate
+from protocol.redis import check_redis
 from protocol.service import create_service, serve
 
 
@@ -57,6 +59,37 @@ async def test_a_check_that_crashes_does_not_tell_why() -> None:
         answer = await http.get("/readyz")
     assert answer.status_code == 503
     assert "hunter2" not in answer.text
+
+
+async def test_a_redis_that_answers_and_refuses_writes_is_not_ready(redis: Redis) -> None:
+    async with client_of(create_service("test", version="1", checks={"redis": lambda: check_redis(redis)})) as http:
+        assert (await http.get("/readyz")).status_code == 200
+        await redis.config_set("min-replicas-to-write", 1)
+        try:
+            answer = await http.get("/readyz")
+        finally:
+            await redis.config_set("min-replicas-to-write", 0)
+        assert (answer.status_code, list(answer.json()["checks"])) == (503, ["redis"])
+        assert (await http.get("/readyz")).status_code == 200
+
+
+async def test_callers_at_the_same_time_share_one_round_of_checks() -> None:
+    rounds, gate = 0, asyncio.Event()
+
+    async def check() -> None:
+        nonlocal rounds
+        rounds += 1
+        await gate.wait()
+
+    async with client_of(create_service("test", version="1", checks={"one": check})) as http:
+        asking = [asyncio.create_task(http.get("/readyz")) for _ in range(20)]
+        while rounds == 0:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0)
+        asking[0].cancel()  # who leaves takes nobody's answer away
+        await asyncio.sleep(0.01)
+        gate.set()
+        assert [(await each).status_code for each in asking[1:]] == [200] * 19
+    assert rounds == 1
 
 
 async def test_a_service_that_stops_is_not_ready(app: FastAPI, http: httpx.AsyncClient) -> None:
@@ -150,7 +183,10 @@ async def test_one_ip_is_slowed_down_and_others_are_not(clock: TurnedClock) -> N
         assert [(await http.get("/docs")).status_code for _ in range(3)] == [200, 200, 429]
         assert (await other.get("/docs")).status_code == 200
         assert (await http.get("/healthz")).status_code == 200
+        health = [(await http.get("/metrics")).status_code for _ in range(HEALTH_RATE.burst)]
+        assert health == [200] * (HEALTH_RATE.burst - 1) + [429]  # load on other paths is not counted here
         await clock.turn(timedelta(seconds=1))
+        assert (await http.get("/readyz")).status_code == 200
         assert (await http.get("/docs")).status_code == 200
 
 
@@ -214,11 +250,13 @@ async def test_loops_run_while_the_service_does_and_are_part_of_readiness(clock:
 
 SLOW_SERVICE = """
     import asyncio
+    import resource
     from datetime import timedelta
     from protocol.logs import configure_logs
     from protocol.service import create_service, run_service
 
     configure_logs()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     app = create_service("slow", version="1")
 
     @app.get("/slow")
@@ -234,7 +272,8 @@ SLOW_SERVICE = """
         return "stopping"
 
     run_service(app, on_bound=lambda port: print(port, flush=True), drain=timedelta(seconds=10))
-    print("clean", flush=True)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    print("clean" if soft == hard and app.state.serving.guard.most > 256 else f"{soft} open files", flush=True)
 """
 
 

@@ -17,11 +17,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from protocol.clock import SystemClock
-from protocol.rates import Rate
+from protocol.clock import TurnedClock
+from protocol.rates import HEALTH_RATE, Rate
+from protocol.serving.connections import ConnectionLimits
 from shardcast.client import Client
 from shardcast.extensions import BLOCK
-from shardcast.guard import Guard, ServingLimits
+from shardcast.guard import ServingLimits
 from shardcast.origin import Origin
 from tests.shardcast.conftest import RUN_NAME, content, eventually, read_folder, status_of, total, write_folder
 from tests.shardcast.manifests import PUBLISHER
@@ -72,18 +73,35 @@ async def test_an_address_has_so_many_requests(stack: AsyncExitStack, tmp_path: 
     assert total(origin.server.metrics.refused) == 1
 
 
+async def test_health_has_a_rate_of_its_own(stack: AsyncExitStack, tmp_path: Path) -> None:
+    clock = TurnedClock()
+    origin = await stack.enter_async_context(Origin(tmp_path, run=RUN_NAME, key=PUBLISHER, clock=clock))
+    statuses = [await status_of(f"{origin.url}/healthz") for _ in range(HEALTH_RATE.burst + 1)]
+    assert statuses == [200] * HEALTH_RATE.burst + [429]
+    assert await status_of(f"{origin.url}/metrics") == 429
+    assert await status_of(f"{origin.url}/v1/probe") == 200
+
+
+async def test_a_request_head_is_bounded(origin: Origin) -> None:
+    """Without a limit on their number, 128 fields of 8 KiB each were taken: 1 MiB for every connection."""
+    fields = {f"X-Field-{number}": "x" * 1000 for number in range(40)}
+    assert await status_of(f"{origin.url}/healthz", **fields) == 400
+    assert await status_of(f"{origin.url}/healthz", **{"X-Field": "x" * 2000}) == 400
+    assert await status_of(f"{origin.url}/healthz", **dict(list(fields.items())[:20])) == 200
+
+
 async def test_an_address_has_so_many_connections(stack: AsyncExitStack, tmp_path: Path) -> None:
-    limits = ServingLimits(connections_per_address=2)
+    limits = ServingLimits(connections=ConnectionLimits(per_address=2))
     origin = await stack.enter_async_context(Origin(tmp_path, run=RUN_NAME, key=PUBLISHER, limits=limits))
     first = [await asyncio.open_connection("127.0.0.1", origin.server.port) for _ in range(2)]
-    await eventually(lambda: len(origin.server._guard._open.get("127.0.0.1", ())) == 2)
+    await eventually(lambda: origin.server._guard.open_from("127.0.0.1") == 2)
     reader, writer = await asyncio.open_connection("127.0.0.1", origin.server.port)
     with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
         await reader.readexactly(1)
     writer.close()
     for _, each in first:
         each.close()
-    await eventually(lambda: origin.server._guard._alive() == 0)
+    await eventually(lambda: len(origin.server._guard) == 0)
     assert await status_of(f"{origin.url}/v1/probe") == 200
 
 
@@ -117,22 +135,6 @@ async def test_who_did_finish_it_is_heard_for_as_long_as_it_takes(stack: AsyncEx
     async with asyncio.timeout(60):
         await reader.readuntil(b'"version":1,')
     writer.close()
-
-
-class From(asyncio.Transport):
-    """An open connection from an address that this machine does not have."""
-
-    def __init__(self, address: str) -> None:
-        super().__init__({"peername": (address, 1, 0, 0)})
-
-    def is_closing(self) -> bool:
-        return False
-
-
-def test_who_has_a_network_of_addresses_has_no_more_connections() -> None:
-    guard = Guard(ServingLimits(connections_per_address=2), clock=SystemClock(), refused=lambda _: None)
-    callers = ["2001:db8::1", "2001:db8::2", "2001:db8::ffff:3", "2001:db8:0:1::1", "192.0.2.1", "192.0.2.2"]
-    assert [guard.admit(From(each)) for each in callers] == [True, True, False, True, True, True]
 
 
 async def test_metrics_say_what_is_held_and_sent(origin: Origin, tmp_path: Path) -> None:

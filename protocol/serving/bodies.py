@@ -1,0 +1,112 @@
+"""Bytes of request bodies in memory, bounded in all and by caller."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+
+from protocol.errors import MusterError, RateLimited, Unavailable
+
+MOST_BYTES = 128 << 20
+"""Of all bodies under way."""
+
+MOST_OF_ONE = 8 << 20
+"""Of one caller's bodies under way (IPv6: of one /64)."""
+
+UNCOUNTED = 4096
+"""First bytes of each body that are not counted: a flood of large bodies must not keep heartbeats out."""
+
+RETRY_AFTER = timedelta(seconds=5)
+
+
+class BodyBudget:
+    """Counts bytes of bodies that have arrived and are still held.
+
+    Args:
+        most: Bytes in all.
+        most_of_one: Bytes of one caller.
+        refused: Called with the name of a limit each time it is reached.
+    """
+
+    def __init__(
+        self, *, most: int = MOST_BYTES, most_of_one: int = MOST_OF_ONE, refused: Callable[[str], None]
+    ) -> None:
+        self._most = most
+        self._most_of_one = most_of_one
+        self._refused = refused
+        self._held: Counter[str] = Counter()
+        self._total = 0
+
+    def change(self, caller: str, size: int) -> MusterError | None:
+        """Counts bytes that a caller's bodies take (or give back, if negative); the error if they do not fit."""
+        if size > 0:
+            if self._total + size > self._most:
+                self._refused("bodies")
+                return Unavailable(
+                    f"the bodies under way here hold {self._most} bytes already",
+                    hint=f"send it again in {RETRY_AFTER.total_seconds():.0f} s",
+                )
+            if self._held[caller] + size > self._most_of_one:
+                self._refused("bodies-per-address")
+                return RateLimited(
+                    f"the bodies under way from {caller} would hold more than {self._most_of_one} bytes",
+                    retry_after=RETRY_AFTER,
+                    hint="send fewer at a time",
+                )
+        self._total += size
+        self._held[caller] += size
+        if self._held[caller] <= 0:
+            del self._held[caller]
+        return None
+
+    def __len__(self) -> int:
+        return self._total
+
+
+class BodyAccount:
+    """The part of a budget that one request's body takes, from its first byte to the end of the request.
+
+    Args:
+        budget: Of the server.
+        caller: Who sends it, as it is counted; asked for once, when the body is large enough to be counted.
+    """
+
+    __slots__ = ("_budget", "_caller", "_counted", "_find_caller", "_size", "refusal")
+
+    def __init__(self, budget: BodyBudget, caller: Callable[[], str]) -> None:
+        self._budget = budget
+        self._find_caller = caller
+        self._caller: str | None = None
+        self._size = 0
+        self._counted = 0
+        self.refusal: MusterError | None = None
+        """Set when the body did not fit: the rest of it is dropped."""
+
+    def take(self, size: int) -> bool:
+        """Counts bytes that have arrived; false if they do not fit, and `refusal` says why."""
+        self._size += size
+        if self._size > UNCOUNTED:
+            if self._caller is None:
+                self._caller = self._find_caller()
+            self.refusal = self._count()
+        return self.refusal is None
+
+    def give(self, size: int) -> None:
+        """Gives back bytes that a streaming route has passed on."""
+        self._size = max(0, self._size - size)
+        if self._counted:
+            self._count()
+
+    def close(self) -> None:
+        """Gives back what is left; nothing happens the second time."""
+        self._size = 0
+        if self._counted:
+            self._count()
+
+    def _count(self) -> MusterError | None:
+        counted = max(0, self._size - UNCOUNTED)
+        error = self._budget.change(self._caller or "", counted - self._counted)
+        if error is None:
+            self._counted = counted
+        return error

@@ -1,0 +1,26 @@
+"""File descriptors of this process: as many as the system allows, and how many of them connections may take."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+
+
+def raise_descriptor_limit() -> int:
+    """Raises the soft limit of open files to the hard limit; returns the limit that holds then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):  # macOS caps it below an unlimited hard limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def connection_room() -> int:
+    """Connections that fit under the present limit of open files.
+
+    An eighth, and at least 128, is left for Redis, the chain, files and the listening socket.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return 1 << 20
+    return max(16, soft - max(128, soft // 8))

@@ -1,0 +1,368 @@
+"""The HTTP server of every service but shardcast's: uvicorn's, with bounds on heads, trailers, bodies and time.
+
+uvicorn and httptools limit none of them. Deadlines are compared once a second for all connections, because a timer for
+each request would cost every heartbeat two system calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import httptools
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from protocol.clock import Clock
+from protocol.errors import InvalidInput, MusterError
+from protocol.problems import problem_response
+from protocol.rates import CallerAddresses, counted_as
+from protocol.serving.bodies import BodyAccount, BodyBudget
+from protocol.serving.connections import ConnectionGuard, ConnectionLimits, peer_address
+
+MOST_HEAD = 32 * 1024
+"""Bytes of a request's first line and headers."""
+
+MOST_FIELDS = 128
+"""Header fields of a request: each costs some 200 bytes however short it is."""
+
+MOST_PIPELINED = 8
+"""Requests that may wait on a connection for the answer to an earlier one."""
+
+HEAD_S = 20.0
+"""From a connection's begin, or the first byte after an answer, to the end of the head."""
+
+BODY_S = 30.0
+"""From the end of the head to the end of the body; each `LEAST_RATE` bytes give another second."""
+
+LEAST_RATE = 16 * 1024
+"""Bytes per second that a body must bring on the average after the first `BODY_S`."""
+
+LINGER_S = 10.0
+"""How long the rest of a request is read and dropped after it was answered: a connection that is closed over unread
+bytes takes the answer with it."""
+
+MOST_DROPPED = 1 << 20
+"""Bytes that are read and dropped after a request was refused."""
+
+STALLED_S = 30.0
+"""How long a reader may take nothing of an answer that waits for it."""
+
+KEEP_ALIVE_S = 75
+"""How long a connection may be silent between two requests."""
+
+BODY_ACCOUNT = "muster.body"
+"""Key of a request's `BodyAccount` in its ASGI scope."""
+
+
+class HeadTooLarge(MusterError):
+    """More bytes or fields than a request's head may have."""
+
+    code = "head-too-large"
+    status = 431
+
+
+class TooSlow(MusterError):
+    """A request that did not arrive in time."""
+
+    code = "too-slow"
+    status = 408
+    retryable = True
+
+
+@dataclass(slots=True, kw_only=True)
+class Serving:
+    """The bounds that the connections of one server share."""
+
+    guard: ConnectionGuard
+    bodies: BodyBudget
+    callers: CallerAddresses
+    clock: Clock
+    refused: Callable[[str], None]
+    now: float = 0.0
+    """Seconds of the clock, as of the last tick (0.1 s)."""
+
+    @classmethod
+    def of(
+        cls, limits: ConnectionLimits, *, callers: CallerAddresses, clock: Clock, refused: Callable[[str], None]
+    ) -> Serving:
+        """Makes the bounds.
+
+        Args:
+            limits: Of connections.
+            callers: Knows the trusted proxies.
+            clock: Measures the time that peers take.
+            refused: Called with the name of a limit each time it is reached.
+        """
+        return cls(
+            guard=ConnectionGuard(limits, callers=callers, refused=refused),
+            bodies=BodyBudget(refused=refused),
+            callers=callers,
+            clock=clock,
+            refused=refused,
+        )
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One HTTP/1.1 connection whose peer can make us hold only so much, and for so long.
+
+    Args:
+        serving: The bounds.
+        uvicorns: As uvicorn gives them.
+    """
+
+    def __init__(self, *, serving: Serving, **uvicorns: Any) -> None:  # noqa: ANN401 - uvicorn's own arguments
+        super().__init__(**uvicorns)
+        self._serving = serving
+        self._peer: str | None = None
+        self._deaf = False
+        self._dropped = 0
+        self._in_head = False
+        self._in_body = False
+        self._unparsed = 0
+        self._deadline: float | None = None
+        self._unsent = 0
+        self._stalled_at = 0.0
+        self._account: BodyAccount | None = None
+        self._running: RequestResponseCycle | None = None
+        self._error: MusterError | None = None
+
+    # As asyncio calls them
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        """Counts the connection, or closes it unread."""
+        peer = peer_address(transport.get_extra_info("peername"))
+        if not self._serving.guard.admit(peer):
+            self._deaf = True
+            transport.abort()
+            return
+        self._peer = peer
+        super().connection_made(transport)
+        self._deadline = self._serving.now + HEAD_S
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Gives back what the connection held."""
+        if self._peer is None:
+            return
+        self._serving.guard.release(self._peer)
+        self._deaf = True
+        super().connection_lost(exc)
+        self._disconnect()
+        for cycle, _ in self.pipeline:  # nobody will serve them
+            _account_of(cycle).close()
+        self.pipeline.clear()
+
+    def data_received(self, data: bytes) -> None:
+        """Feeds the parser, and never more of a head than it may have."""
+        if self._deaf:
+            self._dropped += len(data)
+            if self._dropped > MOST_DROPPED:
+                self.transport.abort()
+            return
+        self._unset_keepalive_if_required()
+        if self._deadline is None and self._is_idle():
+            self._deadline = self._serving.now + HEAD_S
+        size = self._fitting(len(data))
+        if size == len(data):  # as nearly always, and a view costs time
+            self._feed(data)
+            return
+        rest = memoryview(data)
+        while rest and self._feed(rest[:size]):
+            rest = rest[size:]
+            size = self._fitting(len(rest))
+
+    def _fitting(self, size: int) -> int:
+        return size if self._in_body else min(size, MOST_HEAD - self._unparsed)
+
+    def _feed(self, data: bytes | memoryview) -> bool:
+        """Feeds the parser; false if nothing more is to be fed."""
+        self._unparsed += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # What follows is in no protocol that is spoken here. The request itself is served as one without it.
+            self._deaf = True
+            self.cycle.keep_alive = False
+        except httptools.HttpParserError:
+            self._refuse(self._error or InvalidInput("this is no HTTP/1.1 request"), limit="malformed")
+        else:
+            if self._unparsed >= MOST_HEAD:
+                where = "chunk header or trailers" if self._in_body else "head"
+                self._refuse(HeadTooLarge(f"the request's {where} has more than {MOST_HEAD} bytes"), limit="head")
+        return not self._deaf
+
+    # As the parser calls them; what they raise ends in `_feed`
+
+    def on_message_begin(self) -> None:
+        """Begins a head."""
+        self._in_head = True
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Takes a header field, and refuses a trailer."""
+        if not self._in_head:
+            # httptools would add it to the headers while a route reads them.
+            raise self._wrong(InvalidInput("trailers are not taken", hint="send these fields as headers"))
+        if len(self.headers) >= MOST_FIELDS:
+            raise self._wrong(HeadTooLarge(f"the request has more than {MOST_FIELDS} header fields"))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Starts the request, or queues it behind the one that is being answered."""
+        if len(self.pipeline) >= MOST_PIPELINED:
+            raise self._wrong(InvalidInput(f"more than {MOST_PIPELINED} requests wait on one connection"))
+        self._in_head = False
+        self._in_body = True
+        self._unparsed = 0
+        self._deadline = self._serving.now + BODY_S
+        self._account = BodyAccount(self._serving.bodies, partial(self._caller, self.headers))
+        cast("dict[str, Any]", self.scope)[BODY_ACCOUNT] = self._account
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Takes a piece of the body if it fits into the budget, and drops it otherwise."""
+        self._unparsed = 0
+        account = self._account
+        if account is None or account.refusal is not None or self.cycle.response_complete:
+            return  # dropped
+        if self._deadline is not None:
+            self._deadline += len(body) / LEAST_RATE
+        if account.take(len(body)):
+            super().on_body(body)
+        else:
+            self.cycle.message_event.set()  # the front door refuses it when the route asks for more
+
+    def on_message_complete(self) -> None:
+        """Ends the body; its time no longer runs."""
+        self._in_body = False
+        self._unparsed = 0
+        self._deadline = None
+        super().on_message_complete()
+
+    # As uvicorn calls them
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:  # noqa: ANN401 - an ASGI application
+        self._running = cycle
+
+        async def accounted(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI
+            try:
+                await app(scope, receive, send)
+            finally:
+                cycle.body = bytearray()  # of a route that did not read it; the connection may stay open for long
+                _account_of(cycle).close()
+
+        super()._start_asgi_task(cycle, accounted)
+
+    def on_response_complete(self) -> None:
+        """Leaves what is still missing of the body a short time."""
+        super().on_response_complete()
+        if self._in_body and self.cycle.response_complete:
+            self._deadline = self._serving.now + LINGER_S
+
+    def enforce_deadlines(self, elapsed: float) -> None:
+        """Ends the connection if its peer is too slow.
+
+        Args:
+            elapsed: Seconds since the last call.
+        """
+        now = self._serving.now
+        if self._is_stalled(now):
+            self._serving.refused("stalled")
+            self.transport.abort()
+        elif self._deadline is not None and self.flow.read_paused:
+            self._deadline += elapsed  # we do not read: this time is ours
+        elif self._deadline is not None and now > self._deadline and not self.transport.is_closing():
+            in_body = self._in_body
+            if not self._deaf:
+                detail = f"the request's {'body' if in_body else 'head'} did not arrive in time"
+                self._refuse(TooSlow(detail, hint="send it over a better connection"), limit="slow")
+            self.transport.close()
+
+    def _is_stalled(self, now: float) -> bool:
+        unsent = self.transport.get_write_buffer_size()
+        if unsent == 0 or unsent != self._unsent:
+            self._unsent, self._stalled_at = unsent, now + STALLED_S
+            return False
+        return now > self._stalled_at
+
+    # Of our own
+
+    def _caller(self, headers: list[tuple[bytes, bytes]]) -> str:
+        forwarded = (value.decode("latin-1") for name, value in headers if name == b"x-forwarded-for")
+        return counted_as(self._serving.callers.of(self._peer, forwarded))
+
+    def _wrong(self, error: MusterError) -> MusterError:
+        self._error = error
+        return error
+
+    def _refuse(self, error: MusterError, *, limit: str) -> None:
+        """Answers with an error, unless another answer is due before it, and takes no more requests."""
+        self._serving.refused(limit)
+        self._deaf = True
+        # Of a request that is being answered already, or waits behind another one, nothing can be said any more.
+        of_ours = self._in_body and not self.pipeline and not self.cycle.response_started
+        if of_ours or (not self._in_body and self._is_idle()):
+            answer = problem_response(error)
+            lines = [STATUS_LINE[answer.status_code], *(b"%s: %s\r\n" % header for header in answer.raw_headers)]
+            self.transport.write(b"".join([*lines, b"connection: close\r\n\r\n", bytes(answer.body)]))
+        self._disconnect()
+        self._unset_keepalive_if_required()
+        self._deadline = self._serving.now + LINGER_S
+        self.transport.write_eof()
+
+    def _is_idle(self) -> bool:
+        return self._running is None or self._running.response_complete
+
+    def _disconnect(self) -> None:
+        """Tells the running request that nobody waits for its answer; uvicorn tells only the newest one."""
+        if self._running is not None and not self._is_idle():
+            self._running.disconnected = True
+            self._running.message_event.set()
+
+
+class BoundedServer(uvicorn.Server):
+    """uvicorn's server with `BoundedProtocol`.
+
+    Args:
+        app: Made by `create_service`, or any with the bounds given.
+        serving: The bounds.
+        drain_s: Seconds that open requests may take to end when the server stops.
+        backlog: Connections that wait to be accepted.
+    """
+
+    def __init__(self, app: FastAPI, *, serving: Serving, drain_s: int, backlog: int) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=cast("type[asyncio.Protocol]", partial(BoundedProtocol, serving=serving)),
+                ws="none",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,  # X-Forwarded-For is ours to judge, see CallerAddresses
+                timeout_graceful_shutdown=drain_s,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                backlog=backlog,
+                lifespan="on",
+            )
+        )
+        self._serving = serving
+        self._serving.now = self._enforced_at = serving.clock.monotonic()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Looks at every connection's deadlines, once a second."""
+        serving = self._serving
+        serving.now = serving.clock.monotonic()
+        if counter % 10 == 0:
+            elapsed, self._enforced_at = serving.now - self._enforced_at, serving.now
+            for connection in list(self.server_state.connections):
+                cast("BoundedProtocol", connection).enforce_deadlines(elapsed)
+        return await super().on_tick(counter)
+
+
+def _account_of(cycle: RequestResponseCycle) -> BodyAccount:
+    return cast("BodyAccount", cast("dict[str, Any]", cycle.scope)[BODY_ACCOUNT])

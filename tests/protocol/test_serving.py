@@ -1,0 +1,379 @@
+"""What a stranger can make a service hold, on a real port: connections, heads, trailers, bodies, time."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+
+import pytest
+from fastapi import FastAPI, Request
+from fastapi.responses import StreamingResponse
+
+from protocol.clock import TurnedClock
+from protocol.rates import CallerAddresses
+from protocol.service import create_service
+from protocol.serving.bodies import UNCOUNTED, BodyBudget
+from protocol.serving.connections import ConnectionGuard, ConnectionLimits
+from protocol.serving.descriptors import connection_room, raise_descriptor_limit
+from protocol.serving.http import BODY_S, HEAD_S, LEAST_RATE, LINGER_S, MOST_HEAD, STALLED_S, BoundedServer
+
+MEBIBYTE = 1 << 20
+
+
+class Served:
+    """A service on a port, and raw connections to it."""
+
+    def __init__(self, app: FastAPI, server: BoundedServer, port: int, stack: AsyncExitStack) -> None:
+        self.app = app
+        self.server = server
+        self.port = port
+        self._stack = stack
+
+    async def connect(self, sent: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self._stack.callback(writer.close)
+        writer.write(sent)
+        return reader, writer
+
+    async def enforce(self) -> None:
+        """Does now what the server does once a second."""
+        await self.server.on_tick(0)
+
+    def refused(self, limit: str) -> float:
+        return self.app.state.registry.get_sample_value("muster_http_refused_total", {"limit": limit}) or 0.0
+
+
+@asynccontextmanager
+async def serving(clock: TurnedClock, **options: object) -> AsyncIterator[Served]:
+    app = create_service("test", version="1", clock=clock, body_limit=2 * MEBIBYTE, **options)  # type: ignore[arg-type]
+    app.state.gate = asyncio.Event()
+    app.state.held = []
+
+    @app.post("/whole")
+    async def whole(request: Request) -> int:
+        return len(await request.body())
+
+    @app.put("/streamed/{name}")
+    async def streamed(name: str, request: Request) -> int:
+        del name
+        return sum([len(piece) async for piece in request.stream()])
+
+    @app.post("/unread")
+    async def unread() -> str:
+        await app.state.gate.wait()
+        return "done"
+
+    @app.get("/headers")
+    async def headers(request: Request) -> int:
+        await asyncio.sleep(0)
+        return len(request.headers)
+
+    @app.get("/endless")
+    async def endless() -> StreamingResponse:
+        async def pieces() -> AsyncIterator[bytes]:
+            while True:
+                await asyncio.sleep(0)
+                yield b"x" * 65536
+
+        return StreamingResponse(pieces())
+
+    server = BoundedServer(app, serving=app.state.serving, drain_s=1, backlog=64)
+    listener = server.config.bind_socket()
+    running = asyncio.create_task(server._serve(sockets=[listener]))  # without a hand on signals
+    async with AsyncExitStack() as stack:
+        try:
+            await until(lambda: server.started)
+            yield Served(app, server, listener.getsockname()[1], stack)
+        finally:
+            app.state.gate.set()
+            await stack.aclose()
+            server.should_exit = True
+            await running
+
+
+@pytest.fixture
+async def served(clock: TurnedClock) -> AsyncIterator[Served]:
+    async with serving(clock) as place:
+        yield place
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
+            await asyncio.sleep(0.005)
+
+
+async def answer(reader: asyncio.StreamReader) -> int:
+    """The status of the next answer; 0 if the connection was closed without one."""
+    async with asyncio.timeout(60):
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n", 1)[0])
+            await reader.readexactly(length)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return 0
+    return int(head[9:12])
+
+
+def request(method: str, path: str, *fields: bytes) -> bytes:
+    return b"\r\n".join([f"{method} {path} HTTP/1.1".encode(), b"Host: a", *fields, b"", b""])
+
+
+def post(path: str, length: int, *, sent: int) -> bytes:
+    return request("POST", path, b"Content-Length: %d" % length) + b"x" * sent
+
+
+# Heads and trailers
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (request("GET", "/headers", *(b"X-%d: " % n + b"v" * 300 for n in range(100))), 200),
+        (request("GET", "/headers", b"X: " + b"v" * (MOST_HEAD - 100)), 200),
+        (request("GET", "/headers", b"X: " + b"v" * MOST_HEAD), 431),
+        (request("GET", "/headers?" + "q" * MOST_HEAD), 431),
+        (request("GET", "/headers", *(b"X-%d: " % n + b"v" * 300 for n in range(120))), 431),
+        (request("GET", "/headers", *(b"a:" for _ in range(200))), 431),
+        (b"GET /headers HTTP/1.1\r\nX: " + b"v" * (MEBIBYTE // 2), 431),
+        (b"\r\n" * MOST_HEAD, 431),
+        (b"no request\r\n\r\n", 400),
+    ],
+    ids=["100-fields", "one-large", "too-large", "long-url", "too-many-bytes", "200-fields", "endless", "blank", "odd"],
+)
+@pytest.mark.parametrize("pieces", [1, 50])
+async def test_a_head_has_at_most_32_kibibytes(served: Served, head: bytes, status: int, pieces: int) -> None:
+    reader, writer = await served.connect()
+    size = -(-len(head) // pieces)
+    for start in range(0, len(head), size):
+        writer.write(head[start : start + size])
+        await asyncio.sleep(0)
+    assert await answer(reader) == status
+    if status != 200:
+        assert await reader.read() == b""
+        assert served.refused("head") + served.refused("malformed") == 1
+
+
+CHUNKED = b"Transfer-Encoding: chunked"
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"3\r\nabc\r\n0\r\n\r\n", 200),
+        (b"3\r\nabc\r\n0\r\nX-Forwarded-For: 10.0.0.1\r\n\r\n", 400),
+        (b"3\r\nabc\r\n0\r\nX: " + b"v" * 300_000, 431),
+        (b"3;" + b"e" * 300_000, 431),
+    ],
+    ids=["none", "one", "endless", "endless-extension"],
+)
+async def test_trailers_are_refused(served: Served, body: bytes, status: int) -> None:
+    """httptools would add them to the headers, where the signature and the caller's address are read."""
+    reader, writer = await served.connect(request("POST", "/whole", CHUNKED))
+    for start in range(0, len(body), 16_384):
+        writer.write(body[start : start + 16_384])
+        await asyncio.sleep(0)
+    assert await answer(reader) == status
+
+
+async def test_requests_one_after_the_other_count_for_themselves(served: Served) -> None:
+    """Each head has a limit of its own, also where a packet ends in the middle of the next one."""
+    head = request("GET", "/headers", b"X: " + b"v" * 20_000)
+    reader, writer = await served.connect(head * 3 + head[:10_000])
+    assert [await answer(reader) for _ in range(3)] == [200, 200, 200]
+    writer.write(head[10_000:] + post("/whole", 5, sent=5) + head)
+    assert [await answer(reader) for _ in range(3)] == [200, 200, 200]
+
+
+async def test_few_requests_may_wait_on_a_connection(served: Served) -> None:
+    waiting = post("/unread", 0, sent=0)
+    few, _ = await served.connect(waiting * 4)
+    many, _ = await served.connect(waiting * 500)
+    assert await answer(many) == 0
+    served.app.state.gate.set()
+    assert [await answer(few) for _ in range(4)] == [200] * 4
+
+
+async def test_an_upgrade_is_not_taken_up(served: Served) -> None:
+    fields = (b"Connection: Upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Version: 13", b"Sec-WebSocket-Key: YQ==")
+    reader, _ = await served.connect(request("GET", "/headers", *fields) + b"\x81\x05hello")
+    assert await answer(reader) == 200
+    assert await reader.read() == b""
+
+
+# Time
+
+
+async def test_who_is_slow_is_cut_off_and_who_waits_for_us_is_not(served: Served, clock: TurnedClock) -> None:
+    answered = request("GET", "/headers")
+    slow = {
+        "silent": await served.connect(),
+        "half a head": await served.connect(answered[:20]),
+        "half a second head": await served.connect(answered),
+        "blank lines": await served.connect(answered),
+        "half a body": await served.connect(post("/whole", 1000, sent=500)),
+    }
+    for name, sent in (("half a second head", answered[:20]), ("blank lines", b"\r\n")):
+        assert await answer(slow[name][0]) == 200
+        slow[name][1].write(sent)
+    waiting, _ = await served.connect(post("/unread", 1000, sent=1000))
+    idle, writer = await served.connect(answered)
+    assert await answer(idle) == 200
+    await until(lambda: len(served.app.state.serving.guard) == 7)
+    await asyncio.sleep(0.05)  # the last bytes are read by then; if not, the test only shows less
+
+    await clock.turn(timedelta(seconds=max(HEAD_S, BODY_S) + 1))
+    await served.enforce()
+    expected = dict.fromkeys(slow, 408)
+    assert {name: await answer(reader) for name, (reader, _) in slow.items()} == expected
+    assert served.refused("slow") == 5
+    await until(lambda: len(served.app.state.serving.guard) == 2)
+    served.app.state.gate.set()
+    assert await answer(waiting) == 200
+    writer.write(answered)
+    assert await answer(idle) == 200
+
+
+async def test_a_body_that_keeps_coming_has_the_time_that_it_needs(served: Served, clock: TurnedClock) -> None:
+    steps, step = 10, LEAST_RATE * 10
+    reader, writer = await served.connect(post("/whole", steps * step, sent=0))
+    for number in range(1, steps + 1):
+        writer.write(b"x" * step)
+        arrived = number % steps * step - UNCOUNTED
+        await until(lambda arrived=arrived: len(served.app.state.serving.bodies) >= arrived)  # type: ignore[misc]
+        await clock.turn(timedelta(seconds=9))
+        await served.enforce()
+    assert await answer(reader) == 200
+
+
+async def test_the_rest_of_a_body_is_dropped_for_a_short_time_only(served: Served, clock: TurnedClock) -> None:
+    reader, writer = await served.connect(post("/nowhere", 1 << 40, sent=300_000))
+    assert await answer(reader) == 413
+    connections = served.server.server_state.connections
+    assert [len(each.cycle.body) for each in connections] == [0]  # type: ignore[union-attr]
+    writer.write(b"x" * 300_000)
+    await asyncio.sleep(0.02)
+    await clock.turn(timedelta(seconds=LINGER_S + 1))
+    await served.enforce()
+    assert await answer(reader) == 0
+
+
+async def test_a_reader_that_takes_nothing_is_cut_off(served: Served, clock: TurnedClock) -> None:
+    await served.connect(request("GET", "/endless"))
+    await until(lambda: any(each.flow.write_paused for each in served.server.server_state.connections))  # type: ignore[union-attr]
+    for _ in range(3):
+        await served.enforce()
+        await clock.turn(timedelta(seconds=STALLED_S - 1))
+    await until(lambda: len(served.app.state.serving.guard) == 0)
+    assert served.refused("stalled") == 1
+
+
+# Connections
+
+
+def test_connections_are_counted_by_network_and_proxies_in_all_only() -> None:
+    refused: list[str] = []
+    guard = ConnectionGuard(
+        ConnectionLimits(connections=8, per_address=2),
+        callers=CallerAddresses(["10.0.0.0/8"]),
+        refused=refused.append,
+    )
+    callers = ["2001:db8::1", "2001:db8::2", "2001:db8::ffff:3", "2001:db8:0:1::1", "192.0.2.1", "192.0.2.2"]
+    assert [guard.admit(each) for each in callers] == [True, True, False, True, True, True]
+    assert [guard.admit("10.0.0.1") for _ in range(4)] == [True, True, True, False]
+    assert refused == ["connections-per-address", "connections"]
+    guard.release("2001:db8::1")
+    assert guard.admit("2001:db8::ffff:3")
+    for each in ("2001:db8::2", "2001:db8::3", *callers[3:], *["10.0.0.1"] * 3):
+        guard.release(each)
+    assert (len(guard), guard._open) == (0, {})
+    guard.fit(1)
+    assert [guard.admit("192.0.2.1"), guard.admit("192.0.2.2")] == [True, False]
+
+
+async def test_an_address_has_so_many_connections(clock: TurnedClock) -> None:
+    async with serving(clock, connections=ConnectionLimits(per_address=2)) as served:
+        reader, writer = await served.connect()
+        other, _ = await served.connect()
+        await until(lambda: len(served.app.state.serving.guard) == 2)
+        refused, _ = await served.connect(request("GET", "/headers"))
+        assert await answer(refused) == 0
+        writer.close()
+        await until(lambda: len(served.app.state.serving.guard) == 1)
+        reader, _ = await served.connect(request("GET", "/headers"))
+        assert await answer(reader) == 200
+        assert served.refused("connections-per-address") == 1
+        del other
+
+
+def test_the_soft_limit_of_open_files_becomes_the_hard_one() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+        assert connection_room() == 896
+        assert raise_descriptor_limit() == hard
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+# Bodies
+
+
+async def test_bodies_under_way_have_a_budget(clock: TurnedClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """300 unsigned bodies held 288 MiB."""
+    callers = CallerAddresses(["127.0.0.1"])
+    async with serving(clock, callers=callers, body_limits=(("/streamed/", 1 << 30),)) as served:
+        bodies = served.app.state.serving.bodies
+        bodies._most, bodies._most_of_one = 4 * MEBIBYTE, MEBIBYTE
+
+        async def send(path: str, ip: str, *, sent: int) -> asyncio.StreamReader:
+            head = request("PUT" if "streamed" in path else "POST", path, b"X-Forwarded-For: " + ip.encode(),
+                           b"Content-Length: %d" % (2 * MEBIBYTE))  # fmt: skip
+            reader, _ = await served.connect(head + b"x" * sent)
+            return reader
+
+        most = MEBIBYTE - 65536
+        for ip in ("192.0.2.1", "192.0.2.2", "192.0.2.3"):
+            await send("/whole", ip, sent=most)
+        await until(lambda: len(bodies) == 3 * (most - UNCOUNTED))
+        assert await answer(await send("/whole", "192.0.2.1", sent=200_000)) == 429
+        assert served.refused("bodies-per-address") == 1
+        # Heartbeats are small, and files go to the disk piece by piece.
+        small, _ = await served.connect(post("/whole", UNCOUNTED, sent=UNCOUNTED))
+        assert await answer(small) == 200
+        assert await answer(await send("/streamed/a", "192.0.2.4", sent=2 * MEBIBYTE)) == 200
+        await send("/whole", "192.0.2.4", sent=most)
+        await until(lambda: len(bodies) == 4 * (most - UNCOUNTED))
+        assert await answer(await send("/whole", "192.0.2.5", sent=500_000)) == 503
+        assert served.refused("bodies") == 1
+        # Nothing is held for those who have left, or whose request was answered.
+        await served._stack.pop_all().aclose()
+        await until(lambda: len(bodies) == 0)
+        assert bodies._held == {}
+
+
+async def test_bodies_that_no_route_reads_are_counted_too(served: Served) -> None:
+    bodies = served.app.state.serving.bodies
+    for _ in range(3):
+        await served.connect(post("/unread", MEBIBYTE, sent=50_000))
+    await until(lambda: len(bodies) == 3 * (50_000 - UNCOUNTED))
+    served.app.state.gate.set()
+    await until(lambda: len(bodies) == 0)
+
+
+def test_the_budget_is_in_order_whatever_is_given_back() -> None:
+    budget = BodyBudget(most=100_000, most_of_one=50_000, refused=lambda _: None)
+    assert budget.change("a", 50_000) is None
+    refused = budget.change("a", 1)
+    assert refused is not None
+    assert (refused.status, refused.retryable) == (429, True)
+    assert budget.change("b", 50_000) is None
+    refused = budget.change("c", 1)
+    assert refused is not None
+    assert refused.status == 503
+    assert budget.change("a", -50_000) is None
+    assert budget.change("c", 1) is None
+    assert len(budget) == 50_001
