@@ -25,12 +25,12 @@ import uvloop
 
 from benchmarks.ending import end_in_order
 from benchmarks.pool_under_load import Line, cpu_seconds, node_keys, redis_server
-from discovery.access import PoolRole
+from discovery.access import PoolRole, PoolRoles
 from discovery.app import build_discovery
 from discovery.facts import FactChanges, FactStore
 from discovery.mailbox import Mailbox
 from discovery.settings import DiscoverySettings
-from protocol.identifiers import Address, address
+from protocol.identifiers import address
 from protocol.invites import Invite
 from protocol.keys import Key
 from protocol.logs import configure_logs
@@ -68,10 +68,9 @@ REGISTRATION = (
 class QuietLedger:
     """A ledger with one pool, of which only the orchestrator is known."""
 
-    async def roles(self, pool_id: int, who: Address) -> frozenset[PoolRole]:
+    async def roles(self, pool_id: int) -> PoolRoles:
         """The orchestrator's role."""
-        known = pool_id == POOL and who == ORCHESTRATOR.address
-        return frozenset({PoolRole.ORCHESTRATOR} if known else ())
+        return {PoolRole.ORCHESTRATOR: frozenset({ORCHESTRATOR.address} if pool_id == POOL else ())}
 
     async def read(self, facts: FactStore, _mailbox: Mailbox) -> None:
         """Says that the pool is there."""

@@ -52,11 +52,11 @@ def build_app(redis: Redis, clock: TurnedClock) -> FastAPI:
 
     @app.post("/v1/notes")
     @app.put("/v1/notes")
-    async def take_note(request: SignedRequest = guard) -> Response:
+    async def take_note(q: str = "", a: str = "", request: SignedRequest = guard) -> Response:
         return request.answer(SERVICE, Seen(address=request.address, text=request.read(Note).text))
 
     @app.get("/v1/notes")
-    async def read_notes(request: SignedRequest = guard) -> Seen:
+    async def read_notes(q: str = "", n: int = 0, a: str = "", b: str = "", request: SignedRequest = guard) -> Seen:
         return Seen(address=request.address, text="")
 
     @app.get("/v1/broken")

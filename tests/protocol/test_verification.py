@@ -98,7 +98,7 @@ WRONG: dict[str, tuple[Callable[[TurnedClock], Sent], int, str]] = {
     "altered body": (lambda clock: replace(signed(clock), body=b'{"text":"altered"}'), 401, "bad-signature"),
     "body taken away": (lambda clock: replace(signed(clock), body=b""), 401, "bad-signature"),
     "other method": (lambda clock: replace(signed(clock), method="PUT"), 401, "bad-signature"),
-    "query added": (lambda clock: replace(signed(clock), target="/v1/notes?all=1"), 401, "bad-signature"),
+    "query added": (lambda clock: replace(signed(clock), target="/v1/notes?q=1"), 401, "bad-signature"),
     "query changed": (
         lambda clock: replace(signed(clock, target="/v1/notes?a=1"), target="/v1/notes?a=2"),
         401,
