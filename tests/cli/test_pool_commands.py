@@ -17,6 +17,7 @@ import pytest
 
 from cli import main as command_line
 from orchestrator.app import build_orchestrator
+from orchestrator.chain import MemberEvent
 from orchestrator.parts import build_parts
 from orchestrator.settings import OrchestratorSettings
 from protocol.clients import NodeClient
@@ -107,6 +108,7 @@ def owner(
 ) -> Iterator[Owner]:
     ledger = MemoryLedger(orchestrator=ORCHESTRATOR.address)
     ledger.register(NODE.address, member=True)
+    ledger.happen(NODE.address, MemberEvent.JOINED)
     settings = OrchestratorSettings(
         public_url="http://127.0.0.1:1",
         pool_id=POOL,

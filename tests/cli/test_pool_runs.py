@@ -15,6 +15,7 @@ import pytest
 
 from cli import main as command_line
 from orchestrator.app import build_orchestrator
+from orchestrator.chain import MemberEvent
 from orchestrator.runs.slots import Happening
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.storage import ObjectStore
@@ -98,6 +99,7 @@ def owner(
 ) -> Iterator[Owner]:
     ledger, chain = MemoryLedger(orchestrator=ORCHESTRATOR.address), MemoryRunLedger()
     ledger.register(NODE.address, member=True)
+    ledger.happen(NODE.address, MemberEvent.JOINED)
     chain.seat_node(NODE.address)
     settings = OrchestratorSettings(
         public_url="http://127.0.0.1:1",
