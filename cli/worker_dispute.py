@@ -17,6 +17,7 @@ from cli.connection import open_ledger, run
 from cli.keys import open_key
 from cli.output import note, say, warn
 from cli.pool_connection import Where
+from ledger.amounts import format_amount
 from ledger.client import Ledger
 from ledger.client.work import Work, WorkStatus
 from protocol.clients import NodeClient
@@ -26,6 +27,7 @@ from protocol.identifiers import Digest, digest
 from protocol.keys import Key
 from protocol.leases import Dispute
 from protocol.objects import ObjectTransfer
+from protocol.verdicts import Outcome
 from protocol.wire.carried import DisputeReceipt, ReceiptState, SignedDispute
 from protocol.wire.uploads import UploadKind, UploadRequest, UploadTicket
 
@@ -55,13 +57,16 @@ def dispute(
 ) -> None:
     """Dispute a verdict on your work while it can be disputed; another validator decides, and that is final.
 
-    It costs nothing, and may make matters worse: who disputes a rejection can be found to have forged.
+    A dispute that is right, or that nobody decides, costs nothing. If a rejection stands, a tenth of the work's penalty
+    is taken from the provider's stake; if the work is found to be forged, all of it.
     """
 
     async def command() -> None:
         signer, work_key = open_key(context.obj, key), digest(key_text)
         async with open_ledger(context.obj, carrier or key) as ledger:
             work = _disputable(await ledger.work.get(work_key), work_key)
+            if work.outcome is Outcome.REJECTED and signer.address in {work.node, work.provider}:
+                say(f"if the rejection stands, this costs {format_amount(work.lost_dispute_cost)} MUST of the stake")
             said = _evidence(work_key, signer, because=because, evidence=evidence)
             await _keep(context.obj, signer, said, where=where)
             hashed = digest(hashlib.sha256(said).digest())

@@ -18,7 +18,7 @@ from cli.pool_connection import Where
 from ledger.amounts import format_amount
 from ledger.client import Ledger
 from ledger.client.work import Work, WorkStatus
-from ledger.events import VerdictGiven, WorkSubmitted
+from ledger.events import DisputeLost, VerdictGiven, WorkSubmitted
 from protocol.errors import InvalidInput, MusterError
 from protocol.identifiers import Address, digest
 from protocol.verdicts import Outcome, ReasonCode
@@ -38,6 +38,7 @@ class Told:
         verdict: The verdict that counts; None if there is none yet.
         audit: Its evidence; None if it could not be read.
         missing: Why not.
+        lost: What a lost dispute has cost, in the token's smallest unit.
     """
 
     submitted: WorkSubmitted
@@ -45,6 +46,7 @@ class Told:
     verdict: VerdictGiven | None
     audit: AuditFile | None
     missing: str
+    lost: int
 
     @property
     def disputable(self) -> bool:
@@ -92,6 +94,7 @@ async def _told(
     ledger: Ledger, files: AuditFiles | None, submitted: Sequence[WorkSubmitted], *, pool_id: int, node: Address
 ) -> list[Told]:
     given = {event.key: event for event in await ledger.history(VerdictGiven, pool_id=pool_id, second=node)}
+    lost = {event.key: event.taken for event in await ledger.history(DisputeLost, pool_id=pool_id, second=node)}
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def one(event: WorkSubmitted) -> Told | None:
@@ -100,7 +103,9 @@ async def _told(
             audit, missing = await _audit(files, verdict)
         if work is None:  # a reorganisation took it back a moment ago
             return None
-        return Told(submitted=event, work=work, verdict=verdict, audit=audit, missing=missing)
+        return Told(
+            submitted=event, work=work, verdict=verdict, audit=audit, missing=missing, lost=lost.get(event.key, 0)
+        )
 
     return [told for told in await asyncio.gather(*map(one, submitted)) if told is not None]
 
@@ -124,13 +129,14 @@ def _row(told: Told) -> tuple[object, ...]:
         work.status.name.lower(),
         "none yet" if work.outcome is None else work.outcome.name.lower(),
         None if work.outcome is None else reason_name(work.reason),
-        _money(work),
+        _money(told),
         work.deadline if told.disputable else None,
     )
 
 
-def _money(work: Work) -> str:
+def _money(told: Told) -> str:
     """What the verdict that counts so far pays or costs."""
+    work = told.work
     if work.status is WorkStatus.EXPIRED:
         return "unpaid, blameless"
     final = "" if work.status is WorkStatus.FINAL else " when final"
@@ -140,7 +146,7 @@ def _money(work: Work) -> str:
         case Outcome.ACCEPTED:
             return f"pays {format_amount(work.reward)} MUST{final}"
         case Outcome.REJECTED:
-            return "unpaid, costs nothing"
+            return f"unpaid, and {format_amount(told.lost)} MUST for a lost dispute" if told.lost else "unpaid"
         case Outcome.FORGED:
             return f"costs {format_amount(work.penalty)} MUST and the place in the pool{final}"
 
@@ -169,6 +175,8 @@ def _explain(told: Told, *, rows: int | None) -> None:
         say(f"  … and {len(findings) - len(findings[:rows])} more; --work {told.submitted.key} shows them")
     if told.disputable and told.work.deadline is not None:
         say(f"  Until {told.work.deadline:%Y-%m-%d %H:%M:%S} UTC: muster worker dispute {told.submitted.key}")
+        if told.work.outcome is Outcome.REJECTED:
+            say(f"  That costs {format_amount(told.work.lost_dispute_cost)} MUST if the rejection stands.")
 
 
 def _other_validators(told: Told) -> list[str]:
@@ -203,6 +211,8 @@ def _raw(told: Told) -> dict[str, object]:
         "reason_words": None if work.outcome is None else reason_words(work.reason),
         "pays": str(work.reward),
         "costs_if_forged": str(work.penalty),
+        "costs_if_dispute_is_lost": str(work.lost_dispute_cost if work.outcome is Outcome.REJECTED else 0),
+        "lost_by_dispute": str(told.lost),
         "disputable_until": work.deadline if told.disputable else None,
         "validator": None if told.verdict is None else told.verdict.validator,
         "confirmed_by": work.looker,

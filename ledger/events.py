@@ -391,6 +391,16 @@ class WorkDisputed(LedgerEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DisputeLost(LedgerEvent):
+    """A rejection that node or provider had disputed stands; `taken` is what that cost their stake."""
+
+    pool_id: int
+    node: Address
+    key: Digest
+    taken: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkFinal(LedgerEvent):
     """Work was paid or slashed, or neither."""
 
@@ -473,6 +483,7 @@ EVENTS: Mapping[Contract, tuple[type[LedgerEvent], ...]] = {
         VerdictConfirmed,
         VerdictRefused,
         WorkDisputed,
+        DisputeLost,
         WorkFinal,
         WorkExpired,
         RewardsClaimed,

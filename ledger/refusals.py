@@ -103,6 +103,10 @@ WORDS: Mapping[str, tuple[str, str]] = {
         "version {latestVersion}, attempt {latestAttempt} is announced already",
         "versions never go back: announce a higher version, or a higher attempt of that one",
     ),
+    "TooFarAhead": (
+        "version {version} is too far ahead: the run may go up to version {highest} now",
+        "a version's number is the steps that its policy has learned: check it",
+    ),
     "LeaseExpired": ("the lease expired at {expiry}", "lease a new slot"),
     "UnitsOutOfRange": ("{units} units, where the lease allows 1 to {maxUnits}", "submit what the lease allows"),
     "WorkExists": ("work {key} was submitted before", "a lease is good for one submission: lease a new slot"),

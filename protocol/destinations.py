@@ -8,8 +8,23 @@ import socket
 
 from protocol.errors import Unavailable
 
+_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+"""The part of IPv6 that IANA allocates from. Only IPv4 behind a transition prefix is public outside of it."""
+
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-"""RFC 6052: a gateway on the way makes IPv4 of these."""
+"""RFC 6052: a gateway translates these to the IPv4 address in the last 32 bits."""
+
+_NEVER_PUBLIC = tuple(
+    ipaddress.ip_network(network)
+    for network in (
+        "192.0.0.0/24",  # RFC 6890: IETF protocol assignments; cloud metadata at 192.0.0.192
+        "192.88.99.0/24",  # RFC 7526: the withdrawn anycast of 6to4 relays
+        "168.63.129.16/32",  # a public address at which Azure answers its virtual machines only
+        "2001::/23",  # RFC 2928: IETF protocol assignments, Teredo among them
+        "3fff::/20",  # RFC 9637: documentation
+    )
+)
+"""Special networks that `is_global` of some supported Python versions calls global."""
 
 
 async def addresses_of(host: str, port: int) -> list[str]:
@@ -28,11 +43,18 @@ async def addresses_of(host: str, port: int) -> list[str]:
 
 
 def is_public(address: str) -> bool:
-    """Whether an address belongs to the public internet, also when it is IPv4 dressed as IPv6."""
+    """Returns whether an address belongs to the public internet.
+
+    An IPv6 address that stands for an IPv4 address (mapped, 6to4, NAT64 by the well-known prefix) is as public as that.
+    """
     parsed = ipaddress.ip_address(address.split("%", 1)[0])
-    inner = getattr(parsed, "ipv4_mapped", None) or getattr(parsed, "sixtofour", None)
-    if inner is None and isinstance(parsed, ipaddress.IPv6Address) and parsed in _NAT64:
-        inner = ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF)
-    if inner is not None:
-        parsed = inner
-    return parsed.is_global and not parsed.is_multicast
+    if isinstance(parsed, ipaddress.IPv6Address):
+        inner = parsed.ipv4_mapped or parsed.sixtofour
+        if parsed in _NAT64:
+            inner = ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF)
+        if inner is not None:
+            parsed = inner
+        elif parsed not in _GLOBAL_UNICAST:
+            return False
+    special = any(parsed in network for network in _NEVER_PUBLIC)
+    return parsed.is_global and not parsed.is_multicast and not parsed.is_reserved and not special

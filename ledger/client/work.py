@@ -15,6 +15,9 @@ from protocol.identifiers import ZERO_DIGEST, Address, Digest
 from protocol.leases import Lease
 from protocol.verdicts import Outcome
 
+LOST_DISPUTE_BPS = 1_000
+"""The part of the penalty that a dispute of a rejection costs if it stands (`LOST_DISPUTE_BPS` of `WorkTypes.sol`)."""
+
 
 class WorkStatus(IntEnum):
     """Where a piece of work is on its way to money."""
@@ -57,6 +60,11 @@ class Work:
     """Until when the next step may come; None if none may."""
     reward: int
     penalty: int
+
+    @property
+    def lost_dispute_cost(self) -> int:
+        """The stake that node or provider loses by disputing a rejection that a validator then decides to be one."""
+        return self.penalty * LOST_DISPUTE_BPS // 10_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,9 @@ contract Checkpoints {
         bytes32 digest;
     }
 
+    /// @notice The most by which one announcement may raise a run's version; a run begins at version zero. An orchestrator
+    /// leases at most 64 steps ahead of a version, so that a trainer never needs more than 65.
+    uint64 public constant MAX_ADVANCE = 256;
     /// @notice Where the publisher's role is kept.
     IComputePools public immutable pools;
 
@@ -36,6 +39,8 @@ contract Checkpoints {
     error NotPublisher(uint256 poolId, address caller);
     /// @notice (version, attempt) must be above the run's latest: versions never go back.
     error NotNewer(uint64 latestVersion, uint32 latestAttempt);
+    /// @notice One announcement raises the version by at most `MAX_ADVANCE`; `highest` is what it may name now.
+    error TooFarAhead(uint64 version, uint256 highest);
     /// @notice The digest must not be zero.
     error NoDigest();
 
@@ -45,7 +50,8 @@ contract Checkpoints {
         pools = pools_;
     }
 
-    /// @notice Announces a checkpoint. Only the pool's publisher may.
+    /// @notice Announces a checkpoint. Only the pool's publisher may. Versions only go forward, and by at most
+    /// `MAX_ADVANCE` at a time, so that no single announcement uses up a run's numbers.
     /// @param poolId The pool.
     /// @param run The run within the pool.
     /// @param version The policy's version.
@@ -59,6 +65,8 @@ contract Checkpoints {
             bool newer = version > latest.version || (version == latest.version && attempt > latest.attempt);
             if (!newer) revert NotNewer(latest.version, latest.attempt);
         }
+        uint256 highest = uint256(latest.version) + MAX_ADVANCE;
+        if (version > highest) revert TooFarAhead(version, highest);
         _latest[poolId][run] = version;
         _announcements[poolId][run][version] = Announcement({
             version: version,

@@ -11,6 +11,7 @@ import {WorkSignatures} from "./work/WorkSignatures.sol";
 import {
     Confirmation,
     Dispute,
+    LOST_DISPUTE_BPS,
     Lease,
     Outcome,
     Status,
@@ -112,7 +113,9 @@ contract WorkLedger is WorkSignatures, Rewards {
     event WorkDisputed(
         uint256 indexed poolId, address indexed node, bytes32 indexed key, address disputer, bytes32 evidenceHash
     );
-    /// @notice Work is final: `paid` accrued to its provider, `slashed` was taken from its stake.
+    /// @notice Node or provider disputed a rejection, and the decision is to reject: `taken` is what that cost their stake.
+    event DisputeLost(uint256 indexed poolId, address indexed node, bytes32 indexed key, uint256 taken);
+    /// @notice Work is final: `paid` accrued to its provider, `slashed` was taken from its stake for forgery.
     event WorkFinal(
         uint256 indexed poolId,
         address indexed node,
@@ -266,7 +269,8 @@ contract WorkLedger is WorkSignatures, Rewards {
     }
 
     /// @notice Disputes a provisional verdict, once, within the challenge window. Another validator calls; or the node or
-    /// its provider, unless the work was accepted, since a dispute has all of it computed again. Anyone may carry the
+    /// its provider, unless the work was accepted, since a dispute has all of it computed again. If a rejection that node
+    /// or provider disputes is decided to be one, `LOST_DISPUTE_BPS` of the work's penalty is taken. Anyone may carry the
     /// node's signature.
     /// @param key The work.
     /// @param evidenceHash Hash of what the disputant has to say.
@@ -422,7 +426,23 @@ contract WorkLedger is WorkSignatures, Rewards {
         work.reason = verdict.reason;
         Outcome outcome = alone ? verdict.outcome : _median(first, work.opinion, verdict.outcome);
         _close(key, work, terms, outcome, seat, verdict.outcome);
+        if (first == Outcome.Rejected && outcome == Outcome.Rejected) _chargeDispute(key, work, terms, poolId, node);
         return 0;
+    }
+
+    /// @dev Takes what a lost dispute costs, if it was the node's or its provider's. The closed work's lock covered it.
+    function _chargeDispute(bytes32 key, Work storage work, Terms memory terms, uint256 poolId, address node) private {
+        address provider = registry.payeeOf(node);
+        address disputer = _disputes[key].disputer;
+        if (disputer != node && disputer != provider) return;
+        uint128 penalty = _product(terms.penaltyPerUnit, work.maxUnits);
+        uint128 part = uint128(uint256(penalty) * LOST_DISPUTE_BPS / 10_000);
+        emit DisputeLost(poolId, node, key, _slash(poolId, provider, part));
+    }
+
+    /// @dev Takes stake: to the domain's reserve, or burned if it has none. Returns how much it was.
+    function _slash(uint256 poolId, address provider, uint128 amount) private returns (uint128) {
+        return stakeManager.slash(provider, amount, domains.reserveOf(pools.domainOf(poolId)));
     }
 
     /// @dev Records one second look, or returns the selector of the error that refuses it.
@@ -482,7 +502,7 @@ contract WorkLedger is WorkSignatures, Rewards {
         if (reward != 0) _accrue(poolId, provider, reward);
         pools.settle(poolId, _reserved(work, terms), reward + fees);
         if (outcome == Outcome.Forged) {
-            slashed = stakeManager.slash(provider, penalty, domains.reserveOf(pools.domainOf(poolId)));
+            slashed = _slash(poolId, provider, penalty);
             pools.expel(poolId, node, provider);
         }
         emit WorkFinal(poolId, node, key, outcome, reward, slashed);

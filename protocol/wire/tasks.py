@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, SecretStr, StringConstraints, field_serializer, model_validator
+from pydantic import AfterValidator, Field, SecretStr, StringConstraints, field_serializer, model_validator
 
 from protocol.wire.base import Bytes, Identifier, Labels, Milliseconds, Name, ShortText, WireModel
 
@@ -23,13 +23,21 @@ ImageReference = Annotated[
 ]
 """Any image reference that a Docker engine takes: registry, repository, tag or digest."""
 
-ContainerPath = Annotated[str, StringConstraints(max_length=512, pattern=r"^/[^\x00:]*$")]
-"""An absolute path inside the container."""
+ContainerPath = Annotated[str, StringConstraints(max_length=512, pattern=r"^/[^\x00-\x1f\x7f:]*$")]
+"""An absolute path inside the container, without control characters and colons."""
 
 EnvironmentName = Annotated[str, StringConstraints(max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 EnvironmentValue = Annotated[str, StringConstraints(max_length=32_768, pattern=r"^[^\x00]*$")]
 Argument = Annotated[str, StringConstraints(max_length=32_768, pattern=r"^[^\x00]*$")]
-SecretValue = Annotated[SecretStr, Field(max_length=32_768)]
+
+
+def _without_nul(value: SecretStr) -> SecretStr:
+    if "\0" in value.get_secret_value():
+        raise ValueError("a secret can't hold a NUL character: no environment variable can")
+    return value
+
+
+SecretValue = Annotated[SecretStr, Field(max_length=32_768), AfterValidator(_without_nul)]
 
 VARIABLES: dict[str, str] = {
     "MUSTER_POOL_ID": "number of the pool on the ledger",

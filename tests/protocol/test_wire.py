@@ -52,7 +52,21 @@ SOFTWARE: dict[str, Any] = {
         {"resources": {"cpus": -1}},
         {"environment": {"BAD-NAME": "x"}},
         {"environment": {"X": "nul\0"}},
+        {"environment": {"X\n": "x"}},
+        {"environment": {"X=Y": "x"}},
+        {"entrypoint": ["nul\0"]},
+        {"command": ["nul\0"]},
+        {"image": "python:3.11\n"},
+        {"name": "ok\n"},
+        {"selector": {"labels": {"zone\n": "a"}}},
+        {"selector": {"labels": {"zone": "a\nb"}}},
+        {"selector": {"architecture": "x86_64\n"}},
+        {"gpus": {"models": ["H100\n"]}},
         {"volumes": [{"target": "relative"}]},
+        {"volumes": [{"target": "/data\nx"}]},
+        {"volumes": [{"target": "/data\n"}]},
+        {"volumes": [{"target": "/\x1b[2Jdata"}]},
+        {"volumes": [{"target": "/data\x7f"}]},
         {"volumes": [{"target": "/data"}, {"target": "/data/"}]},
         {"volumes": [{"target": "/data", "source": "/etc"}]},
         {"unknown": 1},
@@ -77,6 +91,27 @@ def test_secrets_cross_the_wire_but_never_show_in_text_or_errors() -> None:
     with pytest.raises(ValidationError) as caught:
         NewTask.model_validate({"spec": {"name": "a", "image": "b"}, "secrets": {"BAD NAME": "hunter2"}})
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"secrets": {"TOKEN": "hunter2\0"}},
+        {"secrets": {"TOKEN\n": "hunter2"}},
+        {"registry": {"username": "u", "password": "hunter2\0"}},
+        {"registry": {"username": "u\n", "password": "hunter2"}},
+    ],
+)
+def test_a_bad_secret_is_refused_without_being_repeated(change: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        NewTask.model_validate({"spec": {"name": "a", "image": "b"}, **change})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_commands_and_values_may_have_several_lines() -> None:
+    script = "set -e\n\tpython train.py\n"
+    spec = TaskSpec(name="a", image="b", command=("sh", "-c", script), environment={"SCRIPT": script})
+    assert TaskSpec.model_validate_json(spec.model_dump_json()).command[2] == script
 
 
 def test_an_assignment_survives_the_wire() -> None:

@@ -10,13 +10,21 @@ from protocol.identifiers import Digest, digest
 from protocol.verdicts import ReasonCode
 from rollouts.checks import CheckResult
 from rollouts.checks.reading import passed, reason_of, refused
-from rollouts.decoding import Decoder, no_memory
+from rollouts.decoding import BEYOND_LIMITS, Decoder, no_memory
 from rollouts.errors import BadRolloutFile, NotDecoded
 from rollouts.samples import RolloutFile
 from rollouts.sandbox import Sandboxes
 from rollouts.schema import ReadLimits
 from rollouts.trial import TRIAL_LIMITS, trial_file
 from validator.examination.interface import NotJudged
+
+_LIMITS_BEHIND: dict[str, tuple[str, ...]] = {
+    "file-too-large": ("decoded_bytes",),
+    "too-many-rows": ("rows",),
+    "too-long": ("tokens",),
+    BEYOND_LIMITS: ("rows", "decoded_bytes"),
+}
+"""The limits that a file has passed, by the code of `BadRolloutFile`. `file_bytes` is checked before it is decoded."""
 
 
 class LimitedReader:
@@ -47,6 +55,8 @@ class LimitedReader:
         """
         try:
             size = path.stat().st_size
+            if size > lease.file_bytes:
+                return self._beyond_the_lease(path, sha256, size=size, most=lease.file_bytes)
             if size > self._most.file_bytes:
                 return _too_large_here(f"the file has {size} bytes, and {self._most.file_bytes} are read here")
             content = path.read_bytes()
@@ -55,10 +65,7 @@ class LimitedReader:
         except MemoryError:
             return _not_judged(no_memory(f"the file has {path.stat().st_size} bytes"))
         if digest(hashlib.sha256(content).digest()) != sha256:
-            why = f"the file here has {len(content)} bytes, and not the hash {sha256} with which it was fetched"
-            return NotJudged(code="file-changed", why=why, retryable=True, hint="is the disk broken, or full?")
-        if size > lease.file_bytes:
-            return refused(ReasonCode.FORMAT_TOO_LARGE, f"{size} bytes, more than {lease.file_bytes}", size=size)
+            return _changed(sha256, size=len(content))
         return self._decode(content, lease)
 
     def try_out(self) -> NotJudged | None:
@@ -71,6 +78,15 @@ class LimitedReader:
             return NotJudged(code="sandbox-broken", why=why, retryable=True, hint="look at the validator's log")
         return None
 
+    @staticmethod
+    def _beyond_the_lease(path: Path, sha256: Digest, *, size: int, most: int) -> CheckResult | NotJudged:
+        """Refuses a file for its size alone, which needs its hash and none of it in memory."""
+        with path.open("rb") as file:
+            found = digest(hashlib.file_digest(file, "sha256").digest())
+        if found != sha256:
+            return _changed(sha256, size=size)
+        return refused(ReasonCode.FORMAT_TOO_LARGE, f"{size} bytes, more than {most}", size=size)
+
     def _decode(self, content: bytes, lease: ReadLimits) -> tuple[RolloutFile, CheckResult] | CheckResult | NotJudged:
         limits = ReadLimits(**{name: min(value, getattr(self._most, name)) for name, value in asdict(lease).items()})
         try:
@@ -79,7 +95,8 @@ class LimitedReader:
             return _not_judged(error)
         except BadRolloutFile as error:
             reason = reason_of(error.code)
-            if reason is ReasonCode.FORMAT_TOO_LARGE and limits != lease:
+            passed_limits = _LIMITS_BEHIND.get(error.code, ())
+            if any(getattr(limits, name) < getattr(lease, name) for name in passed_limits):
                 return _too_large_here(error.detail)
             return refused(reason, error.detail, size=len(content))
         return file, passed(file, size=len(content))
@@ -87,6 +104,11 @@ class LimitedReader:
 
 def _not_judged(error: NotDecoded) -> NotJudged:
     return NotJudged(code=error.code, why=error.detail, retryable=error.retryable, hint=error.hint)
+
+
+def _changed(sha256: Digest, *, size: int) -> NotJudged:
+    why = f"the file here has {size} bytes, and not the hash {sha256} with which it was fetched"
+    return NotJudged(code="file-changed", why=why, retryable=True, hint="is the disk broken, or full?")
 
 
 def _too_large_here(what: str) -> NotJudged:

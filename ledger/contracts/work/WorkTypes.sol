@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity 0.8.37;
 
+/// @dev The part of its penalty, in basis points, that rejected work costs if its node or provider disputes the rejection
+/// and the decision is to reject.
+uint256 constant LOST_DISPUTE_BPS = 1_000;
+
 /// @notice Where a piece of work is on its way to money.
 enum Status {
     None,

@@ -12,7 +12,15 @@ from ledger.amounts import UNIT
 from ledger.client.audits import commitment_of
 from ledger.client.work import Confirmation, Submission, WorkStatus
 from ledger.errors import TransactionReverted
-from ledger.events import CheckpointAnnounced, SecretRevealed, Slashed, VerdictConfirmed, WorkFinal, WorkSubmitted
+from ledger.events import (
+    CheckpointAnnounced,
+    DisputeLost,
+    SecretRevealed,
+    Slashed,
+    VerdictConfirmed,
+    WorkFinal,
+    WorkSubmitted,
+)
 from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST, Digest, run_id
 from protocol.leases import Dispute
 from protocol.verdicts import Outcome, ReasonCode
@@ -202,6 +210,23 @@ async def test_without_a_second_verdict_the_first_stands_and_the_penalty_is_rele
     stake = await second.stake.of(provider)
     assert (stake.active, stake.work_lock) == (100 * UNIT, 0)
     assert await second.pools.membership(POOL, world.keys["node"].address) is not None
+
+
+async def test_a_dispute_of_a_rejection_costs_the_provider_what_was_told_if_the_rejection_stands(world: World) -> None:
+    await world.member()
+    key, provider = await world.submitted(), await world.as_("provider")
+    first, second = await world.as_("validator"), await world.as_("second")
+    await first.work.judge([await verdict_on(first, key, Outcome.REJECTED)])
+    await provider.work.dispute(key, ZERO_DIGEST)
+    work = await provider.work.get(key)
+    assert work is not None
+    assert work.lost_dispute_cost == work.penalty // 10 > 0
+    await world.warp(TERMS.dispute_period / 2)
+    assert await second.work.judge([await verdict_on(second, key, Outcome.REJECTED, decisive=True)]) == []
+    (lost,) = await second.history(DisputeLost, pool_id=POOL)
+    assert (lost.key, lost.taken) == (key, work.lost_dispute_cost)
+    stake = await second.stake.of(world.keys["provider"].address)
+    assert (stake.active, stake.work_lock) == (100 * UNIT - work.lost_dispute_cost, 0)
 
 
 async def test_work_that_nobody_judges_expires_without_blame(world: World) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.settings import OrchestratorSettings
 from tests.ledger.contracts.world import CHECKPOINTS, DIGEST, RUN, SHA256, World
+
+MAX_ADVANCE = 256
 
 
 def test_an_announcement_is_the_latest_with_its_block(world: World) -> None:
@@ -42,6 +45,27 @@ def test_version_and_attempt_only_go_forward(world: World, version: int, attempt
     else:
         arguments = (world.pool, RUN, version, attempt, DIGEST)
         assert world.chain.refusal(CHECKPOINTS, "announce", *arguments, sender=world.publisher) == "NotNewer"
+
+
+@pytest.mark.parametrize("version", [MAX_ADVANCE + 1, 1_000_000, 2**64 - 1])
+def test_no_announcement_is_far_ahead_of_the_latest(world: World, version: int) -> None:
+    def refusal(version: int, attempt: int = 0) -> str:
+        arguments = (world.pool, RUN, version, attempt, DIGEST)
+        return str(world.chain.refusal(CHECKPOINTS, "announce", *arguments, sender=world.publisher))
+
+    assert refusal(version) == "TooFarAhead"
+    world.announce(MAX_ADVANCE, 2**32 - 1)
+    assert refusal(min(MAX_ADVANCE + version, 2**64 - 1)) == "TooFarAhead"
+    world.announce(2 * MAX_ADVANCE, 0)
+    latest = world.chain.call(CHECKPOINTS, "latestOf", world.pool, RUN)
+    assert (latest.version, latest.attempt) == (2 * MAX_ADVANCE, 0)
+
+
+def test_every_version_that_a_trainer_can_publish_next_is_near_enough(world: World) -> None:
+    assert world.chain.call(CHECKPOINTS, "MAX_ADVANCE") == MAX_ADVANCE
+    bounds = OrchestratorSettings.model_fields["run_async_level"].metadata
+    (most_ahead,) = (bound.le for bound in bounds if hasattr(bound, "le"))
+    assert most_ahead + 1 <= MAX_ADVANCE
 
 
 def test_runs_and_pools_count_for_themselves(world: World) -> None:

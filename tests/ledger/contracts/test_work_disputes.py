@@ -13,11 +13,15 @@ from tests.ledger.contracts.world import (
     ACCEPTED,
     DIGEST,
     DISPUTED,
+    FAR,
     FEES,
     FINAL,
     FORGED,
+    MUSTER,
     POOLS,
     REJECTED,
+    SHA256,
+    STAKE,
     TERMS,
     UNBONDING,
     WORK,
@@ -25,6 +29,8 @@ from tests.ledger.contracts.world import (
 )
 
 FEE = TERMS["verdictFee"]
+LOST = 900
+"""A tenth of the penalty for the 100 units of a lease: the price of a dispute that ends as the rejection began."""
 CHALLENGE, DISPUTE = TERMS["challengePeriod"], TERMS["disputePeriod"]
 
 
@@ -163,7 +169,9 @@ def test_a_contradicted_verdict_ends_in_the_median_of_three(world: World, first:
     median = sorted((first, second, third))[1]
     assert (final["outcome"], world.work(key).status) == (median, FINAL)
     assert final["paid"] == (1_000 if median == ACCEPTED else 0)
+    lost = LOST if first == median == REJECTED else 0
     assert final["slashed"] == (9_000 if median == FORGED else 0)
+    assert world.stake().active == 100_000 - final["slashed"] - lost
     paid = {name: found for name, found in (("validator", first), (one, second), (other, third)) if found == median}
     if (first, median) in {(ACCEPTED, REJECTED), (ACCEPTED, FORGED)}:
         paid["validator3"] = median  # its dispute was right
@@ -199,6 +207,80 @@ def test_a_validator_whose_dispute_overturns_a_verdict_is_paid_and_its_judge_is_
         "validator3": FEE,
         "validator4": FEE,
     }
+
+
+# What a dispute costs
+
+
+@pytest.mark.parametrize("burned", [True, False])
+@pytest.mark.parametrize("by", ["node", "provider"])
+def test_a_node_that_disputes_a_rejection_in_vain_loses_a_tenth_of_the_penalty(
+    world: World, by: str, burned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if burned:
+        monkeypatch.setattr(world, "domain", world.create_domain())
+        monkeypatch.setattr(world, "pool", world.create_pool(world.domain))
+        world.join("node")
+    key = world.submit()
+    world.judge(key, outcome=REJECTED)
+    supply, reserve = world.chain.call(MUSTER, "totalSupply"), world.balance("reserve")
+    if by == "node":
+        world.chain.send(WORK, "dispute", key, SHA256, FAR, world.sign_dispute(key), sender=world.stranger)
+        world.next_block()
+        world.next_block()
+    else:
+        world.dispute(key, by=by)
+    world.chain.at(world.work(key).deadline)
+    receipt = decide(world, key, "validator2", REJECTED)
+    final, slashed = receipt.only("WorkFinal"), receipt.only("Slashed")
+    assert (final["outcome"], final["paid"], final["slashed"]) == (REJECTED, 0, 0)
+    lost = receipt.only("DisputeLost")
+    assert (lost["node"], lost["key"], lost["taken"]) == (world.node.address, key, LOST)
+    assert (slashed["asked"], slashed["taken"]) == (LOST, LOST)
+    assert (world.stake().active, world.stake().workLock) == (100_000 - LOST, 0)
+    assert world.member("node"), "a lost dispute is no forgery"
+    assert world.balance("reserve") - reserve == (0 if burned else LOST)
+    assert supply - world.chain.call(MUSTER, "totalSupply") == (LOST if burned else 0)
+    assert [world.earned(name) for name in ("validator", "validator2")] == [FEE, FEE], "no more than for any verdict"
+
+
+@pytest.mark.parametrize(
+    ("case", "first", "decision", "slashed"),
+    [
+        ("the node is right", REJECTED, ACCEPTED, 0),
+        ("the penalty is taken off", FORGED, REJECTED, 0),
+        ("the forgery stands", FORGED, FORGED, 9_000),
+        ("a validator disputes in vain", REJECTED, REJECTED, 0),
+        ("nobody decides", REJECTED, None, 0),
+    ],
+)
+def test_no_other_dispute_costs_more_than_the_verdict(
+    world: World, case: str, first: int, decision: int | None, slashed: int
+) -> None:
+    world.add_validators(3)
+    key = disputed(world, first=first, by="validator3" if case == "a validator disputes in vain" else "provider")
+    if decision is None:
+        world.chain.at(world.work(key).deadline + 1)
+        receipt = world.finalize(key)
+    else:
+        world.chain.at(world.work(key).deadline)
+        receipt = decide(world, key, "validator2", decision)
+    assert "DisputeLost" not in receipt.names()
+    assert (receipt.only("WorkFinal")["slashed"], world.stake().active) == (slashed, 100_000 - slashed)
+
+
+def test_the_stake_covers_every_lost_dispute_of_open_work(world: World) -> None:
+    keys = [world.submit(index=index) for index in range(3)]
+    free = world.stake().active - world.stake().membershipLock - world.stake().workLock
+    world.chain.send(STAKE, "beginUnbond", free, sender=world.provider)
+    world.judge(*keys, outcome=REJECTED)
+    for key in keys:
+        world.dispute(key)
+    world.chain.at(world.work(keys[0]).deadline)
+    before = world.stake()
+    assert world.judge(*keys, outcome=REJECTED, by="validator2", decisive=True).names().count("WorkFinal") == 3
+    after = world.stake()
+    assert (before.active - after.active, after.unbonding, after.workLock) == (3 * LOST, free, 0)
 
 
 # Paid second looks

@@ -236,6 +236,7 @@ def test_a_second_verdict_decides_a_dispute_at_once(world: World, first: int, se
         1_000 if second == ACCEPTED else 0,
         9_000 if second == FORGED else 0,
     )
+    assert ("DisputeLost" in receipt.names()) is (first == second == REJECTED)
     assert (world.work(key).status, settled(world)) == (FINAL, True)
     assert refusals(world.judge(key, outcome=first, by="validator2", decisive=True)) == ["WrongStatus"]
 

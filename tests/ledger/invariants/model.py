@@ -16,6 +16,7 @@ ACCEPTED, REJECTED, FORGED = 1, 2, 3
 MAX_UNBONDS = 32
 MAX_FEES = 3
 CONFIRMED_FROM = 4
+LOST_DISPUTE_BPS = 1_000
 READABLE_BLOCKS = 256
 """So many blocks back a contract can read a block's hash."""
 
@@ -379,20 +380,26 @@ class Economy:
         paid += [name for name, found in decided.items() if found == outcome]
         for name in filter(None, paid):
             self._pay(work.pool, name, work.terms.fee)
+        lost_in_vain = decided and outcome == work.outcome == REJECTED and work.disputer in {work.node, provider}
         work.status, work.outcome = "final", outcome
         if outcome == ACCEPTED:
             self._pay(work.pool, provider, work.reward)
+        if lost_in_vain:
+            self._slash(work, work.penalty * LOST_DISPUTE_BPS // 10_000)
         if outcome == FORGED:
-            # Open work is always covered: a slash never has to reach into the queue.
-            self.providers[provider].active -= work.penalty
-            if pool.burns:
-                self.burned += work.penalty
-            else:
-                self.reserve += work.penalty
+            self._slash(work, work.penalty)
             self._depart(work.pool, work.node)
             pool.former.pop(work.node, None)
             terms = self.terms(work.pool)
             pool.may_join[provider] = self.now + terms.judge + terms.challenge + terms.dispute
+
+    def _slash(self, work: Work, amount: int) -> None:
+        """Takes stake. Open work is always covered: a slash never has to reach into the queue."""
+        self.providers[self.owners[work.node]].active -= amount
+        if self.pools[work.pool].burns:
+            self.burned += amount
+        else:
+            self.reserve += amount
 
     def _pay(self, pool: int, who: str, amount: int) -> None:
         self.pools[pool].balance -= amount

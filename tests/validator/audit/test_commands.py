@@ -22,7 +22,8 @@ from ledger.client.work import WorkStatus
 from protocol.identifiers import Digest
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import AuditCheck, AuditFinding, CheckState
-from tests.ledger.client.conftest import POOL, World
+from tests.ledger.client.conftest import POOL, TERMS, World
+from tests.ledger.client.verdicts import verdict_on
 from tests.orchestrator.runs.test_on_chain import join_by_relay, orchestrating, publish
 from tests.validator.conftest import PoolWithValidators, concluded
 
@@ -187,6 +188,24 @@ async def test_an_auditor_recomputes_and_a_contributor_reads_why_and_disputes_wi
     assert "no verdict on it can be disputed now" in await terminal.muster("worker", "dispute", bad, expect=1)
     assert "the work was accepted" in await terminal.muster("worker", "dispute", good, expect=1)
     assert "NotDisputant" in await terminal.muster("worker", "dispute", good, "--key", "provider", expect=1)
+
+
+async def test_a_contributor_is_told_what_a_dispute_of_a_rejection_costs_before_and_after(terminal: Terminal) -> None:
+    pool = terminal.pool
+    validator = pool.validator()
+    key = await pool.submit()
+    validator.examiner.answers[key] = concluded(Outcome.REJECTED, ReasonCode.BOUNDS_ENVIRONMENT)
+    assert await validator.judge() == 1
+    shown = await terminal.muster("worker", "verdicts")
+    assert "That costs 0.1 MUST if the rejection stands." in shown
+    said = await terminal.muster("worker", "dispute", key, "--key", "provider")
+    assert "if the rejection stands, this costs 0.1 MUST of the stake" in said
+    second = await pool.world.as_("second")
+    await pool.world.warp(TERMS.dispute_period / 2)
+    assert await second.work.judge([await verdict_on(second, key, Outcome.REJECTED, decisive=True)]) == []
+    (told,) = await terminal.asks("worker", "verdicts", "--node", pool.node.address)
+    assert (told["verdict"], told["lost_by_dispute"]) == ("rejected", str(10**17))
+    assert "unpaid, and 0.1 MUST for a lost dispute" in await terminal.muster("worker", "verdicts")
 
 
 async def test_a_validator_that_left_rows_out_is_named_and_the_command_fails(terminal: Terminal) -> None:

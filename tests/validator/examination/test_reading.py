@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -82,11 +83,14 @@ def changed(file: RolloutFile, name: str) -> pa.Table:
 def test_tables_that_are_no_file_of_rollouts_are_forged(
     name: str, reason: ReasonCode, reader: LimitedReader, honest: RolloutFile, path: Path
 ) -> None:
-    table = changed(honest, name)
+    write_table(changed(honest, name), path)
+    assert refused(reader, path) is reason
+
+
+def write_table(table: pa.Table, path: Path) -> None:
     with pq.ParquetWriter(path, table.schema, store_schema=False) as writer:
         writer.add_key_value_metadata(table.schema.metadata)
         writer.write_table(table)
-    assert refused(reader, path) is reason
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" + bytes(1000) + b"PAR1", b"no such thing" * 99])
@@ -145,6 +149,30 @@ def test_what_a_lease_allows_and_this_machine_does_not_take_is_not_judged(
         found = LimitedReader(sandboxes, most=most).read(path, sha256=submitted(path), lease=LEASE)
         assert isinstance(found, NotJudged)
         assert (found.code, found.retryable) == ("too-large-here", False)
+
+
+@pytest.mark.parametrize(
+    ("smaller", "beyond"),
+    [
+        (ReadLimits(file_bytes=100), LEASE.file_bytes + 1),
+        (ReadLimits(tokens=3), "too many rows"),
+        (ReadLimits(decoded_bytes=LEASE.decoded_bytes - 1), "too many rows"),
+        (ReadLimits(rows=4), "too long"),
+    ],
+)
+def test_beyond_the_lease_a_file_is_forged_however_little_else_this_machine_takes(
+    smaller: ReadLimits, beyond: int | str, sandboxes: Sandboxes, honest: RolloutFile, path: Path
+) -> None:
+    lease = LEASE
+    if isinstance(beyond, int):
+        path.write_bytes(bytes(beyond))
+    elif beyond == "too many rows":
+        write_table(changed(honest, beyond), path)
+    else:
+        lease = replace(LEASE, tokens=1)
+        write_rollouts(path, replace(honest, samples=honest.samples[:1]))
+    reader = LimitedReader(sandboxes, most=smaller)
+    assert refused(reader, path, lease) is ReasonCode.FORMAT_TOO_LARGE
 
 
 def test_a_file_that_the_disk_does_not_give_is_nobody_s_guilt(reader: LimitedReader, path: Path) -> None:
