@@ -283,7 +283,7 @@ def examiner(calibration: Path | None, *, sandboxes: Sandboxes | None = None) ->
     told = ExaminerSettings(home=Path())
     return Procedure(
         reader=LimitedReader(sandboxes or Sandboxes(), most=told.most),
-        shelf=Shelf(torch.device("cpu"), budget=told.policy_memory),
+        shelf=Shelf(torch.device("cpu"), budget=told.policy_memory or 4 << 30),
         calibration=RolloutCalibration.shipped() if calibration is None else RolloutCalibration.read(calibration),
         dtype=told.dtype,
         margin=told.margin,

@@ -17,6 +17,7 @@ from cli.shardcast_allowlist import allowlist
 from cli.shardcast_progress import Bars, served_bytes, until_told
 from cli.shardcast_registration import registered
 from cli.shardcast_signer import following, source_of
+from protocol.budgets import NEEDED_FOR, keep_rule
 from protocol.clients.relay import RelayClient
 from protocol.clock import SystemClock
 from protocol.errors import InvalidInput
@@ -45,6 +46,14 @@ Signer = Annotated[
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free one.")]
 Keep = Annotated[int, typer.Option(min=1, max=64, help="Versions that are held, besides the bases that these need.")]
+RelayKeep = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=64,
+        help="Versions that are held, besides the bases that these need; 5, or fewer within a tenth of the disk.",
+    ),
+]
 Anchors = Annotated[
     int,
     typer.Option(
@@ -129,7 +138,7 @@ def relay(
     pool: Pool = None,
     host: Host = "127.0.0.1",
     port: Port = 8401,
-    keep: Keep = KEPT_VERSIONS,
+    keep: RelayKeep = None,
     certificate: Certificate = None,
     certificate_key: CertificateKey = None,
     trusted_proxy: Proxies = None,
@@ -149,6 +158,7 @@ def relay(
     if public_url is not None and orchestrator is None:
         raise InvalidInput("--public-url is what an orchestrator is told", hint="give --orchestrator URL, too")
     own = None if orchestrator is None else open_key(context.obj, key)
+    rule = keep_rule(store, told=keep, most=KEPT_VERSIONS, least=2, needed_for=NEEDED_FOR)
 
     async def command() -> None:
         async with source_of(context.obj, signer=signer, pool=pool, run_name=run_name) as source:
@@ -157,7 +167,7 @@ def relay(
                 upstreams=upstream,
                 run=run_name,
                 signer=source.signers,
-                keep=keep,
+                keep=rule,
                 host=host,
                 port=port,
                 tls=_server_tls(certificate, certificate_key),

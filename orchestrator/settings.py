@@ -164,7 +164,9 @@ class OrchestratorSettings(Settings):
         default_factory=default_storage, description="Where uploaded files lie, unless a bucket is named"
     )
     storage_reserve_bytes: int = Field(
-        GIBIBYTE, ge=0, description="Disk that stays free where uploaded files lie, unless a bucket is named"
+        GIBIBYTE,
+        ge=0,
+        description="Disk that stays free where uploaded files lie, beside files under way, unless a bucket is named",
     )
     storage_bucket: str | None = Field(None, description="Bucket of an S3-compatible store for uploaded files")
     storage_endpoint: str | None = Field(None, description="URL of that store, as nodes reach it; Amazon's without one")

@@ -13,7 +13,7 @@ import ipaddress
 import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
@@ -22,6 +22,7 @@ import httpx
 
 from protocol.clock import Clock
 from protocol.destinations import addresses_of, is_public
+from protocol.disk import Claim
 from protocol.errors import MusterError, TooLarge
 from protocol.identifiers import Digest
 from protocol.retry import Deadline, DeadlinePassed
@@ -87,7 +88,9 @@ class ObjectTransfer:
         headers = _checked_headers(ticket.headers, size)
         await self._in_time(self._put(ticket.url, headers, path), size=size, what="sending a file to the store")
 
-    async def fetch(self, url: str, target: Path, *, sha256: Digest, most_bytes: int) -> int:
+    async def fetch(
+        self, url: str, target: Path, *, sha256: Digest, most_bytes: int, claim: Claim | None = None
+    ) -> int:
         """Reads an object into a file, which is there whole and right, or not at all; returns its size.
 
         Args:
@@ -95,8 +98,10 @@ class ObjectTransfer:
             target: Where to; its directory exists.
             sha256: What it must be.
             most_bytes: Its limit.
+            claim: Room for it; the free space is then read again as it is written.
 
         Raises:
+            DiskReserved: The disk has filled meanwhile.
             UrlStale: Ask for another URL.
             BytesRefused: The store gave other bytes.
             TooLarge: It is longer than `most_bytes`.
@@ -104,7 +109,7 @@ class ObjectTransfer:
             UrlRefused: The URL may not be used.
             RateLimited, TransferError: The store can't give it now.
         """
-        work = self._fetch(url, target, sha256=sha256, most_bytes=most_bytes)
+        work = self._fetch(url, target, sha256=sha256, most_bytes=most_bytes, claim=claim)
         return await self._in_time(work, size=most_bytes, what="reading a file from the store")
 
     async def aclose(self) -> None:
@@ -124,7 +129,7 @@ class ObjectTransfer:
             if not response.is_success and response.status_code != 412:
                 raise await _refused(response)
 
-    async def _fetch(self, url: str, target: Path, *, sha256: Digest, most_bytes: int) -> int:
+    async def _fetch(self, url: str, target: Path, *, sha256: Digest, most_bytes: int, claim: Claim | None) -> int:
         partial = target.with_name(f".{target.name}.part")
         digest, size = hashlib.sha256(), 0
         try:
@@ -137,7 +142,8 @@ class ObjectTransfer:
                         if size > most_bytes:
                             raise TooLarge(f"the object is larger than {most_bytes} bytes")
                         digest.update(piece)
-                        await asyncio.to_thread(file.write, piece)
+                        with nullcontext() if claim is None else claim.writing(len(piece)):
+                            await asyncio.to_thread(file.write, piece)
                 file.flush()
                 await asyncio.to_thread(os.fsync, file.fileno())  # disks can be slow
             if digest.digest() != bytes.fromhex(sha256[2:]):

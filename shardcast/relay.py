@@ -24,6 +24,7 @@ from typing import Self
 import structlog
 from prometheus_client import CollectorRegistry
 
+from protocol.budgets import KeepRule, StoredVersion
 from protocol.clock import Clock, SystemClock
 from protocol.errors import InvalidInput, MusterError, Unavailable
 from protocol.identifiers import Address, run_id
@@ -58,7 +59,7 @@ class Relay:
         upstreams: URLs of the origin or of other relays; more than one lets it leave one that lies.
         run: The run's name, or its id.
         signer: The publisher's address; or `Signers`, with the key before it and until when that one counts.
-        keep: Versions that are held, besides the bases that they need.
+        keep: Which versions are held, besides the bases that they need; a number, or a rule with a budget.
         host: Address to listen on.
         port: 0 for any free one.
         tls: A certificate to serve with; without one, TLS is a reverse proxy's work.
@@ -82,7 +83,7 @@ class Relay:
         upstreams: Sequence[str],
         run: str,
         signer: Address | Signers,
-        keep: int = KEPT_VERSIONS,
+        keep: int | KeepRule = KEPT_VERSIONS,
         host: str = "127.0.0.1",
         port: int = 0,
         tls: ssl.SSLContext | None = None,
@@ -95,8 +96,9 @@ class Relay:
         clock: Clock | None = None,
         draws: random.Random | None = None,
     ) -> None:
-        if keep < 1:
-            raise InvalidInput(f"a relay keeps at least one version, not {keep}")
+        keep = KeepRule(most=keep) if isinstance(keep, int) else keep
+        if keep.most < 1:
+            raise InvalidInput(f"a relay keeps at least one version, not {keep.most}")
         clock = SystemClock() if clock is None else clock
         registry = CollectorRegistry() if registry is None else registry
         self.run_id = run_id(run)
@@ -135,6 +137,8 @@ class Relay:
         self._failures: dict[VersionKey, int] = {}
         self._later: dict[VersionKey, float] = {}
         self._turn = asyncio.Event()
+        self._given_up = -1
+        """The newest version that the budget took away."""
 
     @property
     def url(self) -> str:
@@ -185,7 +189,7 @@ class Relay:
         while True:
             seen = self._directory.revision
             await self._adopt()
-            for old in self.shelf.surplus(self._keep, signers=self._directory.counting()):
+            for old in self.shelf.surplus(self._kept(), signers=self._directory.counting()):
                 await self._let_go(old)
             self._start_work()
             await self._next_turn(seen)
@@ -196,8 +200,26 @@ class Relay:
         while (key := await self._directory.newest(but=passed)) is not None:
             passed.add(key)
             newer = sum(self._counts(holding) and holding.manifest.key.version > key.version for holding in self.shelf)
-            if (newer < self._keep or self._is_base(key)) and self._later.get(key, 0.0) <= self._clock.monotonic():
+            wanted = newer < self._keep.most and key.version > self._given_up
+            if (wanted or self._is_base(key)) and self._later.get(key, 0.0) <= self._clock.monotonic():
                 await self._begin(key)
+
+    def _kept(self) -> int:
+        """How many versions stay; those that the budget takes away are not fetched again."""
+        ranked = self.shelf.ranked(self._directory.counting())
+        stored = [self._stored(holding) for holding in ranked]
+        kept = self._keep.count(stored, now=self._clock.now().timestamp())
+        for holding in ranked[kept : self._keep.most]:
+            if self._counts(holding):
+                self._given_up = max(self._given_up, holding.manifest.key.version)
+        return kept
+
+    def _stored(self, holding: Holding) -> StoredVersion:
+        try:
+            since = (self._store / str(holding.manifest.key)).stat().st_mtime
+        except OSError:
+            since = 0.0
+        return StoredVersion(holding.manifest.size, since)
 
     def _has(self, key: VersionKey) -> bool:
         held = self.shelf.get(key.version)

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 from protocol.clients import NodeClient, OrchestratorClient
+from protocol.disk import DiskReserved, DiskSpace
 from protocol.errors import (
     Forbidden,
     InvalidInput,
@@ -107,6 +108,7 @@ class WorkFiles:
         self._directory = directory
         self._most_bytes = most_bytes
         self._reserve_bytes = reserve_bytes
+        self._space = DiskSpace(directory, reserve=reserve_bytes)
 
     def clear(self) -> None:
         """Removes what an earlier life of the service left."""
@@ -221,12 +223,11 @@ class WorkFiles:
     async def _fetch(self, work: SubmittedWork, listed: RolloutItem | None, target: Path) -> None:
         try:
             url, size = await self._link(work, listed)
-            self._check_size(size)
             try:
-                await self._transfer.fetch(url, target, sha256=work.sha256, most_bytes=size)
+                await self._transfer_into(url, size, work.sha256, target)
             except UrlStale:
                 url, size = await self._link(work, None)
-                await self._transfer.fetch(url, target, sha256=work.sha256, most_bytes=size)
+                await self._transfer_into(url, size, work.sha256, target)
         except NotFound as error:
             raise FileAbsent(f"the store has no file {work.sha256} of {work.node}") from error
         except TooLarge as error:
@@ -250,9 +251,14 @@ class WorkFiles:
                 f"the file has {size} bytes, this validator reads {self._most_bytes}",
                 hint="raise file_most_bytes to what the pool lets nodes upload, then `muster validator retry`",
             )
-        free = shutil.disk_usage(self._directory).free
-        if size > free - self._reserve_bytes:
-            raise DiskFull(f"the file has {size} bytes; {free} are free, of which {self._reserve_bytes} stay so")
+
+    async def _transfer_into(self, url: str, size: int, sha256: Digest, target: Path) -> None:
+        self._check_size(size)
+        try:
+            with self._space.claim(size) as claim:
+                await self._transfer.fetch(url, target, sha256=sha256, most_bytes=size, claim=claim)
+        except DiskReserved as error:
+            raise DiskFull(error.detail) from error
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from ledger.confirmations import warn_if_unconfirmed
 from ledger.deployment import Deployment
 from ledger.inflight import SendPolicy
+from protocol.budgets import keep_rule, machine_memory, weights_budget
 from protocol.clients import NodeClient, OrchestratorClient, ServiceLocation
 from protocol.clock import Clock, SystemClock
 from protocol.errors import Conflict, Unavailable
@@ -28,7 +29,7 @@ from rollouts.schema import ReadLimits
 from validator.app import build_validator
 from validator.chain import Chain
 from validator.examination.examiner import LocalExaminer
-from validator.examination.settings import ExaminerSettings
+from validator.examination.settings import KEPT_VERSIONS, ExaminerSettings
 from validator.loops.epochs import check_epoch_length
 from validator.parts import Remote
 from validator.settings import ValidatorSettings
@@ -57,7 +58,7 @@ def open_validator(settings: ValidatorSettings) -> FastAPI:
         redis=connect_redis(settings.redis_url.get_secret_value()),
         chain=open_chain(settings, key=key, clock=clock),
         remote=open_remote(settings, key=key, clock=clock),
-        examiner=LocalExaminer(examiner_settings(settings), clock=clock),
+        examiner=LocalExaminer(budgeted(settings), clock=clock),
         key=key,
         clock=clock,
     )
@@ -105,7 +106,6 @@ def examiner_settings(settings: ValidatorSettings) -> ExaminerSettings:
         dtype=None if settings.dtype is None else Dtype(settings.dtype),
         threads=settings.threads,
         policy_memory=settings.policy_memory_bytes,
-        kept_versions=settings.kept_versions,
         scoring=timedelta(seconds=settings.scoring_s),
         deadline=timedelta(seconds=settings.examination_s),
         most=ReadLimits(
@@ -117,6 +117,22 @@ def examiner_settings(settings: ValidatorSettings) -> ExaminerSettings:
         allow_plain_http=settings.allow_plain_http,
     )
     return told if settings.slash_margin is None else replace(told, margin=settings.slash_margin)
+
+
+def budgeted(settings: ValidatorSettings) -> ExaminerSettings:
+    """What examiners are told, with budgets by this machine's memory and disk, which are logged."""
+    told, memory = examiner_settings(settings), machine_memory()
+    share = weights_budget(memory, processes=settings.workers)
+    _log.info(
+        "weights-held",
+        bytes_per_worker=share if told.policy_memory is None else told.policy_memory,
+        workers=settings.workers,
+        memory_bytes=memory,
+        by="memory" if told.policy_memory is None else "settings",
+        on_gpu="half of its memory / workers" if told.policy_memory is None else "the same",
+    )
+    keep = keep_rule(told.home / "checkpoints", told=settings.kept_versions, most=KEPT_VERSIONS)
+    return replace(told, keep=keep)
 
 
 async def check_pool(settings: ValidatorSettings) -> None:

@@ -104,8 +104,16 @@ class ValidatorSettings(Settings):
     device: str | None = Field(None, description="Where torch computes; an accelerator if there is one")
     dtype: str | None = Field(None, description="What it computes in; what each file names by default")
     threads: int = Field(1, ge=1, le=256, description="Threads of torch per worker, on a CPU")
-    policy_memory_bytes: int = Field(4 * GIBIBYTE, ge=1, description="Weights that one worker holds in memory")
-    kept_versions: int = Field(3, ge=1, description="Fetched versions that stay on disk beside those in use")
+    policy_memory_bytes: int | None = Field(
+        None,
+        ge=1,
+        description="Weights that one worker holds in memory; half of the machine's or the GPU's memory / workers",
+    )
+    kept_versions: int | None = Field(
+        None,
+        ge=1,
+        description="Fetched versions that stay on disk beside those in use; 3, or fewer within a tenth of the disk",
+    )
     slash_margin: float | None = Field(
         None, ge=1, description="How far beyond its limits a statistical failure has to be to be forgery"
     )

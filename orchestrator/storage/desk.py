@@ -122,12 +122,13 @@ class UploadDesk:
             return await self._found(owner, key, there, request.size)
         if request.slot is not None:
             await self._check_slot(row, request.slot, request)
+        # First: a store without room costs the owner none of its quota.
+        put = await self._store.presign_put(
+            key, size=request.size, content_type=request.content_type, expires=self._put_life
+        )
         now = self._clock.now()
         await self._uploads.take(
             owner, key, size=request.size, now=now, expires=now + self._put_life, other=request.kind is UploadKind.FILE
-        )
-        put = await self._store.presign_put(
-            key, size=request.size, content_type=request.content_type, expires=self._put_life
         )
         return UploadTicket(
             key=str(key),

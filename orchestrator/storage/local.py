@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -32,6 +31,7 @@ from orchestrator.storage.interface import (
 )
 from orchestrator.storage.url_signer import UrlSigner, shared_secret
 from protocol.clock import Clock
+from protocol.disk import DiskReserved, DiskSpace
 from protocol.errors import InvalidInput, RateLimited
 from protocol.identifiers import Address
 from protocol.wire.uploads import ObjectKey
@@ -70,14 +70,14 @@ class LocalStore:
         root: The directory; made when it is first used.
         base_url: Where workers reach this orchestrator.
         clock: Whose time counts.
-        reserve: Bytes of the disk that stay free.
+        reserve: Bytes of the disk that stay free, whatever arrives at a time.
     """
 
     def __init__(self, root: Path, *, base_url: str, clock: Clock, reserve: int = 0) -> None:
         self._root = root
         self._base_url = base_url
         self._clock = clock
-        self._reserve = reserve
+        self._space = DiskSpace(root, reserve=reserve)
         self._signer: UrlSigner | None = None
         self._arriving: Counter[Address] = Counter()
 
@@ -88,6 +88,9 @@ class LocalStore:
         Raises:
             StorageUnavailable: The directory can't be used.
         """
+        return self._make_directories()
+
+    def _make_directories(self) -> UrlSigner:
         if self._signer is None:
             try:
                 for place in (self._root, self._objects, self._incoming):
@@ -102,7 +105,9 @@ class LocalStore:
 
     async def presign_put(self, key: ObjectKey, *, size: int, content_type: str, expires: timedelta) -> PresignedPut:
         """A URL of this orchestrator's own."""
-        self._check_room(size)
+        self._make_directories()
+        with _full():
+            self._space.check(size)
         until = self._clock.now() + expires
         url = self.urls.put_url(key, size=size, content_type=content_type, expires=until)
         return PresignedPut(url=url, headers={"Content-Type": content_type}, expires=until)
@@ -146,15 +151,16 @@ class LocalStore:
             Conflict: The same object arrives now.
             TooSlow: It arrives too slowly.
             RateLimited: Too many objects arrive now.
-            StorageFull: The disk is.
+            StorageFull: The disk is, but for its reserve and what other files under way will need.
         """
-        self._check_room(size)
+        self._make_directories()
         place = self._incoming / hashlib.sha256(str(key).encode()).hexdigest()
-        with self._place_for(key.owner):
+        with self._place_for(key.owner), _full(), self._space.claim(size) as claim:
             incoming = await _whole(partial(Incoming, place, self.path(key), size=size, sha256=key.sha256[2:]))
             try:
                 async for block in self._blocks(pieces, incoming):
-                    await _whole(partial(incoming.write, block))
+                    with claim.writing(len(block)):
+                        await _whole(partial(incoming.write, block))
                 await _whole(incoming.finish)
             finally:
                 incoming.close()
@@ -223,12 +229,6 @@ class LocalStore:
             self._arriving[owner] -= 1
             self._arriving += Counter()  # forgets whose count is zero
 
-    def _check_room(self, size: int) -> None:
-        _ = self.urls  # makes the directory
-        free = shutil.disk_usage(self._root).free
-        if free < size + self._reserve:
-            raise StorageFull(f"the file has {size} bytes; {max(0, free - self._reserve)} are free in the pool's store")
-
     async def _blocks(self, pieces: AsyncIterator[bytes], incoming: Incoming) -> AsyncIterator[bytes]:
         """Pieces of the network gathered into writes worth a thread's while."""
         started, gathered, waiting = self._clock.monotonic(), bytearray(), aiter(pieces)
@@ -248,6 +248,14 @@ class LocalStore:
                 gathered.clear()
         if gathered:
             yield bytes(gathered)
+
+
+@contextmanager
+def _full() -> Iterator[None]:
+    try:
+        yield
+    except DiskReserved as error:
+        raise StorageFull(f"the pool's store has no room: {error.detail}") from error
 
 
 def _names(directory: Path) -> list[str]:

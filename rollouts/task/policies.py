@@ -10,15 +10,17 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
 import structlog
 
+from protocol.budgets import KeepRule, StoredVersion, size_of
 from protocol.checkpoints import folder_files, version_digest
 from protocol.clock import Clock
 from protocol.errors import MusterError, Unavailable
@@ -84,6 +86,11 @@ class HeldPolicy:
     stamp: Stamp
     lock: VersionLock | None = field(default=None, repr=False)
 
+    @property
+    def size(self) -> int:
+        """Bytes of its files."""
+        return sum(size for _, size, *_ in self.stamp)
+
     def check_unchanged(self) -> None:
         """Returns if no file was touched since the digest was checked.
 
@@ -108,14 +115,14 @@ class PolicyStore:
         shared: The shared volume.
         fetch: Brings versions; None if somebody else puts them there.
         clock: Whose time is waited.
-        keep: How many versions stay beside those in use.
+        keep: Which versions stay beside those in use.
     """
 
-    def __init__(self, shared: Path, *, fetch: Fetch | None, clock: Clock, keep: int = KEPT_VERSIONS) -> None:
+    def __init__(self, shared: Path, *, fetch: Fetch | None, clock: Clock, keep: KeepRule | None = None) -> None:
         self._home = shared / "checkpoints"
         self._fetch = fetch
         self._clock = clock
-        self._keep = keep
+        self._keep = KeepRule(most=KEPT_VERSIONS) if keep is None else keep
 
     async def hold(self, run: Digest, checkpoint: CheckpointRef) -> HeldPolicy:
         """Returns the folder of a run's version, held, after making sure that its content is the digest's.
@@ -180,16 +187,19 @@ class PolicyStore:
         if not _is_here(folder):  # another task may have fetched it while we waited
             await self.tidy()
             await self._fetch(run, checkpoint, folder)
+            await asyncio.to_thread(self._tidy, fetched=1)  # now that its size is known
 
     async def tidy(self) -> None:
-        """Removes versions that nobody uses, the longest unused first, until `keep` are left."""
+        """Removes versions that nobody uses, the longest unused first, until those are left that `keep` names."""
         await asyncio.to_thread(self._tidy)
 
-    def _tidy(self) -> None:
+    def _tidy(self, *, fetched: int = 0) -> None:
         found = sorted(((_used(path), path) for path in self._home.iterdir() if path.is_dir()), reverse=True)
         versions = [path for _, path in found if not path.name.startswith(".")]
         incoming = [path for _, path in found if path.name.startswith(INCOMING)]
-        for path in (*versions[self._keep :], *incoming[_KEPT_INCOMING:]):
+        stored = [StoredVersion(size_of(path), _used(path) / 1e9) for path in versions]
+        left = replace(self._keep, most=self._keep.most + fetched).count(stored, now=time.time())
+        for path in (*versions[left:], *incoming[_KEPT_INCOMING:]):
             with suppress(OSError), self._alone(Digest(path.name.removeprefix(INCOMING))) as lock:
                 if lock is not None:
                     shutil.rmtree(path, ignore_errors=True)

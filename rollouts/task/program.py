@@ -12,6 +12,7 @@ from pathlib import Path
 import structlog
 import torch
 
+from protocol.budgets import keep_rule
 from protocol.clock import SystemClock
 from protocol.errors import InvalidInput, MusterError
 from protocol.logs import configure_logs
@@ -21,7 +22,7 @@ from rollouts.task.bridge import Bridge
 from rollouts.task.fetching import RelayFetch
 from rollouts.task.loop import RolloutTask
 from rollouts.task.outbox import Outbox
-from rollouts.task.policies import PolicyStore
+from rollouts.task.policies import KEPT_VERSIONS, PolicyStore
 
 _log = structlog.get_logger(__name__)
 
@@ -49,11 +50,12 @@ async def _run(options: argparse.Namespace, make: Callable[..., RolloutTask]) ->
         torch.set_num_threads(options.threads)
     data, shared = (Path(_told(name)) for name in ("MUSTER_DATA_DIR", "MUSTER_SHARED_DIR"))
     async with Bridge(_told("MUSTER_BRIDGE_SOCKET"), token=_told("MUSTER_BRIDGE_TOKEN"), clock=clock) as bridge:
+        keep = keep_rule(shared / "checkpoints", told=options.keep_versions, most=KEPT_VERSIONS)
         fetch = RelayFetch(clock=clock, allow_plain_http=options.allow_plain_http)
         task = make(
             bridge=bridge,
             engine=open_engine(options.engine, dtype=options.dtype, device=options.device),
-            policies=PolicyStore(shared, fetch=fetch, clock=clock, keep=options.keep_versions),
+            policies=PolicyStore(shared, fetch=fetch, clock=clock, keep=keep),
             outbox=Outbox(data, bridge=bridge),
             groups=options.groups,
             clock=clock,
@@ -79,6 +81,12 @@ def _told(name: str) -> str:
     return value
 
 
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m rollouts", description="Generates rollouts for the pool's run.")
     parser.add_argument("--engine", type=EngineName, default=EngineName.TORCH, choices=list(EngineName))
@@ -86,7 +94,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", default=None, help="cpu, cuda, cuda:N; default: a GPU if there is one")
     parser.add_argument("--threads", type=int, default=0, help="threads of torch on a CPU; 0 leaves it to torch")
     parser.add_argument("--groups", type=int, default=8, help="groups that are asked for at a time")
-    parser.add_argument("--keep-versions", type=int, default=2, help="versions kept beside those in use")
+    keep = "versions kept beside those in use; 2, or fewer within a tenth of the disk"
+    parser.add_argument("--keep-versions", type=_positive, help=keep)
     parser.add_argument("--allow-plain-http", action="store_true", help="let http go to relays on other machines")
     parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     return parser

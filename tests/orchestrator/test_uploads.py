@@ -518,12 +518,73 @@ async def test_a_disk_that_filled_since_the_ticket_takes_nothing_and_takes_it_la
 ) -> None:
     given = await ticket(pool, node)
     with monkeypatch.context() as patched:
-        patched.setattr(
-            "orchestrator.storage.local.shutil.disk_usage", lambda _: SimpleNamespace(free=len(CONTENT) - 1)
-        )
+        patched.setattr("protocol.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=len(CONTENT) - 1))
         answer = await put(pool, given)
     assert (answer.status_code, answer.json()["code"], answer.json()["retryable"]) == (507, "storage-full", True)
     assert stored(tmp_path) == []
+    assert (await put(pool, given)).status_code == 201
+
+
+async def test_a_ticket_refused_for_want_of_room_costs_no_quota(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = make_pool(uploads_open=1)
+    node = await pool.member()
+    with monkeypatch.context() as patched:
+        patched.setattr("protocol.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=0))
+        assert (await ask(pool, node)).status_code == 507
+    assert (await ask(pool, node, sha256="0x" + "ab" * 32)).status_code == 200
+
+
+async def test_files_that_arrive_together_leave_the_reserve_free(
+    make_pool: MakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserve, root = 1000, tmp_path / "objects"
+    disk = len(CONTENT) * 2 + reserve
+    least = [disk]
+
+    def usage(_: object) -> SimpleNamespace:
+        least.append(disk - sum(path.stat().st_size for path in {*root.glob("incoming/*"), *root.rglob("0x*")}))
+        return SimpleNamespace(free=least[-1])
+
+    monkeypatch.setattr("protocol.disk.shutil.disk_usage", usage)
+    pool = make_pool(storage_reserve_bytes=reserve)
+    tickets = [await ticket(pool, await pool.member()) for _ in range(4)]
+    begun, gate = asyncio.Semaphore(0), asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        begun.release()
+        await gate.wait()
+        yield CONTENT
+
+    waiting = [asyncio.create_task(put(pool, each, slowly())) for each in tickets]
+    for _ in range(2):
+        await asyncio.wait_for(begun.acquire(), 60)
+    assert (await ask(pool, await pool.member())).status_code == 507  # no ticket for room that is spoken for
+    gate.set()
+    answers = await asyncio.gather(*waiting)
+    assert sorted(answer.status_code for answer in answers) == [201, 201, 507, 507]
+    assert {answer.json()["code"] for answer in answers if answer.status_code == 507} == {"storage-full"}
+    assert len(stored(tmp_path)) == 2
+    assert min(least) >= reserve
+
+
+async def test_a_disk_that_others_fill_meanwhile_keeps_its_reserve(
+    make_pool: MakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = [1 << 30]
+    monkeypatch.setattr("protocol.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=free[0]))
+    pool = make_pool(storage_reserve_bytes=1000)
+    given = await ticket(pool, await pool.member())
+
+    async def filling() -> AsyncIterator[bytes]:
+        free[0] = 1000
+        yield CONTENT
+
+    answer = await put(pool, given, filling())
+    assert (answer.status_code, answer.json()["code"]) == (507, "storage-full")
+    assert stored(tmp_path) == []
+    free[0] = 1 << 30
     assert (await put(pool, given)).status_code == 201
 
 

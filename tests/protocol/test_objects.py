@@ -8,12 +8,14 @@ import json
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
 from protocol.clock import SystemClock, TurnedClock
+from protocol.disk import DiskReserved, DiskSpace
 from protocol.errors import MusterError, NotFound, RateLimited, TooLarge, Unavailable
 from protocol.identifiers import digest
 from protocol.objects import BytesRefused, ObjectTransfer, TransferError, UrlRefused, UrlStale
@@ -271,4 +273,22 @@ async def _cut() -> AsyncIterator[bytes]:
 async def test_what_is_not_right_is_not_kept(tmp_path: Path, answer: Any, kind: type[MusterError]) -> None:
     with pytest.raises(kind):
         await transfer(answer).fetch("https://store.example/x", tmp_path / "fetched", sha256=SHA, most_bytes=8000)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_disk_that_fills_meanwhile_ends_the_fetch_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = [1 << 30]
+
+    async def store(request: httpx.Request) -> httpx.Response:
+        free[0] = 1000  # something else took the rest
+        return httpx.Response(200, stream=httpx.ByteStream(CONTENT))
+
+    monkeypatch.setattr("protocol.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=free[0]))
+    space = DiskSpace(tmp_path, reserve=1000)
+    with pytest.raises(DiskReserved), space.claim(len(CONTENT)) as claim:
+        await transfer(store).fetch(
+            "https://store.example/x", tmp_path / "file", sha256=SHA, most_bytes=len(CONTENT), claim=claim
+        )
     assert list(tmp_path.iterdir()) == []

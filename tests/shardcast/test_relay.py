@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+from protocol.budgets import KeepRule
 from shardcast.client import Client
 from shardcast.extensions import BLOCK
 from shardcast.origin import Origin
@@ -70,6 +71,20 @@ async def test_a_new_relay_takes_the_newest_versions_and_lets_go_of_the_oldest(
     await origin.publish_folder(5, write_folder(tmp_path / "5", {"a": b"5"}))
     await eventually(lambda: complete(relay, 5) and relay.shelf.get(3) is None)
     assert sorted(path.name for path in (tmp_path / "relay").iterdir()) == ["4.1", "5.1"]
+
+
+async def test_a_relay_on_a_small_disk_lets_go_of_the_oldest_and_does_not_fetch_them_again(
+    origin: Origin, stack: AsyncExitStack, tmp_path: Path
+) -> None:
+    for version in (1, 2, 3, 4):
+        await origin.publish_folder(version, write_folder(tmp_path / str(version), {"a": bytes(1000)}))
+    store, rule = tmp_path / "relay", KeepRule(most=5, budget=2500)
+    relay = await stack.enter_async_context(relay_of(store, origin.url, keep=rule))
+    await eventually(lambda: complete(relay, 4) and complete(relay, 3) and relay.shelf.get(2) is None)
+    received = total(relay.metrics.received)
+    await origin.publish_folder(5, write_folder(tmp_path / "5", {"a": bytes(1000)}))
+    await eventually(lambda: complete(relay, 5) and {path.name for path in store.iterdir()} == {"4.1", "5.1"})
+    assert total(relay.metrics.received) - received <= 1000
 
 
 async def test_after_a_restart_nothing_that_is_right_is_fetched_again(

@@ -11,6 +11,7 @@ import httpx
 from ledger.client import Ledger
 from ledger.deployment import Deployment
 from ledger.inflight import SendPolicy
+from protocol.budgets import keep_rule
 from protocol.clients.orchestrator import OrchestratorClient
 from protocol.clock import Clock, SystemClock
 from protocol.errors import Conflict
@@ -20,6 +21,7 @@ from protocol.keystores import find_key
 from protocol.objects import ObjectTransfer
 from rollouts.decoding import Decoder
 from rollouts.sandbox import Sandboxes, SandboxSettings
+from shardcast.origin import KEPT_VERSIONS as PUBLISHED_VERSIONS
 from trainer.errors import BadSettings
 from trainer.mesh.place import Place, device_of
 from trainer.run.base import Base, copy_base, open_base
@@ -36,7 +38,7 @@ from trainer.run.opening import learning_settings, opened_student
 from trainer.run.parts import RunParts
 from trainer.run.patience import Patience
 from trainer.run.progress import Progress
-from trainer.run.publishing import Publisher
+from trainer.run.publishing import KEPT_VERSIONS, Publisher
 from trainer.run.resuming import Resumption, resume
 from trainer.run.settings import TrainerSettings
 from trainer.run.state import RunState
@@ -176,7 +178,7 @@ async def _prepare(
         units_per_group=base.recipe.units_per_group,
         arithmetic=base.recipe.taken,
         relays=settings.relays,
-        keep=settings.keep_versions,
+        keep=keep_rule(settings.policies, told=settings.keep_versions, most=KEPT_VERSIONS, least=PUBLISHED_VERSIONS),
         patience=patience,
         lease=lease,
     )

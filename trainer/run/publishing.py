@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import structlog
 
 from ledger.client import Ledger
 from ledger.errors import TransactionReverted
+from protocol.budgets import KeepRule, stored_version
 from protocol.checkpoints import folder_files, version_digest
 from protocol.clients.orchestrator import OrchestratorClient
 from protocol.errors import Conflict
@@ -25,6 +27,9 @@ from trainer.files import put_in_place
 from trainer.run.journal import Journal, Written
 from trainer.run.lease import RunLease
 from trainer.run.patience import Patience
+
+KEPT_VERSIONS = 16
+"""Folders that are kept if the disk allows: relays that were away fetch them from here."""
 
 _log = structlog.get_logger(__name__)
 
@@ -46,7 +51,7 @@ class Publisher:
         units_per_group: What leases need to know.
         arithmetic: What nodes need to know: the engines and types that the recipe takes.
         relays: Where versions can be fetched.
-        keep: So many folders are left.
+        keep: Which folders are left.
         patience: Waits for what is down.
         lease: Fences what is said.
     """
@@ -64,7 +69,7 @@ class Publisher:
         units_per_group: int,
         arithmetic: tuple[str, ...],
         relays: tuple[str, ...],
-        keep: int,
+        keep: KeepRule,
         patience: Patience,
         lease: RunLease,
     ) -> None:
@@ -210,7 +215,10 @@ class Publisher:
 
     def tidy(self, newest: int) -> None:
         """Removes folders of versions that nobody needs any more; the base stays."""
-        for version in sorted(each for each in self._written if 0 < each <= newest)[: -self._keep]:
+        known = sorted((each for each in self._written if 0 < each <= newest), reverse=True)
+        found = [each for each in known if self.folder(each).exists()]
+        kept = self._keep.count([stored_version(self.folder(each)) for each in found], now=time.time())
+        for version in found[kept:]:
             shutil.rmtree(self.folder(version), ignore_errors=True)
 
     def _made(self, version: int, recorded: Digest | None, write: Writer) -> tuple[Path, Digest]:

@@ -48,7 +48,11 @@ class TrainerSettings(Settings):
         (), max_length=MOST_RELAYS, description="Where versions can be fetched; default: what the orchestrator knows"
     )
     dtype: Dtype = Field(Dtype.BFLOAT16, description="What published weights are stored in")
-    keep_versions: int = Field(16, ge=2, description="Folders of versions that are kept")
+    keep_versions: int | None = Field(
+        None,
+        ge=2,
+        description="Folders of versions that are kept, besides the base; 16, or fewer within a tenth of the disk",
+    )
     device: str | None = Field(None, description="cpu, cuda, cuda:1; default: an accelerator if there is one")
     mesh_timeout_s: float = Field(
         600.0, ge=1, le=86400, description="Under torchrun: how long a process that says nothing is waited for"

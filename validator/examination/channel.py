@@ -30,7 +30,9 @@ class Start(_Message):
     device: str | None
     dtype: Dtype | None
     threads: int
-    policy_memory: int
+    policy_memory: int | None
+    """None for a share of the device's memory, which `processes` share."""
+    processes: int
     margin: float
     scoring: timedelta
     most: ReadLimits

@@ -198,6 +198,7 @@ class ExaminerProcess:
             dtype=told.dtype,
             threads=told.threads,
             policy_memory=told.policy_memory,
+            processes=told.processes,
             margin=told.margin,
             scoring=told.scoring_budget,
             most=told.most,

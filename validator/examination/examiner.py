@@ -44,8 +44,8 @@ class LocalExaminer:
     def __init__(self, settings: ExaminerSettings, *, clock: Clock, fetch: Fetch | None = None) -> None:
         self._settings = settings
         fetch = fetch or RelayFetch(clock=clock, allow_plain_http=settings.allow_plain_http)
-        store = PolicyStore(settings.home, fetch=fetch, clock=clock, keep=settings.kept_versions)
-        self._versions = Versions(store, policies=settings.policies, keep=settings.kept_versions)
+        store = PolicyStore(settings.home, fetch=fetch, clock=clock, keep=settings.keep)
+        self._versions = Versions(store, policies=settings.policies, keep=settings.keep)
         self._processes = [ExaminerProcess(settings) for _ in range(settings.processes)]
         self._free: asyncio.LifoQueue[ExaminerProcess] = asyncio.LifoQueue()
         self._starting: list[asyncio.Task[None]] = []

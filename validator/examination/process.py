@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 import torch
 
+from protocol.budgets import machine_memory, weights_budget
 from protocol.identifiers import Digest
 from protocol.logs import configure_logs
 from rollouts.calibration import RolloutCalibration
@@ -70,12 +71,20 @@ def _procedure(start: Start) -> Procedure:
         calibration = RolloutCalibration.read(start.calibration)
     return Procedure(
         reader=LimitedReader(Sandboxes(), most=start.most),
-        shelf=Shelf(device, budget=start.policy_memory),
+        shelf=Shelf(device, budget=weights_of(start, device)),
         calibration=calibration,
         dtype=start.dtype,
         margin=start.margin,
         scoring=start.scoring,
     )
+
+
+def weights_of(start: Start, device: torch.device) -> int:
+    """Returns the bytes of weights that this process may hold on a device."""
+    if start.policy_memory is not None:
+        return start.policy_memory
+    memory = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else machine_memory()
+    return weights_budget(memory, processes=start.processes)
 
 
 class _GivenUpError(Exception):

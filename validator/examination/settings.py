@@ -6,8 +6,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+from protocol.budgets import KeepRule
 from rollouts.engines.interface import Dtype
 from rollouts.schema import ReadLimits
+
+KEPT_VERSIONS = 3
+"""Fetched versions that stay on disk beside those in use; others are fetched again when work names them."""
 
 SLASH_MARGIN = 4.0
 """How many times beyond its limits a file has to be to be forged. Limits are twice what honest work was seen to show,
@@ -27,8 +31,8 @@ class ExaminerSettings:
         device: As torch names it; None for an accelerator if there is one.
         dtype: What to compute in; None for what each file names.
         threads: Of torch in each process, on a CPU.
-        policy_memory: Bytes of weights that one process holds.
-        kept_versions: Fetched versions that stay on disk beside those in use.
+        policy_memory: Bytes of weights that one process holds; None for a share of the device's memory.
+        keep: Which fetched versions stay on disk beside those in use.
         margin: How many times beyond its limits a statistical failure has to be to be forgery.
         scoring: Wall time for scoring all rows of one file; rows beyond it are undecided.
         deadline: For one examination; then the process is ended.
@@ -44,8 +48,8 @@ class ExaminerSettings:
     device: str | None = None
     dtype: Dtype | None = None
     threads: int = 1
-    policy_memory: int = 4 << 30
-    kept_versions: int = 3
+    policy_memory: int | None = None
+    keep: KeepRule = field(default_factory=lambda: KeepRule(most=KEPT_VERSIONS))
     margin: float = SLASH_MARGIN
     scoring: timedelta = timedelta(minutes=3)
     deadline: timedelta = timedelta(minutes=10)

@@ -18,6 +18,9 @@ from validator.examination.interface import NotJudged
 MOST_OPEN = 16
 """Versions without their weights: a recipe, a tokenizer, a table of prompts."""
 
+MOST_LOADED = 4
+"""Policies with their weights: work names the last few versions, and memory that nobody asks for is the machine's."""
+
 _BYTES = {Dtype.FLOAT32: 4, Dtype.BFLOAT16: 2}
 
 
@@ -80,9 +83,9 @@ class Shelf:
             if size > self._budget:
                 raise OutOfMemory(
                     f"the weights of {version.digest} take {size:,} bytes, and {self._budget:,} are allowed",
-                    hint="raise the validator's policy_memory",
+                    hint="raise the validator's policy_memory_bytes, or give it fewer workers",
                 )
-            self._make_room(self._budget - size)
+            self._make_room(self._budget - size, most=MOST_LOADED - 1)
             self._policies[key] = self._load(version, dtype), size
         self._policies.move_to_end(key)
         return self._policies[key][0]
@@ -93,10 +96,10 @@ class Shelf:
         except OutOfMemory:
             if not self._policies:
                 raise
-        self._make_room(0)
+        self._make_room(0, most=0)
         return load_policy(version.folder, dtype=dtype, device=self._device)
 
-    def _make_room(self, left: int) -> None:
-        while self._policies and self.held > left:
+    def _make_room(self, left: int, *, most: int) -> None:
+        while self._policies and (self.held > left or len(self._policies) > most):
             _, (policy, _) = self._policies.popitem(last=False)
             policy.drop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict, defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import structlog
 
+from protocol.budgets import KeepRule, StoredVersion
 from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import MusterError
 from protocol.identifiers import Digest
@@ -33,10 +35,10 @@ class Versions:
     Args:
         store: Where fetched versions lie.
         policies: A folder of versions that are there already, each named by its digest or its number.
-        keep: How many stay held that nobody uses now.
+        keep: Which stay held that nobody uses now.
     """
 
-    def __init__(self, store: PolicyStore, *, policies: Path | None, keep: int) -> None:
+    def __init__(self, store: PolicyStore, *, policies: Path | None, keep: KeepRule) -> None:
         self._store = store
         self._policies = policies
         self._keep = keep
@@ -68,7 +70,7 @@ class Versions:
             yield held.policy.folder
         finally:
             held.users -= 1
-            self._let_go(self._keep)
+            self._let_go(self._kept())
 
     def close(self) -> None:
         """Lets all be removed."""
@@ -89,6 +91,10 @@ class Versions:
             self._held[checkpoint.digest] = found
         self._held.move_to_end(checkpoint.digest)
         return found
+
+    def _kept(self) -> int:
+        idle = [held.policy.size for held in reversed(self._held.values()) if not held.users]
+        return self._keep.count([StoredVersion(size, 0.0) for size in idle], now=time.time())
 
     def _let_go(self, keep: int) -> None:
         idle = [digest for digest, held in self._held.items() if not held.users]

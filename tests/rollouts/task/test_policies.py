@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from protocol.budgets import KeepRule
 from protocol.checkpoints import VersionFile, folder_files, version_digest
 from protocol.clock import SystemClock
 from protocol.identifiers import Digest, address, run_id
@@ -56,8 +57,9 @@ def honest(checkpoint: CheckpointRef) -> bytes:
     return b"weights %d" % checkpoint.version
 
 
-def store(shared: Path, fetch: Source | None, *, keep: int = 2) -> PolicyStore:
-    return PolicyStore(shared, fetch=fetch, clock=SystemClock(), keep=keep)
+def store(shared: Path, fetch: Source | None, *, keep: int | KeepRule = 2) -> PolicyStore:
+    rule = KeepRule(most=keep) if isinstance(keep, int) else keep
+    return PolicyStore(shared, fetch=fetch, clock=SystemClock(), keep=rule)
 
 
 async def test_a_version_is_fetched_once_and_is_what_its_digest_says(tmp_path: Path) -> None:
@@ -186,6 +188,19 @@ async def test_old_versions_go_and_those_in_use_stay(tmp_path: Path) -> None:
     held[0].release()
     await policies.tidy()
     assert not held[0].folder.exists()
+
+
+async def test_versions_beyond_the_disks_budget_go_when_a_new_one_is_here_and_come_again(tmp_path: Path) -> None:
+    source = Source(lambda checkpoint: b"%1000d" % checkpoint.version)
+    wanted = [reference(b"%1000d" % number, number) for number in range(3)]
+    policies = store(tmp_path, source, keep=KeepRule(most=9, budget=2500))
+    for each in wanted:
+        (await policies.hold(RUN, each)).release()
+        os.utime(tmp_path / "checkpoints" / each.digest, (1_000_000 + each.version, 1_000_000 + each.version))
+    there = {path.name for path in (tmp_path / "checkpoints").iterdir() if path.is_dir()}
+    assert there == {each.digest for each in wanted[1:]}
+    (await policies.hold(RUN, wanted[0])).release()
+    assert source.fetched == [0, 1, 2, 0]
 
 
 async def test_a_volume_keeps_no_locks_of_versions_that_are_gone(tmp_path: Path) -> None:

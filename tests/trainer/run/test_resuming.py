@@ -10,6 +10,7 @@ from typing import Any, NoReturn, cast
 import pytest
 import torch
 
+from protocol.budgets import KeepRule
 from protocol.clock import TurnedClock
 from protocol.errors import Conflict
 from protocol.identifiers import digest
@@ -80,7 +81,17 @@ def test_a_disk_without_room_for_the_first_line_of_a_journal_says_so(
         Journal(tmp_path).append(Written(version=0, digest=RULES.run))
 
 
-def test_so_many_folders_of_versions_are_kept_as_was_said_however_far_apart_versions_are(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("keep", "left"),
+    [
+        (KeepRule(most=2), {0, 8, 12, 16}),
+        (KeepRule(most=9, budget=250), {0, 8, 12, 16}),
+        (KeepRule(most=9, budget=0), {0, 12, 16}),
+    ],
+)
+def test_so_many_folders_of_versions_are_kept_as_was_said_however_far_apart_versions_are(
+    tmp_path: Path, keep: KeepRule, left: set[int]
+) -> None:
     clock = TurnedClock()
     written = dict.fromkeys(range(0, 17, 4), RULES.run)
     nobody = cast("Any", None)
@@ -95,11 +106,12 @@ def test_so_many_folders_of_versions_are_kept_as_was_said_however_far_apart_vers
         units_per_group=1,
         arithmetic=(),
         relays=(),
-        keep=2,
+        keep=keep,
         patience=Patience(clock=clock, longest=timedelta()),
         lease=nobody,
     )
     for version in written:
         publisher.folder(version).mkdir()
+        (publisher.folder(version) / "weights").write_bytes(bytes(100))
     publisher.tidy(12)
-    assert {int(folder.name) for folder in tmp_path.iterdir()} == {0, 8, 12, 16}
+    assert {int(folder.name) for folder in tmp_path.iterdir() if folder.is_dir()} == left

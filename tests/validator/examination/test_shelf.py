@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from structlog.testing import capture_logs
 
 from protocol.identifiers import digest
 from rollouts.checks import CheckedVersion
@@ -14,7 +15,11 @@ from rollouts.engines.interface import Dtype
 from rollouts.errors import BadVersionFolder
 from tests.rollouts.made import as_version
 from tests.rollouts.tiny import tiny_folder
+from validator.examination.child import ExaminerProcess
+from validator.examination.process import weights_of
 from validator.examination.shelf import Shelf
+from validator.service import budgeted
+from validator.settings import ValidatorSettings
 
 CPU = torch.device("cpu")
 
@@ -33,6 +38,17 @@ def test_weights_stay_within_the_budget_and_the_least_used_go_first(tmp_path: Pa
     assert shelf.policy(one, Dtype.BFLOAT16) is not half
 
 
+def test_no_more_policies_are_held_than_work_names_however_large_the_budget_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("validator.examination.shelf.MOST_LOADED", 2)
+    shelf = Shelf(CPU, budget=1 << 40)
+    versions = [as_version(tiny_folder(tmp_path / str(seed), seed=seed)) for seed in (1, 2, 3)]
+    for each in versions:
+        shelf.policy(each, Dtype.FLOAT32)
+    assert shelf.held == 2 * 4 * versions[0].model.parameters
+
+
 def test_a_version_beyond_the_budget_is_refused(version: CheckedVersion) -> None:
     with pytest.raises(OutOfMemory):
         Shelf(CPU, budget=1000).policy(version, Dtype.FLOAT32)
@@ -43,3 +59,21 @@ def test_a_folder_that_is_another_version_is_refused(version: CheckedVersion) ->
     assert shelf.version(version.digest, version.folder) is shelf.version(version.digest, version.folder)
     with pytest.raises(BadVersionFolder):
         shelf.version(digest(b"\1" * 32), version.folder)
+
+
+@pytest.mark.parametrize(("told", "each"), [({}, 1000), ({"workers": 5}, 400), ({"policy_memory_bytes": 7}, 7)])
+def test_workers_share_half_of_the_machines_memory_unless_they_are_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: dict[str, int], each: int
+) -> None:
+    for module in ("service", "examination.process"):
+        monkeypatch.setattr(f"validator.{module}.machine_memory", lambda: 4000)
+    settings = ValidatorSettings.model_validate(
+        {"pool_id": 1, "orchestrator": "http://127.0.0.1:1", "deployment": "x", "directory": tmp_path, **told}
+    )
+    with capture_logs() as logs:
+        examiner = budgeted(settings)
+    start = ExaminerProcess(examiner)._start()
+    assert weights_of(start, CPU) == each
+    line = next(line for line in logs if line["event"] == "weights-held")
+    assert (line["bytes_per_worker"], line["memory_bytes"]) == (each, 4000)
+    assert "versions-kept" in {line["event"] for line in logs}

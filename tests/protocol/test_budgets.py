@@ -1,0 +1,85 @@
+"""Budgets follow the machine: its control groups, its disk, and what may still be needed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+from structlog.testing import capture_logs
+
+from protocol.budgets import KeepRule, StoredVersion, keep_rule, machine_memory, size_of, weights_budget
+
+NOW = 10_000.0
+HOUR = timedelta(hours=1)
+SMALL = 1 << 20
+"""Less memory than any machine has that runs this."""
+
+
+def versions(*ages: float) -> list[StoredVersion]:
+    return [StoredVersion(100, NOW - age) for age in ages]
+
+
+@pytest.mark.parametrize(
+    ("rule", "ages", "left"),
+    [
+        (KeepRule(most=3), (0, 1, 2, 3, 4), 3),
+        (KeepRule(most=3), (0, 1), 2),
+        (KeepRule(most=5, budget=250), (0, 1, 2, 3), 2),
+        (KeepRule(most=5, budget=10), (0, 1, 2), 1),
+        (KeepRule(most=5, budget=10, least=2), (0, 1, 2), 2),
+        # The second was superseded 10 s ago, the third 5,000 s ago.
+        (KeepRule(most=5, budget=10, needed_for=HOUR), (10, 5000, 6000, 7000), 2),
+        # Beyond `most`, what is needed stays while it fits.
+        (KeepRule(most=2, budget=350, needed_for=HOUR), (10, 20, 30, 40), 3),
+        (KeepRule(most=2, budget=1000, needed_for=HOUR), (10, 5000, 6000, 7000), 2),
+        (KeepRule(most=2, needed_for=HOUR), (10, 20, 30, 40), 2),
+        (KeepRule(most=2, budget=0), (), 0),
+    ],
+)
+def test_the_oldest_go_first_and_never_what_is_needed(rule: KeepRule, ages: tuple[float, ...], left: int) -> None:
+    assert rule.count(versions(*ages), now=NOW) == left
+
+
+def test_a_disks_budget_is_a_tenth_of_it_or_half_of_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "store" / "1").mkdir(parents=True)
+    (tmp_path / "store" / "1" / "weights").write_bytes(bytes(100))
+    assert size_of(tmp_path / "store") == 100
+    usage = SimpleNamespace(total=10_000, free=9_000)
+    monkeypatch.setattr("protocol.budgets.shutil.disk_usage", lambda _: usage)
+    with capture_logs() as logs:
+        assert keep_rule(tmp_path / "not" / "yet", told=None, most=5).budget == 1000
+        usage.free = 900
+        assert keep_rule(tmp_path / "store", told=None, most=5).budget == 500
+        assert keep_rule(tmp_path / "store", told=7, most=5, least=2, needed_for=HOUR) == KeepRule(most=7)
+    assert [line["event"] for line in logs] == ["versions-kept"] * 3
+    assert (logs[1]["budget_bytes"], logs[1]["disk_bytes"], logs[1]["free_bytes"]) == (500, 10_000, 900)
+    assert (logs[2]["versions"], logs[2]["by"]) == (7, "settings")
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "limited"),
+    [
+        ("0::/a/b\n", {"a/b/memory.max": str(SMALL)}, True),
+        ("0::/a/b\n", {"a/memory.max": str(SMALL), "a/b/memory.max": "max"}, True),
+        ("0::/not/visible/here\n", {"memory.max": str(SMALL)}, True),
+        ("5:cpu:/x\n4:memory:/x\n", {"memory/x/memory.limit_in_bytes": str(SMALL)}, True),
+        ("0::/a\n", {"a/memory.max": "max"}, False),
+        ("0::/a\n", {}, False),
+    ],
+)
+def test_memory_is_the_machines_or_the_least_limit_of_its_groups(
+    tmp_path: Path, own: str, files: dict[str, str], limited: bool
+) -> None:
+    groups = tmp_path / "groups"
+    for name, text in files.items():
+        (groups / name).parent.mkdir(parents=True, exist_ok=True)
+        (groups / name).write_text(text + "\n")
+    (tmp_path / "own").write_text(own)
+    memory = machine_memory(groups=groups, own=tmp_path / "own")
+    assert memory == (SMALL if limited else psutil.virtual_memory().total)
+    assert weights_budget(memory, processes=2) == memory // 4

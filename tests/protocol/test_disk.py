@@ -1,0 +1,47 @@
+"""Room for files under way: counted before they are written, and read again while they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from protocol.disk import DiskReserved, DiskSpace
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    free = [1000]
+    monkeypatch.setattr("protocol.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=free[0]))
+    return free
+
+
+def test_room_is_held_from_the_claim_to_its_end(tmp_path: Path, free: list[int]) -> None:
+    space = DiskSpace(tmp_path, reserve=100)
+    with space.claim(500) as claim:
+        assert space.left == 400
+        with pytest.raises(DiskReserved, match="401 bytes, and 400 are left"), space.claim(401):
+            pass
+        with claim.writing(200):
+            pass
+        free[0] -= 200  # what was written counts once
+        assert space.left == 400
+    assert space.left == 700
+
+
+def test_pieces_that_are_written_together_share_what_is_free(tmp_path: Path, free: list[int]) -> None:
+    space = DiskSpace(tmp_path, reserve=100)
+    with space.claim(400) as one, space.claim(400) as other:
+        free[0] = 500  # somebody else wrote
+        with one.writing(300), pytest.raises(DiskReserved), other.writing(101):
+            pass
+        with other.writing(400):
+            pass
+
+
+def test_a_claim_that_fails_gives_its_room_back(tmp_path: Path, free: list[int]) -> None:
+    space = DiskSpace(tmp_path, reserve=0)
+    with pytest.raises(ZeroDivisionError), space.claim(1000) as claim, claim.writing(10):
+        raise ZeroDivisionError
+    assert space.left == 1000
