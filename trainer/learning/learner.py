@@ -87,6 +87,7 @@ class Learner:
             raise InvalidInput("the algorithm keeps close to a reference, and none was given")
         self._model = model
         self._reference = reference
+        self._width: int = model.config.get_text_config().hidden_size
         for each in [model] if reference is None else [model, reference]:
             call: Any = each  # transformers annotates its methods in parts only
             call.eval()
@@ -147,7 +148,11 @@ class Learner:
                 hint="turn stream off, or take an advantage of groups",
             )
         rows = lay_out(
-            groups, layout=settings.layout, row_tokens=settings.row_tokens, rows_at_once=settings.rows_at_once
+            groups,
+            layout=settings.layout,
+            row_tokens=settings.row_tokens,
+            rows_at_once=settings.rows_at_once,
+            width=self._width,
         )
         if self._mesh is not None:
             check_same_batch(groups, self._mesh)
