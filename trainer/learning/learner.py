@@ -51,7 +51,7 @@ class LearnerState:
     """All that a learner goes on from.
 
     Args:
-        tensors: By name, on the CPU.
+        tensors: By name. The learner's own where they are not sharded: valid until its next `finish` or `restore`.
         counts: How many steps were skipped, in all and in a row.
     """
 
@@ -227,9 +227,9 @@ class Learner:
         return stored_weights(self._model, dtype=dtype, keep=keep)
 
     def state(self, *, keep: bool = True) -> LearnerState:
-        """Copies all that the next step depends on. Not between `begin` and `finish`.
+        """Returns all that the next step depends on, without copying it.
 
-        Every process must call this; one that does not keep the copies gets no tensor.
+        Every process must call this; one that does not keep the state gets no tensor.
         """
         return LearnerState(
             tensors=training_tensors(self._model, self._optimisers, keep=keep),
