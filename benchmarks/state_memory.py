@@ -46,7 +46,7 @@ def _write(way: str, megabytes: int) -> None:
         if way == "library":
             write_whole(path, save(tensors, metadata={}))
         else:
-            write_whole(path, *tensor_file(tensors, metadata={}))
+            write_whole(path, tensor_file(tensors, metadata={}))
     print(f"{way}: {_peak() - before:.0f} MB more, {time.process_time() - since:.2f} CPU s, for {megabytes} MB")
 
 

@@ -131,7 +131,7 @@ class Trainer:
 async def pool_of(
     founded: Founded, chain: str, controls: ChainControls, redis_url: str, home: Path
 ) -> AsyncIterator[tuple[TrainedPool, str]]:
-    """A pool that works by itself, and the URL of its orchestrator; what it does to the chain is undone."""
+    """Starts a pool that works on the base in `home`; yields it with its orchestrator's URL, then resets the chain."""
     with sync_redis.from_url(redis_url) as client:
         client.flushall()
     snapshot = await controls.snapshot()
@@ -145,7 +145,6 @@ async def pool_of(
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         await run.sync.round()
         pool = TrainedPool(run, world, await join_by_relay(run, world), home, most_groups=4)
-        base_folder(home / "base", width=WIDTH, layers=LAYERS)
         async with pool.working():
             yield pool, url
         server.should_exit = True
@@ -187,6 +186,7 @@ async def measure(*, kills: int, steps: int, seed: int, home: Path) -> bool:
     with redis_server() as redis_url:
         async with start_chain(ChainKind.EMBEDDED, accounts=20) as chain, ChainControls(chain.url) as controls:
             founded = await found(chain)
+            base_folder(home / "base", width=WIDTH, layers=LAYERS)
             async with pool_of(founded, chain.url, controls, redis_url, home) as (pool, url):
                 rows = await kill_again(Trainer(pool, url=url, steps=steps), pool, kills=kills, seed=seed)
                 for row in rows:

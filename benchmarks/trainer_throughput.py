@@ -1,7 +1,8 @@
 """Answers' tokens that a trainer learns from per CPU second, one thread; `python -m benchmarks.trainer_throughput`.
 
-Three layouts of one batch, and a loop as it is usually written with transformers: answers padded to the longest of
-their micro-batch, logits of every place, the same loss, clipping and AdamW. All take the same groups in turns in one
+Three layouts of one batch, `shared` also with all answers to a prompt in one row whatever that costs, and a loop as it
+is usually written with transformers: answers padded to the longest of their micro-batch, logits of every place, the
+same loss, clipping and AdamW. All take the same groups in turns in one
 process, micro-batches have the same bound of places, and the losses of their first steps are compared. An accelerator
 is used if there is one, and then wall time counts. `MUSTER_SHAPES` and `MUSTER_BENCHMARK_ROUNDS` choose.
 """
@@ -33,7 +34,7 @@ from trainer.models import open_model
 from trainer.presets import devnet_base
 
 ROUNDS = int(os.environ.get("MUSTER_BENCHMARK_ROUNDS", "5"))
-CHOSEN = tuple(os.environ.get("MUSTER_SHAPES", "devnet,small").split(","))
+CHOSEN = tuple(os.environ.get("MUSTER_SHAPES", "devnet,small,tiny").split(","))
 RATE, CLIP = 1e-6, 0.1
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -53,7 +54,9 @@ class Load:
 LOADS = {
     "devnet, 0.4 M": Load(groups=16, samples=16, prompt=10, output=(5, 8), row_tokens=256, rows_at_once=8),
     "small, 20 M": Load(groups=4, samples=8, prompt=96, output=(16, 192), row_tokens=512, rows_at_once=4),
+    "tiny, 2 M": Load(groups=2, samples=8, prompt=16, output=(255, 256), row_tokens=2304, rows_at_once=1),
 }
+ALWAYS = "shared, never cut"
 
 
 def batch_of(load: Load, vocabulary: int) -> list[TrainingGroup]:
@@ -134,7 +137,8 @@ def measure(folder: Path, load: Load, vocabulary: int) -> dict[str, tuple[float,
     groups = batch_of(load, vocabulary)
     plain = PlainLoop(folder, load)
     works: dict[str, Callable[[int], float]] = {"plain transformers loop": lambda _: plain.learn(groups)}
-    for layout in Layout:
+    for name in [*Layout, ALWAYS]:
+        layout = Layout.SHARED if name == ALWAYS else Layout(name)
         settings = LearningSettings.model_validate(
             {
                 "layout": layout,
@@ -144,7 +148,9 @@ def measure(folder: Path, load: Load, vocabulary: int) -> dict[str, tuple[float,
             }
         )
         learner = Learner(open_model(folder, device=DEVICE)[0], settings)
-        works[layout.value] = lambda step, learner=learner: learner.learn(groups, step=step).loss  # type: ignore[misc]
+        if name == ALWAYS:
+            setattr(learner, "_width", 1 << 30)  # noqa: B010 - attention costs nothing beside such matrices
+        works[name] = lambda step, learner=learner: learner.learn(groups, step=step).loss  # type: ignore[misc]
     losses: dict[str, float] = {}
     took: dict[str, list[float]] = {name: [] for name in works}
     clock = time.perf_counter if DEVICE.type == "cuda" else time.process_time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,12 +16,12 @@ _READABLE = 0o644
 """A version is there to be published; safetensors makes files that only their owner can read."""
 
 
-def write_whole(path: Path, *pieces: bytes | memoryview) -> None:
+def write_whole(path: Path, content: bytes | Iterable[bytes | memoryview]) -> None:
     """Writes a file: afterwards it is on the disk, and after a failure the one that was there before still is.
 
     Args:
         path: Of the file.
-        pieces: What stands in it, one after the other.
+        content: Its bytes, or its pieces in order, each of which is asked for when the one before it is written.
 
     Raises:
         NotWritten: The disk is full, or refuses.
@@ -30,7 +30,7 @@ def write_whole(path: Path, *pieces: bytes | memoryview) -> None:
     with _told(path):
         try:
             with partial.open("wb") as file:
-                for piece in pieces:
+                for piece in [content] if isinstance(content, bytes) else content:
                     file.write(piece)
                 file.flush()
                 os.fsync(file.fileno())

@@ -31,7 +31,7 @@ def tensor_file(tensors: Mapping[str, torch.Tensor], *, metadata: Mapping[str, s
     """The pieces of a file: first what is in it, then each tensor's bytes where they are.
 
     Args:
-        tensors: On the CPU. They must not change until all pieces are taken.
+        tensors: On any device, without gradients. They must not change until all pieces are taken.
         metadata: Text by name.
 
     Raises:
@@ -49,4 +49,4 @@ def tensor_file(tensors: Mapping[str, torch.Tensor], *, metadata: Mapping[str, s
     yield len(said).to_bytes(8, "little")
     yield said
     for name in order:
-        yield tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().data
+        yield tensors[name].cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data

@@ -20,17 +20,18 @@ _GENERATOR = "rng"
 
 
 def training_tensors(model: Module, optimisers: Iterable[Optimizer], *, keep: bool = True) -> dict[str, torch.Tensor]:
-    """Gathers the state; nothing of it is shared with what goes on training.
+    """Returns the state: the tensors that are trained, not copies, so it is valid until the next optimiser step.
 
-    With sharded weights every process must call this. They are gathered one after the other, so that a process which
-    does not keep them (and gets nothing) never holds more than one.
+    A copy would take as much memory again as weights and averages do. Sharded tensors are gathered, so every process
+    must call this. They are gathered one after the other, so that a process which does not keep them (and gets nothing)
+    never holds more than one.
     """
     kept = {_GENERATOR: torch.get_rng_state()}
     averages = {parameter: state for optimiser in optimisers for parameter, state in optimiser.state.items()}
     for name, weight in model.named_parameters():
-        kept[f"{_WEIGHT}.{name}"] = whole(weight, keep=keep)
+        kept[f"{_WEIGHT}.{name}"] = _gathered(weight, keep=keep)
         for kind, value in averages.get(weight, {}).items():
-            kept[f"{kind}.{name}"] = whole(value, keep=keep)
+            kept[f"{kind}.{name}"] = _gathered(value, keep=keep)
     return kept if keep else {}
 
 
@@ -44,7 +45,7 @@ def stored_weights(model: Module, *, dtype: torch.dtype, keep: bool = True) -> d
     for name, tensor in model.state_dict(keep_vars=True).items():
         if id(tensor) not in seen:  # tied weights are stored under their first name
             seen.add(id(tensor))
-            kept[name] = whole(tensor, dtype=dtype if tensor.is_floating_point() else None, keep=keep)
+            kept[name] = _whole(tensor, dtype=dtype if tensor.is_floating_point() else tensor.dtype, keep=keep)
     return kept if keep else {}
 
 
@@ -75,12 +76,19 @@ def restore_training(kept: Mapping[str, torch.Tensor], model: Module, optimisers
     torch.set_rng_state(kept[_GENERATOR])
 
 
-def whole(value: torch.Tensor, *, dtype: torch.dtype | None = None, keep: bool = True) -> torch.Tensor:
+def _gathered(value: torch.Tensor, *, keep: bool) -> torch.Tensor:
+    """The tensor itself; of a sharded one a copy on the CPU. Nothing in it for a process that does not keep it."""
+    if isinstance(value, DTensor):
+        return _whole(value, dtype=value.dtype, keep=keep)
+    return value.detach() if keep else torch.empty(0)
+
+
+def _whole(value: torch.Tensor, *, dtype: torch.dtype, keep: bool) -> torch.Tensor:
     """A tensor's copy on the CPU, gathered if it is sharded; nothing in it for a process that does not keep it."""
     full: Any = value.full_tensor() if isinstance(value, DTensor) else value
     if not keep:
         return torch.empty(0)
-    copy: torch.Tensor = full.detach().to("cpu", dtype=dtype or value.dtype, copy=True).contiguous()
+    copy: torch.Tensor = full.detach().to("cpu", dtype=dtype, copy=True).contiguous()
     return copy
 
 

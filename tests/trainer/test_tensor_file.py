@@ -31,7 +31,7 @@ def test_the_library_reads_the_same_tensors(wanted: dict[str, tuple[torch.dtype,
 
 def test_a_file_has_its_metadata_and_tensors_that_do_not_lie_in_one_piece(tmp_path: Path) -> None:
     tensor = torch.arange(12.0).reshape(3, 4).T
-    write_whole(tmp_path / "state", *tensor_file({"a": tensor}, metadata={"muster": "{}"}))
+    write_whole(tmp_path / "state", tensor_file({"a": tensor}, metadata={"muster": "{}"}))
     with safe_open(tmp_path / "state", framework="pt") as file:
         assert file.metadata() == {"muster": "{}"}
         assert torch.equal(file.get_tensor("a"), tensor)

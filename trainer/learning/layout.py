@@ -1,8 +1,11 @@
 """Where a batch's tokens lie in the rows that go through the model: three layouts with one loss.
 
 `padded` gives each answer a row, the usual way. `packed` puts several behind one another. `shared` computes a prompt
-once for all answers of its group: each token of an answer sees the prompt and the answer's own earlier tokens.
+once for several answers of its group: each token of an answer sees the prompt and the answer's own earlier tokens.
 Positions are those that each answer would have alone, so all three give equal log-probabilities.
+
+The more answers share a prompt, the fewer tokens there are and the longer is a row, with whose length the cost of
+attention grows. `shared` lets as many share one as cost least (`_cost`).
 
 An answer of T tokens has T inputs, as in rollouts/prefill: the prompt's last token and all of its own but the last.
 What answers share is the prompt without its last token, the prefix. Nothing here loads torch.
@@ -22,6 +25,10 @@ from numpy.typing import NDArray
 from protocol.errors import InvalidInput
 from trainer.learning.groups import TrainingGroup
 from trainer.packing import NOTHING, Placed, place
+
+_MATRICES = 6
+"""A layer's matrices cost a token as much as attention over 6 tokens for each of the model's width: about 12 width^2
+multiplications against 2 width for each token of its row (scores and weighted sum; masked ones are computed too)."""
 
 PREFIX = -1
 """The number of no answer: tokens of a prefix, and places with nothing."""
@@ -88,7 +95,9 @@ class Rows:
         return np.tril(same & seen)
 
 
-def lay_out(groups: Sequence[TrainingGroup], *, layout: Layout, row_tokens: int, rows_at_once: int) -> list[Rows]:
+def lay_out(
+    groups: Sequence[TrainingGroup], *, layout: Layout, row_tokens: int, rows_at_once: int, width: int
+) -> list[Rows]:
     """Lays a batch's answers into rows, each answer once; equal batches always lie alike.
 
     Args:
@@ -97,11 +106,12 @@ def lay_out(groups: Sequence[TrainingGroup], *, layout: Layout, row_tokens: int,
         row_tokens: The most tokens of a row. Rows are as long as the longest piece: the attention of a row costs its
             length squared, and longer rows than that would only be seen as zeros.
         rows_at_once: How many rows of `row_tokens` go through the model together; of shorter ones more do.
+        width: Of the model's hidden states, which decides what a row's length costs.
 
     Raises:
         InvalidInput: There is no answer, or one that is longer with its prompt than a row.
     """
-    pieces = _pieces(groups, layout, row_tokens)
+    pieces = min(_choices(groups, layout, row_tokens), key=lambda pieces: _cost(pieces, width=width))
     lengths = [piece.length for piece in pieces]
     if not pieces or max(lengths) > row_tokens:
         raise InvalidInput(
@@ -117,24 +127,45 @@ def lay_out(groups: Sequence[TrainingGroup], *, layout: Layout, row_tokens: int,
     return [_rows(pieces, places, range(first, min(rows, first + at_once))) for first in range(0, rows, at_once)]
 
 
-def _pieces(groups: Sequence[TrainingGroup], layout: Layout, row_tokens: int) -> list[Piece]:
+def _choices(groups: Sequence[TrainingGroup], layout: Layout, row_tokens: int) -> Iterator[list[Piece]]:
+    """The ways to cut groups into pieces, the one with the fewest tokens first."""
+    largest = max((len(group.samples) for group in groups), default=1)
+    if layout == Layout.SHARED:
+        most = 2 * largest
+        while most > 1:
+            most = -(-most // 2)
+            yield _pieces(groups, row_tokens, most=most)
+    else:
+        yield _pieces(groups, row_tokens, most=1)
+
+
+def _cost(pieces: Sequence[Piece], *, width: int) -> int:
+    """Work for the rows of some pieces, in units of one token's attention to another."""
+    lengths = [piece.length for piece in pieces]
+    length = max(lengths, default=0)
+    rows = 1 + max((spot.row for spot in place(lengths, length)), default=0)
+    return rows * length * (_MATRICES * width + length)
+
+
+def _pieces(groups: Sequence[TrainingGroup], row_tokens: int, *, most: int) -> list[Piece]:
+    """Cuts groups into pieces of at most so many answers."""
     pieces: list[Piece] = []
     answer = 0
     for group in groups:
         inputs = [np.concatenate([group.prompt_tokens[-1:], sample.output_tokens[:-1]]) for sample in group.samples]
         prefix = group.prompt_tokens[:-1]
-        for span in _spans([len(each) for each in inputs], layout, row_tokens - len(prefix)):
+        for span in _spans([len(each) for each in inputs], row_tokens - len(prefix), most=most):
             numbers = tuple(answer + number for number in span)
             pieces.append(Piece(prefix=prefix, answers=numbers, inputs=tuple(inputs[number] for number in span)))
         answer += len(inputs)
     return pieces
 
 
-def _spans(lengths: Sequence[int], layout: Layout, room: int) -> Iterator[range]:
-    """Splits a group's answers into those that share a piece: as many in turn as a row has room for."""
+def _spans(lengths: Sequence[int], room: int, *, most: int) -> Iterator[range]:
+    """Splits a group's answers into those that share a piece: as many in turn as are allowed and a row has room for."""
     first, used = 0, 0
     for number, length in enumerate(lengths):
-        if number > first and (layout != Layout.SHARED or used + length > room):
+        if number > first and (number - first >= most or used + length > room):
             yield range(first, number)
             first, used = number, 0
         used += length

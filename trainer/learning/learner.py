@@ -51,7 +51,7 @@ class LearnerState:
     """All that a learner goes on from.
 
     Args:
-        tensors: By name, on the CPU.
+        tensors: By name. The learner's own where they are not sharded: valid until its next `finish` or `restore`.
         counts: How many steps were skipped, in all and in a row.
     """
 
@@ -87,6 +87,7 @@ class Learner:
             raise InvalidInput("the algorithm keeps close to a reference, and none was given")
         self._model = model
         self._reference = reference
+        self._width: int = model.config.get_text_config().hidden_size
         for each in [model] if reference is None else [model, reference]:
             call: Any = each  # transformers annotates its methods in parts only
             call.eval()
@@ -147,7 +148,11 @@ class Learner:
                 hint="turn stream off, or take an advantage of groups",
             )
         rows = lay_out(
-            groups, layout=settings.layout, row_tokens=settings.row_tokens, rows_at_once=settings.rows_at_once
+            groups,
+            layout=settings.layout,
+            row_tokens=settings.row_tokens,
+            rows_at_once=settings.rows_at_once,
+            width=self._width,
         )
         if self._mesh is not None:
             check_same_batch(groups, self._mesh)
@@ -222,9 +227,9 @@ class Learner:
         return stored_weights(self._model, dtype=dtype, keep=keep)
 
     def state(self, *, keep: bool = True) -> LearnerState:
-        """Copies all that the next step depends on. Not between `begin` and `finish`.
+        """Returns all that the next step depends on, without copying it.
 
-        Every process must call this; one that does not keep the copies gets no tensor.
+        Every process must call this; one that does not keep the state gets no tensor.
         """
         return LearnerState(
             tensors=training_tensors(self._model, self._optimisers, keep=keep),

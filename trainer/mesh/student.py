@@ -27,16 +27,6 @@ class MeshStudent:
         self._own = own
         self._leader = leader
 
-    def learn(self, groups: Sequence[TrainingGroup], *, step: int) -> Lesson:
-        """One optimiser step.
-
-        Raises:
-            TrainingDiverged: Loss or gradient was no number too often in a row.
-        """
-        self.begin(step=step)
-        self.add(groups)
-        return self.finish()
-
     def begin(self, *, step: int) -> None:
         """Begins a step whose groups come one after the other."""
         self._leader.together(Command(word=Word.BEGIN, facts={"step": step}), lambda: self._own.begin(step=step))
@@ -46,7 +36,7 @@ class MeshStudent:
         self._leader.together(groups_command(groups), lambda: self._own.add(groups))
 
     def finish(self) -> Lesson:
-        """The optimiser step.
+        """The optimiser step. Snapshots that were taken before it are not valid any more.
 
         Raises:
             TrainingDiverged: Loss or gradient was no number too often in a row.

@@ -43,6 +43,7 @@ from trainer.run.resuming import Resumption, resume
 from trainer.run.settings import TrainerSettings
 from trainer.run.state import RunState
 from trainer.run.student import Student
+from trainer.run.student_thread import StudentThread
 from trainer.run.verdicts import LedgerVerdicts
 
 
@@ -89,7 +90,10 @@ async def run_trainer(
     deployment = Deployment.load(settings.deployment)
     with hold_state(settings.state):
         async with AsyncExitStack() as stack:
-            student = await stack.enter_async_context(opened_student(base, learning, settings, place=place, stop=stop))
+            in_thread = await stack.enter_async_context(StudentThread())
+            student = await stack.enter_async_context(
+                opened_student(base, learning, settings, place=place, stop=stop, in_thread=in_thread)
+            )
             ledger = await stack.enter_async_context(
                 Ledger.connect(
                     settings.chain_url.get_secret_value(),
@@ -115,7 +119,14 @@ async def run_trainer(
                 transport=outside.transport,
             )
             stack.push_async_callback(transfer.aclose)
-            links = _Links(ledger=ledger, client=client, transfer=transfer, clock=outside.clock, place=place)
+            links = _Links(
+                ledger=ledger,
+                client=client,
+                transfer=transfer,
+                clock=outside.clock,
+                place=place,
+                student_thread=in_thread,
+            )
             run = TrainingRun(*await _prepare(settings, base, student, links, stack), stop=stop)
             await run.run()
             return run.state
@@ -130,6 +141,7 @@ class _Links:
     transfer: ObjectTransfer
     clock: Clock
     place: Place | None
+    student_thread: StudentThread
 
 
 async def _prepare(
@@ -166,7 +178,7 @@ async def _prepare(
             processes=links.place.processes if links.place else 1,
         ),
     )
-    state = await asyncio.to_thread(resume, resumption, student=student)
+    state = await links.student_thread(resume, resumption, student=student)
     publisher = Publisher(
         settings.policies,
         journal=journal,
@@ -211,6 +223,7 @@ async def _prepare(
     parts = RunParts(
         settings=settings,
         student=student,
+        student_thread=links.student_thread,
         candidates=base.candidates,
         journal=journal,
         publisher=publisher,
@@ -240,7 +253,7 @@ async def _write_base(settings: TrainerSettings, base: Base, publisher: Publishe
     except OSError as error:
         raise BadSettings(f"{settings.policies} can't be made: {error.strerror}") from error
 
-    digest = await publisher.write(0, lambda folder: copy_base(base, folder))
+    digest = await publisher.write(0, lambda folder: asyncio.to_thread(copy_base, base, folder))
     if digest != base.digest:
         raise Conflict(
             f"this run began with the base {digest}, and {base.folder} is {base.digest}",

@@ -153,4 +153,5 @@ class Gathering:
     def _streamed(self, step: int) -> StreamedStep | None:
         if not self._settings.knobs.stream:
             return None
-        return StreamedStep(self._parts.student, step=step, most=self._settings.most_groups)
+        student, in_thread = self._parts.student, self._parts.student_thread
+        return StreamedStep(student, in_thread, step=step, most=self._settings.most_groups)

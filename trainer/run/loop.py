@@ -20,6 +20,7 @@ import structlog
 from protocol.signing import unix_ms
 from trainer.errors import NothingToLearn
 from trainer.files import sync_names
+from trainer.learning.groups import TrainingGroup
 from trainer.run.batches import SeenFile, after_batch, choose, groups_at
 from trainer.run.gathering import Gathered, Gathering
 from trainer.run.intake import step_folder
@@ -27,7 +28,7 @@ from trainer.run.journal import Batch
 from trainer.run.parts import RunParts
 from trainer.run.reporting import IdleShare, StepDone, StepTimes, step_facts
 from trainer.run.state import RunState
-from trainer.run.student import Lesson, learn_batch
+from trainer.run.student import Lesson, add_batch
 from trainer.run.versions import Versions
 
 T = TypeVar("T")
@@ -128,21 +129,32 @@ class TrainingRun:
 
     async def _learn_batch(self, batch: Batch, files: Sequence[SeenFile], times: StepTimes) -> Lesson:
         """Learns a batch, while what is there of the next step is fetched."""
-        since = time.perf_counter()
         groups = groups_at(files, batch.groups)
         ahead = asyncio.create_task(self._gathering.look_ahead(batch.step + 1))
         try:
-            if batch.parts:
-                lesson = await asyncio.to_thread(self._parts.student.finish)
-            else:
-                lesson = await asyncio.to_thread(learn_batch, self._parts.student, groups, parts=(), step=batch.step)
+            lesson = await self._step_on(groups, batch, times) if groups else Lesson()
         finally:
             ahead.cancel()
             await asyncio.gather(ahead, return_exceptions=True)
         self._state = after_batch(self._state, files, learned=bool(groups))
-        times.learn += time.perf_counter() - since
         if self._state.empty_steps > self._settings.most_empty_steps:
             raise NothingToLearn(f"the last {self._state.empty_steps} steps had no group whose rewards differ")
+        return lesson
+
+    async def _step_on(self, groups: Sequence[TrainingGroup], batch: Batch, times: StepTimes) -> Lesson:
+        """Adds a batch's gradients unless they were added as they came, and takes the optimiser step.
+
+        The state that is being written is the student's own tensors: the optimiser step, which changes them, waits.
+        """
+        student, in_thread, since = self._parts.student, self._parts.student_thread, time.perf_counter()
+        if not batch.parts:
+            await in_thread(add_batch, student, groups, step=batch.step)
+        added = time.perf_counter()
+        await self._versions.saved()
+        saved = time.perf_counter()
+        lesson = await in_thread(student.finish)
+        times.learn += added - since + time.perf_counter() - saved
+        times.write += saved - added
         return lesson
 
     async def _take_up(self) -> None:

@@ -66,14 +66,6 @@ class ModelStudent:
             model, learning, temperature=recipe.sampling.temperature, reference=reference, mesh=mesh
         )
 
-    def learn(self, groups: Sequence[TrainingGroup], *, step: int) -> Lesson:
-        """One optimiser step.
-
-        Raises:
-            TrainingDiverged: Loss or gradient was no number too often in a row.
-        """
-        return _lesson(self._learner.learn(groups, step=step))
-
     def begin(self, *, step: int) -> None:
         """Begins a step whose groups come one after the other."""
         self._learner.begin(step=step)
@@ -83,7 +75,7 @@ class ModelStudent:
         self._learner.add(groups)
 
     def finish(self) -> Lesson:
-        """The optimiser step.
+        """The optimiser step. Snapshots that were taken before it are not valid any more.
 
         Raises:
             TrainingDiverged: Loss or gradient was no number too often in a row.
@@ -91,7 +83,7 @@ class ModelStudent:
         return _lesson(self._learner.finish())
 
     def snapshot(self, *, keep: bool = True) -> Snapshot:
-        """The state, copied; without its tensors for a process of a mesh that need not keep them."""
+        """The state as it is; without its tensors for a process of a mesh that need not keep them."""
         state = self._learner.state(keep=keep)
         return Snapshot(dict(state.tensors), {"counts": dict(state.counts), "optimiser": self._optimiser})
 

@@ -21,6 +21,7 @@ from trainer.run.base import Base
 from trainer.run.model_student import ModelStudent
 from trainer.run.settings import TrainerSettings
 from trainer.run.student import Student
+from trainer.run.student_thread import StudentThread
 
 
 def learning_settings(settings: TrainerSettings) -> LearningSettings:
@@ -48,7 +49,13 @@ def learning_settings(settings: TrainerSettings) -> LearningSettings:
 
 @asynccontextmanager
 async def opened_student(
-    base: Base, learning: LearningSettings, settings: TrainerSettings, *, place: Place | None, stop: asyncio.Event
+    base: Base,
+    learning: LearningSettings,
+    settings: TrainerSettings,
+    *,
+    place: Place | None,
+    stop: asyncio.Event,
+    in_thread: StudentThread,
 ) -> AsyncIterator[Student]:
     """Makes the student; with other processes it leads them, and ends them with the block.
 
@@ -58,6 +65,7 @@ async def opened_student(
         settings: The run's.
         place: This process's, which leads; None if it is alone.
         stop: Set if another process is gone or was told to end.
+        in_thread: Runs what the student does.
 
     Raises:
         MeshBroken: Another process is gone; also if the block ended because of that.
@@ -68,13 +76,13 @@ async def opened_student(
     if device.type == "cpu":
         torch.set_num_threads(1)  # more are slower on models that fit a CPU, and not the same to the bit
     if place is None:
-        yield await asyncio.to_thread(ModelStudent, base, learning, device=device, dtype=settings.dtype)
+        yield await in_thread(ModelStudent, base, learning, device=device, dtype=settings.dtype)
         return
     loop, ending = asyncio.get_running_loop(), Ending()
     channel = await asyncio.to_thread(Channel, place, device, timeout=settings.mesh_timeout)
     leader = Leader(channel, ending=ending, on_end=lambda: _tell(loop, stop))
     try:
-        own = await asyncio.to_thread(
+        own = await in_thread(
             leader.together,
             terms_command(base, learning, settings),
             lambda: ModelStudent(base, learning, device=device, dtype=settings.dtype, mesh=channel.mesh),

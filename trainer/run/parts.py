@@ -19,6 +19,7 @@ from trainer.run.publishing import Publisher
 from trainer.run.settings import TrainerSettings
 from trainer.run.state import RunState
 from trainer.run.student import Student
+from trainer.run.student_thread import StudentThread
 
 Where = Callable[[], RunState]
 """Where the run is at this moment."""
@@ -30,6 +31,7 @@ class RunParts:
 
     settings: TrainerSettings
     student: Student
+    student_thread: StudentThread
     candidates: NDArray[np.uint64] | None
     """The base's table of prompts: no version has others. None if it has no table, nor can have one."""
     journal: Journal

@@ -33,7 +33,7 @@ KEPT_VERSIONS = 16
 
 _log = structlog.get_logger(__name__)
 
-Writer = Callable[[Path], None]
+Writer = Callable[[Path], Awaitable[None]]
 """Writes a version's folder, whole or not at all."""
 
 
@@ -113,7 +113,7 @@ class Publisher:
         recorded, folder = self._written.get(version), self.folder(version)
         if recorded is not None and folder.exists():
             return recorded
-        made, digest = await asyncio.to_thread(self._made, version, recorded, write)
+        made, digest = await self._made(version, recorded, write)
         if recorded is not None:
             if digest != recorded:
                 raise Conflict(
@@ -221,15 +221,15 @@ class Publisher:
         for version in found[kept:]:
             shutil.rmtree(self.folder(version), ignore_errors=True)
 
-    def _made(self, version: int, recorded: Digest | None, write: Writer) -> tuple[Path, Digest]:
+    async def _made(self, version: int, recorded: Digest | None, write: Writer) -> tuple[Path, Digest]:
         """A version that is whole under a name that nobody publishes; the one that is recorded, if it lies there."""
         made = self.folder(version).with_name(f".{version}.made")
         if made.exists():
-            if (digest := version_digest(folder_files(made))) == recorded:
+            if (digest := await asyncio.to_thread(_digest_of, made)) == recorded:
                 return made, digest
-            shutil.rmtree(made, ignore_errors=True)
-        write(made)
-        return made, version_digest(folder_files(made))
+            await asyncio.to_thread(shutil.rmtree, made, ignore_errors=True)
+        await write(made)
+        return made, await asyncio.to_thread(_digest_of, made)
 
     def _check_free(self, folder: Path, digest: Digest) -> None:
         """Makes sure that a folder which no record names, if there is one, is what this run makes.
@@ -237,7 +237,7 @@ class Publisher:
         Raises:
             Conflict: It is somebody else's.
         """
-        if folder.exists() and version_digest(folder_files(folder)) != digest:
+        if folder.exists() and _digest_of(folder) != digest:
             raise Conflict(
                 f"{folder} is there, and is not version {folder.name} of this run",
                 hint="give this run a folder of versions of its own",
@@ -248,3 +248,7 @@ class Publisher:
         if found is None or found.digest != digest:
             named = "none" if found is None else found.digest
             raise AnotherTrainer(f"the ledger names {named} as version {version} of this run, and ours is {digest}")
+
+
+def _digest_of(folder: Path) -> Digest:
+    return version_digest(folder_files(folder))

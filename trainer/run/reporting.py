@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+import psutil
 
 from trainer.run.asynchrony import StepStanding
 from trainer.run.batches import Chosen, SeenFile, groups_at, staleness
@@ -85,9 +89,17 @@ def step_facts(done: StepDone, times: StepTimes, *, state: RunState, pools: Pool
         "tokens": done.lesson.tokens,
         "tokens_per_second": done.lesson.tokens / times.learn if times.learn else 0.0,
         "seconds": asdict(times),
+        "memory": memory(),
         "signal_share": state.signal_share,
         "pools": {pool.value: count for pool, count in state.pools.counts(pools).items()},
     }
+
+
+def memory() -> dict[str, int]:
+    """What this process holds in main memory, and the most that it ever held, in bytes."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return {"resident_bytes": psutil.Process().memory_info().rss, "peak_bytes": peak}
 
 
 def _mean(values: Sequence[float]) -> float | None:

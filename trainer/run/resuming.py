@@ -62,14 +62,11 @@ def resume(words: Resumption, *, student: Student) -> RunState:
         NotWritten: The disk is full, or refuses.
         NotDecoded: A file can't be decoded here now.
     """
-    folder, recorded = words.folder, words.recorded
-    loaded = load_state(folder, about=words.about)
-    state = RunState()
-    if loaded is not None:
-        state, snapshot = loaded
-        student.restore(snapshot)
-    elif recorded.batches and min(recorded.batches) > 0:
+    recorded = words.recorded
+    state = _restored(words, student)
+    if state is None and recorded.batches and min(recorded.batches) > 0:
         raise Conflict(f"the journal begins with step {min(recorded.batches)}, and there is no state", hint=_HINT)
+    state = state or RunState()
     ends = max(recorded.batches, default=None)
     if ends is not None and ends + 1 < state.step:
         raise Conflict(f"the journal ends with step {ends}, and the state is that of step {state.step}", hint=_OLD)
@@ -90,6 +87,16 @@ def resume(words: Resumption, *, student: Student) -> RunState:
         _log.info("step-learned-again", step=step, groups=len(groups))
     _keep(words, state, student, first=first)
     _log.info("taken-up", step=state.step, learned_again=state.step - first)
+    return state
+
+
+def _restored(words: Resumption, student: Student) -> RunState | None:
+    """Brings the student to the state on the disk, and lets go of the tensors that were read; None if there is none."""
+    loaded = load_state(words.folder, about=words.about)
+    if loaded is None:
+        return None
+    state, snapshot = loaded
+    student.restore(snapshot)
     return state
 
 

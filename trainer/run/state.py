@@ -56,7 +56,7 @@ def save_state(folder: Path, *, state: RunState, snapshot: Snapshot, about: Mapp
         "empty_steps": state.empty_steps,
         "student": snapshot.facts,
     }
-    write_whole(folder / STATE_FILE, *tensor_file(snapshot.tensors, metadata={"muster": json.dumps(said)}))
+    write_whole(folder / STATE_FILE, tensor_file(snapshot.tensors, metadata={"muster": json.dumps(said)}))
 
 
 def load_state(folder: Path, *, about: Mapping[str, str]) -> tuple[RunState, Snapshot] | None:

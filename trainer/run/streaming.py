@@ -7,7 +7,6 @@ journal keeps how it did, because the order of a sum decides its last bit.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
@@ -15,6 +14,7 @@ from protocol.identifiers import Digest
 from trainer.learning.groups import TrainingGroup
 from trainer.run.batches import Chosen, SeenFile, unused
 from trainer.run.student import Student
+from trainer.run.student_thread import StudentThread
 
 
 class StreamedStep:
@@ -22,12 +22,14 @@ class StreamedStep:
 
     Args:
         student: Whose gradients add up.
+        in_thread: Runs what the student does.
         step: The step.
         most: The most groups of the batch.
     """
 
-    def __init__(self, student: Student, *, step: int, most: int) -> None:
+    def __init__(self, student: Student, in_thread: StudentThread, *, step: int, most: int) -> None:
         self._student = student
+        self._in_thread = in_thread
         self._step = step
         self._most = most
         self._used: list[tuple[Digest, int]] = []
@@ -48,9 +50,9 @@ class StreamedStep:
         if not new:
             return
         if not self._parts:
-            await asyncio.to_thread(self._student.begin, step=self._step)
+            await self._in_thread(self._student.begin, step=self._step)
         self._parts.append(len(new))
-        await asyncio.to_thread(self._student.add, new)
+        await self._in_thread(self._student.add, new)
 
     def close(self, files: Sequence[SeenFile]) -> tuple[Chosen, tuple[int, ...]]:
         """The batch and its parts. A file whose verdict was turned over takes all gradients with it: no parts then.

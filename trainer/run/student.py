@@ -34,7 +34,7 @@ class Snapshot:
     """All that decides what is learned next: weights, optimiser, random numbers.
 
     Args:
-        tensors: Copies, on the CPU.
+        tensors: The student's own, not copies: valid until its next `finish` or `restore`.
         facts: JSON.
     """
 
@@ -45,14 +45,6 @@ class Snapshot:
 class Student(Protocol):
     """Learns groups, one optimiser step at a time. Equal states and equal groups give equal states."""
 
-    def learn(self, groups: Sequence[TrainingGroup], *, step: int) -> Lesson:
-        """One optimiser step.
-
-        Raises:
-            TrainingDiverged: Loss or gradient was no number too often in a row.
-        """
-        ...
-
     def begin(self, *, step: int) -> None:
         """Begins a step whose groups come one after the other; what an unfinished one had added is forgotten."""
         ...
@@ -62,7 +54,7 @@ class Student(Protocol):
         ...
 
     def finish(self) -> Lesson:
-        """The optimiser step.
+        """The optimiser step. Snapshots that were taken before it are not valid any more.
 
         Raises:
             TrainingDiverged: Loss or gradient was no number too often in a row.
@@ -70,7 +62,7 @@ class Student(Protocol):
         ...
 
     def snapshot(self) -> Snapshot:
-        """The state, copied."""
+        """The state as it is."""
         ...
 
     def restore(self, state: Snapshot) -> None:
@@ -98,11 +90,14 @@ def learn_batch(student: Student, groups: Sequence[TrainingGroup], *, parts: Seq
     """
     if not groups:
         return Lesson()
-    if not parts:
-        return student.learn(groups, step=step)
+    add_batch(student, groups, parts=parts, step=step)
+    return student.finish()
+
+
+def add_batch(student: Student, groups: Sequence[TrainingGroup], *, parts: Sequence[int] = (), step: int) -> None:
+    """Begins a step and adds the gradients of its groups, at once or in parts; `finish` is left."""
     student.begin(step=step)
     first = 0
-    for count in parts:
+    for count in parts or [len(groups)]:
         student.add(groups[first : first + count])
         first += count
-    return student.finish()

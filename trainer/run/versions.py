@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 
 import structlog
 
 from protocol.wire.runs import RunView
 from trainer.run.intake import remove_files
 from trainer.run.parts import RunParts, Where
+from trainer.run.publishing import Writer
 from trainer.run.reporting import StepTimes
 from trainer.run.state import save_state
 from trainer.run.window import open_window
@@ -73,8 +72,18 @@ class Versions:
             self.newest = version
             self._publishing = asyncio.create_task(self._publish(version))
         await self._save()
-        times.write = time.perf_counter() - since
+        times.write += time.perf_counter() - since
         return published
+
+    async def saved(self) -> None:
+        """Waits until no state is being written.
+
+        Raises:
+            NotWritten: The disk is full, or refuses.
+        """
+        if self._saving is not None:
+            await asyncio.shield(self._saving)  # whoever waits may be cancelled, the thread that writes can't be
+            self._saving = None
 
     def tell_again(self, view: RunView) -> None:
         """Begins to publish the newest version once more, if the orchestrator does not know it: it lost its memory."""
@@ -96,9 +105,7 @@ class Versions:
 
     async def settle(self, *, stopped: bool) -> bool:
         """Ends what is under way; False if it was left because the run was told to stop, and it took too long."""
-        if self._saving is not None:
-            await self._saving
-            self._saving = None
+        await self.saved()
         if stopped and self._publishing is not None:
             await asyncio.wait({self._publishing}, timeout=LAST_PATIENCE.total_seconds())
             if not self._publishing.done():
@@ -120,11 +127,12 @@ class Versions:
     def _is_published(self, version: int) -> bool:
         return self._settings.knobs.publishes(version) or version >= self._settings.steps
 
-    def _writer(self, version: int) -> Callable[[Path], None]:
+    def _writer(self, version: int) -> Writer:
         settings, eligible = self._settings, self._parts.candidates
         if eligible is not None:
             eligible = self._where().pools.eligible(eligible, settings.pools, version=version, seed=settings.seed)
-        return lambda folder: self._parts.student.write(folder, eligible=eligible)
+        student = self._parts.student
+        return lambda folder: self._parts.student_thread(student.write, folder, eligible=eligible)
 
     async def _published(self) -> None:
         if self._publishing is not None:
@@ -148,13 +156,12 @@ class Versions:
         )
 
     async def _save(self) -> None:
-        """Begins to write the state, when the one before it is on the disk."""
+        """Begins to write the state; the next optimiser step waits for it (`saved`)."""
         state, folder = self._where(), self._settings.state
         if state.step % self._settings.state_every and state.step < self._settings.steps:
             return
-        if self._saving is not None:
-            await self._saving
-        snapshot = await asyncio.to_thread(self._parts.student.snapshot)
+        await self.saved()
+        snapshot = await self._parts.student_thread(self._parts.student.snapshot)
 
         def save() -> None:
             save_state(folder, state=state, snapshot=snapshot, about=self._parts.about)

@@ -65,7 +65,7 @@ def save_state(
     """
     tensors = training_tensors(model, [optimiser])
     said = {"format": _FORMAT, "about": dict(about), **_as_json(place)}
-    write_whole(folder / STATE_FILE, *tensor_file(tensors, metadata={"muster": json.dumps(said)}))
+    write_whole(folder / STATE_FILE, tensor_file(tensors, metadata={"muster": json.dumps(said)}))
 
 
 def load_state(

@@ -66,7 +66,7 @@ def with_own_logprobs(
     rng = np.random.default_rng(seed)
     out: list[TrainingGroup] = []
     for group in groups:
-        (rows,) = lay_out([group], layout=Layout.PADDED, row_tokens=256, rows_at_once=4096)
+        (rows,) = lay_out([group], layout=Layout.PADDED, row_tokens=256, rows_at_once=4096, width=1)
         token_n = torch.from_numpy(np.concatenate([each.output_tokens for each in group.samples]).astype(np.int64))
         with torch.no_grad():
             logits_nv = answer_logits(model, rows, dtype=Dtype.FLOAT32)

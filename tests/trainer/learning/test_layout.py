@@ -20,16 +20,21 @@ from trainer.learning.passes import answer_logits
 from trainer.packing import NOTHING
 
 LAYOUTS = st.sampled_from(Layout)
+WIDE = 1 << 20
+"""Beside matrices of this width attention costs nothing, and `shared` has as few tokens as there can be."""
+WIDTHS = st.sampled_from([1, 8, WIDE])
 
 
-@given(LAYOUTS, st.integers(1, 4), st.integers(1, 5), st.integers(16, 40), st.integers(1, 3), st.integers(0, 99))
+@given(
+    *(LAYOUTS, st.integers(1, 4), st.integers(1, 5), st.integers(16, 40), st.integers(1, 3), WIDTHS, st.integers(0, 99))
+)
 def test_every_answer_lies_in_the_rows_once_behind_its_own_prompt(
-    layout: Layout, count: int, samples: int, row_tokens: int, rows_at_once: int, seed: int
+    layout: Layout, count: int, samples: int, row_tokens: int, rows_at_once: int, width: int, seed: int
 ) -> None:
     groups = made_groups(count, samples=samples, seed=seed)
     answers = [(group.prompt_tokens, each.output_tokens) for group in groups for each in group.samples]
     found: list[int] = []
-    for rows in lay_out(groups, layout=layout, row_tokens=row_tokens, rows_at_once=rows_at_once):
+    for rows in lay_out(groups, layout=layout, row_tokens=row_tokens, rows_at_once=rows_at_once, width=width):
         assert rows.tokens.shape[1] <= row_tokens
         assert rows.tokens.size <= max(row_tokens * rows_at_once, rows.tokens.shape[1])
         seen, flat, place = rows.mask.reshape(-1, rows.tokens.shape[1]), rows.tokens.ravel(), 0
@@ -49,9 +54,11 @@ def test_every_answer_lies_in_the_rows_once_behind_its_own_prompt(
     assert sorted(found) == list(range(len(answers)))
 
 
-@given(LAYOUTS, st.integers(0, 99))
-def test_a_layout_depends_on_its_groups_alone(layout: Layout, seed: int) -> None:
-    first, second = (lay_out(made_groups(seed=seed), layout=layout, row_tokens=32, rows_at_once=2) for _ in range(2))
+@given(LAYOUTS, WIDTHS, st.integers(0, 99))
+def test_equal_groups_lie_alike(layout: Layout, width: int, seed: int) -> None:
+    first, second = (
+        lay_out(made_groups(seed=seed), layout=layout, row_tokens=32, rows_at_once=2, width=width) for _ in range(2)
+    )
     for one, other in zip(first, second, strict=True):
         assert np.array_equal(one.tokens, other.tokens)
         assert np.array_equal(one.places, other.places)
@@ -60,14 +67,43 @@ def test_a_layout_depends_on_its_groups_alone(layout: Layout, seed: int) -> None
 def test_a_prompt_stands_once_for_its_group_and_again_only_in_another_row() -> None:
     groups = made_groups(1, samples=8, prompt=(10, 10), output=(5, 5))
     for row_tokens, rows_wanted in ((64, 1), (49, 1), (48, 2), (19, 4), (14, 8)):
-        (rows,) = lay_out(groups, layout=Layout.SHARED, row_tokens=row_tokens, rows_at_once=64)
+        (rows,) = lay_out(groups, layout=Layout.SHARED, row_tokens=row_tokens, rows_at_once=64, width=WIDE)
         assert len(rows.tokens) == rows_wanted
         assert ((rows.owners == PREFIX) & (rows.pieces != NOTHING)).sum() == 9 * rows_wanted
 
 
+@pytest.mark.parametrize(
+    ("prompt", "output", "width", "rows_wanted"),
+    [
+        (200, 10, 128, (2, 279)),  # short answers to long prompts: all share one
+        (20, 512, 128, (16, 531)),  # long answers to short prompts: none do
+        (60, 512, 128, (16, 571)),
+        (60, 512, 4096, (8, 1083)),  # two save tokens, which cost more in a wide model
+        (200, 100, 128, (4, 599)),
+    ],
+)
+def test_as_many_answers_share_a_prompt_as_cost_least(
+    prompt: int, output: int, width: int, rows_wanted: tuple[int, int]
+) -> None:
+    groups = made_groups(2, samples=8, prompt=(prompt, prompt), output=(output, output))
+    (rows,) = lay_out(groups, layout=Layout.SHARED, row_tokens=8192, rows_at_once=64, width=width)
+    assert rows.tokens.shape == rows_wanted
+
+
+@given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 60), st.integers(1, 60), st.integers(1, 40))
+def test_sharing_never_costs_more_than_packing(count: int, samples: int, prompt: int, output: int, width: int) -> None:
+    groups = made_groups(count, samples=samples, prompt=(1, prompt), output=(1, output))
+
+    def cost(layout: Layout) -> int:
+        found = lay_out(groups, layout=layout, row_tokens=4096, rows_at_once=4096, width=width)
+        return sum(rows.tokens.size * (6 * width + rows.tokens.shape[1]) for rows in found)
+
+    assert cost(Layout.SHARED) <= cost(Layout.PACKED)
+
+
 def test_rows_are_no_longer_than_their_longest_piece() -> None:
     (rows,) = lay_out(
-        made_groups(6, prompt=(4, 4), output=(3, 3)), layout=Layout.PACKED, row_tokens=4096, rows_at_once=1
+        made_groups(6, prompt=(4, 4), output=(3, 3)), layout=Layout.PACKED, row_tokens=4096, rows_at_once=1, width=1
     )
     assert rows.tokens.shape == (24, 6)
 
@@ -77,7 +113,7 @@ def test_rows_are_no_longer_than_their_longest_piece() -> None:
 def test_what_fits_no_row_is_refused(layout: Layout, prompt: int, output: int) -> None:
     groups = made_groups(1, prompt=(prompt, prompt), output=(output, output))
     with pytest.raises(InvalidInput, match="for rows of 32"):
-        lay_out(groups, layout=layout, row_tokens=32, rows_at_once=1)
+        lay_out(groups, layout=layout, row_tokens=32, rows_at_once=1, width=16)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "granite"])
@@ -88,7 +124,7 @@ def test_an_answer_has_the_logits_that_it_has_alone(tmp_path: Path, kind: str, l
     model: Any = fresh(tiny_folder(tmp_path, kind=kind, **config))
     groups = made_groups(3)
     answers = [(group.prompt_tokens, each.output_tokens) for group in groups for each in group.samples]
-    for rows in lay_out(groups, layout=layout, row_tokens=32, rows_at_once=2):
+    for rows in lay_out(groups, layout=layout, row_tokens=32, rows_at_once=2, width=16):
         with torch.no_grad():
             found = answer_logits(model, rows, dtype=Dtype.FLOAT32)
             expected = [

@@ -104,9 +104,8 @@ def test_a_run_that_was_restored_has_the_weights_of_one_that_was_not_to_the_bit(
         whole.learn(groups, step=step)
     for step in range(2):
         stopped.learn(groups, step=step)
-    state = stopped.state()
-    stopped.learn(groups, step=2)  # what is learned later is no part of the state
-    resumed.restore(state)
+    resumed.restore(stopped.state())
+    stopped.learn(groups, step=2)  # what is learned later is no part of what was restored
     for step in range(2, 4):
         resumed.learn(groups, step=step)
     assert_same_weights(whole, resumed)

@@ -16,12 +16,17 @@ from trainer.run.base import open_base
 from trainer.run.opening import learning_settings, opened_student
 from trainer.run.settings import TrainerSettings
 from trainer.run.stopping import until_told
+from trainer.run.student_thread import StudentThread
 
 
 async def _lead(settings: TrainerSettings, place: Place) -> None:
     stop, learning = asyncio.Event(), learning_settings(settings)
     with until_told(stop):
-        async with opened_student(open_base(settings.start), learning, settings, place=place, stop=stop):
+        base = open_base(settings.start)
+        async with (
+            StudentThread() as in_thread,
+            opened_student(base, learning, settings, place=place, stop=stop, in_thread=in_thread),
+        ):
             sys.stderr.write("ready\n")
             sys.stderr.flush()
             await stop.wait()

@@ -32,6 +32,7 @@ from trainer.run.pools import Pools, PoolSettings
 from trainer.run.settings import TrainerSettings
 from trainer.run.streaming import StreamedStep
 from trainer.run.student import Student
+from trainer.run.student_thread import StudentThread
 from trainer.run.window import first_demand
 
 groups = st.integers(0, 30)
@@ -119,9 +120,10 @@ class _Adds:
 async def test_a_file_that_is_turned_over_takes_its_gradients_with_it_and_its_room_is_used() -> None:
     one, two, three = (seen_file(node=node, index=0, signal=[True]) for node in (1, 2, 3))
     student = _Adds()
-    streamed = StreamedStep(cast("Student", student), step=3, most=2)
-    await streamed.feed([one, two])
-    await streamed.feed([two, three])
+    async with StudentThread() as in_thread:
+        streamed = StreamedStep(cast("Student", student), in_thread, step=3, most=2)
+        await streamed.feed([one, two])
+        await streamed.feed([two, three])
     chosen, parts = streamed.close([two, three])
     assert (student.groups, chosen.places, parts) == (2, ((0, 0), (1, 0)), (2,))
 

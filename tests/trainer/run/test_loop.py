@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
 import torch
 from safetensors import safe_open
 
+import trainer.run.versions
 from protocol.checkpoints import folder_files, version_digest
 from protocol.identifiers import run_id
 from tests.ledger.client.conftest import POOL
 from tests.orchestrator.runs.edge import RUN
 from tests.trainer.run.world import TrainedPool
+from trainer.run.model_student import ModelStudent
+from trainer.run.state import RunState, save_state
+from trainer.run.student import Snapshot
 
 
 async def test_accepted_rollouts_become_versions_that_the_ledger_and_the_orchestrator_name(pool: TrainedPool) -> None:
@@ -31,6 +41,53 @@ async def test_accepted_rollouts_become_versions_that_the_ledger_and_the_orchest
         (2, 3, 2),
     ]
     assert all(line["reward"] == 0.5 for line in steps)
+
+
+async def test_a_state_is_written_from_the_tensors_that_are_trained_and_no_optimiser_step_changes_them_meanwhile(
+    pool: TrainedPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of the state would take three times the memory of the weights, and each thread's heap keeps its own."""
+    threads, added, finished = set[str](), threading.Event(), threading.Event()
+    students, order = list[ModelStudent](), list[tuple[str, int]]()
+
+    def watched(name: str, then: Callable[[ModelStudent], None]) -> Callable[..., Any]:
+        method = getattr(ModelStudent, name)
+
+        def run(student: ModelStudent, *arguments: Any, **named: Any) -> Any:
+            threads.add(threading.current_thread().name)
+            answer = method(student, *arguments, **named)
+            then(student)
+            return answer
+
+        return run
+
+    def save(folder: Path, *, state: RunState, snapshot: Snapshot, about: Mapping[str, str]) -> None:
+        own = students[0].snapshot().tensors
+        assert all(
+            own[name].data_ptr() == tensor.data_ptr() for name, tensor in snapshot.tensors.items() if "." in name
+        )
+        if state.step == 1:
+            assert added.wait(60), "gradients of the next step are added meanwhile"
+            assert not finished.wait(0.2)
+        save_state(folder, state=state, snapshot=snapshot, about=about)
+        order.append(("saved", state.step))
+
+    def finish(_: ModelStudent) -> None:
+        order.append(("stepped", len(order) // 2))
+        if len(order) > 1:
+            finished.set()
+
+    monkeypatch.setattr(ModelStudent, "begin", watched("begin", students.append))
+    monkeypatch.setattr(ModelStudent, "add", watched("add", lambda _: added.set() if order else None))
+    monkeypatch.setattr(ModelStudent, "finish", watched("finish", finish))
+    monkeypatch.setattr(ModelStudent, "write", watched("write", lambda _: None))
+    monkeypatch.setattr(trainer.run.versions, "save_state", save)
+    async with pool.working():
+        await pool.train(steps=2)
+    assert order == [("stepped", 0), ("saved", 1), ("stepped", 1), ("saved", 2)]
+    assert threads == {"student_0"}
+    [first, second] = [line["memory"] for line in pool.progress("step")]
+    assert 0 < first["resident_bytes"] <= first["peak_bytes"] <= second["peak_bytes"]
 
 
 async def test_random_numbers_follow_from_the_runs_seed_before_the_first_state_is_there(pool: TrainedPool) -> None:

@@ -28,6 +28,7 @@ from trainer.run.patience import Patience
 from trainer.run.publishing import Publisher
 from trainer.run.resuming import Resumption, resume
 from trainer.run.state import RunState, save_state
+from trainer.run.student import learn_batch
 
 RULES = FileRules(run=digest(b"r" * 32), recipe=RECIPE, vocabulary=64, context=64, most_bytes=1 << 20)
 ABOUT = {"run": "main"}
@@ -63,11 +64,11 @@ def test_averages_of_another_optimiser_are_refused_in_words(tmp_path: Path) -> N
     base = base_folder(tmp_path / "base")
     first = _student(base, OptimiserKind.MUON)
     file = seen_file(node=1, index=0, signal=[True])
-    first.learn(groups_at([file], [(0, 0)]), step=0)
+    learn_batch(first, groups_at([file], [(0, 0)]), parts=(), step=0)
     second = _student(base)
     with pytest.raises(Conflict, match="the averages of muon, and the settings say adamw"):
         second.restore(first.snapshot())
-    second.learn(groups_at([file], [(0, 0)]), step=0)
+    learn_batch(second, groups_at([file], [(0, 0)]), parts=(), step=0)
 
 
 def test_a_disk_without_room_for_the_first_line_of_a_journal_says_so(

@@ -28,7 +28,7 @@ from trainer.run.versions import Versions
 
 STAGES: list[tuple[Any, str, Callable[..., bool], bool]] = [
     (Journal, "append", lambda _, entry: isinstance(entry, Batch) and entry.step == 0, True),
-    (ModelStudent, "learn", lambda *_, step: step == 1, True),
+    (ModelStudent, "begin", lambda *_, step: step == 1, True),
     (Journal, "append", lambda _, entry: isinstance(entry, Written) and entry.version == 3, False),
     (trainer.run.publishing, "put_in_place", lambda _, folder: folder.name == "4", False),
     (Publisher, "announce", lambda _, version: version == 5, False),
