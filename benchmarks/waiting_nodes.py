@@ -49,6 +49,9 @@ POOL = 7
 AT_ONCE = 6
 """Nodes that register at a time."""
 
+SPREAD_S = 30
+"""Within which the nodes begin to poll; then every one polls anew whenever a poll has ended."""
+
 WATCHED_S = 45
 """Longer than a poll, so that each node polls anew meanwhile."""
 
@@ -92,10 +95,10 @@ def main(nodes: int = 10_000) -> None:
 
 
 async def measure(port: int, pid: int, keys: list[Key]) -> None:
-    """Has all nodes register and poll, watches them wait for longer than a poll lasts, and invites the last one."""
+    """Has all nodes register, then poll; watches them for longer than a poll lasts, and invites the last one."""
     memory, used, begun = resident(pid), cpu_seconds(pid), time.perf_counter()
     opening, answers = asyncio.Semaphore(AT_ONCE), Counter[int]()
-    registered, ended = asyncio.Semaphore(0), asyncio.Event()
+    registered, polling, ended = asyncio.Semaphore(0), asyncio.Event(), asyncio.Event()
     invited: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
     async def node(number: int) -> None:
@@ -105,29 +108,32 @@ async def measure(port: int, pid: int, keys: list[Key]) -> None:
             line = await Line.to(port)
             while status != 200:
                 status, _ = await line.exchange(request(key, number, "PUT", f"/v1/nodes/{key.address}", REGISTRATION))
+            line.close()
         registered.release()
+        await polling.wait()
+        await asyncio.sleep(random.uniform(0, SPREAD_S))
+        line, pause = await Line.to(port), 1.0
         while not ended.is_set():
             status, body = await line.exchange(request(key, number, "GET", f"/v1/nodes/{key.address}/invites?wait=30"))
             answers[status] += 1
             if status == 200 and json.loads(body)["invites"]:
                 invited.set_result(time.perf_counter())
                 break
-            if status != 200:
-                await asyncio.sleep(random.uniform(1, 3))
+            pause = 1.0 if status == 200 else min(2 * pause, 60.0)
+            if status != 200:  # as workers do
+                await asyncio.sleep(random.uniform(pause / 2, pause))
         line.close()
 
     nodes = [asyncio.create_task(node(number)) for number in range(len(keys))]
-    asking = await Line.to(port)
     for _ in keys:
         await registered.acquire()
-    print(f"\n{len(keys):,} nodes registered in {time.perf_counter() - begun:.1f} s")
-    spent, since = cpu_seconds(pid), time.perf_counter()
-    waiting = []
-    while time.perf_counter() < since + WATCHED_S:
-        waiting.append(await gauge(asking, "muster_discovery_polls"))
-        await asyncio.sleep(0.5)
-    share = (cpu_seconds(pid) - spent) / (time.perf_counter() - since)
-    waiting.sort()
+    print(f"\n{len(keys):,} nodes registered in {time.perf_counter() - begun:.1f} s", flush=True)
+    spent = cpu_seconds(pid)
+    polling.set()
+    await asyncio.sleep(SPREAD_S + 5)
+    watched, since = cpu_seconds(pid), time.perf_counter()
+    waiting = await watch(port)
+    share = (cpu_seconds(pid) - watched) / (time.perf_counter() - since)
     print(f"waiting at a time, for {WATCHED_S} s: median {waiting[len(waiting) // 2]:,.0f}, at most {waiting[-1]:,.0f}")
     print(f"the service: {descriptors(pid):,} open files, {(resident(pid) - memory) / len(keys):,.0f} bytes of memory")
     print(f"a node, {share:.0%} of a core while they wait, {spent - used:.1f} s of CPU to register all")
@@ -164,6 +170,16 @@ async def invite(port: int, node: Key) -> None:
     writer.close()
     if not head.startswith(b"HTTP/1.1 204"):
         raise SystemExit(f"the invite was refused: {head[:200]!r}")
+
+
+async def watch(port: int) -> list[float]:
+    """How many nodes waited, in ascending order, at moments of the time that is watched."""
+    line, seen = await Line.to(port), []
+    for _ in range(2 * WATCHED_S):
+        seen.append(await gauge(line, "muster_discovery_polls"))
+        await asyncio.sleep(0.5)
+    line.close()
+    return sorted(seen)
 
 
 async def gauge(line: Line, name: str) -> float:

@@ -106,7 +106,6 @@ class Directory:
             NotFound: The node is not registered, so no invite can come.
             RateLimited: Too many polls wait.
         """
-        await self.records.require(node)
         if patience <= timedelta():
             return await self.mailbox.invites(node)
         with self.polls.one_from(ip):

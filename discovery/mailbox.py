@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -12,7 +13,7 @@ from pydantic import ValidationError
 from redis.asyncio import Redis
 
 from discovery.scripts import script
-from discovery.store import KEYS
+from discovery.store import KEYS, not_registered
 from protocol.clock import Clock
 from protocol.errors import Conflict, NotFound
 from protocol.identifiers import Address
@@ -28,7 +29,7 @@ class Doorbell:
     """Wakes those who wait for an address, whichever instance the invite came to.
 
     A ring that is missed (Redis restarts, a subscription breaks) costs time, never an invite: every poll looks into the
-    mailbox when it begins and when it ends, and everybody is woken when the subscription is new.
+    mailbox when it begins, and everybody is woken when the subscription is new.
     """
 
     def __init__(self, redis: Redis) -> None:
@@ -57,11 +58,14 @@ class Doorbell:
         with store_errors():
             async with self._redis.pubsub() as subscription:
                 await subscription.subscribe(CHANNEL)
-                self._ring_all()
                 while True:
-                    message = await subscription.get_message(ignore_subscribe_messages=True, timeout=1.0)
-                    if message is not None:
+                    message = await subscription.get_message(timeout=1.0)
+                    if message is None:
+                        continue
+                    if message["type"] == "message":
                         self.ring(message["data"].decode())
+                    else:  # subscribed, for the first time or by redis-py itself after the connection was lost
+                        self._ring_all()
 
     def ring(self, node: str) -> None:
         """Wakes who waits here for `node`."""
@@ -113,27 +117,40 @@ class Mailbox:
             raise Conflict(f"{invite.node} wants to join another pool than {invite.pool_id}", code="other-pool")
 
     async def invites(self, node: Address) -> tuple[SignedInvite, ...]:
-        """The invites that have not expired, the one that lasts longest first."""
-        now_s = int(self._clock.now().timestamp())
+        """The invites that have not expired, the one that lasts longest first.
+
+        Raises:
+            NotFound: The node is not registered here, so no invite can come.
+        """
+        now = self._clock.now()
+        now_s = int(now.timestamp())
         with store_errors():
-            texts: list[Any] = await self._redis.zrevrangebyscore(self._box(node), "+inf", f"({now_s}", 0, MAX_INVITES)
+            async with self._redis.pipeline(transaction=False) as pipe:  # one round trip: it begins and ends every poll
+                pipe.hget(self._keys.of("node", node), "expires")
+                pipe.zrevrangebyscore(self._box(node), "+inf", f"({now_s}", 0, MAX_INVITES)
+                expires, texts = await pipe.execute()
+        if expires is None or int(expires) <= unix_ms(now):
+            raise not_registered(node)
         return tuple(invite for text in texts if (invite := _parsed(text)) is not None)
 
     async def wait(self, node: Address, patience: timedelta, *, stopping: asyncio.Event) -> tuple[SignedInvite, ...]:
-        """The same as `invites`, but waits up to `patience` for the first one, or until the service stops."""
+        """The same as `invites`, but waits up to `patience` for the first one, or until the service stops.
+
+        Polls that began together must not come back together, because thousands at once are more than Redis answers in
+        time: each ends at a random moment of its last fifth. Unless the bell rang, Redis is not asked again then.
+        """
         with self._doorbell.waiting(node) as rung:
             found = await self.invites(node)
             if found:
                 return found
-            waits = [
-                asyncio.ensure_future(wait) for wait in (rung.wait(), stopping.wait(), self._clock.sleep(patience))
-            ]
+            time_over = self._clock.sleep(patience * random.uniform(0.8, 1.0))  # noqa: S311 - jitter, not a secret
+            waits = [asyncio.ensure_future(wait) for wait in (rung.wait(), stopping.wait(), time_over)]
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for wait in waits:
                     wait.cancel()
-            return await self.invites(node)
+            return await self.invites(node) if rung.is_set() else ()
 
     async def acknowledge(self, node: Address, nonce: str) -> None:
         """Takes an invite away that the node has used or can't use; nothing happens if it is not there."""

@@ -116,18 +116,7 @@ class RecordStore:
             record = _parsed([node.encode(), *found])
             if record.expires_at_ms > self._now():
                 return record
-        raise _not_registered(node)
-
-    async def require(self, node: Address) -> None:
-        """Returns if the node has a record; reads nothing else of it.
-
-        Raises:
-            NotFound: It has none, or its time is over.
-        """
-        with store_errors():
-            expires = await self._redis.hget(_node_key(node), "expires")
-        if expires is None or int(expires) <= self._now():
-            raise _not_registered(node)
+        raise not_registered(node)
 
     async def remove(self, node: Address) -> None:
         """Forgets a node and its invites; nothing happens if it is not there."""
@@ -177,7 +166,8 @@ def _parsed(fields: Sequence[bytes]) -> StoredRecord:
     )
 
 
-def _not_registered(node: Address) -> NotFound:
+def not_registered(node: Address) -> NotFound:
+    """The error for a node without a record."""
     return NotFound(f"{node} is not registered here", hint="register first: records expire unless refreshed")
 
 

@@ -155,6 +155,7 @@ async def test_a_node_that_has_joined_needs_its_invites_no_more(pool: PoolOnChai
         )
         signature = invite.sign(pool.orchestrator, ledger.pools.domain)
         posted = SignedInvite.of(invite, domain=ledger.pools.domain, signature=signature)
+        await redis.hset(f"muster:{{discovery}}:node:{node.address}", "expires", str(2**50))
         await redis.zadd(f"muster:{{discovery}}:invites:{node.address}", {posted.model_dump_json(): 2**40})
         await link.read(facts, mailbox)
         assert await mailbox.invites(node.address) == (posted,)
