@@ -96,10 +96,11 @@ def step_facts(done: StepDone, times: StepTimes, *, state: RunState, pools: Pool
 
 
 def memory() -> dict[str, int]:
-    """What this process holds in main memory, and the most that it ever held, in bytes."""
+    """Main memory of this process, now and at most since its start, in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    return {"resident_bytes": psutil.Process().memory_info().rss, "peak_bytes": peak}
+    resident = psutil.Process().memory_info().rss
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit  # may lag behind: Linux sums it up now and then
+    return {"resident_bytes": resident, "peak_bytes": max(peak, resident)}
 
 
 def _mean(values: Sequence[float]) -> float | None:

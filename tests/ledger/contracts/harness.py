@@ -83,7 +83,7 @@ class Line:
         self._open()
 
     def _open(self) -> None:
-        self._socket = socket.create_connection(self._to, timeout=60)
+        self._socket = socket.create_connection(self._to)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def post(self, body: Any) -> Any:
@@ -309,13 +309,11 @@ class Chain:
 
     def _receipt(self, transaction: str) -> dict[str, Any]:
         # Both chains mine at once; anvil answers the sending a moment before the block is there.
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
+        while True:  # the test's own limit ends it, however busy the machine is
             receipt: dict[str, Any] | None = self.rpc("eth_getTransactionReceipt", transaction)
             if receipt is not None:
                 return receipt
             time.sleep(0.002)
-        raise AssertionError(f"{transaction} was not mined")
 
     def _nonce(self, sender: str) -> int:
         if sender not in self._nonces:

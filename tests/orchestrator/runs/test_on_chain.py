@@ -73,6 +73,7 @@ async def orchestrating(
         tokens=(TokenSetting(name="boss", scope=Scope.ADMIN, hash=TOKEN_HASH),),
         run=RUN,
         run_groups=8,
+        run_lease_least_s=600,  # leases end in the chain's time, which goes on however slow the machine is
     )
     app = build_orchestrator(
         settings, redis=redis, ledger=ledger, run_ledger=chain, key=key, clock=clock, with_loops=False

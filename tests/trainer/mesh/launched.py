@@ -20,9 +20,9 @@ from tests.trainer.run.world import until
 from trainer.run.journal import Recorded
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-LONGEST_END_S = 60.0
-"""A mesh of which one process died has ended after this: the time limit below, and what torchrun takes."""
-MESH_TIMEOUT_S = 20.0
+MESH_TIMEOUT_S = 3600.0
+"""Longer than a test may take: a mesh ends at once because connections were closed, and on a busy machine one process
+may start long after the other."""
 
 
 @dataclass
@@ -40,8 +40,8 @@ class Launched:
 
     async def ended(self) -> int:
         """The status of torchrun, when it and its processes are gone."""
-        status = await asyncio.wait_for(self.agent.wait(), LONGEST_END_S)
-        await asyncio.wait_for(until(lambda: not any(map(_lives, self.ranks.values()))), LONGEST_END_S)
+        status = await self.agent.wait()
+        await until(lambda: not any(map(_lives, self.ranks.values())))
         return status
 
     @property

@@ -36,7 +36,7 @@ class ServedPool:
         """
         pool = self.pool
         told = pool.folder / "settings.json"
-        settings = pool.settings(orchestrator=self.url, **changes)
+        settings = pool.settings(orchestrator=self.url, **({"patience_s": 3600} | changes))
         told.write_text(json.dumps(settings.model_dump(mode="json") | {"chain_url": pool.world.url}))
         ahead = (pool.run.pool.clock.now() - datetime.now(UTC)).total_seconds()
         key = pool.world.keys["publisher"].reveal().hex()

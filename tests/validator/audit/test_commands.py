@@ -19,6 +19,7 @@ from fastapi import FastAPI
 
 from cli import main as command_line
 from ledger.client.work import WorkStatus
+from protocol.clock import TurnedClock
 from protocol.identifiers import Digest
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import AuditCheck, AuditFinding, CheckState
@@ -52,11 +53,10 @@ class Terminal:
 
     async def muster(self, *words: str, expect: int = 0) -> str:
         """What the command prints; its errors, if it is expected to fail."""
-        clock = self.pool.run.pool.clock
-        clock.jump(datetime.now(UTC) - clock.now())  # the command's clock is the machine's
         self.monkeypatch.setattr(sys, "argv", ["muster", "--config", str(self.config), *words])
         self.capsys.readouterr()  # what services logged until now is no part of its answer
-        status = await asyncio.to_thread(_main)
+        async with machine_time(self.pool.run.pool.clock):
+            status = await asyncio.to_thread(_main)
         written = self.capsys.readouterr()
         assert status == expect, written.err + written.out
         return written.out if expect == 0 or not written.err else written.err
@@ -71,6 +71,24 @@ def _main() -> int:
     except SystemExit as end:
         return int(end.code or 0)
     return 0
+
+
+@asynccontextmanager
+async def machine_time(clock: TurnedClock) -> AsyncIterator[None]:
+    """Keeps a turned clock at the machine's time, which commands sign: a service refuses what is a minute off."""
+
+    async def follow() -> None:
+        while True:
+            clock.jump(datetime.now(UTC) - clock.now())
+            await asyncio.sleep(0.1)
+
+    clock.jump(datetime.now(UTC) - clock.now())
+    following = asyncio.create_task(follow())
+    try:
+        yield
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
 
 
 @asynccontextmanager

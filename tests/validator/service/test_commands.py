@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ import pytest
 from cli import main as command_line
 from protocol.verdicts import Outcome
 from tests.ledger.client.conftest import POOL
-from tests.validator.audit.test_commands import serving
+from tests.validator.audit.test_commands import machine_time, serving
 from tests.validator.conftest import PoolWithValidators
 from validator.examination.interface import NotJudged
 
@@ -29,9 +29,9 @@ async def test_an_operator_sees_what_is_parked_and_decides_it(
     await validator.judge()
 
     async def muster(*words: str, expect: int = 0) -> str:
-        clock.jump(datetime.now(UTC) - clock.now())  # the command's clock is the machine's
         monkeypatch.setattr(sys, "argv", ["muster", "validator", *words, "--config", str(tmp_path / "muster.toml")])
-        status = await asyncio.to_thread(_main)
+        async with machine_time(clock):
+            status = await asyncio.to_thread(_main)
         written = capsys.readouterr()
         assert status == expect, written.err + written.out
         return written.err + written.out
