@@ -129,7 +129,20 @@ def machine_memory(*, groups: Path = _GROUPS, own: Path = _OWN_GROUPS) -> int:
         groups: Where control groups are mounted.
         own: The kernel's list of this process's groups.
     """
-    return min(psutil.virtual_memory().total, *_limits(groups, own))
+    return min(psutil.virtual_memory().total, *(limit for limit, _ in _limits(groups, own)))
+
+
+def free_memory(*, groups: Path = _GROUPS, own: Path = _OWN_GROUPS) -> int:
+    """Returns the bytes that this process can take now.
+
+    A process that takes more than its group may is killed without a word, so each group counts besides the machine.
+
+    Args:
+        groups: Where control groups are mounted.
+        own: The kernel's list of this process's groups.
+    """
+    left = [max(0, limit - used) for limit, used in _limits(groups, own)]
+    return min(psutil.virtual_memory().available, *left)
 
 
 def weights_budget(memory: int, *, processes: int) -> int:
@@ -142,8 +155,8 @@ def weights_budget(memory: int, *, processes: int) -> int:
     return memory // MEMORY_SHARE // processes
 
 
-def _limits(groups: Path, own: Path) -> list[int]:
-    """Limits of this process's groups and of those around them, in both versions of control groups.
+def _limits(groups: Path, own: Path) -> list[tuple[int, int]]:
+    """Limit and use of this process's groups and of those around them, in both versions of control groups.
 
     A container often sees its own group as the root, so the paths are looked up from there too.
     """
@@ -156,13 +169,30 @@ def _limits(groups: Path, own: Path) -> list[int]:
         _, controllers, path = line.split(":", maxsplit=2)
         if controllers and "memory" not in controllers.split(","):
             continue
-        root, name = (groups / "memory", "memory.limit_in_bytes") if controllers else (groups, "memory.max")
+        root, limit, use = (
+            (groups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes")
+            if controllers
+            else (groups, "memory.max", "memory.current")
+        )
         group = root / path.lstrip("/")
         for place in (group, *group.parents):
             if not place.is_relative_to(root):
                 break
             try:
-                found.append(int((place / name).read_text()))
+                found.append((int((place / limit).read_text()), _used(place, use)))
             except (OSError, ValueError):  # no such group, or "max"
                 continue
-    return found or [1 << 62]
+    return found or [(1 << 62, 0)]
+
+
+def _used(group: Path, use: str) -> int:
+    """Bytes that a group uses, without idle cache of files: the kernel gives that back when memory is wanted."""
+    try:
+        used = int((group / use).read_text())
+    except (OSError, ValueError):
+        return 0
+    try:
+        stat = dict(line.split(" ", maxsplit=1) for line in (group / "memory.stat").read_text().splitlines())
+        return max(0, used - int(stat.get("total_inactive_file", stat.get("inactive_file", 0))))
+    except (OSError, ValueError):
+        return used

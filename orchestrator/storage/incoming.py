@@ -60,6 +60,11 @@ class Incoming:
         """Bytes so far."""
         return self._received
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the object was there before: what comes is only compared with it."""
+        return self._there
+
     def write(self, data: bytes) -> None:
         """Takes the next bytes.
 

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -155,13 +155,15 @@ class LocalStore:
         """
         self._make_directories()
         place = self._incoming / hashlib.sha256(str(key).encode()).hexdigest()
-        with self._place_for(key.owner), _full(), self._space.claim(size) as claim:
+        with self._place_for(key.owner), _full():
             incoming = await _whole(partial(Incoming, place, self.path(key), size=size, sha256=key.sha256[2:]))
             try:
-                async for block in self._blocks(pieces, incoming):
-                    with claim.writing(len(block)):
-                        await _whole(partial(incoming.write, block))
-                await _whole(incoming.finish)
+                # An object that is there takes no room again: many slow repeats must not claim the disk.
+                with self._space.claim(0 if incoming.is_there else size) as claim:
+                    async for block in self._blocks(pieces, incoming):
+                        with nullcontext() if incoming.is_there else claim.writing(len(block)):
+                            await _whole(partial(incoming.write, block))
+                    await _whole(incoming.finish)
             finally:
                 incoming.close()
 

@@ -569,6 +569,30 @@ async def test_files_that_arrive_together_leave_the_reserve_free(
     assert min(least) >= reserve
 
 
+async def test_sending_again_what_is_there_takes_no_room_from_others(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = make_pool(storage_reserve_bytes=1000)
+    node, other = await pool.member(), await pool.member()
+    given, theirs = await upload(pool, node), await ticket(pool, other)
+    free = [1000 + 2 * len(CONTENT)]
+    monkeypatch.setattr("protocol.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=free[0]))
+    begun, gate = asyncio.Semaphore(0), asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        begun.release()
+        await gate.wait()
+        yield CONTENT
+
+    waiting = [asyncio.create_task(put(pool, given, slowly())) for _ in range(3)]
+    for _ in range(2):
+        await asyncio.wait_for(begun.acquire(), 60)
+    assert (await put(pool, theirs)).status_code == 201
+    free[0] = 0
+    gate.set()
+    assert [(await each).status_code for each in waiting] == [201] * 3
+
+
 async def test_a_disk_that_others_fill_meanwhile_keeps_its_reserve(
     make_pool: MakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

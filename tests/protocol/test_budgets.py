@@ -10,7 +10,7 @@ import psutil
 import pytest
 from structlog.testing import capture_logs
 
-from protocol.budgets import KeepRule, StoredVersion, keep_rule, machine_memory, size_of, weights_budget
+from protocol.budgets import KeepRule, StoredVersion, free_memory, keep_rule, machine_memory, size_of, weights_budget
 
 NOW = 10_000.0
 HOUR = timedelta(hours=1)
@@ -83,3 +83,34 @@ def test_memory_is_the_machines_or_the_least_limit_of_its_groups(
     memory = machine_memory(groups=groups, own=tmp_path / "own")
     assert memory == (SMALL if limited else psutil.virtual_memory().total)
     assert weights_budget(memory, processes=2) == memory // 4
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "left"),
+    [
+        ("0::/a/b\n", {"a/b": ("max", 500, 0), "a": ("1000", 700, 0)}, 300),
+        ("0::/a/b\n", {"a/b": ("600", 500, 0), "a": ("1000", 700, 0)}, 100),
+        ("0::/not/visible/here\n", {"": ("1000", 1200, 0)}, 0),
+        ("0::/a\n", {"a": ("1000", 900, 600)}, 700),  # the kernel gives idle cache back when memory is wanted
+    ],
+)
+def test_what_is_left_is_what_the_fullest_group_allows(
+    tmp_path: Path, own: str, files: dict[str, tuple[str, int, int]], left: int
+) -> None:
+    groups = tmp_path / "groups"
+    for name, (limit, used, idle) in files.items():
+        (groups / name).mkdir(parents=True, exist_ok=True)
+        (groups / name / "memory.max").write_text(f"{limit}\n")
+        (groups / name / "memory.current").write_text(f"{used}\n")
+        (groups / name / "memory.stat").write_text(f"anon 1\ninactive_file {idle}\nactive_file 7\n")
+    (tmp_path / "own").write_text(own)
+    assert free_memory(groups=groups, own=tmp_path / "own") == left
+
+
+def test_version_1_of_control_groups_is_read_too(tmp_path: Path) -> None:
+    group = tmp_path / "groups" / "memory" / "x"
+    group.mkdir(parents=True)
+    for name, text in {"limit_in_bytes": "1000", "usage_in_bytes": "800", "stat": "total_inactive_file 100"}.items():
+        (group / f"memory.{name}").write_text(f"{text}\n")
+    (tmp_path / "own").write_text("5:cpu:/x\n4:memory:/x\n")
+    assert free_memory(groups=tmp_path / "groups", own=tmp_path / "own") == 300

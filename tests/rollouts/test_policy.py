@@ -13,7 +13,6 @@ from rollouts import policy as policy_module
 from rollouts.engines.errors import OutOfMemory
 from rollouts.engines.interface import Dtype
 from rollouts.errors import BadVersionFolder
-from rollouts.memory import available_memory
 from rollouts.model import ModelFacts, read_model
 from rollouts.policy import Policy, load_policy
 from tests.rollouts.tiny import rewrite_json, tiny_folder
@@ -130,14 +129,3 @@ def test_weights_that_do_not_fit_are_refused_with_both_sizes(qwen2: Path, monkey
     with pytest.raises(OutOfMemory, match=r"172,896 parameters in float32 need 0\.7 MB, and cpu has 0\.5 MB"):
         load(qwen2)
     load(qwen2, dtype=Dtype.BFLOAT16)
-
-
-def test_a_container_s_own_limit_counts_besides_the_machine_s_memory(tmp_path: Path) -> None:
-    whole = available_memory(CPU, group=tmp_path)
-    (tmp_path / "memory.current").write_text("300\n")
-    (tmp_path / "memory.max").write_text("max\n")
-    assert available_memory(CPU, group=tmp_path) == pytest.approx(whole, rel=0.5)
-    (tmp_path / "memory.max").write_text("1000\n")
-    assert available_memory(CPU, group=tmp_path) == 700
-    (tmp_path / "memory.max").write_text("200\n")
-    assert available_memory(CPU, group=tmp_path) == 0

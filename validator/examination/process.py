@@ -71,7 +71,7 @@ def _procedure(start: Start) -> Procedure:
         calibration = RolloutCalibration.read(start.calibration)
     return Procedure(
         reader=LimitedReader(Sandboxes(), most=start.most),
-        shelf=Shelf(device, budget=weights_of(start, device)),
+        shelf=Shelf(device, budget=weights_of(start, device), strict=start.policy_memory is not None),
         calibration=calibration,
         dtype=start.dtype,
         margin=start.margin,

@@ -30,11 +30,14 @@ class Shelf:
     Args:
         device: Where policies compute.
         budget: Bytes of weights that are held at a time.
+        strict: Whether a policy beyond the budget is refused. Otherwise it is held alone, if the device has room for
+            it when it is loaded.
     """
 
-    def __init__(self, device: torch.device, *, budget: int) -> None:
+    def __init__(self, device: torch.device, *, budget: int, strict: bool = True) -> None:
         self._device = device
         self._budget = budget
+        self._strict = strict
         self._versions: OrderedDict[Digest, CheckedVersion] = OrderedDict()
         self._policies: OrderedDict[tuple[Digest, Dtype], tuple[Policy, int]] = OrderedDict()
 
@@ -80,12 +83,12 @@ class Shelf:
         key = version.digest, dtype
         if key not in self._policies:
             size = version.model.parameters * _BYTES[dtype]
-            if size > self._budget:
+            if size > self._budget and self._strict:
                 raise OutOfMemory(
                     f"the weights of {version.digest} take {size:,} bytes, and {self._budget:,} are allowed",
-                    hint="raise the validator's policy_memory_bytes, or give it fewer workers",
+                    hint="raise the validator's policy_memory_bytes",
                 )
-            self._make_room(self._budget - size, most=MOST_LOADED - 1)
+            self._make_room(max(0, self._budget - size), most=MOST_LOADED - 1)
             self._policies[key] = self._load(version, dtype), size
         self._policies.move_to_end(key)
         return self._policies[key][0]

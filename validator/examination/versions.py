@@ -65,7 +65,6 @@ class Versions:
             return
         if held is None:
             raise BadVersionFolder(f"version {digest} can't be held")
-        held.users += 1
         try:
             yield held.policy.folder
         finally:
@@ -77,8 +76,10 @@ class Versions:
         self._let_go(0)
 
     async def _hold(self, run: Digest, checkpoint: CheckpointRef) -> _Held:
+        """The version with one user more, counted before anything is waited for: unused ones may be let go of."""
         found = self._held.get(checkpoint.digest)
         if found is not None:
+            found.users += 1
             try:
                 await asyncio.to_thread(found.policy.check_unchanged)
             except BadVersionFolder as error:
@@ -86,8 +87,11 @@ class Versions:
                 del self._held[checkpoint.digest]
                 found.policy.release()
                 found = None
+            except BaseException:
+                found.users -= 1
+                raise
         if found is None:
-            found = _Held(await self._store.hold(run, checkpoint))
+            found = _Held(await self._store.hold(run, checkpoint), users=1)
             self._held[checkpoint.digest] = found
         self._held.move_to_end(checkpoint.digest)
         return found

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -15,7 +17,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from protocol.checkpoints import folder_files
+from protocol.budgets import KeepRule
+from protocol.checkpoints import VersionFile, folder_files, version_digest
 from protocol.clock import SystemClock
 from protocol.errors import MusterError, Unavailable
 from protocol.identifiers import Digest, digest
@@ -24,6 +27,8 @@ from protocol.wire.runs import CheckpointRef
 from rollouts.checks import CheckedVersion
 from rollouts.samples import RolloutFile
 from rollouts.schema import write_rollouts
+from rollouts.task.policies import HeldPolicy
+from rollouts.task.version_lock import Hold, VersionLock
 from tests.validator.examination.conftest import ALL, checkpoint, facts
 from validator.examination.child import ExaminerProcess
 from validator.examination.examiner import LocalExaminer
@@ -216,6 +221,49 @@ async def test_a_version_is_fetched_once_and_held_while_it_is_used(
     again = await _folder(examiner, examination)
     assert fetched == [version.digest] * 2
     assert folder_files(again) == folder_files(version.folder)
+
+
+async def test_a_version_that_is_being_checked_is_not_let_go_of(
+    settings: ExaminerSettings, version: CheckedVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two examinations end and begin at the same time, where only one unused version stays."""
+
+    async def fetch(run: Digest, checkpoint: CheckpointRef, to: Path) -> None:
+        del run
+        to.mkdir()
+        (to / "w").write_bytes(b"%d" % checkpoint.version)
+
+    def reference(number: int) -> CheckpointRef:
+        made = version_digest([VersionFile("w", 1, hashlib.sha256(b"%d" % number).hexdigest())])
+        return checkpoint(version).model_copy(update={"version": number, "digest": made})
+
+    told = replace(settings, home=tmp_path, policies=None, keep=KeepRule(most=1))
+    versions = LocalExaminer(told, clock=SystemClock(), fetch=fetch)._versions
+    run, checking, go = digest(b"r" * 32), threading.Event(), threading.Event()
+    async with versions.folder(run, reference(1)):
+        pass
+    unchanged = HeldPolicy.check_unchanged
+
+    def slowly(policy: HeldPolicy) -> None:
+        checking.set()
+        assert go.wait(60)
+        unchanged(policy)
+
+    monkeypatch.setattr(HeldPolicy, "check_unchanged", slowly)
+
+    async def used_again() -> None:
+        async with versions.folder(run, reference(1)) as folder:
+            lock = VersionLock(folder.parent, reference(1).digest)
+            assert not lock.take(Hold.ALONE), "it is held"
+            lock.release()
+
+    again = asyncio.create_task(used_again())
+    assert await asyncio.to_thread(checking.wait, 60)
+    for number in (2, 3):
+        async with versions.folder(run, reference(number)):
+            pass
+    go.set()
+    await again
 
 
 async def test_a_version_of_ours_that_is_changed_on_disk_is_noticed_before_anybody_is_judged_by_it(

@@ -54,6 +54,15 @@ def test_a_version_beyond_the_budget_is_refused(version: CheckedVersion) -> None
         Shelf(CPU, budget=1000).policy(version, Dtype.FLOAT32)
 
 
+def test_without_a_setting_a_version_beyond_the_budget_is_held_alone(tmp_path: Path) -> None:
+    """Its process's part of the memory is a guess; whether there is room is known when it is loaded."""
+    one, other = (as_version(tiny_folder(tmp_path / str(seed), seed=seed)) for seed in (1, 2))
+    shelf = Shelf(CPU, budget=1000, strict=False)
+    for version in (one, other):
+        shelf.policy(version, Dtype.FLOAT32)
+        assert shelf.held == 4 * version.model.parameters
+
+
 def test_a_folder_that_is_another_version_is_refused(version: CheckedVersion) -> None:
     shelf = Shelf(CPU, budget=1000)
     assert shelf.version(version.digest, version.folder) is shelf.version(version.digest, version.folder)
