@@ -147,7 +147,7 @@ def _may_be_public(host: str) -> bool:
         # A number in another dress (0x7f000001, 2130706433, 127.1) is no name either.
         last = host.rstrip(".").rpartition(".")[2].lower()
         named = bool(last) and not last[0].isdigit()
-        return named and last != "localhost" and not host.lower().endswith((".local", ".internal"))
+        return named and last not in {"localhost", "local", "internal"}
     return is_public(host)
 
 

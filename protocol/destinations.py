@@ -47,14 +47,23 @@ def is_public(address: str) -> bool:
 
     An IPv6 address that stands for an IPv4 address (mapped, 6to4, NAT64 by the well-known prefix) is as public as that.
     """
-    parsed = ipaddress.ip_address(address.split("%", 1)[0])
-    if isinstance(parsed, ipaddress.IPv6Address):
-        inner = parsed.ipv4_mapped or parsed.sixtofour
-        if parsed in _NAT64:
-            inner = ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF)
-        if inner is not None:
-            parsed = inner
-        elif parsed not in _GLOBAL_UNICAST:
-            return False
+    parsed = _reached(address)
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed not in _GLOBAL_UNICAST:
+        return False
     special = any(parsed in network for network in _NEVER_PUBLIC)
     return parsed.is_global and not parsed.is_multicast and not parsed.is_reserved and not special
+
+
+def is_link_local(address: str) -> bool:
+    """Returns whether an address is link-local, as cloud metadata services are, also as IPv4 within IPv6."""
+    return _reached(address).is_link_local
+
+
+def _reached(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Returns the IPv4 address that an IPv6 address stands for; else the address itself."""
+    parsed = ipaddress.ip_address(address.split("%", 1)[0])
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return parsed
+    if parsed in _NAT64:
+        return ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF)
+    return parsed.ipv4_mapped or parsed.sixtofour or parsed

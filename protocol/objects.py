@@ -21,7 +21,7 @@ from typing import TypeVar
 import httpx
 
 from protocol.clock import Clock
-from protocol.destinations import addresses_of, is_public
+from protocol.destinations import addresses_of, is_link_local, is_public
 from protocol.disk import Claim
 from protocol.errors import MusterError, TooLarge
 from protocol.identifiers import Digest
@@ -188,7 +188,7 @@ class ObjectTransfer:
             return parsed, None
         found = await addresses_of(parsed.host, parsed.port or _PORTS[parsed.scheme])
         private = [one for one in found if not is_public(one)]
-        if any(ipaddress.ip_address(one.split("%")[0]).is_link_local for one in found):
+        if any(is_link_local(one) for one in found):
             raise UrlRefused(f"the store's host {parsed.host} is link-local", hint="no store is there")
         if private and not await self._may_be_private():
             raise UrlRefused(

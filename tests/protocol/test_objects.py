@@ -30,6 +30,8 @@ NAMES = {
     "inside.example": ["10.0.0.9"],
     "half-inside.example": ["10.0.0.9", "93.184.215.16"],
     "metadata.example": ["169.254.169.254"],
+    "mapped-metadata.example": ["::ffff:169.254.169.254"],
+    "translated-metadata.example": ["64:ff9b::a9fe:a9fe"],
     "pool.lan": ["10.0.0.1"],
     "127.0.0.1": ["127.0.0.1"],
     "10.0.0.9": ["10.0.0.9"],
@@ -135,11 +137,10 @@ async def test_a_url_that_leads_inside_or_can_be_read_on_the_way_is_refused_unas
     assert "secret" not in caught.value.detail
 
 
-async def test_a_machines_metadata_service_is_no_store_even_where_private_networks_are(file: Path) -> None:
+@pytest.mark.parametrize("host", ["metadata.example", "mapped-metadata.example", "translated-metadata.example"])
+async def test_a_machines_metadata_service_is_no_store_even_where_private_networks_are(file: Path, host: str) -> None:
     with pytest.raises(UrlRefused, match="link-local"):
-        await transfer(Store(), "http://pool.lan", plain=True).put(
-            ticket("http://metadata.example/x"), file, size=len(CONTENT)
-        )
+        await transfer(Store(), "http://pool.lan", plain=True).put(ticket(f"http://{host}/x"), file, size=len(CONTENT))
 
 
 async def test_a_host_that_nobody_knows_may_be_known_later(file: Path) -> None:
