@@ -201,11 +201,14 @@ class Histories(RuleBasedStateMachine):
         if key not in self.model.works:
             return
         self.judge(key, self.fitting(key, outcome), "validator")
-        match data.draw(st.sampled_from(["undisputed", "undecided", "decided"])):
+        match data.draw(st.sampled_from(["undisputed", "undecided", "upheld", "decided"])):
             case "undisputed":
                 pass
             case "undecided":
                 self.dispute(key, OWNERS[node])
+            case "upheld":
+                self.dispute(key, OWNERS[node])
+                self.uphold(key)
             case _:
                 self.dispute(key, OWNERS[node])
                 for _ in range(data.draw(st.integers(1, 3))):
@@ -382,6 +385,14 @@ class Histories(RuleBasedStateMachine):
             self.model.now += data.draw(st.sampled_from([0, work.terms.dispute // 5, work.terms.dispute // 2]))
             verdict = self.fitting(key, data.draw(st.integers(1, 3)))
             self.judge(key, verdict, data.draw(st.sampled_from(VALIDATORS)))
+
+    def uphold(self, key: bytes) -> None:
+        """Validators agree with the disputed verdict, late enough that it is the turn of each."""
+        work = self.model.works[key]
+        for validator in VALIDATORS[1:]:
+            if work.status == "disputed":
+                self.model.now = max(self.model.now, work.deadline - work.terms.dispute // 8)
+                self.judge(key, self.fitting(key, work.outcome), validator)
 
     def confirm(self, key: bytes, outcome: int, validator: str) -> None:
         look = {"key": key, "sha256Hash": SHA256, "outcome": outcome, "reason": 7, "auditHash": DIGEST}
