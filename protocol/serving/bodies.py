@@ -65,48 +65,35 @@ class BodyBudget:
 
 
 class BodyAccount:
-    """The part of a budget that one request's body takes, from its first byte to the end of the request.
+    """The part of a budget that one request's body takes, until the request has ended.
 
     Args:
         budget: Of the server.
-        caller: Who sends it, as it is counted; asked for once, when the body is large enough to be counted.
+        caller: Who sends it, as it is counted.
     """
 
-    __slots__ = ("_budget", "_caller", "_counted", "_find_caller", "_size", "refusal")
+    __slots__ = ("_budget", "_caller", "_held", "refusal")
 
-    def __init__(self, budget: BodyBudget, caller: Callable[[], str]) -> None:
+    def __init__(self, budget: BodyBudget, caller: str) -> None:
         self._budget = budget
-        self._find_caller = caller
-        self._caller: str | None = None
-        self._size = 0
-        self._counted = 0
+        self._caller = caller
+        self._held = 0
         self.refusal: MusterError | None = None
         """Set when the body did not fit: the rest of it is dropped."""
 
     def take(self, size: int) -> bool:
         """Counts bytes that have arrived; false if they do not fit, and `refusal` says why."""
-        self._size += size
-        if self._size > UNCOUNTED:
-            if self._caller is None:
-                self._caller = self._find_caller()
-            self.refusal = self._count()
+        self.refusal = self._budget.change(self._caller, size)
+        if self.refusal is None:
+            self._held += size
         return self.refusal is None
 
     def give(self, size: int) -> None:
         """Gives back bytes that a streaming route has passed on."""
-        self._size = max(0, self._size - size)
-        if self._counted:
-            self._count()
+        size = min(size, self._held)
+        self._held -= size
+        self._budget.change(self._caller, -size)
 
     def close(self) -> None:
         """Gives back what is left; nothing happens the second time."""
-        self._size = 0
-        if self._counted:
-            self._count()
-
-    def _count(self) -> MusterError | None:
-        counted = max(0, self._size - UNCOUNTED)
-        error = self._budget.change(self._caller or "", counted - self._counted)
-        if error is None:
-            self._counted = counted
-        return error
+        self.give(self._held)

@@ -21,7 +21,7 @@ from protocol.clock import Clock
 from protocol.errors import InvalidInput, MusterError
 from protocol.problems import problem_response
 from protocol.rates import CallerAddresses, counted_as
-from protocol.serving.bodies import BodyAccount, BodyBudget
+from protocol.serving.bodies import UNCOUNTED, BodyAccount, BodyBudget
 from protocol.serving.connections import ConnectionGuard, ConnectionLimits, peer_address
 
 MOST_HEAD = 32 * 1024
@@ -56,7 +56,7 @@ KEEP_ALIVE_S = 75
 """How long a connection may be silent between two requests."""
 
 BODY_ACCOUNT = "muster.body"
-"""Key of a request's `BodyAccount` in its ASGI scope."""
+"""Key of a request's `BodyAccount` in its ASGI scope; a body of no more than `UNCOUNTED` bytes has none."""
 
 
 class HeadTooLarge(MusterError):
@@ -127,6 +127,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._deadline: float | None = None
         self._unsent = 0
         self._stalled_at = 0.0
+        self._arrived = 0
         self._account: BodyAccount | None = None
         self._running: RequestResponseCycle | None = None
         self._error: MusterError | None = None
@@ -153,7 +154,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
         self._disconnect()
         for cycle, _ in self.pipeline:  # nobody will serve them
-            _account_of(cycle).close()
+            _close_account(cycle)
         self.pipeline.clear()
 
     def data_received(self, data: bytes) -> None:
@@ -205,11 +206,11 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Takes a header field, and refuses a trailer."""
         if not self._in_head:
-            # httptools would add it to the headers while a route reads them.
+            # uvicorn would add it to the headers while a route reads them.
             raise self._wrong(InvalidInput("trailers are not taken", hint="send these fields as headers"))
         if len(self.headers) >= MOST_FIELDS:
             raise self._wrong(HeadTooLarge(f"the request has more than {MOST_FIELDS} header fields"))
-        super().on_header(name, value)
+        HttpToolsProtocol.on_header(self, name, value)  # called ten times for a heartbeat: `super()` costs
 
     def on_headers_complete(self) -> None:
         """Starts the request, or queues it behind the one that is being answered."""
@@ -219,19 +220,19 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_body = True
         self._unparsed = 0
         self._deadline = self._serving.now + BODY_S
-        self._account = BodyAccount(self._serving.bodies, partial(self._caller, self.headers))
-        cast("dict[str, Any]", self.scope)[BODY_ACCOUNT] = self._account
+        self._arrived = 0
+        self._account = None
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """Takes a piece of the body if it fits into the budget, and drops it otherwise."""
         self._unparsed = 0
-        account = self._account
-        if account is None or account.refusal is not None or self.cycle.response_complete:
+        if self.cycle.response_complete or (self._account is not None and self._account.refusal is not None):
             return  # dropped
+        self._arrived += len(body)
         if self._deadline is not None:
             self._deadline += len(body) / LEAST_RATE
-        if account.take(len(body)):
+        if self._arrived <= UNCOUNTED or self._count(len(body)):
             super().on_body(body)
         else:
             self.cycle.message_event.set()  # the front door refuses it when the route asks for more
@@ -253,7 +254,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 await app(scope, receive, send)
             finally:
                 cycle.body = bytearray()  # of a route that did not read it; the connection may stay open for long
-                _account_of(cycle).close()
+                _close_account(cycle)
 
         super()._start_asgi_task(cycle, accounted)
 
@@ -291,9 +292,15 @@ class BoundedProtocol(HttpToolsProtocol):
 
     # Of our own
 
-    def _caller(self, headers: list[tuple[bytes, bytes]]) -> str:
-        forwarded = (value.decode("latin-1") for name, value in headers if name == b"x-forwarded-for")
-        return counted_as(self._serving.callers.of(self._peer, forwarded))
+    def _count(self, size: int) -> bool:
+        """Counts a piece of a body that is large enough for it; false if it does not fit."""
+        if self._account is None:
+            scope = cast("dict[str, Any]", self.cycle.scope)
+            forwarded = (value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for")
+            caller = counted_as(self._serving.callers.of(self._peer, forwarded))
+            self._account = scope[BODY_ACCOUNT] = BodyAccount(self._serving.bodies, caller)
+            size = self._arrived - UNCOUNTED
+        return self._account.take(size)
 
     def _wrong(self, error: MusterError) -> MusterError:
         self._error = error
@@ -364,5 +371,7 @@ class BoundedServer(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def _account_of(cycle: RequestResponseCycle) -> BodyAccount:
-    return cast("BodyAccount", cast("dict[str, Any]", cycle.scope)[BODY_ACCOUNT])
+def _close_account(cycle: RequestResponseCycle) -> None:
+    account = cast("dict[str, Any]", cycle.scope).get(BODY_ACCOUNT)
+    if account is not None:
+        account.close()
