@@ -31,7 +31,7 @@ from protocol.parameters import check_parameters
 from protocol.problems import MEDIA_TYPE, problem_of
 from protocol.rates import HEALTH_PATHS, HEALTH_RATE, CallerAddresses, IpRates
 from protocol.serving.connections import ConnectionGuard
-from protocol.serving.descriptors import connection_room
+from protocol.serving.descriptors import connection_room, raise_descriptor_limit
 from shardcast.extensions import BLOCK, MOST_ATTEMPT, MOST_VERSION
 from shardcast.guard import ServingLimits, gated
 from shardcast.holding import Holding
@@ -110,6 +110,7 @@ class Server:
             callers=self._callers,
             refused=lambda limit: self.metrics.refused.labels(limit).inc(),
         )
+        raise_descriptor_limit()
         self._guard.fit(connection_room())
         self.sender = Sender(patience=self._limits.patience, sent=self.metrics.sent.inc)
         self._stopping = False

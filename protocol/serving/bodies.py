@@ -24,7 +24,8 @@ class BodyBudget:
     """Counts bytes of bodies that have arrived and are still held.
 
     Args:
-        most: Bytes in all.
+        most: Bytes in all; callers that hold little may use a quarter more, so that a few addresses can't stop
+            everybody's requests.
         most_of_one: Bytes of one caller.
         refused: Called with the name of a limit each time it is reached.
     """
@@ -41,7 +42,9 @@ class BodyBudget:
     def change(self, caller: str, size: int) -> MusterError | None:
         """Counts bytes that a caller's bodies take (or give back, if negative); the error if they do not fit."""
         if size > 0:
-            if self._total + size > self._most:
+            is_small = self._held[caller] + size <= self._most_of_one // 32
+            reserve = self._most // 4 if is_small else 0
+            if self._total + size > self._most + reserve:
                 self._refused("bodies")
                 return Unavailable(
                     f"the bodies under way here hold {self._most} bytes already",

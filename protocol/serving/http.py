@@ -216,13 +216,13 @@ class BoundedProtocol(HttpToolsProtocol):
         """Starts the request, or queues it behind the one that is being answered."""
         if len(self.pipeline) >= MOST_PIPELINED:
             raise self._wrong(InvalidInput(f"more than {MOST_PIPELINED} requests wait on one connection"))
+        super().on_headers_complete()  # raises if it can't read the target; then no request has begun
         self._in_head = False
         self._in_body = True
         self._unparsed = 0
         self._deadline = self._serving.now + BODY_S
         self._arrived = 0
         self._account = None
-        super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """Takes a piece of the body if it fits into the budget, and drops it otherwise."""

@@ -66,6 +66,7 @@ def stranger(network: Devnet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MUSTER_CONFIG", raising=False)
     monkeypatch.setenv("MUSTER_WORKER_WAIT_AT_MOST_S", "2")
+    monkeypatch.setenv("MUSTER_WORKER_RUNTIME", "process")  # as the network's own: its image is in no registry
     for line in COMMANDS[:2]:
         assert run_muster(*line.split()).code == 0
     provider, node = (run_muster("keys", "show", name, "--json").json()["address"] for name in ("provider", "node"))

@@ -141,8 +141,22 @@ def post(path: str, length: int, *, sent: int) -> bytes:
         (b"GET /headers HTTP/1.1\r\nX: " + b"v" * (MEBIBYTE // 2), 431),
         (b"\r\n" * MOST_HEAD, 431),
         (b"no request\r\n\r\n", 400),
+        (b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        (b"GET http://[ HTTP/1.1\r\nHost: a\r\n\r\n", 400),
     ],
-    ids=["100-fields", "one-large", "too-large", "long-url", "too-many-bytes", "200-fields", "endless", "blank", "odd"],
+    ids=[
+        "100-fields",
+        "one-large",
+        "too-large",
+        "long-url",
+        "too-many-bytes",
+        "200-fields",
+        "endless",
+        "blank",
+        "odd",
+        "connect",
+        "target",
+    ],
 )
 @pytest.mark.parametrize("pieces", [1, 50])
 async def test_a_head_has_at_most_32_kibibytes(served: Served, head: bytes, status: int, pieces: int) -> None:
@@ -371,9 +385,10 @@ def test_the_budget_is_in_order_whatever_is_given_back() -> None:
     assert refused is not None
     assert (refused.status, refused.retryable) == (429, True)
     assert budget.change("b", 50_000) is None
-    refused = budget.change("c", 1)
+    assert budget.change("c", 1_000) is None  # who holds little may use the reserve
+    refused = budget.change("c", 1_000)
     assert refused is not None
     assert refused.status == 503
     assert budget.change("a", -50_000) is None
     assert budget.change("c", 1) is None
-    assert len(budget) == 50_001
+    assert len(budget) == 51_001
