@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from protocol.errors import InvalidInput
 from protocol.identifiers import Address
+from protocol.invites import LONGEST_INVITE
 from protocol.typed_data import SigningDomain
 from protocol.wire.invites import SignedInvite
-
-LONGEST = timedelta(days=7)
-"""How far ahead an invite may expire; it also bounds how long a mailbox lives."""
 
 
 def signer_of(invite: SignedInvite, *, node: Address, pools: SigningDomain, now: datetime) -> Address:
@@ -37,8 +35,8 @@ def signer_of(invite: SignedInvite, *, node: Address, pools: SigningDomain, now:
         )
     if invite.invite.expired(now):
         raise _refused(f"the invite expired at {invite.expiry}", "sign a new one; check the machine's clock")
-    if invite.expiry > (now + LONGEST).timestamp():
-        raise _refused(f"the invite lasts longer than {LONGEST.days} days", "sign one that expires sooner")
+    if invite.expiry > (now + LONGEST_INVITE).timestamp():
+        raise _refused(f"the invite lasts longer than {LONGEST_INVITE.days} days", "sign one that expires sooner")
     try:
         return invite.signer()
     except InvalidInput as error:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import ClassVar
 
 from protocol.identifiers import Address, Digest, digest
 from protocol.typed_data import TypedStruct
+
+LONGEST_INVITE = timedelta(days=7)
+"""How far ahead an invite may expire; it also bounds how long a mailbox of discovery lives."""
 
 MOST_URL_BYTES = 512
 """As the contract has it."""

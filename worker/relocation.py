@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 import structlog
@@ -12,6 +13,7 @@ from protocol.clients import DiscoveryClient
 from protocol.clock import Clock
 from protocol.errors import MusterError
 from protocol.identifiers import Address
+from protocol.invites import LONGEST_INVITE
 from protocol.wire.invites import SignedInvite
 from worker.chain import Chain
 from worker.membership import Membership, check_invite
@@ -27,8 +29,8 @@ class Relocation:
     """Asks discovery for an invite that names another URL than the membership does.
 
     An orchestrator leaves invites for members that it does not hear. One is taken if it expires after the invite that
-    the present URL came from, and if the ledger names its signer as the pool's orchestrator. A discovery service can
-    therefore neither make up a URL nor bring an older one back.
+    the present URL came from, but within `LONGEST_INVITE`, and if the ledger names its signer as the pool's present
+    orchestrator. A discovery service can therefore neither make up a URL nor bring an older one back.
 
     Args:
         node: This node.
@@ -56,27 +58,24 @@ class Relocation:
     async def of(self, membership: Membership) -> Membership | None:
         """Returns the membership with the newer URL; None if there is none, or if the chain can't be asked."""
         found = await asyncio.gather(*(self._invites(service) for service in self._services))
-        invites = [invite for each in found for invite in each[:MOST_INVITES] if invite.expiry > membership.expiry]
-        asked: dict[Address, bool] = {}
+        latest = (self._clock.now() + LONGEST_INVITE).timestamp()
+        invites = [
+            invite for each in found for invite in each[:MOST_INVITES] if membership.expiry < invite.expiry <= latest
+        ]
+        if not invites:
+            return None
         try:
-            for invite in sorted(invites, key=lambda each: each.expiry, reverse=True):
-                signer = self._signer(invite, membership.pool_id)
-                if signer is None:
-                    continue
-                if signer not in asked:
-                    asked[signer] = await self._chain.is_orchestrator(signer)
-                if not asked[signer]:
-                    continue
-                if invite.url == membership.url:
-                    return None  # the newest good invite says that the orchestrator is where it was
-                return Membership(
-                    pool_id=membership.pool_id,
-                    url=invite.url,
-                    orchestrator=await self._chain.orchestrator(),
-                    expiry=invite.expiry,
-                )
+            # A replaced key may sign until its stated end. It may have been stolen, so it moves no worker.
+            orchestrator = await self._chain.orchestrator()
         except MusterError as error:
             _log.info("newer-invite-not-checked", detail=error.detail)
+            return None
+        for invite in sorted(invites, key=lambda each: each.expiry, reverse=True):
+            if self._signer(invite, membership.pool_id) != orchestrator:
+                continue
+            if invite.url == membership.url:
+                return None  # the newest good invite says that the orchestrator is where it was
+            return replace(membership, url=invite.url, orchestrator=orchestrator, expiry=invite.expiry)
         return None
 
     async def _invites(self, service: DiscoveryClient) -> tuple[SignedInvite, ...]:

@@ -14,7 +14,7 @@ from protocol.clients.discovery import DiscoveryClient
 from protocol.clock import TurnedClock
 from protocol.errors import InvalidInput, Unavailable
 from protocol.identifiers import Address, address
-from protocol.invites import Invite
+from protocol.invites import LONGEST_INVITE, Invite
 from protocol.keys import Key
 from protocol.typed_data import SigningDomain
 from protocol.wire.invites import SignedInvite
@@ -140,12 +140,12 @@ class RoleChain:
         self.down, self.asked = down, 0
 
     async def is_orchestrator(self, who: Address) -> bool:
+        return True  # a replaced key is one, too, until its stated end
+
+    async def orchestrator(self) -> Address:
         self.asked += 1
         if self.down:
             raise Unavailable("the chain is down")
-        return who == ORCHESTRATOR.address
-
-    async def orchestrator(self) -> Address:
         return ORCHESTRATOR.address
 
 
@@ -176,6 +176,7 @@ async def test_a_newer_invite_names_the_new_url() -> None:
     [
         {"expiry": SOON},
         {"expiry": SOON - 1},
+        {"expiry": int(NOW + LONGEST_INVITE.total_seconds()) + 1},
         {"url": OLD_URL},
         {"key": NODE},
         {"node": ORCHESTRATOR.address},
@@ -183,7 +184,17 @@ async def test_a_newer_invite_names_the_new_url() -> None:
         {"domain": SigningDomain(1, DOMAIN.contract)},
         {"url": "http://new.example"},
     ],
-    ids=["as old", "older", "same url", "forged", "another node", "another pool", "another chain", "plain http"],
+    ids=[
+        "as old",
+        "older",
+        "too far ahead",
+        "same url",
+        "replaced key",
+        "another node",
+        "another pool",
+        "another chain",
+        "plain http",
+    ],
 )
 async def test_an_invite_that_is_not_newer_or_not_good_moves_nothing(change: dict[str, Any]) -> None:
     mailbox = Mailbox(invited(**{"url": NEW_URL, "expiry": SOON + 20, **change}))
@@ -195,10 +206,10 @@ async def test_the_newest_good_invite_decides_though_it_names_the_present_url() 
     assert await relocation(mailbox).of(HERE) is None
 
 
-async def test_a_flood_of_invites_is_asked_about_in_bounded_number_and_a_chain_that_is_down_moves_nothing() -> None:
+async def test_a_flood_of_invites_asks_the_chain_once_and_a_chain_that_is_down_moves_nothing() -> None:
     chain = RoleChain()
     forged = [invited(url=NEW_URL, expiry=SOON + 100 + n, nonce=n, key=Key.generate()) for n in range(MOST_INVITES + 9)]
     assert await relocation(Mailbox(*forged), chain=chain).of(HERE) is None
-    assert chain.asked == MOST_INVITES
+    assert chain.asked == 1
     good = Mailbox(invited(url=NEW_URL, expiry=SOON + 20))
     assert await relocation(good, chain=RoleChain(down=True)).of(HERE) is None
