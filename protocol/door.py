@@ -109,8 +109,7 @@ class FrontDoor:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        limit, streamed = self._limit_of(scope["path"])
-        visit = _Visit(scope, receive, send, spoken=self._spoken, limit=limit, streamed=streamed)
+        visit = _Visit(scope, receive, send, spoken=self._spoken, limit=self._limit_of(scope["path"]))
         started = self._clock.monotonic()
         self._metrics.open += 1
         try:
@@ -153,12 +152,12 @@ class FrontDoor:
             self._settings.spoken.agree(VersionRange.parse(spoken))
         check_declared_size(declared, visit.limit)
 
-    def _limit_of(self, path: str) -> tuple[int, bool]:
-        """The limit of a body, and whether its route streams it."""
+    def _limit_of(self, path: str) -> int:
+        """Returns the most bytes that a body may have."""
         for beginning, limit in self._settings.body_limits:
             if path.startswith(beginning):
-                return limit, True
-        return self._settings.body_limit, False
+                return limit
+        return self._settings.body_limit
 
     def _note(self, visit: _Visit, seconds: float) -> None:
         template = visit.template
@@ -188,7 +187,6 @@ class _Visit:
         "_send",
         "_size",
         "_spoken",
-        "_streamed",
         "identifier",
         "ip",
         "limit",
@@ -198,7 +196,7 @@ class _Visit:
         "status",
     )
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, *, spoken: str, limit: int, streamed: bool) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, *, spoken: str, limit: int) -> None:
         self.scope = scope
         self.identifier = f"{random.getrandbits(64):016x}"  # names a request in the log, and nothing else
         self.ip = ""
@@ -208,7 +206,6 @@ class _Visit:
         self.limit = limit
         self._receive, self._send = receive, send
         self._spoken, self._size = spoken, 0
-        self._streamed = streamed
         scope["muster.request_id"] = self.identifier
 
     @property
@@ -225,18 +222,14 @@ class _Visit:
         """Passes the body on, and stops it at the limit whatever its length was said to be."""
         message = await self._receive()
         if message["type"] == "http.request":
-            size = len(message.get("body", b""))
-            self._size += size
+            self._size += len(message.get("body", b""))
             # The framework's own kind of error: FastAPI would turn any other into a 400.
             if self._size > self.limit:
                 raise HTTPException(413, f"the body is larger than {self.limit} bytes")
             account: BodyAccount | None = self.scope.get(BODY_ACCOUNT)  # none without a server, as in tests
-            if account is not None:
-                if account.refusal is not None:
-                    wait = {"Retry-After": str(round(RETRY_AFTER.total_seconds()))}
-                    raise HTTPException(account.refusal.status, account.refusal.detail, wait)
-                if self._streamed:
-                    account.give(size)
+            if account is not None and account.refusal is not None:
+                wait = {"Retry-After": str(round(RETRY_AFTER.total_seconds()))}
+                raise HTTPException(account.refusal.status, account.refusal.detail, wait)
         return message
 
     async def send(self, message: Message) -> None:

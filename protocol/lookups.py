@@ -13,7 +13,7 @@ import structlog
 
 from protocol.clock import Clock
 from protocol.errors import RateLimited, Unavailable
-from protocol.retry import Deadline
+from protocol.retry import Deadline, DeadlinePassed
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -28,13 +28,14 @@ class LookupLimits:
     at_once: int = 8
     """Reads of the source at a time."""
     waiting: int = 256
-    """Reads that are under way or wait for their turn; more are refused."""
+    """Reads that run or wait for their turn; further ones are refused."""
     remembered: int = 1024
     """Answers that are kept."""
     answer: timedelta = timedelta(seconds=3)
-    """How long a caller waits, and how long a read may take."""
+    """Time limit of a read, and of a caller's wait for it."""
     rest: timedelta = timedelta(seconds=2)
-    """How long a key is not read again after the source was unavailable; all new keys share one rest."""
+    """Pause before the source is read again after it was unavailable. Each known key has its own; new keys share one,
+    which a read that only exceeds its time limit does not start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +134,14 @@ class Lookups(Generic[K, V]):
         if task is None:
             if lane.waiting >= self._limits.waiting:
                 raise RateLimited(f"too many others wait for {self._what(key)}", retry_after=self._limits.rest)
+            lane.waiting += 1  # here, not in the task: many callers may come before it first runs
             task = asyncio.create_task(self._in_turn(key, lane, rest))
             self._reading[key] = task
-            task.add_done_callback(lambda done: self._settle(key, done))
+            task.add_done_callback(lambda done: self._settle(key, lane, done))
         deadline = Deadline.after(self._limits.answer, clock=self._clock)
         return await deadline.bound(asyncio.shield(task), what=self._what(key))
 
     async def _in_turn(self, key: K, lane: _Lane, rest: K | None) -> V:
-        lane.waiting += 1
         try:
             async with lane.turns:
                 self._check_rest(rest)
@@ -148,12 +149,13 @@ class Lookups(Generic[K, V]):
                 return await deadline.bound(self._read(key), what=self._what(key))
         except Unavailable as error:
             _log.warning("look-up-failed", what=self._what(key), reason=error.detail)
-            self._rests[rest] = self._clock.monotonic() + self._limits.rest.total_seconds()
+            # One new key whose read is slow must not make the others wait.
+            if rest is not None or not isinstance(error, DeadlinePassed):
+                self._rests[rest] = self._clock.monotonic() + self._limits.rest.total_seconds()
             raise
-        finally:
-            lane.waiting -= 1
 
-    def _settle(self, key: K, done: asyncio.Task[V]) -> None:
+    def _settle(self, key: K, lane: _Lane, done: asyncio.Task[V]) -> None:
+        lane.waiting -= 1
         failed = done.cancelled() or done.exception() is not None  # asked for, so that asyncio does not complain
         if self._reading.get(key) is not done:
             return  # forgotten meanwhile: what was read may be from before

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
+from functools import cache
 from types import FrameType
 from typing import Any
 
@@ -116,7 +118,11 @@ def create_service(
     callers = callers or CallerAddresses()
     metrics = DoorMetrics(registry)
     app.state.serving = Serving.of(
-        connections or ConnectionLimits(), callers=callers, clock=clock, refused=metrics.refuse
+        connections or ConnectionLimits(),
+        callers=callers,
+        clock=clock,
+        refused=metrics.refuse,
+        streams=tuple(beginning for beginning, _ in body_limits),
     )
     app.add_middleware(
         FrontDoor,
@@ -261,9 +267,13 @@ def _add_health(app: FastAPI, checks: Mapping[str, Check], registry: CollectorRe
 def _add_docs(app: FastAPI) -> None:
     """`/docs` for people. Its scripts are a CDN's, so it has an origin of its own: they reach nothing that is ours."""
 
+    @cache
+    def written() -> bytes:
+        return json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":")).encode()
+
     @app.get(OPENAPI, include_in_schema=False)
-    async def schema() -> JSONResponse:
-        return JSONResponse(app.openapi(), headers={"Access-Control-Allow-Origin": "*"})
+    async def schema() -> Response:
+        return Response(written(), media_type="application/json", headers={"Access-Control-Allow-Origin": "*"})
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:

@@ -75,28 +75,27 @@ class BodyAccount:
         caller: Who sends it, as it is counted.
     """
 
-    __slots__ = ("_budget", "_caller", "_held", "refusal")
+    __slots__ = ("_budget", "_caller", "_closed", "_held", "refusal")
 
     def __init__(self, budget: BodyBudget, caller: str) -> None:
         self._budget = budget
         self._caller = caller
+        self._closed = False
         self._held = 0
         self.refusal: MusterError | None = None
         """Set when the body did not fit: the rest of it is dropped."""
 
     def take(self, size: int) -> bool:
-        """Counts bytes that have arrived; false if they do not fit, and `refusal` says why."""
+        """Counts bytes that have arrived; false if they do not fit (`refusal` says why) or the request has ended."""
+        if self._closed:
+            return False
         self.refusal = self._budget.change(self._caller, size)
         if self.refusal is None:
             self._held += size
         return self.refusal is None
 
-    def give(self, size: int) -> None:
-        """Gives back bytes that a streaming route has passed on."""
-        size = min(size, self._held)
-        self._held -= size
-        self._budget.change(self._caller, -size)
-
     def close(self) -> None:
-        """Gives back what is left; nothing happens the second time."""
-        self.give(self._held)
+        """Gives everything back; nothing is counted afterwards."""
+        self._closed = True
+        self._budget.change(self._caller, -self._held)
+        self._held = 0

@@ -15,7 +15,7 @@ LOCAL = "local"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """How many connections a server holds."""
+    """Limits on the open connections of a server."""
 
     connections: int = 16_384
     """At a time, in all."""

@@ -30,8 +30,8 @@ MOST_HEAD = 32 * 1024
 MOST_FIELDS = 128
 """Header fields of a request: each costs some 200 bytes however short it is."""
 
-MOST_PIPELINED = 8
-"""Requests that may wait on a connection for the answer to an earlier one."""
+MOST_PIPELINED = 2
+"""Requests that may wait on a connection for the answer to an earlier one. No client of ours sends any."""
 
 HEAD_S = 20.0
 """From a connection's begin, or the first byte after an answer, to the end of the head."""
@@ -43,17 +43,17 @@ LEAST_RATE = 16 * 1024
 """Bytes per second that a body must bring on the average after the first `BODY_S`."""
 
 LINGER_S = 10.0
-"""How long the rest of a request is read and dropped after it was answered: a connection that is closed over unread
-bytes takes the answer with it."""
+"""Time for which the rest of a request is read and dropped after its answer. Closing a connection with unread bytes
+would discard the answer."""
 
 MOST_DROPPED = 1 << 20
 """Bytes that are read and dropped after a request was refused."""
 
 STALLED_S = 30.0
-"""How long a reader may take nothing of an answer that waits for it."""
+"""Longest time in which a client reads nothing of its answer."""
 
 KEEP_ALIVE_S = 75
-"""How long a connection may be silent between two requests."""
+"""Longest pause between two requests on a connection."""
 
 BODY_ACCOUNT = "muster.body"
 """Key of a request's `BodyAccount` in its ASGI scope; a body of no more than `UNCOUNTED` bytes has none."""
@@ -83,12 +83,21 @@ class Serving:
     callers: CallerAddresses
     clock: Clock
     refused: Callable[[str], None]
+    streams: tuple[str, ...] = ()
+    """Beginnings of the paths whose routes check who sends, then write each piece of the body before they read the
+    next. Flow control bounds what such a body holds, so it is not counted and never refused half-way."""
     now: float = 0.0
     """Seconds of the clock, as of the last tick (0.1 s)."""
 
     @classmethod
     def of(
-        cls, limits: ConnectionLimits, *, callers: CallerAddresses, clock: Clock, refused: Callable[[str], None]
+        cls,
+        limits: ConnectionLimits,
+        *,
+        callers: CallerAddresses,
+        clock: Clock,
+        refused: Callable[[str], None],
+        streams: tuple[str, ...] = (),
     ) -> Serving:
         """Makes the bounds.
 
@@ -97,6 +106,7 @@ class Serving:
             callers: Knows the trusted proxies.
             clock: Measures the time that peers take.
             refused: Called with the name of a limit each time it is reached.
+            streams: Beginnings of the paths whose routes stream their bodies.
         """
         return cls(
             guard=ConnectionGuard(limits, callers=callers, refused=refused),
@@ -104,6 +114,7 @@ class Serving:
             callers=callers,
             clock=clock,
             refused=refused,
+            streams=streams,
         )
 
 
@@ -177,7 +188,8 @@ class BoundedProtocol(HttpToolsProtocol):
             size = self._fitting(len(rest))
 
     def _fitting(self, size: int) -> int:
-        return size if self._in_body else min(size, MOST_HEAD - self._unparsed)
+        # A body is fed in pieces, too: the head behind it may begin in the same read.
+        return min(size, MOST_HEAD if self._in_body else MOST_HEAD - self._unparsed)
 
     def _feed(self, data: bytes | memoryview) -> bool:
         """Feeds the parser; false if nothing more is to be fed."""
@@ -281,7 +293,8 @@ class BoundedProtocol(HttpToolsProtocol):
             if not self._deaf:
                 detail = f"the request's {'body' if in_body else 'head'} did not arrive in time"
                 self._refuse(TooSlow(detail, hint="send it over a better connection"), limit="slow")
-            self.transport.close()
+            if self._deadline is not None:
+                self.transport.close()
 
     def _is_stalled(self, now: float) -> bool:
         unsent = self.transport.get_write_buffer_size()
@@ -296,6 +309,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """Counts a piece of a body that is large enough for it; false if it does not fit."""
         if self._account is None:
             scope = cast("dict[str, Any]", self.cycle.scope)
+            if scope["path"].startswith(self._serving.streams):
+                return True
             forwarded = (value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for")
             caller = counted_as(self._serving.callers.of(self._peer, forwarded))
             self._account = scope[BODY_ACCOUNT] = BodyAccount(self._serving.bodies, caller)
@@ -312,7 +327,13 @@ class BoundedProtocol(HttpToolsProtocol):
         self._deaf = True
         # Of a request that is being answered already, or waits behind another one, nothing can be said any more.
         of_ours = self._in_body and not self.pipeline and not self.cycle.response_started
-        if of_ours or (not self._in_body and self._is_idle()):
+        running = self._running
+        if not self._in_body and running is not None and not running.response_complete:
+            # The fault is in what follows a request whose answer is still due. That answer closes the connection.
+            running.keep_alive = False
+            self._deadline = None
+            return
+        if of_ours or not self._in_body:
             answer = problem_response(error)
             lines = [STATUS_LINE[answer.status_code], *(b"%s: %s\r\n" % header for header in answer.raw_headers)]
             self.transport.write(b"".join([*lines, b"connection: close\r\n\r\n", bytes(answer.body)]))

@@ -140,7 +140,9 @@ async def test_a_refusal_is_handed_on_and_starts_no_rest(lookups: Lookups[str, i
     assert source.asked == ["a", "a"]
 
 
-async def test_a_source_that_stalls_is_given_up(lookups: Lookups[str, int], source: Source, clock: TurnedClock) -> None:
+async def test_a_read_that_stalls_is_given_up_and_stops_no_other_key(
+    lookups: Lookups[str, int], source: Source, clock: TurnedClock
+) -> None:
     source.open.clear()
     asking = asyncio.create_task(lookups.get("a"))
     await settle()
@@ -149,8 +151,13 @@ async def test_a_source_that_stalls_is_given_up(lookups: Lookups[str, int], sour
         await asking
     await settle()
     source.open.set()
-    with pytest.raises(Unavailable, match="a moment ago"):
-        await lookups.get("b")
+    assert await lookups.get("b") == 0
+
+
+async def test_callers_of_one_moment_are_bounded_too(lookups: Lookups[str, int], source: Source) -> None:
+    found = await asyncio.gather(*(lookups.get(str(number)) for number in range(50)), return_exceptions=True)
+    assert sum(isinstance(each, RateLimited) for each in found) == 50 - LIMITS.waiting
+    assert len(source.asked) == LIMITS.waiting
 
 
 async def test_a_read_from_before_forget_is_not_remembered(lookups: Lookups[str, int], source: Source) -> None:

@@ -1,4 +1,4 @@
-"""What a stranger can make a service hold, on a real port: connections, heads, trailers, bodies, time."""
+"""Bounds on what a stranger makes a service hold: connections, heads, trailers, bodies, time. On a real port."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ async def serving(clock: TurnedClock, **options: object) -> AsyncIterator[Served
 
     @app.put("/streamed/{name}")
     async def streamed(name: str, request: Request) -> int:
-        del name
+        if name == "later":
+            await app.state.gate.wait()
         return sum([len(piece) async for piece in request.stream()])
 
     @app.post("/unread")
@@ -204,11 +205,27 @@ async def test_requests_one_after_the_other_count_for_themselves(served: Served)
 
 async def test_few_requests_may_wait_on_a_connection(served: Served) -> None:
     waiting = post("/unread", 0, sent=0)
-    few, _ = await served.connect(waiting * 4)
+    few, _ = await served.connect(waiting * 3)
     many, _ = await served.connect(waiting * 500)
-    assert await answer(many) == 0
+    await until(lambda: served.refused("malformed") == 1)
     served.app.state.gate.set()
-    assert [await answer(few) for _ in range(4)] == [200] * 4
+    assert [await answer(few) for _ in range(3)] == [200] * 3
+    assert [await answer(many) for _ in range(2)] == [200, 0], "what came before the surplus is answered"
+
+
+async def test_a_bad_request_does_not_swallow_the_answer_before_it(served: Served) -> None:
+    reader, _ = await served.connect(post("/unread", 0, sent=0) + b"GET /\xff HTTP/1.1\r\n\r\n")
+    await until(lambda: served.refused("malformed") == 1)
+    served.app.state.gate.set()
+    assert [await answer(reader) for _ in range(2)] == [200, 0]
+
+
+async def test_a_head_behind_a_body_has_the_same_limit(served: Served) -> None:
+    """Both may come in one read of 256 KiB."""
+    long = request("GET", "/headers", b"X: " + b"v" * 150_000)
+    reader, _ = await served.connect(post("/whole", 60_000, sent=60_000) + long)
+    assert [await answer(reader) for _ in range(2)] == [200, 0]
+    assert served.refused("head") == 1
 
 
 async def test_an_upgrade_is_not_taken_up(served: Served) -> None:
@@ -359,6 +376,10 @@ async def test_bodies_under_way_have_a_budget(clock: TurnedClock, monkeypatch: p
         small, _ = await served.connect(post("/whole", UNCOUNTED, sent=UNCOUNTED))
         assert await answer(small) == 200
         assert await answer(await send("/streamed/a", "192.0.2.4", sent=2 * MEBIBYTE)) == 200
+        # Nor is one refused half-way because others from its address wait for the disk.
+        later = [await send("/streamed/later", "192.0.2.9", sent=2 * MEBIBYTE) for _ in range(12)]
+        served.app.state.gate.set()
+        assert [await answer(reader) for reader in later] == [200] * 12
         await send("/whole", "192.0.2.4", sent=most)
         await until(lambda: len(bodies) == 4 * (most - UNCOUNTED))
         assert await answer(await send("/whole", "192.0.2.5", sent=500_000)) == 503
