@@ -1,4 +1,4 @@
-"""Who is a member of the pool: from the ledger's events where these suffice, else from the ledger, within bounds."""
+"""Membership look-ups: answered from the ledger's events where they suffice, else by a bounded read of the chain."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from protocol.signing import unix_ms
 from protocol.wire.heartbeat import NodeState
 
 MEMBER_FOR = timedelta(seconds=30)
-"""How long the ledger's answer about a member is used without asking again."""
+"""Age up to which the ledger's answer about a member is used without another read."""
 OTHER_FOR = timedelta(seconds=1)
-"""The same for nodes that are no members: they may have joined a moment ago."""
+"""The same for other nodes, which may have joined a moment ago."""
 FOLLOWED_WITHIN = timedelta(seconds=30)
-"""While the ledger's events were read to their end within this time, they say who is no member."""
+"""A node without a join event is no member, if the events were read to the end less than this long ago."""
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Whether a node may work for the pool."""
+    """A node's membership of the pool."""
 
     member: bool
     banned: bool = False

@@ -91,7 +91,7 @@ def add_loops(
             parts.run,
             parts.run_owner,
             relay=parts.relay.store,
-            objects=parts.objects,
+            uploads=parts.uploads,
             lease=lease(RUN_LOOP),
             clock=parts.clock,
         )

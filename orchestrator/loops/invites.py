@@ -37,7 +37,7 @@ DISK_STEP = 1 << 30
 """Free disk is kept in whole GiB, or every page would change every node."""
 
 NEW_FOR = timedelta(seconds=10)
-"""How long a member that was never heard may take to its first heartbeat before it is told where we are."""
+"""Time that a new member has for its first heartbeat before it is sent another invite with our URL."""
 
 MOST_TOLD = 65_536
 

@@ -20,7 +20,7 @@ from orchestrator.runs.chain import AnnouncementEvent, BanEvent, MoneyEvent, Run
 from orchestrator.runs.deliveries import tried_in_time
 from orchestrator.runs.leases import Budget, DeliveryTime, is_late
 from orchestrator.runs.slots import LEASED, Counted, FileState, Happening, Slot, SlotState, after, as_on_ledger
-from orchestrator.storage import ObjectStore
+from orchestrator.storage.desk import UploadDesk
 from orchestrator.store.leases import Lease
 from orchestrator.store.relay import RelayKind, RelayRow, RelayStore
 from orchestrator.store.run_rows import SlotRow, slot_id
@@ -32,7 +32,6 @@ from protocol.leases import WorkKey
 from protocol.signing import unix_ms
 from protocol.verdicts import Outcome
 from protocol.wire.carried import ReceiptState, Submission
-from protocol.wire.uploads import ObjectKey
 
 MONEY_EVERY = timedelta(seconds=10)
 """Without news of it, what the pool can pay is read so often."""
@@ -79,7 +78,7 @@ class RunSync:
         desk: The run.
         owner: Takes up versions.
         relay: Work that waits to be carried is not undelivered.
-        objects: The pool's store: work counts as pending while its file is there.
+        uploads: Looks into the pool's store: work counts as pending while its file is there.
         lease: Of this loop.
         clock: Tells the time.
     """
@@ -90,7 +89,7 @@ class RunSync:
         owner: RunOwner,
         *,
         relay: RelayStore,
-        objects: ObjectStore,
+        uploads: UploadDesk,
         lease: Lease,
         clock: Clock,
     ) -> None:
@@ -99,7 +98,7 @@ class RunSync:
         self._store: RunStore = desk.store
         self._ledger = desk.ledger
         self._relay = relay
-        self._objects = objects
+        self._uploads = uploads
         self._lease = lease
         self._clock = clock
         self._money_at = float("-inf")
@@ -413,15 +412,14 @@ class RunSync:
         """Asks the store for the file of submitted work; a store that is down is asked nothing more in this round."""
         if not self._store_answers:
             return FileState.UNKNOWN
-        key = ObjectKey(pool_id=self._desk.terms.pool_id, owner=row.node, sha256=row.sha256)
         try:
             async with asyncio.timeout(LOOKS_WITHIN.total_seconds()):
-                found = await self._objects.head(key)
+                is_there = await self._uploads.has_work(row)
         except (MusterError, TimeoutError) as error:
             _log.warning("file-not-looked-up", key=row.key, error=str(error)[:200])
             self._store_answers = False
             return FileState.UNKNOWN
-        return FileState.ABSENT if found is None else FileState.PRESENT
+        return FileState.PRESENT if is_there else FileState.ABSENT
 
     # Leases
 

@@ -81,7 +81,7 @@ class Backlog:
     def __init__(self, tail: int, *, opened_ms: int, patient_until_ms: int) -> None:
         self.patient_until_ms = patient_until_ms
         self.is_over = False
-        """Whether a line came that was written after the stream was opened."""
+        """True after a line came that was written after the stream was opened."""
         self._tail = tail
         self._opened_ms = opened_ms
         self._held: list[LogLine] = []

@@ -97,6 +97,18 @@ class UploadDesk:
         self._put_life = put_life
         self._get_life = get_life
 
+    async def has_work(self, row: SlotRow) -> bool:
+        """Tells whether the store has the file of submitted work.
+
+        A file that is larger than the lease admits does not count. It was uploaded as a file of another kind, and
+        validators need not read it, so no step waits for it.
+
+        Raises:
+            StorageUnavailable: The store does not answer.
+        """
+        found = await self._store.head(ObjectKey(pool_id=self._pool_id, owner=row.node, sha256=row.sha256))
+        return found is not None and found.size <= self._limits.of_work(row)
+
     async def ticket(self, owner: Address, request: UploadRequest) -> UploadTicket:
         """Says where to put a file, or that it is there already, which costs nothing.
 
@@ -122,7 +134,7 @@ class UploadDesk:
             return await self._found(owner, key, there, request.size)
         if request.slot is not None:
             await self._check_slot(row, request.slot, request)
-        # First: a store without room costs the owner none of its quota.
+        # Before the quota is charged: a refusal for want of disk space must not use it up.
         put = await self._store.presign_put(
             key, size=request.size, content_type=request.content_type, expires=self._put_life
         )

@@ -62,7 +62,7 @@ class Incoming:
 
     @property
     def is_there(self) -> bool:
-        """Whether the object was there before: what comes is only compared with it."""
+        """True if the object was stored before; the bytes that arrive are then only compared with it."""
         return self._there
 
     def write(self, data: bytes) -> None:

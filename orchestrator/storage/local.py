@@ -158,7 +158,7 @@ class LocalStore:
         with self._place_for(key.owner), _full():
             incoming = await _whole(partial(Incoming, place, self.path(key), size=size, sha256=key.sha256[2:]))
             try:
-                # An object that is there takes no room again: many slow repeats must not claim the disk.
+                # An object that is stored already claims no space: slow repeated uploads could claim the whole disk.
                 with self._space.claim(0 if incoming.is_there else size) as claim:
                     async for block in self._blocks(pieces, incoming):
                         with nullcontext() if incoming.is_there else claim.writing(len(block)):

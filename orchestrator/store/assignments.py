@@ -223,7 +223,7 @@ class AssignmentStore:
         return [LogLine.model_validate_json(fields[b"line"]) for _, fields in reversed(entries)]
 
     async def more_lines_come(self, identifier: str) -> bool:
-        """Whether the node's last batch was full, so that it has further lines."""
+        """True if the node's last batch was full, so that it has further lines."""
         return bool(await self._database.ask("HGET", self._assignment(identifier), "log_more") == b"1")
 
     async def wanted_until(self, identifier: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -71,12 +72,14 @@ def upload(store: ObjectStore, work: SignedWork) -> Path:
     return place_file(store, pool_id=work.lease.pool_id, node=work.lease.node, sha256=work.sha256)
 
 
-def place_file(store: ObjectStore, *, node: Address, sha256: Digest, pool_id: int = POOL) -> Path:
-    """Leaves an empty file of this name in the store: only validators look into it."""
+def place_file(store: ObjectStore, *, node: Address, sha256: Digest, pool_id: int = POOL, size: int = 0) -> Path:
+    """Leaves a file of this name in the store, of zeros: only validators look into it."""
     assert isinstance(store, LocalStore)
     path = store.path(ObjectKey(pool_id=pool_id, owner=node, sha256=sha256))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
+    if size:
+        os.truncate(path, size)
     return path
 
 
@@ -293,7 +296,7 @@ class RunUnderTest:
             self.desk,
             parts.run_owner,
             relay=parts.relay.store,
-            objects=parts.objects,
+            uploads=parts.uploads,
             lease=self._lease(LOOP),
             clock=parts.clock,
         )
