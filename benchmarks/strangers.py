@@ -59,7 +59,7 @@ class Seen:
 
 
 class Caller:
-    """Sends signed requests at a steady rate, whether or not earlier ones were answered.
+    """Sends signed requests at a steady rate, without waiting for earlier answers.
 
     Args:
         port: Of the orchestrator.

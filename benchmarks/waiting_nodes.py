@@ -95,7 +95,7 @@ def main(nodes: int = 10_000) -> None:
 
 
 async def measure(port: int, pid: int, keys: list[Key]) -> None:
-    """Has all nodes register, then poll; watches them for longer than a poll lasts, and invites the last one."""
+    """Registers all nodes, lets them poll for longer than one poll lasts, and then invites the last one."""
     memory, used, begun = resident(pid), cpu_seconds(pid), time.perf_counter()
     opening, answers = asyncio.Semaphore(AT_ONCE), Counter[int]()
     registered, polling, ended = asyncio.Semaphore(0), asyncio.Event(), asyncio.Event()
@@ -173,7 +173,7 @@ async def invite(port: int, node: Key) -> None:
 
 
 async def watch(port: int) -> list[float]:
-    """How many nodes waited, in ascending order, at moments of the time that is watched."""
+    """Numbers of waiting nodes, sampled while they are watched, ascending."""
     line, seen = await Line.to(port), []
     for _ in range(2 * WATCHED_S):
         seen.append(await gauge(line, "muster_discovery_polls"))

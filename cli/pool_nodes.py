@@ -202,7 +202,7 @@ def _runs(view: NodeView) -> str:
 
 
 def failure_of(view: NodeView) -> str:
-    """What a node says of a task that failed on it and does not run again yet, with the last lines of its output."""
+    """Returns a node's report of a task that failed and is not restarted yet, with the last lines of its output."""
     held = view.assignment
     if held is None or held.state not in {AssignmentState.FAILED, AssignmentState.RESTARTING}:
         return ""

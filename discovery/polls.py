@@ -1,4 +1,4 @@
-"""How many long polls wait at a time: each holds a connection and some memory for half a minute."""
+"""Limits on waiting long polls: each holds a connection and some memory for up to half a minute."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ DISK_SHARE = 10
 """Versions in one folder get a tenth of their disk: origin, relay, validator, worker and trainer may share it."""
 
 NEEDED_FOR = timedelta(hours=2)
-"""After its successor came, a version may still be named by live leases (`run_lease_s`) and by work that is not judged
-(a pool's judge period, 1 h by default)."""
+"""Time for which a superseded version is kept: live leases (`run_lease_s`) and work that awaits its verdict (the pool's
+judge period, 1 h by default) may still name it."""
 
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")

@@ -37,7 +37,7 @@ class DiskSpace:
 
     @property
     def left(self) -> int:
-        """Bytes that no file under way claims, above the reserve."""
+        """Free bytes above the reserve, without those claimed by files that are being written."""
         return max(0, self._above_reserve() - self._claimed)
 
     def check(self, size: int) -> None:

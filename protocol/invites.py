@@ -10,7 +10,7 @@ from protocol.identifiers import Address, Digest, digest
 from protocol.typed_data import TypedStruct
 
 LONGEST_INVITE = timedelta(days=7)
-"""How far ahead an invite may expire; it also bounds how long a mailbox of discovery lives."""
+"""Longest time until an invite expires; also the longest life of a mailbox in discovery."""
 
 MOST_URL_BYTES = 512
 """As the contract has it."""

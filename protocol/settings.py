@@ -46,7 +46,7 @@ class _Layer:
     name: Callable[[str], str]
     values: Mapping[str, Any]
     base: Path | None = None
-    """Where relative paths start; None for the working directory."""
+    """Folder against which relative paths are resolved; None for the working directory."""
 
 
 class Settings(BaseSettings):

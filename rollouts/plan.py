@@ -18,8 +18,8 @@ from rollouts.seeds import draw_targets, prompt_positions
 
 _PASSED_OVER = 10_000
 _PASSED_OVER_FOR_EACH = 200
-"""A slot passes over at most 10,000 held-out prompts and 200 for each of its groups: bounded work for anybody who plans
-it. A recipe holds out 99 % at most, so the expected number is 99 for each group."""
+"""A plan skips at most 10,000 held-out prompts and 200 more for each group, which bounds its work. A recipe holds out
+at most 99 %, so the expected number of skipped prompts is 99 for each group."""
 
 
 class Tokenizer(Protocol):

@@ -205,7 +205,7 @@ class Relay:
                 await self._begin(key)
 
     def _kept(self) -> int:
-        """How many versions stay; those that the budget takes away are not fetched again."""
+        """Number of versions that stay; versions that the budget removed are not fetched again."""
         ranked = self.shelf.ranked(self._directory.counting())
         stored = [self._stored(holding) for holding in ranked]
         kept = self._keep.count(stored, now=self._clock.now().timestamp())

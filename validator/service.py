@@ -120,7 +120,7 @@ def examiner_settings(settings: ValidatorSettings) -> ExaminerSettings:
 
 
 def budgeted(settings: ValidatorSettings) -> ExaminerSettings:
-    """What examiners are told, with budgets by this machine's memory and disk, which are logged."""
+    """Returns the settings of examiners and logs the memory and disk budgets in them."""
     told, memory = examiner_settings(settings), machine_memory()
     share = weights_budget(memory, processes=settings.workers)
     _log.info(

@@ -112,7 +112,7 @@ def upgrade() -> None:
 
 
 def upgrade_command() -> str:
-    """Returns the command that upgrades this installation from where it was installed (PEP 610)."""
+    """Returns the command that upgrades this installation from its recorded source (PEP 610)."""
     pip = f"{shlex.quote(sys.executable)} -m pip install"
     try:
         origin = json.loads(distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")

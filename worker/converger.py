@@ -194,7 +194,7 @@ class Converger:
         return decision
 
     def _has_failed(self, progress: Progress) -> bool:
-        """Whether a container's failure was counted just now."""
+        """Tells whether a container's failure was counted in this round."""
         before = "" if self.progress is None else self.progress.counted
         return progress.counted != before and progress.failures > 0
 
@@ -315,7 +315,7 @@ class Converger:
 
 
 def _with_quote(detail: str, progress: Progress) -> str:
-    """What is said of a task, and the last lines that it wrote if it failed."""
+    """Returns a task's detail, with the last lines of its output if it failed."""
     failed = progress.state in {AssignmentState.FAILED, AssignmentState.RESTARTING}
     return f"{detail}\n{progress.quote}" if failed and progress.quote else detail
 

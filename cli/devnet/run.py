@@ -121,7 +121,7 @@ async def _no_work(
 
 
 async def _known(client: OrchestratorClient, nodes: Collection[Address]) -> list[NodeView]:
-    """What the pool knows of these nodes; nothing while it does not answer."""
+    """Returns the pool's view of these nodes; empty while the orchestrator does not answer."""
     with suppress(MusterError):
         return [node async for node in client.nodes() if node.address in nodes]
     return []

@@ -133,7 +133,7 @@ class Seat:
     previous_until: datetime
 
     def keys(self, now: datetime) -> frozenset[Address]:
-        """The keys that count at a time."""
+        """Returns the keys that hold the role at a given time."""
         return frozenset({self.holder, self.previous} if now < self.previous_until else {self.holder})
 
 

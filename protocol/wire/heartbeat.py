@@ -121,7 +121,7 @@ class LogBatch(WireModel):
 
     @property
     def has_room(self) -> bool:
-        """Whether another line would have fitted, so that the node had no further one when it sent this."""
+        """True if another line would have fitted: the node had no further lines when it sent this batch."""
         size = sum(len(line.text) + LINE_OVERHEAD for line in self.lines)
         return len(self.lines) < BATCH_LINES and size + LONGEST_LINE + LINE_OVERHEAD <= BATCH_CHARACTERS
 

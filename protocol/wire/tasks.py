@@ -24,7 +24,7 @@ ImageReference = Annotated[
 """Any image reference that a Docker engine takes: registry, repository, tag or digest."""
 
 ContainerPath = Annotated[str, StringConstraints(max_length=512, pattern=r"^/[^\x00-\x1f\x7f:]*$")]
-"""An absolute path inside the container, without control characters and colons."""
+"""An absolute path in the container. It contains no control character and no colon."""
 
 EnvironmentName = Annotated[str, StringConstraints(max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 EnvironmentValue = Annotated[str, StringConstraints(max_length=32_768, pattern=r"^[^\x00]*$")]

@@ -47,7 +47,7 @@ class Stranger:
         return run_muster(*arguments)
 
     def as_printed(self, line: str) -> Said:
-        """Runs a command of the page."""
+        """Runs a command that docs/contributors.md prints."""
         assert line in COMMANDS
         said = run_muster(*line.split())
         assert said.code == 0 or line == "worker doctor", f"{line}: {said.out}{said.err}"

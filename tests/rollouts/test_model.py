@@ -292,7 +292,7 @@ def test_no_text_becomes_a_control_token(text: str, folder: Path) -> None:
 
 
 def test_a_normal_form_hides_no_control_token(folder: Path) -> None:
-    """The tokenizer itself says what it would recognise: here text in capitals, and spaces before it."""
+    """The tokenizer decides which text is a control token: this one ignores case and leading spaces."""
     path = folder / "tokenizer.json"
     value = json.loads(path.read_text())
     for added in value["added_tokens"]:

@@ -44,7 +44,7 @@ MOST_AFTER_FAILURE = 1000
 """A node's newest verdicts that are considered when it failed."""
 
 MOST_UNDRAWN = 4096
-"""How many verdicts wait for the draw of paid second looks. If there are more, the oldest are dropped."""
+"""Most verdicts that wait for the draw of paid second looks; the oldest are dropped first."""
 
 ASKED_AT_ONCE = 64
 
