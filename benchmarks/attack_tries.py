@@ -20,30 +20,39 @@ from pathlib import Path
 
 import torch
 
-from cli.devnet.cheats.cheat import Trick
-from cli.devnet.cheats.comparison import Compared
-from cli.devnet.cheats.draws import OtherParameters
-from cli.devnet.cheats.edits import Relabelled, as_of_vllm
-from cli.devnet.cheats.encodings import Bomb, ManyRows
-from cli.devnet.cheats.registry import CHEATS
-from cli.devnet.cheats.weights import Earlier, OtherWeights, Tensors, quantised, write_changed
-from cli.devnet.cheats.workshop import HandedIn, Workshop
+from cli.devnet.attacks.attack import Trick
+from cli.devnet.attacks.comparison import Compared
+from cli.devnet.attacks.draws import OtherParameters
+from cli.devnet.attacks.edits import Relabelled, as_of_vllm
+from cli.devnet.attacks.encodings import Bomb, ManyRows
+from cli.devnet.attacks.harness import AttackHarness, HandedIn
+from cli.devnet.attacks.registry import CHEATS
+from cli.devnet.attacks.weights import Earlier, OtherWeights, Tensors, quantised, write_changed
 from protocol.identifiers import Address, Digest, address
 from protocol.verdicts import Outcome
 from protocol.wire.slots import SlotGrant
-from rollouts.calibration import RolloutCalibration
-from rollouts.engines.interface import Dtype, EngineName
+from rollouts.calibration.limits import RolloutCalibration
 from rollouts.engines.opening import open_engine
+from rollouts.files.samples import RolloutFile
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+)
 from rollouts.recipe import PAIRS, eligible_prompts, read_recipe, write_recipe
-from rollouts.samples import RolloutFile
 from rollouts.sandbox import Sandboxes
 from trainer.presets import devnet_base
-from validator.examination.interface import Conclusion, NotJudged, RowDraw
+from validator.audit.draw import (
+    RowDraw,
+)
+from validator.examination.interface import (
+    Conclusion,
+    NotJudged,
+)
+from validator.examination.model_cache import ModelCache
 from validator.examination.orders import Order
 from validator.examination.procedure import Procedure
 from validator.examination.reading import LimitedReader
 from validator.examination.settings import ExaminerSettings
-from validator.examination.shelf import Shelf
 
 ACCEPTED, REJECTED, FORGED, NOT_JUDGED = "accepted", "rejected", "forged", "not judged"
 
@@ -181,15 +190,15 @@ class Stand:
         self.version = self.home / "version"
         copy_base(self.version)
         self._history = history_of(self.version, self.home)
-        self._open: dict[tuple[Dtype, int], Workshop] = {}
+        self._open: dict[tuple[Dtype, int], AttackHarness] = {}
         self.procedure = examiner(calibration)
         self._seen: set[Digest] = set()
 
-    def workshop(self, dtype: Dtype, max_batch: int) -> Workshop:
+    def workshop(self, dtype: Dtype, max_batch: int) -> AttackHarness:
         """A node with this engine."""
         if (dtype, max_batch) not in self._open:
             engine = open_engine(EngineName.TORCH, dtype=dtype, device="cpu", max_batch=max_batch)
-            self._open[dtype, max_batch] = Workshop(
+            self._open[dtype, max_batch] = AttackHarness(
                 engine, self.version, history=self._history, home=self.home, node=node()
             )
         return self._open[dtype, max_batch]
@@ -214,7 +223,7 @@ class Stand:
         workshop = self.workshop(batch.dtype, batch.max_batch)
         return self._honest(batch, workshop) if not batch.name else self._forgeries(batch, workshop)
 
-    def _honest(self, batch: Batch, workshop: Workshop) -> Tally:
+    def _honest(self, batch: Batch, workshop: AttackHarness) -> Tally:
         tally = Tally()
         for index in range(batch.first, batch.first + batch.tries):
             work = workshop.hand_in(Trick(), workshop.grant(index, groups=batch.groups))
@@ -222,7 +231,7 @@ class Stand:
                 tally.add(self.judge(work))
         return tally
 
-    def _forgeries(self, batch: Batch, workshop: Workshop) -> Tally:
+    def _forgeries(self, batch: Batch, workshop: AttackHarness) -> Tally:
         """As many as were asked for, of as many slots as that takes."""
         tally, trick = Tally(), Compared(trick_of(batch.name))
         for index in range(batch.first, batch.first + SLOTS_FOR_A_TRY * batch.tries):
@@ -283,7 +292,7 @@ def examiner(calibration: Path | None, *, sandboxes: Sandboxes | None = None) ->
     told = ExaminerSettings(home=Path())
     return Procedure(
         reader=LimitedReader(sandboxes or Sandboxes(), most=told.most),
-        shelf=Shelf(torch.device("cpu"), budget=told.policy_memory or 4 << 30),
+        shelf=ModelCache(torch.device("cpu"), budget=told.policy_memory or 4 << 30),
         calibration=RolloutCalibration.shipped() if calibration is None else RolloutCalibration.read(calibration),
         dtype=told.dtype,
         margin=told.margin,

@@ -1,7 +1,8 @@
 """What the wall around strangers' files costs a reader; `python -m benchmarks.decoding`.
 
 Files of rollouts as the trainer and validators meet them, decoded in this process, and in a sandbox that stays warm
-(`rollouts.decoding`), in turns. CPU counts the sandbox's processes too. The first row's sandbox is started for it.
+(`rollouts.sandboxed_decoder`), in turns. CPU counts the sandbox's processes too.
+The first row's sandbox is started for it.
 """
 
 from __future__ import annotations
@@ -17,12 +18,19 @@ from rich.table import Table
 
 from benchmarks.ending import end_in_order
 from protocol.identifiers import ZERO_DIGEST
-from rollouts.decoding import Decoder
-from rollouts.engines.interface import Completion, Dtype, EngineName, FinishReason
-from rollouts.samples import RolloutFile
+from rollouts.engines.interface import (
+    Completion,
+    FinishReason,
+)
+from rollouts.files.samples import RolloutFile
+from rollouts.files.schema import ReadLimits, read_rollout_bytes, table_of, write_table
+from rollouts.files.synthetic_files import unleased_header, unrewarded_sample
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+)
 from rollouts.sandbox import Sandboxes, SandboxSettings
-from rollouts.schema import ReadLimits, read_rollout_bytes, table_of, write_table
-from rollouts.unleased import unleased_header, unrewarded_sample
+from rollouts.sandboxed_decoder import Decoder
 
 SHAPES = ((64, 8), (256, 8), (256, 1024), (1024, 4096))
 """Answers of a file, and tokens of each: a file of the devnet, a step of it, and files of larger models."""

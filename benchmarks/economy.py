@@ -30,22 +30,24 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.ending import end_in_order
-from cli.pool_economics import looked_at
+from cli.pool.economics import looked_at
 from ledger.amounts import UNIT
 from ledger.client.pools import Escrow, Terms
 from ledger.economics import collusion, explain_economics
-from orchestrator.runs.deliveries import DeliveryTerms, PastLease, judge_deliveries
-from orchestrator.runs.leases import TIMES_KEPT, DeliveryTime, is_late, lease_length, wait_length
-from orchestrator.runs.slots import LEASED, SPARE, Counted, FileState, Happening, Slot
-from orchestrator.runs.slots import after as slot_after
-from orchestrator.runs.steps import StepCount, Window, choose_step
+from orchestrator.domain.deliveries import DeliveryTerms, PastLease, judge_deliveries
+from orchestrator.domain.lease_terms import TIMES_KEPT, DeliveryTime, is_late, lease_length, wait_length
+from orchestrator.domain.slots import LEASED, SPARE, Counted, Slot, SlotEvent, StoredFileState
+from orchestrator.domain.slots import after as slot_after
+from orchestrator.domain.steps import StepCount, Window, choose_step
 from protocol.identifiers import ZERO_DIGEST, Address, Digest, address, digest, run_id
 from protocol.verdicts import Outcome
 from rollouts.seeds import draw_targets, slot_seed
-from validator.audit.draw import draw_rows
-from validator.audit.rate import NEW, NodeRecord, RatePolicy, share_of
+from validator.audit.draw import (
+    RowDraw,
+    draw_rows,
+)
+from validator.audit.rate import NEW, AuditRecord, RatePolicy, share_of
 from validator.audit.rate import after as record_after
-from validator.examination.interface import RowDraw
 
 NODES = 100
 ASYNC_LEVEL = 2
@@ -378,7 +380,7 @@ class Node:
     seconds: float
     live: int = 0
     leased: int = 0
-    record: NodeRecord = NEW
+    record: AuditRecord = NEW
     jobs: deque[Job] = field(default_factory=lambda: deque(maxlen=2 * DELIVERIES.newest))
     stale: bool = False
     """Whether its deliveries must be judged again."""
@@ -416,7 +418,7 @@ class Job:
     @property
     def is_absent(self) -> bool:
         """Whether it was submitted and the orchestrator knows that its file is not there."""
-        return self.slot.file is FileState.ABSENT
+        return self.slot.file is StoredFileState.ABSENT
 
 
 @dataclass(slots=True)
@@ -504,7 +506,7 @@ class Run:
                 number=number,
                 strategy=STRATEGIES[strategy if number < cheats else "honest"],
                 cheats=number < cheats,
-                record=NodeRecord(clean=1_000) if proven else NEW,
+                record=AuditRecord(clean=1_000) if proven else NEW,
                 seconds=SLOT_TIME * speeds.lognormvariate(0, NODES_DIFFER),
             )
             for number in range(NODES)
@@ -534,7 +536,7 @@ class Run:
                 self._grant()
         return self._result()
 
-    def _later(self, seconds: float, event: Callable[..., None], *arguments: Job | Happening) -> None:
+    def _later(self, seconds: float, event: Callable[..., None], *arguments: Job | SlotEvent) -> None:
         what: Callable[[], None] = partial(event, *arguments)
         heapq.heappush(self._events, (self.now + seconds, next(self._sequence), what))
 
@@ -623,7 +625,7 @@ class Run:
         if self.rules.slow_slots_are_spare:
             wait = wait_length(job.lease).total_seconds()
             if job.plan.seconds > wait:
-                self._later(wait, self._happen, job, Happening.WAIT_OVER)
+                self._later(wait, self._happen, job, SlotEvent.WAIT_OVER)
 
     def _lease_length(self) -> float:
         if not self.rules.leases_follow_deliveries:
@@ -633,7 +635,7 @@ class Run:
     def _lease_over(self, job: Job) -> None:
         self._took.append(DeliveryTime(int(2000 * (self.now - job.leased_at)), job.groups))
         job.node.failed = True
-        self._happen(job, Happening.LEASE_OVER)
+        self._happen(job, SlotEvent.LEASE_OVER)
         self._free(job)
 
     def _free(self, job: Job) -> None:
@@ -654,12 +656,12 @@ class Run:
         if self.rules.slow_slots_are_spare:
             job.late = is_late(timedelta(seconds=self.now - job.leased_at), self._took, lease=job.lease)
             node.failed |= job.late
-        self._happen(job, Happening.SUBMITTED)
+        self._happen(job, SlotEvent.SUBMITTED)
         if plan.uploads == 0:
             self._upload(job)
             return
         if not self.rules.absent_files_count:
-            self._happen(job, Happening.FILE_ABSENT)
+            self._happen(job, SlotEvent.FILE_ABSENT)
         knows_draw = not self.rules.late_files_in_full
         if plan.uploads is not None and not (knows_draw and plan.bad & drawn_rows(self, job)):
             self._later(plan.uploads, self._upload, job)
@@ -669,16 +671,16 @@ class Run:
     def _upload(self, job: Job) -> None:
         job.uploaded = True
         if not self.rules.absent_files_count:
-            self._happen(job, Happening.FILE_PRESENT)
+            self._happen(job, SlotEvent.FILE_PRESENT)
         self._later(VERDICT, self._judge, job)
 
     def _pending_over(self, job: Job) -> None:
         if not job.uploaded:
-            self._happen(job, Happening.PENDING_OVER)
+            self._happen(job, SlotEvent.PENDING_OVER)
 
     def _expire(self, job: Job) -> None:
         if not job.uploaded:
-            self._happen(job, Happening.EXPIRED)
+            self._happen(job, SlotEvent.EXPIRED)
             job.node.locked -= job.penalty
             self._missed(job, 0)
 
@@ -687,17 +689,17 @@ class Run:
             self._launder(job)
             return
         outcome = Outcome.FORGED if finds_forgery(self, job) else Outcome.ACCEPTED
-        self._happen(job, Happening.JUDGED, outcome)
+        self._happen(job, SlotEvent.JUDGED, outcome)
         self._close(job, outcome, final_in=CHALLENGE)
 
     def _launder(self, job: Job) -> None:
         by_dispute, as_first = laundered()
         if not self.rules.disputes_are_confirmed:
             # An honest validator calls it forged; the corrupt one decides the dispute in the same second.
-            self._happen(job, Happening.JUDGED, Outcome.ACCEPTED)
+            self._happen(job, SlotEvent.JUDGED, Outcome.ACCEPTED)
             self._close(job, Outcome.ACCEPTED, final_in=0)
             return
-        self._happen(job, Happening.JUDGED, Outcome.ACCEPTED)
+        self._happen(job, SlotEvent.JUDGED, Outcome.ACCEPTED)
         passes = self.random.random() < max(by_dispute, as_first)
         self._close(job, Outcome.ACCEPTED if passes else Outcome.FORGED, final_in=CHALLENGE if passes else CAUGHT_AFTER)
 
@@ -733,7 +735,7 @@ class Run:
         else:
             node.record = NEW  # another key of the same provider joins in the next transaction
 
-    def _happen(self, job: Job, event: Happening, outcome: Outcome | None = None) -> None:
+    def _happen(self, job: Job, event: SlotEvent, outcome: Outcome | None = None) -> None:
         job.slot = slot_after(job.slot, event, outcome)
         job.node.stale = True
         job.node.failed |= job.is_absent or outcome not in {None, Outcome.ACCEPTED}

@@ -28,7 +28,7 @@ from benchmarks.pool_under_load import (
     redis_server,
     seed,
 )
-from protocol import curve
+from protocol.identity import secp256k1
 
 CONNECTIONS = 32
 
@@ -74,11 +74,11 @@ def run(port: int, requests: list[bytes]) -> Load:
 def ecdsa() -> tuple[float, float]:
     """Microseconds to check and to make a signature."""
     key = node_keys(1)[0]
-    digest = curve.personal_hash(b"x")
+    digest = secp256k1.personal_hash(b"x")
     signature = key.sign_hash(digest)
     started = time.perf_counter()
     for _ in range(2000):
-        curve.recover(digest, signature)
+        secp256k1.recover(digest, signature)
     checked = time.perf_counter()
     for _ in range(2000):
         key.sign_hash(digest)

@@ -27,26 +27,35 @@ import torch
 
 from benchmarks.attack_tries import Batch, Tally, copy_base, node, read_list, run_all, write_list
 from benchmarks.ending import end_in_order
-from cli.devnet.cheats.cheat import Trick
-from cli.devnet.cheats.workshop import Workshop
+from cli.devnet.attacks.attack import Trick
+from cli.devnet.attacks.harness import AttackHarness
 from protocol.identifiers import ZERO_DIGEST, Digest
-from rollouts.calibration import RolloutCalibration
+from rollouts.calibration.limits import RolloutCalibration
 from rollouts.checks import CheckedVersion
-from rollouts.engines.interface import Dtype, EngineName
 from rollouts.engines.opening import open_engine
 from rollouts.engines.vllm.settings import prepare_process
-from rollouts.samples import RolloutFile
+from rollouts.files.samples import RolloutFile
+from rollouts.files.schema import write_rollouts
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+)
 from rollouts.sandbox import Sandboxes
-from rollouts.schema import write_rollouts
 from tests.rollouts.made import GROUPS, PARTS, as_version, facts_of, make, sharpened
 from tests.rollouts.tiny import tiny_folder
-from validator.examination.interface import Conclusion, NotJudged, RowDraw
+from validator.audit.draw import (
+    RowDraw,
+)
+from validator.domain.submissions import SubmittedWork, WorkFacts
+from validator.examination.interface import (
+    Conclusion,
+    NotJudged,
+)
+from validator.examination.model_cache import ModelCache
 from validator.examination.orders import Order
 from validator.examination.procedure import Procedure
 from validator.examination.reading import LimitedReader
 from validator.examination.settings import SLASH_MARGIN, ExaminerSettings
-from validator.examination.shelf import Shelf
-from validator.submissions import SubmittedWork, WorkFacts
 
 LIST = "files.jsonl"
 _CHUNK = 20
@@ -83,7 +92,7 @@ def _make(told: argparse.Namespace) -> None:
     version = told.to / "version"
     copy_base(version)
     engine = open_engine(told.engine, dtype=told.dtype, device="cpu", max_batch=told.batch)
-    with Workshop(engine, version, history=(), home=told.to, node=node()) as workshop:
+    with AttackHarness(engine, version, history=(), home=told.to, node=node()) as workshop:
         made = (
             workshop.hand_in(Trick(), workshop.grant(told.first + number, groups=1)) for number in range(told.files)
         )
@@ -131,7 +140,7 @@ def _sharp_files(chunk: tuple[float, int, int]) -> Counter[str]:
         version = as_version(sharpened(tiny_folder(Path(folder) / "model", seed=first // _SHARP_CHUNK), factor))
         procedure = Procedure(
             reader=LimitedReader(sandboxes, most=ExaminerSettings(home=Path(folder)).most),
-            shelf=Shelf(torch.device("cpu"), budget=1 << 30),
+            shelf=ModelCache(torch.device("cpu"), budget=1 << 30),
             calibration=RolloutCalibration.shipped(),
             dtype=None,
             margin=SLASH_MARGIN,

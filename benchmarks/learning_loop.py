@@ -15,16 +15,19 @@ import torch
 
 from protocol.checkpoints import folder_files, version_digest
 from protocol.identifiers import ZERO_DIGEST
-from rollouts.engines.interface import Dtype, EngineName
 from rollouts.engines.opening import open_engine
 from rollouts.environments import load_environment
+from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.plan import SlotPlanner
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+)
 from rollouts.recipe import eligible_prompts, read_recipe
-from rollouts.tokenizer import FolderTokenizer
-from trainer.evaluation import Evaluation, Evaluator, held_out_prompts
+from trainer.evaluator import Evaluation, Evaluator, held_out_prompts
 from trainer.learning.groups import TrainingGroup, TrainingSample
 from trainer.learning.learner import Learner
-from trainer.learning.measures import LearnedStep
+from trainer.learning.metrics import LearnedStep
 from trainer.learning.settings import LearningSettings
 from trainer.models import open_model, write_version
 from trainer.presets import devnet_base

@@ -20,13 +20,13 @@ from eth_account import Account
 from web3 import AsyncWeb3
 
 from benchmarks.ending import end_in_order
-from ledger.chain import ChainKind, ChainProcess, start_chain
-from ledger.cursor import EventCursor
-from ledger.cursor_stores import MemoryCursorStore
+from ledger.devchain import ChainKind, ChainProcess, start_chain
 from ledger.errors import AnvilMissing
-from ledger.event_source import Web3Events
-from ledger.rpc import ChainConnection, connect
-from ledger.sender import Call, Sender, SendPolicy
+from ledger.events.cursor import EventCursor
+from ledger.events.cursor_stores import MemoryCursorStore
+from ledger.events.source import Web3Events
+from ledger.rpc.connection import ChainConnection, connect
+from ledger.transactions.sender import SendPolicy, TransactionCall, TransactionSender
 from protocol.identifiers import Address
 
 # A contract of 7 bytes that emits its call data: CALLDATACOPY it to memory, LOG0.
@@ -72,7 +72,7 @@ async def measure(kind: ChainKind, *, transactions: int, events: int, block_time
 
 
 class _Bench:
-    def __init__(self, web3: AsyncWeb3[ChainConnection], sender: Sender, contract: Address) -> None:
+    def __init__(self, web3: AsyncWeb3[ChainConnection], sender: TransactionSender, contract: Address) -> None:
         self.web3 = web3
         self.sender = sender
         self.contract = contract
@@ -81,8 +81,8 @@ class _Bench:
     async def open(cls, chain: ChainProcess) -> _Bench:
         web3 = await connect(chain.url, expected_chain_id=chain.chain_id)
         account = Account.from_key(chain.accounts[0].key)
-        sender = Sender(web3, account, chain_id=chain.chain_id, policy=SendPolicy(poll=_POLL))
-        receipt = await sender.send(Call(to=None, data=_CREATION, gas=200_000), deadline=_SOON)
+        sender = TransactionSender(web3, account, chain_id=chain.chain_id, policy=SendPolicy(poll=_POLL))
+        receipt = await sender.send(TransactionCall(to=None, data=_CREATION, gas=200_000), deadline=_SOON)
         if receipt.created is None:
             raise RuntimeError("the contract was not made")
         return cls(web3, sender, receipt.created)
@@ -93,7 +93,7 @@ class _Bench:
 
     async def rate(self, count: int, *, at_once: bool) -> float:
         """Transactions per second, from the first call to the last receipt."""
-        calls = [Call(to=self.contract, data=number.to_bytes(32, "big")) for number in range(count)]
+        calls = [TransactionCall(to=self.contract, data=number.to_bytes(32, "big")) for number in range(count)]
         started = time.perf_counter()
         if at_once:
             await asyncio.gather(*(self.sender.send(call, deadline=_SOON) for call in calls))
@@ -113,7 +113,9 @@ class _Bench:
             data = number.to_bytes(32, "big")
             next_batch = asyncio.ensure_future(anext(following))
             started = time.perf_counter()
-            sending = asyncio.create_task(self.sender.send(Call(to=self.contract, data=data), deadline=_SOON))
+            sending = asyncio.create_task(
+                self.sender.send(TransactionCall(to=self.contract, data=data), deadline=_SOON)
+            )
             batch = await next_batch
             milliseconds.append((time.perf_counter() - started) * 1000)
             await cursor.commit(batch)

@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass, field
 
 from benchmarks.ending import end_in_order
-from ledger.chain import ChainKind, start_chain
+from ledger.devchain import ChainKind, start_chain
 from tests.ledger.contracts.harness import ZERO, Chain, Receipt
 from tests.ledger.contracts.world import (
     ACCEPTED,

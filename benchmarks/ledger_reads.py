@@ -16,9 +16,9 @@ from web3.types import RPCResponse
 
 from benchmarks.ending import end_in_order
 from ledger.artifacts import Contract, artifact
-from ledger.client.views import views_of
-from ledger.event_source import Web3Events
-from ledger.rpc import ChainConnection
+from ledger.client.view_calls import views_of
+from ledger.events.source import Web3Events
+from ledger.rpc.connection import ChainConnection
 from protocol.identifiers import ZERO_ADDRESS
 
 READS = 300

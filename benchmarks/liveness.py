@@ -24,12 +24,12 @@ from benchmarks.pool_under_load import (
     redis_server,
     seed,
 )
+from orchestrator.dependencies import Dependencies, build_parts
 from orchestrator.loops.liveness import Liveness
-from orchestrator.parts import Parts, build_parts
-from orchestrator.store.leases import Lease
-from protocol.clock import SystemClock
-from protocol.logs import configure_logs
-from protocol.redis import connect_redis
+from orchestrator.store.leader_lease import LeaderLease
+from protocol.runtime.clock import SystemClock
+from protocol.runtime.logs import configure_logs
+from protocol.runtime.redis import connect_redis
 from protocol.wire.heartbeat import NodeState
 
 TICKS = 400
@@ -75,7 +75,7 @@ async def measure(url: str) -> list[tuple[int, list[float]]]:
     return rows
 
 
-def _liveness(parts: Parts) -> Liveness:
+def _liveness(parts: Dependencies) -> Liveness:
     return Liveness(
         database=parts.database,
         nodes=parts.nodes,
@@ -83,12 +83,12 @@ def _liveness(parts: Parts) -> Liveness:
         pace=parts.settings.pace(),
         clock=parts.clock,
         every=timedelta(seconds=0.5),
-        lease=Lease(parts.database, "liveness", lifetime=timedelta(seconds=60)),
+        lease=LeaderLease(parts.database, "liveness", lifetime=timedelta(seconds=60)),
         furthest=timedelta(hours=1),
     )
 
 
-async def _past_the_amnesty(parts: Parts, liveness: Liveness) -> None:
+async def _past_the_amnesty(parts: Dependencies, liveness: Liveness) -> None:
     """The first look forgives everybody for a while; that while is not measured."""
     await liveness.tick()
     await parts.redis.hset(parts.database.key("liveness"), "amnesty", 0)

@@ -32,7 +32,7 @@ from benchmarks.pool_under_load import (
     redis_server,
     seed,
 )
-from protocol.keys import Key
+from protocol.identity.keys import Key
 
 PROCESSES = 2
 TARGET_RATE = 500

@@ -26,16 +26,16 @@ import redis as sync_redis
 import uvloop
 
 from orchestrator.app import build_orchestrator
-from orchestrator.chain import Changes, NodeStanding, PoolStanding
+from orchestrator.chain.interface import Changes, NodeStanding, PoolStanding
 from orchestrator.settings import OrchestratorSettings
-from protocol.curve import PrivateKey
+from protocol.http.service import serve
 from protocol.identifiers import ZERO_ADDRESS, Address
-from protocol.keys import Key
-from protocol.logs import configure_logs
-from protocol.redis import connect_redis
-from protocol.service import serve
-from protocol.signing import sign_request
-from protocol.typed_data import SigningDomain
+from protocol.identity.keys import Key
+from protocol.identity.secp256k1 import PrivateKey
+from protocol.identity.signing import sign_request
+from protocol.identity.typed_data import SigningDomain
+from protocol.runtime.logs import configure_logs
+from protocol.runtime.redis import connect_redis
 from protocol.wire.tasks import TaskSpec
 
 POOL = 1

@@ -25,10 +25,16 @@ from benchmarks.models import SHAPES, random_model
 from benchmarks.rollout_files import as_file
 from protocol.identifiers import ZERO_DIGEST
 from rollouts.checks import gather
-from rollouts.engines.interface import Dtype, EngineName, SampleRequest
+from rollouts.engines.interface import (
+    SampleRequest,
+)
 from rollouts.engines.opening import open_engine
-from rollouts.policy import Policy, load_policy
-from rollouts.prefill import Answer, prefill
+from rollouts.models.policy import Policy, load_policy
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+)
+from rollouts.prefill import PrefillItem, prefill
 from rollouts.sampling.parameters import SamplingParameters
 
 ROUNDS = int(os.environ.get("MUSTER_BENCHMARK_ROUNDS", "3"))
@@ -65,7 +71,7 @@ def measure(folder: Path, policy: Policy, batch: int, tokens: int) -> list[float
     requests, parameters = requests_of(batch), SamplingParameters(max_new_tokens=tokens)
     drawn = engine.generate(requests, parameters)
     file = as_file(requests, drawn, engine=EngineName.TORCH, dtype=Dtype.FLOAT32)
-    answers = [Answer(sample.prompt_tokens, sample.output_tokens) for sample in file.samples]
+    answers = [PrefillItem(sample.prompt_tokens, sample.output_tokens) for sample in file.samples]
     works: tuple[Callable[[], object], ...] = (
         lambda: list(engine.generate(requests, parameters)),
         lambda: sum(len(rows.spans) for rows in prefill(policy, answers)),

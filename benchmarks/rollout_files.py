@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rollouts.engines.interface import Completion, Dtype, EngineName, SampleRequest
-from rollouts.samples import RolloutFile
-from rollouts.unleased import unleased_header, unrewarded_sample
+from rollouts.engines.interface import (
+    Completion,
+    SampleRequest,
+)
+from rollouts.files.samples import RolloutFile
+from rollouts.files.synthetic_files import unleased_header, unrewarded_sample
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+)
 
 
 def as_file(

@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.ending import end_in_order
-from rollouts.sampling.drawing import draw
 from rollouts.sampling.noise import noise, noise_numpy, noise_torch, row_keys, stream, words
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.replay import gaps_of_rows
+from rollouts.sampling.sampler import draw
 
 SECONDS = float(os.environ.get("MUSTER_BENCHMARK_SECONDS", "1"))
 ROWS, HIDDEN = 16, 1536

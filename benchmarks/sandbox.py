@@ -22,7 +22,7 @@ from rich.table import Table
 
 from benchmarks.ending import end_in_order
 from rollouts.environments.code_tests import FunctionTest, ProgramTest, UnitTests
-from rollouts.sandbox import Isolation, Job, Kind, Limits, Sandboxes, SandboxSettings
+from rollouts.sandbox import Isolation, Job, JobKind, JobLimits, Sandboxes, SandboxSettings
 from rollouts.sandbox.launch import prepare
 
 SECONDS = float(os.environ.get("MUSTER_BENCHMARK_SECONDS", "3"))
@@ -31,7 +31,7 @@ PROGRAM = Job(module="inside.program", payload={"source": SOURCE}, standard_inpu
 FUNCTION = "def add(a, b): return a + b"
 TESTS = UnitTests("from solution import add\nassert add(1, 2) == 3\nassert add('a', 'b') == 'ab'\n")
 ANSWER = Job(module="inside.mathematics", payload={"expected": "x^2+2x+1", "given": "(x+1)^2"})
-LIMITS = Limits()
+LIMITS = JobLimits()
 
 
 def cold(command: list[str]) -> None:
@@ -71,7 +71,7 @@ def main() -> None:
 
     row("cold interpreter, no protection", lambda: cold([python, "-I", "-S"]))
     if shutil.which("bwrap"):
-        launch = prepare(Kind.SOLUTION, Isolation.NAMESPACES).command
+        launch = prepare(JobKind.SOLUTION, Isolation.NAMESPACES).command
         bubblewrap = list(launch[: launch.index("--") + 1])
         row("cold interpreter in a bubblewrap of its own", lambda: cold([*bubblewrap, python, "-I", "-S"]))
     cores = os.cpu_count() or 1
@@ -80,7 +80,7 @@ def main() -> None:
             continue
         found = Sandboxes(SandboxSettings(isolation=isolation, most=cores))
         name = f"warm sandbox, {isolation.value}"
-        work = partial(found.run, Kind.SOLUTION, PROGRAM)
+        work = partial(found.run, JobKind.SOLUTION, PROGRAM)
         row(name, work)
         row(f"the same, {cores} at a time", work, cores)
         found.close()
@@ -88,7 +88,7 @@ def main() -> None:
     row("code: a program's output", lambda: ProgramTest("1 2\n", "3").run(SOURCE, best, LIMITS))
     row("code: a function's result", lambda: FunctionTest("add", (1, 2), 3).run(FUNCTION, best, LIMITS))
     row("code: unit tests in a second sandbox", lambda: TESTS.run(FUNCTION, best, LIMITS))
-    row("math: symbolic equality", lambda: best.run(Kind.MATHEMATICS, ANSWER))
+    row("math: symbolic equality", lambda: best.run(JobKind.MATHEMATICS, ANSWER))
     best.close()
     Console().print(table)
 

@@ -1,4 +1,7 @@
-"""Measures the limits that are shipped; `python -m benchmarks.shipped_limits --out rollouts/calibrations.json`.
+"""Measures the shipped limits.
+
+    python -m benchmarks.shipped_limits --out rollouts/calibration/calibrations.json
+
 
 The devnet's base, and the same after some steps of learning: its answers become surer, and its numbers larger. Both
 engines generate, in bfloat16 in batches of several sizes, and torch checks in bfloat16 and in float32. Each figure's
@@ -23,7 +26,10 @@ import torch
 from benchmarks.ending import end_in_order
 from benchmarks.learning_loop import LearningLoop
 from cli.devnet.presets import LEARNING
-from rollouts.engines.interface import Dtype, EngineName
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+)
 from trainer.learning.settings import LearningSettings
 from trainer.presets import devnet_base
 

@@ -27,14 +27,14 @@ from rich.table import Table
 from starlette.types import Message
 
 from benchmarks.ending import end_in_order
-from protocol.admission import Admission
-from protocol.clock import SystemClock
-from protocol.curve import personal_hash, recover
-from protocol.keys import Key
-from protocol.rates import Rate
-from protocol.redis import RedisKeys, connect_redis
-from protocol.signing import RequestStamp, request_message, sign_request
-from protocol.verification import RequestVerifier
+from protocol.http.rates import Rate
+from protocol.http.replay_guard import ReplayGuard
+from protocol.http.verification import RequestVerifier
+from protocol.identity.keys import Key
+from protocol.identity.secp256k1 import personal_hash, recover
+from protocol.identity.signing import RequestStamp, request_message, sign_request
+from protocol.runtime.clock import SystemClock
+from protocol.runtime.redis import RedisKeys, connect_redis
 
 SECONDS = float(os.environ.get("MUSTER_BENCHMARK_SECONDS", "3"))
 BODY = b'{"pool_id":7,"worker_version":"0.1.0","metrics":{"cpu":0.5,"memory":0.25}}' + b" " * 300
@@ -131,13 +131,13 @@ async def main() -> None:
     ours = per_second(lambda: recover(personal_hash(message), stamp.signature))
     signing = per_second(lambda: NODE.sign_message(message))
     table.add_row("recover a signer, eth-account", f"{theirs:,.0f}", "", "1.0x")
-    table.add_row("recover a signer, protocol.curve", f"{ours:,.0f}", "", f"{ours / theirs:.1f}x")
-    table.add_row("sign, protocol.keys", f"{signing:,.0f}", "", "")
+    table.add_row("recover a signer, protocol.identity.secp256k1", f"{ours:,.0f}", "", f"{ours / theirs:.1f}x")
+    table.add_row("sign, protocol.identity.keys", f"{signing:,.0f}", "", "")
     async with redis_server() as url:
         redis = connect_redis(url or "unix:///nowhere", connections=CONCURRENT)
         clock = SystemClock()
         rate = Rate(count=10**6, per=timedelta(seconds=1), burst=10**6)
-        admission = Admission(redis, keys=RedisKeys("7"), rate=rate, clock=clock)
+        admission = ReplayGuard(redis, keys=RedisKeys("7"), rate=rate, clock=clock)
         verifier = RequestVerifier(audience=SERVICE.address, admission=admission, clock=clock)
         wall, cpu = await verified_per_second(verifier.authenticate)
         table.add_row("a request, every check but Redis", f"{cpu:,.0f}", f"{wall:,.0f}", f"{cpu / theirs:.1f}x")

@@ -27,11 +27,11 @@ from urllib.parse import urlsplit
 
 from benchmarks.ending import end_in_order
 from benchmarks.pool_under_load import Line, percentile, redis_server
-from ledger.chain import ChainKind, start_chain
 from ledger.client import Ledger
+from ledger.devchain import ChainKind, start_chain
+from protocol.identity.keys import Key
+from protocol.identity.signing import sign_request
 from protocol.invites import Invite, Join
-from protocol.keys import Key
-from protocol.signing import sign_request
 from tests.discovery.on_chain import UNIT, PoolOnChain, make_pool
 
 POOL = 1

@@ -29,7 +29,7 @@ from benchmarks.ending import end_in_order
 from benchmarks.models import SHAPES
 from benchmarks.pool_under_load import redis_server
 from benchmarks.survival import pool_of
-from ledger.chain import ChainControls, ChainKind, start_chain
+from ledger.devchain import ChainControls, ChainKind, start_chain
 from rollouts.recipe import write_recipe
 from tests.ledger.client.conftest import found
 from tests.rollouts.tiny import tiny_folder

@@ -1,7 +1,7 @@
 """What a validator catches, whom it harms, and what it costs; `python -m benchmarks.validator [--quick]`.
 
 1. Every cheat until it has forged `--tries` files: how many are rejected, with the 95 % interval (Wilson). A file that
-   came out as the honest one of its slot is no forgery (`cli.devnet.cheats.comparison`): it is counted apart, and
+   came out as the honest one of its slot is no forgery (`cli.devnet.attacks.comparison`): it is counted apart, and
    another slot is tried. Then `--honest` honest files over engines, types and batch shapes: how many are rejected, and
    how many slashed. Then what can't be told apart.
 2. Tokens per second of a validator that looks at every row against those of the generator, on this machine; and how
@@ -40,9 +40,12 @@ from benchmarks.attack_tries import (
 )
 from benchmarks.ending import end_in_order
 from benchmarks.validator_rates import show_rates
-from cli.devnet.cheats.cheat import End
-from cli.devnet.cheats.registry import CHEATS
-from rollouts.engines.interface import Dtype, EngineName
+from cli.devnet.attacks.attack import End
+from cli.devnet.attacks.registry import CHEATS
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+)
 
 ROOT = Path(__file__).parents[1]
 VLLM = ROOT / ".tools" / "vllm" / "bin" / "python"

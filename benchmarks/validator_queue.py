@@ -14,15 +14,15 @@ from typing import Any
 
 from benchmarks.ending import end_in_order
 from benchmarks.pool_under_load import redis_server
-from protocol.clock import SystemClock
 from protocol.identifiers import ZERO_ADDRESS, Digest, digest
-from protocol.redis import connect_redis
-from validator.items import Kind
-from validator.patience import GivesUp, Patience, Step
+from protocol.runtime.clock import SystemClock
+from protocol.runtime.redis import connect_redis
+from validator.domain.items import ItemKind
+from validator.domain.submissions import SubmittedWork
+from validator.queue.retry_policy import GivesUp, RetryPolicy, Step
+from validator.queue.store import NewItem, WorkQueue
 from validator.store.keys import keys_of
-from validator.store.members import Condition, MemberId, Members, State
-from validator.store.queue import NewItem, WorkQueue
-from validator.submissions import SubmittedWork
+from validator.store.members import Condition, MemberId, Members, MemberState
 
 WORKS = 10_000
 ASIDE = 4_000
@@ -42,7 +42,7 @@ async def _measure(url: str) -> None:
 
     async def present() -> None:
         for each in members:
-            await each.say(Condition(state=State.WELL), since=timedelta())
+            await each.say(Condition(state=MemberState.WELL), since=timedelta())
 
     await present()
     one, two = (_queue(redis, each.me) for each in members)
@@ -79,7 +79,7 @@ async def _measure(url: str) -> None:
 
 def _queue(redis: Any, member: MemberId) -> WorkQueue:  # noqa: ANN401 - untyped in redis-py
     lease = timedelta(minutes=1)
-    return WorkQueue(redis, keys=keys_of(POOL), clock=SystemClock(), lease=lease, member=member, patience=Patience())
+    return WorkQueue(redis, keys=keys_of(POOL), clock=SystemClock(), lease=lease, member=member, patience=RetryPolicy())
 
 
 def _work(number: int) -> NewItem:
@@ -100,7 +100,7 @@ def _work(number: int) -> NewItem:
         units=100,
         block=number,
     )
-    return NewItem(work=work, kind=Kind.FIRST, deadline_s=number)
+    return NewItem(work=work, kind=ItemKind.FIRST, deadline_s=number)
 
 
 def _sha(number: int) -> Digest:

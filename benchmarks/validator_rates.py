@@ -23,16 +23,23 @@ from rich.table import Table
 from benchmarks.attack_tries import examiner, node
 from benchmarks.letters_model import save_tokenizer
 from benchmarks.models import SHAPES, random_model
-from cli.devnet.cheats.cheat import Trick
-from cli.devnet.cheats.workshop import HandedIn, Workshop
-from rollouts.engines.interface import Dtype
+from cli.devnet.attacks.attack import Trick
+from cli.devnet.attacks.harness import AttackHarness, HandedIn
 from rollouts.engines.torch.engine import TorchEngine
-from rollouts.policy import Policy, load_policy
-from rollouts.prefill import Answer, prefill
+from rollouts.files.schema import read_rollouts
+from rollouts.models.policy import Policy, load_policy
+from rollouts.precision import (
+    Dtype,
+)
+from rollouts.prefill import PrefillItem, prefill
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice, write_recipe
-from rollouts.sandbox import Job, Kind, Outcome, Sandboxes
-from rollouts.schema import read_rollouts
-from validator.examination.interface import Conclusion, RowDraw
+from rollouts.sandbox import Job, JobKind, JobOutcome, Sandboxes
+from validator.audit.draw import (
+    RowDraw,
+)
+from validator.examination.interface import (
+    Conclusion,
+)
 from validator.examination.orders import Order
 from validator.examination.procedure import Procedure
 
@@ -48,7 +55,7 @@ class _CountedSandboxes(Sandboxes):
 
     cpu = 0.0
 
-    def run(self, kind: Kind, job: Job) -> Outcome:
+    def run(self, kind: JobKind, job: Job) -> JobOutcome:
         """Runs a job, and counts it."""
         outcome = super().run(kind, job)
         self.cpu += outcome.cpu.total_seconds()
@@ -126,7 +133,7 @@ def measure(shape: str, answers: int, *, share: float, tokens: int, rounds: int)
         sandboxes = _CountedSandboxes()
         procedure = examiner(None, sandboxes=sandboxes)
         policy = load_policy(folder, dtype=Dtype.FLOAT32, device=torch.device("cpu"))
-        with Workshop(engine, folder, history=(), home=home, node=node()) as workshop:
+        with AttackHarness(engine, folder, history=(), home=home, node=node()) as workshop:
             groups = max(1, answers // 16)
             _warm(workshop, procedure, groups)
             made, looked, decoded, prefilled, counted = (list[float]() for _ in range(5))
@@ -157,14 +164,14 @@ def measure(shape: str, answers: int, *, share: float, tokens: int, rounds: int)
 def _prefilled(policy: Policy, work: HandedIn, rows: Sequence[int]) -> float:
     """CPU seconds."""
     samples = read_rollouts(work.path).samples
-    answers = [Answer(samples[row].prompt_tokens, samples[row].output_tokens) for row in rows]
+    answers = [PrefillItem(samples[row].prompt_tokens, samples[row].output_tokens) for row in rows]
     began = time.process_time()
     for _ in prefill(policy, answers):
         pass
     return time.process_time() - began
 
 
-def _warm(workshop: Workshop, procedure: Procedure, groups: int) -> None:
+def _warm(workshop: AttackHarness, procedure: Procedure, groups: int) -> None:
     """The first file of a process pays for what later ones find ready: weights, kernels, a sandbox."""
     work = workshop.hand_in(Trick(), workshop.grant(1_000, groups=groups))
     assert work is not None

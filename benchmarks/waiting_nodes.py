@@ -25,20 +25,20 @@ import uvloop
 
 from benchmarks.ending import end_in_order
 from benchmarks.pool_under_load import Line, cpu_seconds, node_keys, redis_server
-from discovery.access import PoolRole, PoolRoles
 from discovery.app import build_discovery
-from discovery.facts import FactChanges, FactStore
-from discovery.mailbox import Mailbox
+from discovery.chain.ledger_cache import FactChanges, FactStore
+from discovery.chain.roles import PoolRole, PoolRoles
+from discovery.mailbox.store import Mailbox
 from discovery.settings import DiscoverySettings
+from protocol.http.service import serve
+from protocol.http.serving.descriptors import raise_descriptor_limit
 from protocol.identifiers import address
+from protocol.identity.keys import Key
+from protocol.identity.signing import sign_request
+from protocol.identity.typed_data import SigningDomain
 from protocol.invites import Invite
-from protocol.keys import Key
-from protocol.logs import configure_logs
-from protocol.redis import connect_redis
-from protocol.service import serve
-from protocol.serving.descriptors import raise_descriptor_limit
-from protocol.signing import sign_request
-from protocol.typed_data import SigningDomain
+from protocol.runtime.logs import configure_logs
+from protocol.runtime.redis import connect_redis
 from protocol.wire.invites import SignedInvite
 from protocol.wire.nodes import Hardware, Registration, RuntimeKind, Software
 

@@ -18,11 +18,16 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.ending import end_in_order
-from cli.trainer_work import EvaluationChoices, WarmUpChoices, run_evaluation, settings_of
-from trainer.evaluation import Evaluation
+from cli.trainer.work import (
+    EvaluationChoices,
+    WarmUpChoices,
+    run_evaluation,
+    settings_of,
+)
+from trainer.evaluator import Evaluation
 from trainer.presets import DEVNET, devnet_base
 from trainer.sft.settings import WarmUpSettings
-from trainer.sft.warm_up import Progress, warm_up
+from trainer.sft.warm_up import WarmUpStep, warm_up
 
 SEEDS = [int(seed) for seed in os.environ.get("MUSTER_SEEDS", "1,2,3").split(",")]
 STEPS = os.environ.get("MUSTER_STEPS")
@@ -41,7 +46,7 @@ def main() -> None:
     table.add_row("shipped", "-", "-", *_figures(run_evaluation(devnet_base(PRESET), ASKED)))
     with tempfile.TemporaryDirectory() as home:
         for seed in SEEDS:
-            folder, told, since = Path(home) / str(seed), list[Progress](), time.process_time()
+            folder, told, since = Path(home) / str(seed), list[WarmUpStep](), time.process_time()
             warm_up(_settings(folder, seed), folder, device=torch.device("cpu"), progress=told.append)
             cost = time.process_time() - since
             row = (f"{cost:.0f}", f"{told[-1].loss:.3f}", *_figures(run_evaluation(folder, ASKED)))

@@ -1,6 +1,6 @@
 """Where `muster` finds the chain, the contracts, the keys and the pool, so that no command needs to be told.
 
-`protocol.configuration_file` says where the file is looked for.
+`protocol.runtime.configuration_file` says where the file is looked for.
 
     [chain]
     rpc = "http://127.0.0.1:8545"
@@ -28,8 +28,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cli.documents import first_fault
-from protocol.configuration_file import find_configuration_file, home_configuration, placed
 from protocol.errors import InvalidInput
+from protocol.runtime.configuration_file import find_configuration_file, home_configuration, placed
 
 _MOST_BYTES = 64 * 1024
 

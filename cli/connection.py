@@ -14,7 +14,7 @@ from cli.configuration import Configuration
 from cli.keys import open_key
 from ledger.client import Ledger
 from ledger.deployment import Deployment
-from ledger.rpc import ChainConnection, connect
+from ledger.rpc.connection import ChainConnection, connect
 from protocol.errors import InvalidInput
 
 T = TypeVar("T")

@@ -16,8 +16,8 @@ from cli.configuration import Configuration
 from cli.output import JsonOption, note, show_fields, show_table
 from protocol.errors import InvalidInput, NotFound
 from protocol.identifiers import Address, address
-from protocol.keys import Key
-from protocol.keystores import SCRYPT_N, find_key, write_keystore
+from protocol.identity.keys import Key
+from protocol.identity.keystores import SCRYPT_N, find_key, write_keystore
 
 app = typer.Typer(no_args_is_help=True, help="Make, import and show keys.")
 

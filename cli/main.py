@@ -18,13 +18,13 @@ from pydantic import ValidationError
 
 from cli.configuration import load_configuration
 from cli.documents import first_fault
+from cli.lazy import Parts, mount
 from cli.output import JsonOption, note, say, show_error, show_fields
-from cli.parts import Parts, mount
 from protocol import __version__
-from protocol.configuration_file import use_configuration_file
 from protocol.errors import InvalidInput, MusterError
-from protocol.extras import missing_extra
-from protocol.logs import configure_logs
+from protocol.runtime.configuration_file import use_configuration_file
+from protocol.runtime.extras import missing_extra
+from protocol.runtime.logs import configure_logs
 
 EXIT_FAILED = 1
 EXIT_TRY_LATER = 75
@@ -55,20 +55,20 @@ PARTS: Parts = {
         "cli.devnet.command",
         "Run a whole network on this machine until it has learned; Ctrl-C stops all of it.",
     ),
-    "worker": ("cli.worker", "Give this machine to a pool."),
-    "pool": ("cli.pool_commands", "Make and run a pool."),
-    "validator": ("cli.validator", "Run a pool's validator, and look after it."),
-    "trainer": ("cli.trainer", "Models: warm them up on demonstrations, train them, evaluate them."),
-    "shardcast": ("cli.shardcast", "Checkpoints: publish them, pass them on, fetch them."),
-    "rollouts": ("cli.rollouts", "Files of rollouts: look at them, and check them."),
-    "env": ("cli.env", "Environments: families of tasks whose answers can be checked."),
+    "worker": ("cli.worker.commands", "Give this machine to a pool."),
+    "pool": ("cli.pool.commands", "Make and run a pool."),
+    "validator": ("cli.validator.commands", "Run a pool's validator, and look after it."),
+    "trainer": ("cli.trainer.commands", "Models: warm them up on demonstrations, train them, evaluate them."),
+    "shardcast": ("cli.shardcast.commands", "Checkpoints: publish them, pass them on, fetch them."),
+    "rollouts": ("cli.rollouts.commands", "Files of rollouts: look at them, and check them."),
+    "env": ("cli.environments.commands", "Environments: families of tasks whose answers can be checked."),
     "keys": ("cli.keys", "Make, import and show keys."),
-    "stake": ("cli.stake", "Add stake, look at it, get it back."),
-    "node": ("cli.node", "Register machines, redeem invites, leave pools."),
-    "work": ("cli.work", "Leases, submissions, verdicts, disputes and rewards by hand."),
+    "stake": ("cli.ledger.stake", "Add stake, look at it, get it back."),
+    "node": ("cli.ledger.node", "Register machines, redeem invites, leave pools."),
+    "work": ("cli.ledger.work", "Leases, submissions, verdicts, disputes and rewards by hand."),
     "orchestrator": ("orchestrator.cli", "Run a pool's orchestrator."),
     "discovery": ("discovery.cli", "Run a discovery service."),
-    "ledger": ("cli.ledger", "Deploy the contracts, look at them, govern them."),
+    "ledger": ("cli.ledger.commands", "Deploy the contracts, look at them, govern them."),
     "token": ("cli.token", "Bearer tokens for a pool's REST API."),
     "settings": ("cli.settings", "List every setting of a service."),
 }

@@ -10,8 +10,8 @@ import typer
 
 from cli.output import JsonOption, note, show_json, show_table
 from protocol.errors import NotFound
-from protocol.setting_descriptions import variable_of
-from protocol.settings import Settings
+from protocol.runtime.setting_descriptions import variable_of
+from protocol.runtime.settings import Settings
 
 PLACES = {
     "discovery": "discovery.settings:DiscoverySettings",

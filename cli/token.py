@@ -8,7 +8,7 @@ import sys
 import typer
 
 from cli.output import JsonOption, note, say, show_fields
-from protocol.tokens import hash_token, new_token
+from protocol.http.tokens import hash_token, new_token
 
 app = typer.Typer(no_args_is_help=True, help="Bearer tokens for a pool's REST API.")
 

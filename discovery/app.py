@@ -9,26 +9,26 @@ from datetime import timedelta
 from fastapi import FastAPI
 from redis.asyncio import Redis
 
-from discovery.access import Access
-from discovery.chain import LedgerSource
-from discovery.directory import Directory
-from discovery.facts import FactStore
+from discovery.api.routes import REGISTRATION_LIMIT, router
+from discovery.chain.ledger_cache import FactStore
+from discovery.chain.link import LedgerSource
+from discovery.chain.roles import Access
+from discovery.directory import NodeDirectory
 from discovery.loops import DirectoryGauges, add_loops
-from discovery.mailbox import Doorbell, Mailbox
-from discovery.polls import WaitingPolls
-from discovery.routes import REGISTRATION_LIMIT, router
+from discovery.mailbox.polls import WaitingPolls
+from discovery.mailbox.store import Doorbell, Mailbox
 from discovery.settings import DiscoverySettings
-from discovery.store import KEYS, Limits, RecordStore
-from protocol.admission import Admission
-from protocol.clock import Clock, SystemClock
-from protocol.keys import Key
-from protocol.loops import BackgroundLoops
-from protocol.rates import CallerAddresses, IpRates
-from protocol.redis import check_redis
-from protocol.service import Lifespan, create_service
-from protocol.serving.connections import ConnectionLimits
-from protocol.typed_data import SigningDomain
-from protocol.verification import RequestVerifier
+from discovery.store.record_store import KEYS, RecordLimits, RecordStore
+from protocol.http.rates import CallerAddresses, IpRates
+from protocol.http.replay_guard import ReplayGuard
+from protocol.http.service import Lifespan, create_service
+from protocol.http.serving.connections import ConnectionLimits
+from protocol.http.verification import RequestVerifier
+from protocol.identity.keys import Key
+from protocol.identity.typed_data import SigningDomain
+from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.loops import BackgroundLoops
+from protocol.runtime.redis import check_redis
 from protocol.versions import release
 
 DESCRIPTION = """Nodes say here what they are, pools find them here, and invites wait here for their node.
@@ -58,10 +58,10 @@ def build_discovery(
     """
     clock = SystemClock() if clock is None else clock
     doorbell = Doorbell(redis)
-    directory = Directory(
+    directory = NodeDirectory(
         records=RecordStore(
             redis,
-            limits=Limits(
+            limits=RecordLimits(
                 life=settings.record_life, per_origin=settings.nodes_per_ip, per_pool=settings.nodes_per_pool
             ),
             clock=clock,
@@ -101,7 +101,7 @@ def build_discovery(
     app.state.directory = directory
     app.state.verifier = RequestVerifier(
         audience=key.address,
-        admission=Admission(redis, keys=KEYS, rate=settings.address_rate, clock=clock),
+        admission=ReplayGuard(redis, keys=KEYS, rate=settings.address_rate, clock=clock),
         clock=clock,
         body_limit=REGISTRATION_LIMIT,
     )

@@ -7,17 +7,17 @@ from typing import Annotated
 import typer
 
 from discovery.app import build_discovery
-from discovery.chain import LedgerLink
+from discovery.chain.link import LedgerLink
 from discovery.settings import DiscoverySettings
 from ledger.artifacts import Contract
 from ledger.confirmations import warn_if_unconfirmed
 from ledger.deployment import Deployment
-from protocol.configuration_file import ConfigOption
-from protocol.keystores import find_key
-from protocol.logs import configure_logs
-from protocol.redis import connect_redis
-from protocol.service import run_service
-from protocol.typed_data import SigningDomain
+from protocol.http.service import run_service
+from protocol.identity.keystores import find_key
+from protocol.identity.typed_data import SigningDomain
+from protocol.runtime.configuration_file import ConfigOption
+from protocol.runtime.logs import configure_logs
+from protocol.runtime.redis import connect_redis
 
 app = typer.Typer(name="discovery", no_args_is_help=True, help="Run a discovery service.")
 

@@ -6,23 +6,23 @@ import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
 
-from discovery.access import READERS, Access, PoolRole
-from discovery.facts import FactStore
-from discovery.invites import signer_of
-from discovery.mailbox import Mailbox
-from discovery.polls import WaitingPolls
-from discovery.records import StoredRecord, shown
-from discovery.store import RecordStore
-from protocol.clock import Clock
+from discovery.chain.ledger_cache import FactStore
+from discovery.chain.roles import READERS, Access, PoolRole
+from discovery.mailbox.invites import signer_of
+from discovery.mailbox.polls import WaitingPolls
+from discovery.mailbox.store import Mailbox
+from discovery.store.record_store import RecordStore
+from discovery.store.records import StoredRecord, shown
 from protocol.errors import NotFound
 from protocol.identifiers import Address
-from protocol.typed_data import SigningDomain
+from protocol.identity.typed_data import SigningDomain
+from protocol.runtime.clock import Clock
 from protocol.wire.invites import SignedInvite
 from protocol.wire.nodes import NodePage, NodeRecord, Registration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Directory:
+class NodeDirectory:
     """The domain of the service; routes are thin around it."""
 
     records: RecordStore

@@ -9,13 +9,13 @@ from datetime import timedelta
 import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
-from discovery.directory import Directory
-from discovery.mailbox import Doorbell
-from discovery.polls import WaitingPolls
-from protocol.clock import Clock
+from discovery.directory import NodeDirectory
+from discovery.mailbox.polls import WaitingPolls
+from discovery.mailbox.store import Doorbell
 from protocol.errors import Unavailable
-from protocol.loops import BackgroundLoops
-from protocol.signing import unix_ms
+from protocol.identity.signing import unix_ms
+from protocol.runtime.clock import Clock
+from protocol.runtime.loops import BackgroundLoops
 
 PRUNE_EVERY = timedelta(seconds=5)
 PRUNED_AT_ONCE = 500
@@ -44,7 +44,7 @@ class DirectoryGauges:
 def add_loops(
     loops: BackgroundLoops,
     *,
-    directory: Directory,
+    directory: NodeDirectory,
     doorbell: Doorbell,
     gauges: DirectoryGauges,
     read_ledger: Callable[[], Awaitable[None]],

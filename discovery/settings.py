@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, SecretStr
 
-from protocol.rates import Rate
-from protocol.settings import Settings
+from protocol.http.rates import Rate
+from protocol.runtime.settings import Settings
 
 Seconds = Annotated[float, Field(gt=0, le=7 * 86_400)]
 

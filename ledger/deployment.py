@@ -22,13 +22,13 @@ from eth_utils.crypto import keccak
 from web3 import AsyncWeb3
 
 from ledger.artifacts import Artifact, Contract, artifact
-from ledger.decoding import decode
 from ledger.errors import TransactionReverted
-from ledger.inflight import Call
-from ledger.sender import Sender
+from ledger.rpc.abi_decoding import decode
+from ledger.transactions.pending import TransactionCall
+from ledger.transactions.sender import TransactionSender
 from protocol.errors import InvalidInput, NotFound, Unavailable
 from protocol.identifiers import Address, address
-from protocol.typed_data import VERSION
+from protocol.identity.typed_data import VERSION
 
 _DEADLINE = timedelta(seconds=120)
 _MOST_BYTES = 64 * 1024
@@ -102,7 +102,9 @@ def created_address(deployer: Address, nonce: int) -> Address:
     return address("0x" + keccak(encoded)[-20:].hex())
 
 
-async def deploy(web3: AsyncWeb3[Any], sender: Sender, *, governor: Address, unbonding_period: timedelta) -> Deployment:
+async def deploy(
+    web3: AsyncWeb3[Any], sender: TransactionSender, *, governor: Address, unbonding_period: timedelta
+) -> Deployment:
     """Deploys all contracts.
 
     Args:
@@ -128,9 +130,9 @@ async def deploy(web3: AsyncWeb3[Any], sender: Sender, *, governor: Address, unb
     }
     block = await web3.eth.block_number + 1
     codes = [_creation(artifact(name), arguments) for name in Contract]
-    costs = await asyncio.gather(*(sender.estimate(Call(to=None, data=code)) for code in codes))
+    costs = await asyncio.gather(*(sender.estimate(TransactionCall(to=None, data=code)) for code in codes))
     # With the gas known, nonces are given out in this order, and all of them may share a block.
-    creations = [Call(to=None, data=code, gas=gas) for code, gas in zip(codes, costs, strict=True)]
+    creations = [TransactionCall(to=None, data=code, gas=gas) for code, gas in zip(codes, costs, strict=True)]
     receipts = await asyncio.gather(*(sender.send(creation, deadline=_DEADLINE) for creation in creations))
     for name, receipt in zip(Contract, receipts, strict=True):
         if receipt.created != places[name]:

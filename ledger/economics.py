@@ -392,7 +392,7 @@ def sybils(terms: Terms, economics: Economics, *, honest_files: int) -> Sybils:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fees:
+class VerdictFees:
     """What verdicts cost a pool and earn a validator.
 
     Args:
@@ -419,7 +419,7 @@ class Fees:
         return self.earns > 0
 
 
-def fees(terms: Terms, economics: Economics, *, cost: int) -> Fees:
+def fees(terms: Terms, economics: Economics, *, cost: int) -> VerdictFees:
     """Works out what verdicts cost the pool and earn a validator.
 
     Args:
@@ -428,7 +428,7 @@ def fees(terms: Terms, economics: Economics, *, cost: int) -> Fees:
         cost: What one verdict or look costs a validator: computing and gas.
     """
     average = math.ceil(terms.verdict_fee * (1 + Fraction(terms.look_bps, 10_000)))
-    return Fees(
+    return VerdictFees(
         verdict_fee=terms.verdict_fee,
         look_bps=terms.look_bps,
         per_submission=average,

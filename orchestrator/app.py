@@ -15,11 +15,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from redis.asyncio import Redis
 
-from orchestrator.chain import PoolLedger
-from orchestrator.gauges import PoolGauges
-from orchestrator.loops.background import add_loops
-from orchestrator.parts import build_parts, parts_of
-from orchestrator.routes import (
+from orchestrator.api import (
     allowlist,
     checkpoint_relays,
     events,
@@ -32,26 +28,30 @@ from orchestrator.routes import (
     tasks,
     uploads,
 )
-from orchestrator.runs.chain import RunLedger
+from orchestrator.chain.interface import PoolLedger
+from orchestrator.chain.run_interface import RunLedger
+from orchestrator.dependencies import build_parts, parts_of
+from orchestrator.loops.background import add_loops
+from orchestrator.metrics import PoolGauges
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.storage import ObjectStore
-from orchestrator.storage.url_signer import PATH as BLOBS
+from orchestrator.storage.signed_urls import PATH as BLOBS
 from protocol.clients.discovery import DiscoveryClient
-from protocol.clock import Clock, SystemClock
 from protocol.errors import MusterError
-from protocol.keys import Key
-from protocol.loops import BackgroundLoops
-from protocol.rates import CallerAddresses, IpRates, Rate
-from protocol.redis import check_redis
-from protocol.service import create_service
-from protocol.serving.connections import ConnectionLimits
-from protocol.tokens import TokenBook
-from protocol.verification import RequestVerifier
+from protocol.http.rates import CallerAddresses, IpRates, Rate
+from protocol.http.service import create_service
+from protocol.http.serving.connections import ConnectionLimits
+from protocol.http.tokens import TokenBook
+from protocol.http.verification import RequestVerifier
+from protocol.identity.keys import Key
+from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.loops import BackgroundLoops
+from protocol.runtime.redis import check_redis
 from protocol.versions import release
-from protocol.wire.carried import Joining, SignedDispute, Submission
 from protocol.wire.heartbeat import Heartbeat, LogBatch
 from protocol.wire.identity import ServiceIdentity
 from protocol.wire.pool import Cause, NewWebhook
+from protocol.wire.relayed import JoinRequest, SignedDispute, SubmissionRequest
 from protocol.wire.relays import RelayOffer
 from protocol.wire.runs import Demand, NewCheckpoint, TrainerWish
 from protocol.wire.slots import ReleasedSlots, SlotRequest
@@ -82,8 +82,8 @@ BODIES = (
     SlotRequest,
     ReleasedSlots,
     TrainerWish,
-    Submission,
-    Joining,
+    SubmissionRequest,
+    JoinRequest,
     SignedDispute,
     UploadRequest,
     RelayOffer,

@@ -10,18 +10,18 @@ import typer
 from ledger.confirmations import warn_if_unconfirmed
 from ledger.deployment import Deployment
 from orchestrator.app import build_orchestrator
-from orchestrator.ledger_pool import LedgerPool
-from orchestrator.ledger_run import LedgerRun
+from orchestrator.chain.pool import LedgerPool
+from orchestrator.chain.run import LedgerRun
 from orchestrator.settings import OrchestratorSettings
-from protocol.clock import SystemClock
-from protocol.configuration_file import ConfigOption
 from protocol.errors import NotFound
+from protocol.http.service import run_service
 from protocol.identifiers import ZERO_DIGEST, run_id
-from protocol.keys import Key
-from protocol.keystores import find_key
-from protocol.logs import configure_logs
-from protocol.redis import connect_redis
-from protocol.service import run_service
+from protocol.identity.keys import Key
+from protocol.identity.keystores import find_key
+from protocol.runtime.clock import SystemClock
+from protocol.runtime.configuration_file import ConfigOption
+from protocol.runtime.logs import configure_logs
+from protocol.runtime.redis import connect_redis
 
 LONGEST_POLL = timedelta(milliseconds=200)
 """The pause between two looks at whether a transaction is mined; a fifth of the relayer's own, if that is less."""

@@ -9,15 +9,17 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
-from orchestrator.decisions import Patience
-from orchestrator.intervals import Pace
-from orchestrator.runs.deliveries import DeliveryTerms
-from orchestrator.runs.terms import RunTerms
-from orchestrator.store.uploads import Quota
+from orchestrator.domain.deliveries import DeliveryTerms
+from orchestrator.domain.heartbeat_interval import HeartbeatInterval
+from orchestrator.domain.run_terms import RunTerms
+from orchestrator.domain.upload_quota import (
+    Quota,
+)
+from orchestrator.scheduler.plan import SchedulerTimeouts
+from protocol.http.rates import Rate
+from protocol.http.tokens import TokenSetting
 from protocol.identifiers import run_id
-from protocol.rates import Rate
-from protocol.settings import Settings
-from protocol.tokens import TokenSetting
+from protocol.runtime.settings import Settings
 from protocol.wire.base import Labels, Name, ShortText
 from protocol.wire.runs import MOST_GROUPS_PER_SLOT, MOST_GROUPS_PER_STEP, MOST_UNITS_PER_GROUP, RelayUrl
 
@@ -203,9 +205,9 @@ class OrchestratorSettings(Settings):
     sweep_every_s: float = Field(10.0, ge=0.1, description="Pause between two pages of the store that are swept")
     uploads_open: int = Field(32, ge=1, description="Uploads that one node may have begun at a time")
 
-    def pace(self) -> Pace:
+    def pace(self) -> HeartbeatInterval:
         """Intervals and deadlines."""
-        return Pace(
+        return HeartbeatInterval(
             shortest=timedelta(seconds=self.shortest_interval_s),
             target_rate=self.target_rate,
             stagger=self.stagger,
@@ -258,6 +260,6 @@ class OrchestratorSettings(Settings):
             units_per_group=self.run_units_per_group,
         )
 
-    def patience(self) -> Patience:
+    def patience(self) -> SchedulerTimeouts:
         """How long the scheduler waits for what."""
-        return Patience(drain=timedelta(seconds=self.drain_patience_s))
+        return SchedulerTimeouts(drain=timedelta(seconds=self.drain_patience_s))

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import ClassVar
 
 from protocol.identifiers import Address, Digest, digest
-from protocol.typed_data import TypedStruct
+from protocol.identity.typed_data import TypedStruct
 
 LONGEST_INVITE = timedelta(days=7)
 """Longest time until an invite expires; also the longest life of a mailbox in discovery."""

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import ClassVar
 
 from protocol.identifiers import Address, Digest, digest
-from protocol.keys import Key
-from protocol.typed_data import SigningDomain, TypedStruct, abi_hash
+from protocol.identity.keys import Key
+from protocol.identity.typed_data import SigningDomain, TypedStruct, abi_hash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class Lease(TypedStruct):
 
     @property
     def hash(self) -> Digest:
-        """What the node's `Work` names."""
+        """What the node's `WorkClaim` names."""
         return digest(self.struct_hash())
 
     def expired(self, now: datetime) -> bool:
@@ -97,7 +97,7 @@ class SlotSalt(TypedStruct):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work(TypedStruct):
+class WorkClaim(TypedStruct):
     """The node's word that this file is its work under this lease."""
 
     TYPE: ClassVar[str] = "Work(bytes32 leaseHash,bytes32 sha256Hash,uint64 units)"

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from protocol.extras import missing_extra
+from protocol.runtime.extras import missing_extra
 
 
 def _run() -> int:

@@ -9,7 +9,7 @@ Unavailable
 
 from __future__ import annotations
 
-from protocol.errors import InvalidInput, Unavailable
+from protocol.errors import InvalidInput, MusterError, Unavailable
 
 
 class BadVersionFolder(InvalidInput):
@@ -28,3 +28,17 @@ class NotDecoded(Unavailable):
     """This machine could not decode a file, which says nothing about who wrote it."""
 
     code = "not-decoded"
+
+
+class EngineFailed(MusterError):
+    """The engine crashed, or it computed something that is no number."""
+
+    code = "engine-failed"
+    default_hint = "restart the task; if it fails again on this version, the model or the machine is broken"
+
+
+class OutOfMemory(EngineFailed):
+    """Not even one sequence fits into memory; smaller batches were tried."""
+
+    code = "out-of-memory"
+    default_hint = "use a machine with more memory, a shorter limit of new tokens, or a smaller data type"

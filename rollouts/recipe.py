@@ -28,9 +28,13 @@ from pydantic import (
 from protocol.checkpoints import check_path
 from protocol.errors import InvalidInput
 from protocol.wire.base import Name
-from rollouts.engines.interface import Dtype, EngineName, arithmetic_name
 from rollouts.environments.rewards import LengthReward
 from rollouts.errors import BadVersionFolder
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+    arithmetic_name,
+)
 from rollouts.sampling.parameters import (
     LEAST_TEMPERATURE,
     MOST_NEW_TOKENS,
@@ -49,11 +53,11 @@ _MOST_PROMPTS = 64 * 1024 * 1024
 _LARGEST_INDEX = 2**63 - 1
 
 
-class _Part(BaseModel):
+class _RecipeModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class EnvironmentChoice(_Part):
+class EnvironmentChoice(_RecipeModel):
     """Which family of tasks, in which version, with which options."""
 
     name: Name
@@ -61,7 +65,7 @@ class EnvironmentChoice(_Part):
     options: dict[str, JsonValue] = {}
 
 
-class SamplingChoice(_Part):
+class SamplingChoice(_RecipeModel):
     """How tokens are drawn. Pools that train keep `top_p` 1 and `top_k` 0 (off), or the policy gradient is biased."""
 
     temperature: Annotated[float, Field(ge=LEAST_TEMPERATURE, le=MOST_TEMPERATURE)] = 1.0
@@ -75,7 +79,7 @@ class SamplingChoice(_Part):
         return SamplingParameters(**dict(self))
 
 
-class LengthTargets(_Part):
+class LengthTargets(_RecipeModel):
     """The length reward: `reward = task - alpha * |target - length|`, the target drawn by the slot's seed."""
 
     targets: Annotated[tuple[Annotated[int, Field(ge=0, le=2**20)], ...], Field(min_length=1, max_length=64)]
@@ -85,7 +89,7 @@ class LengthTargets(_Part):
     """How a prompt tells its target: `{prompt}` and `{target}` are replaced."""
 
 
-class PromptRange(_Part):
+class PromptRange(_RecipeModel):
     """All prompts from `first` on, `count` of them."""
 
     kind: Literal["range"] = "range"
@@ -93,7 +97,7 @@ class PromptRange(_Part):
     count: Annotated[int, Field(ge=1, le=_LARGEST_INDEX)]
 
 
-class PromptTable(_Part):
+class PromptTable(_RecipeModel):
     """The prompts listed in `prompts.u64`."""
 
     kind: Literal["table"] = "table"
@@ -124,7 +128,7 @@ TakenArithmetic = Annotated[
 """Some of `PAIRS`; none for `UNNAMED`."""
 
 
-class Recipe(_Part):
+class Recipe(_RecipeModel):
     """How rollouts of one version are made."""
 
     format: Literal[2] = 2

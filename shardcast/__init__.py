@@ -3,12 +3,12 @@
 `from shardcast import Origin, Relay, Client`: each is an async context manager, and says in its module how it is used.
 """
 
-from shardcast.attempts import Fetched
 from shardcast.client import Client
-from shardcast.freshness import Announced, Announcements
-from shardcast.manifest import VersionKey
+from shardcast.download.attempts import Fetched
+from shardcast.freshness import AnnouncedVersion, Announcements
+from shardcast.manifest.manifest import VersionKey
 from shardcast.origin import Origin
-from shardcast.publication import Published
+from shardcast.publish.publication import Published
 from shardcast.relay import Relay
 
-__all__ = ["Announced", "Announcements", "Client", "Fetched", "Origin", "Published", "Relay", "VersionKey"]
+__all__ = ["AnnouncedVersion", "Announcements", "Client", "Fetched", "Origin", "Published", "Relay", "VersionKey"]

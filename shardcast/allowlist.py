@@ -76,7 +76,7 @@ def nftables_list(networks: Iterable[Network]) -> str:
 
 
 @dataclass(slots=True, kw_only=True)
-class Doors:
+class FirewallRules:
     """Where the list goes: files, and who is told that they changed.
 
     Args:

@@ -26,23 +26,23 @@ from typing import Self
 import structlog
 from prometheus_client import CollectorRegistry
 
-from protocol.clock import Clock, SystemClock
 from protocol.errors import MusterError
 from protocol.identifiers import Address, run_id
-from protocol.retry import Deadline, DeadlinePassed
-from shardcast.assembly import OnProgress
-from shardcast.attempts import Attempts, Fetched
-from shardcast.delta.bases import Bases
-from shardcast.delta.fetching import Chains
-from shardcast.directory import Directory
+from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.retry import Deadline, DeadlinePassed
+from shardcast.download.assembly import OnProgress
+from shardcast.download.attempts import Attempts, Fetched
+from shardcast.download.delta_bases import DeltaBases
+from shardcast.download.delta_chains import DeltaDownloader
+from shardcast.download.peer_catalog import PeerCatalog
+from shardcast.download.peer_client import PeerClient, PeerTimeouts, check_peers
+from shardcast.download.peers import Peers
+from shardcast.download.transfer import TransferPace
 from shardcast.errors import NoProgress, StaleRelays, VersionDropped, VersionGone
-from shardcast.freshness import Announced, Announcements
-from shardcast.manifest import VersionKey
+from shardcast.freshness import AnnouncedVersion, Announcements
+from shardcast.manifest.manifest import VersionKey
+from shardcast.manifest.signers import Signers, signers_of
 from shardcast.metrics import FetchingMetrics
-from shardcast.peers import Peers
-from shardcast.signers import Signers, signers_of
-from shardcast.transfer import Pace
-from shardcast.upstream import Patience, Upstream, check_peers
 
 KEPT_FOLDERS = 2
 """Versions that `follow` leaves on disk: the newest, and the one that may still be in use."""
@@ -93,8 +93,8 @@ class Client:
         run: str,
         signer: Address | Signers,
         announcements: Announcements | None = None,
-        patience: Patience | None = None,
-        pace: Pace | None = None,
+        patience: PeerTimeouts | None = None,
+        pace: TransferPace | None = None,
         allow_plain_http: bool = False,
         tls: ssl.SSLContext | None = None,
         registry: CollectorRegistry | None = None,
@@ -106,8 +106,8 @@ class Client:
         self.metrics = FetchingMetrics(CollectorRegistry() if registry is None else registry)
         self._announcements = announcements
         self._clock = SystemClock() if clock is None else clock
-        self._upstream = Upstream(patience=patience, tls=tls)
-        self._directory = Directory(
+        self._upstream = PeerClient(patience=patience, tls=tls)
+        self._directory = PeerCatalog(
             run=self.run,
             signers=signers_of(signer),
             peers=self.peers,
@@ -124,8 +124,8 @@ class Client:
             clock=self._clock,
             pace=pace,
         )
-        self._chains = Chains(
-            Bases(self._directory),
+        self._chains = DeltaDownloader(
+            DeltaBases(self._directory),
             directory=self._directory,
             patience=self._upstream.patience.progress,
             clock=self._clock,
@@ -268,7 +268,7 @@ class Client:
         between = partial(self._attempts.fetch, to=to, on_progress=None, overtaken=False)
         return await self._chains.fetch(key, to, wanted=wanted, between=between)
 
-    async def _shown(self, announced: Announced) -> bool:
+    async def _shown(self, announced: AnnouncedVersion) -> bool:
         found = await self._directory.newest(version=announced.version)
         return found is not None and found.attempt >= announced.attempt
 
@@ -285,7 +285,7 @@ class Client:
             except DeadlinePassed:
                 return None
 
-    async def _announced(self) -> Announced | None:
+    async def _announced(self) -> AnnouncedVersion | None:
         return None if self._announcements is None else await self._announcements.latest()
 
     def _nothing(self, version: int | None = None) -> MusterError:

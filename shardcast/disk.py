@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from protocol.errors import Unavailable
-from shardcast.errors import DiskFull
+from shardcast.errors import VersionDiskFull
 
 WRITE_BYTES = 1 << 17
 """Bytes written at a time. On virtual machines writes of 1 MiB cost the kernel about a third more (measured; probably
@@ -94,7 +94,7 @@ def disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
-            raise DiskFull(f"there is no room for {path.name} in {path.parent}: {error.strerror}") from error
+            raise VersionDiskFull(f"there is no room for {path.name} in {path.parent}: {error.strerror}") from error
         raise Unavailable(
             f"{path}: {error.strerror or error}",
             hint="check that disk, and who may write there",

@@ -71,7 +71,7 @@ class StaleRelays(Unavailable):
     default_hint = "the relays are behind or withhold it: try again, or add another relay"
 
 
-class DiskFull(Unavailable):
+class VersionDiskFull(Unavailable):
     """There is no room for the version; nothing half-done is left behind."""
 
     code = "disk-full"

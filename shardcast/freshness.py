@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from protocol.identifiers import Digest
-from shardcast.manifest import VersionKey
+from shardcast.manifest.manifest import VersionKey
 
 
 @dataclass(frozen=True, slots=True)
-class Announced:
+class AnnouncedVersion:
     """A version as its publisher announced it."""
 
     version: int
@@ -26,6 +26,6 @@ class Announced:
 class Announcements(Protocol):
     """Knows what was announced; the ledger, for whoever has one."""
 
-    async def latest(self) -> Announced | None:
+    async def latest(self) -> AnnouncedVersion | None:
         """The newest announced version of the run; None before the first."""
         ...

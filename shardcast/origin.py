@@ -25,21 +25,21 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from protocol.checkpoints import check_path
-from protocol.clock import Clock, SystemClock
 from protocol.errors import InvalidInput
 from protocol.identifiers import Address, address, run_id
-from protocol.keys import Key
-from shardcast.authoring import Author
-from shardcast.delta.publishing import publish_deltas
+from protocol.identity.keys import Key
+from protocol.runtime.clock import Clock, SystemClock
 from shardcast.errors import VersionGone
-from shardcast.extensions import Base
-from shardcast.guard import ServingLimits
-from shardcast.holding import Holding, Locate
-from shardcast.manifest import BlockSpan, Manifest, VersionKey
-from shardcast.publication import Publication, Published, published_of
-from shardcast.server import Server
-from shardcast.shelf import Shelf
-from shardcast.writing import Writing
+from shardcast.local_version import LocalVersion, Locate
+from shardcast.manifest.author import ManifestAuthor
+from shardcast.manifest.manifest import BlockSpan, Manifest, VersionKey
+from shardcast.manifest.records import DeltaBase
+from shardcast.publish.deltas import publish_deltas
+from shardcast.publish.publication import Publication, Published, published_of
+from shardcast.publish.version_writer import VersionWriter
+from shardcast.serve.connection_limits import ServingLimits
+from shardcast.serve.server import Server
+from shardcast.serve.version_index import VersionIndex
 
 KEPT_VERSIONS = 5
 """Versions that origins and relays hold (design: SHARDCAST), besides the bases that these need."""
@@ -88,7 +88,7 @@ class Origin:
             raise InvalidInput(f"an origin keeps at least one version, not {keep}")
         self.folder = folder
         self.run = run_id(run)
-        self.shelf = Shelf(run=self.run, publisher=key.address, clock=clock)
+        self.shelf = VersionIndex(run=self.run, publisher=key.address, clock=clock)
         self.server = Server(self.shelf, host=host, port=port, tls=tls, limits=limits, registry=registry, clock=clock)
         self._key = key
         self._keep = keep
@@ -121,7 +121,7 @@ class Origin:
         await self._stack.aclose()
 
     @asynccontextmanager
-    async def publish(self, *, version: int, base: Base | None = None) -> AsyncIterator[Writing]:
+    async def publish(self, *, version: int, base: DeltaBase | None = None) -> AsyncIterator[VersionWriter]:
         """Publishes a version while the caller writes it; leaving the block seals it.
 
         When the block ends with an error, the version stays unsealed: nobody takes it, and the next attempt voids it.
@@ -130,7 +130,7 @@ class Origin:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         folder.mkdir(parents=True)
         publication = self.begin(version, folder=folder, base=base)
-        writing = Writing(folder, publication)
+        writing = VersionWriter(folder, publication)
         try:
             yield writing
             await writing.catch_up()
@@ -175,7 +175,7 @@ class Origin:
                 await publication.advance(path, expected=size, ended=True)
         return await self.finish(publication)
 
-    def begin(self, version: int, *, folder: Path, base: Base | None = None) -> Publication:
+    def begin(self, version: int, *, folder: Path, base: DeltaBase | None = None) -> Publication:
         """Opens the next attempt at a version; what is advanced on it is published at once.
 
         Args:
@@ -184,9 +184,9 @@ class Origin:
             base: What deltas in it are applied to.
         """
         key = VersionKey(version, self._last_attempt(version) + 1)
-        author = Author(run=self.run, key=key, publisher=self._key, base=base)
+        author = ManifestAuthor(run=self.run, key=key, publisher=self._key, base=base)
         _write_whole(self._attempts(version), str(key.attempt))
-        holding = Holding(author.manifest, log=self._path(key, "manifest"), locate=self._locate(key, folder))
+        holding = LocalVersion(author.manifest, log=self._path(key, "manifest"), locate=self._locate(key, folder))
         holding.start()
         _write_whole(self._path(key, "folder"), str(folder.absolute()))
         voided = self.shelf.put(holding)
@@ -211,7 +211,7 @@ class Origin:
         _log.info("published", version=published.version, attempt=published.attempt, digest=published.digest)
         return published
 
-    def withdraw(self, holding: Holding) -> None:
+    def withdraw(self, holding: LocalVersion) -> None:
         """Gives a version to nobody any more. Files that the origin wrote go; those of a trainer stay."""
         self.shelf.drop(holding)
         self._forget(holding.manifest.key)
@@ -225,12 +225,12 @@ class Origin:
         """Where the deltas of a version lie, at the paths of what they make."""
         return self._state / "deltas" / str(key)
 
-    def _base(self, version: int) -> Base:
+    def _base(self, version: int) -> DeltaBase:
         holding = self.shelf.get(version)
         if holding is None or holding.manifest.digest is None:
             raise VersionGone(f"version {version} can't be a base: it is not here, or not complete")
         key = holding.manifest.key
-        return Base(version=key.version, attempt=key.attempt, digest=holding.manifest.digest)
+        return DeltaBase(version=key.version, attempt=key.attempt, digest=holding.manifest.digest)
 
     def _locate(self, key: VersionKey, folder: Path) -> Locate:
         deltas = self.delta_folder(key)
@@ -278,7 +278,7 @@ class Origin:
             except OSError:
                 continue
             manifest = Manifest(run=self.run, key=key, signer=self._key.address, besides=former)
-            holding = Holding(manifest, log=log, locate=self._locate(key, folder))
+            holding = LocalVersion(manifest, log=log, locate=self._locate(key, folder))
             spans = holding.resume()
             newer = self.shelf.get(key.version)
             if manifest.sealed and (newer is None or newer.manifest.key < key):
@@ -295,7 +295,7 @@ class Origin:
             _write_whole(path, "\n".join([*known, self._key.address]) + "\n")
         return [each for each in known if each != self._key.address]
 
-    async def _check_again(self, holding: Holding, spans: list[BlockSpan]) -> None:
+    async def _check_again(self, holding: LocalVersion, spans: list[BlockSpan]) -> None:
         for span in spans:
             for part in span.parts(_CHECK_BLOCKS):
                 good = await asyncio.to_thread(holding.check, part)

@@ -24,24 +24,24 @@ from typing import Self
 import structlog
 from prometheus_client import CollectorRegistry
 
-from protocol.budgets import KeepRule, StoredVersion
-from protocol.clock import Clock, SystemClock
 from protocol.errors import InvalidInput, MusterError, Unavailable
 from protocol.identifiers import Address, run_id
+from protocol.runtime.budgets import KeepRule, StoredVersion
+from protocol.runtime.clock import Clock, SystemClock
 from shardcast.delta.selection import stands_alone
-from shardcast.directory import Directory
-from shardcast.errors import DiskFull
-from shardcast.guard import ServingLimits
-from shardcast.holding import MANIFEST_NAME, Holding
-from shardcast.manifest import BlockSpan, VersionKey
+from shardcast.download.peer_catalog import PeerCatalog
+from shardcast.download.peer_client import PeerClient, PeerTimeouts, check_peers
+from shardcast.download.peers import Peers
+from shardcast.download.transfer import Transfer, TransferPace
+from shardcast.errors import VersionDiskFull
+from shardcast.local_version import MANIFEST_NAME, LocalVersion
+from shardcast.manifest.manifest import BlockSpan, VersionKey
+from shardcast.manifest.signers import Signers, signers_of
 from shardcast.metrics import FetchingMetrics
 from shardcast.origin import KEPT_VERSIONS
-from shardcast.peers import Peers
-from shardcast.server import Server
-from shardcast.shelf import Shelf
-from shardcast.signers import Signers, signers_of
-from shardcast.transfer import Pace, Transfer
-from shardcast.upstream import Patience, Upstream, check_peers
+from shardcast.serve.connection_limits import ServingLimits
+from shardcast.serve.server import Server
+from shardcast.serve.version_index import VersionIndex
 
 _FOLDER = re.compile(r"([0-9]{1,16})\.([0-9]{1,10})")
 _AGAIN_FIRST = timedelta(milliseconds=200)
@@ -89,8 +89,8 @@ class Relay:
         tls: ssl.SSLContext | None = None,
         upstream_tls: ssl.SSLContext | None = None,
         limits: ServingLimits | None = None,
-        patience: Patience | None = None,
-        pace: Pace | None = None,
+        patience: PeerTimeouts | None = None,
+        pace: TransferPace | None = None,
         allow_plain_http: bool = False,
         registry: CollectorRegistry | None = None,
         clock: Clock | None = None,
@@ -104,7 +104,7 @@ class Relay:
         self.run_id = run_id(run)
         signers = signers_of(signer)
         self.peers = Peers(check_peers(upstreams, allow_plain_http=allow_plain_http), draws=draws)
-        self.shelf = Shelf(run=self.run_id, publisher=signers.publisher, clock=clock)
+        self.shelf = VersionIndex(run=self.run_id, publisher=signers.publisher, clock=clock)
         self.server = Server(
             self.shelf,
             host=host,
@@ -120,8 +120,8 @@ class Relay:
         self._keep = keep
         self._clock = clock
         self._pace = pace
-        self._upstream = Upstream(patience=patience, tls=upstream_tls)
-        self._directory = Directory(
+        self._upstream = PeerClient(patience=patience, tls=upstream_tls)
+        self._directory = PeerCatalog(
             run=self.run_id,
             signers=signers,
             peers=self.peers,
@@ -131,9 +131,9 @@ class Relay:
         )
         self._stack = AsyncExitStack()
         self._keeping_up: asyncio.Task[None] | None = None
-        self._work: dict[Holding, asyncio.Task[None]] = {}
-        self._known: dict[Holding, list[BlockSpan]] = {}
-        self._complete: set[Holding] = set()
+        self._work: dict[LocalVersion, asyncio.Task[None]] = {}
+        self._known: dict[LocalVersion, list[BlockSpan]] = {}
+        self._complete: set[LocalVersion] = set()
         self._failures: dict[VersionKey, int] = {}
         self._later: dict[VersionKey, float] = {}
         self._turn = asyncio.Event()
@@ -214,7 +214,7 @@ class Relay:
                 self._given_up = max(self._given_up, holding.manifest.key.version)
         return kept
 
-    def _stored(self, holding: Holding) -> StoredVersion:
+    def _stored(self, holding: LocalVersion) -> StoredVersion:
         try:
             since = (self._store / str(holding.manifest.key)).stat().st_mtime
         except OSError:
@@ -225,7 +225,7 @@ class Relay:
         held = self.shelf.get(key.version)
         return held is not None and self._counts(held) and held.manifest.key >= key
 
-    def _counts(self, holding: Holding) -> bool:
+    def _counts(self, holding: LocalVersion) -> bool:
         """Whether it takes a place from others: what a stolen key signed may have any number."""
         return holding.manifest.signer in self._directory.counting()
 
@@ -246,9 +246,9 @@ class Relay:
         self.shelf.put(holding)
         _log.info("adopted", version=key.version, attempt=key.attempt)
 
-    def _holding(self, key: VersionKey) -> Holding:
+    def _holding(self, key: VersionKey) -> LocalVersion:
         folder = self._store / str(key)
-        return Holding(
+        return LocalVersion(
             self._directory.manifest(key),
             log=folder / MANIFEST_NAME,
             locate=lambda file: folder / ("deltas" if file.kind == "delta" else "files") / file.path,
@@ -281,7 +281,7 @@ class Relay:
             if holding not in self._work and (place == 0 or len(self._work) < 2):
                 self._work[holding] = asyncio.create_task(self._complete_one(holding))
 
-    async def _complete_one(self, holding: Holding) -> None:
+    async def _complete_one(self, holding: LocalVersion) -> None:
         key = holding.manifest.key
         transfer = Transfer(
             holding,
@@ -309,7 +309,7 @@ class Relay:
             self._work.pop(holding, None)
             self._turn.set()
 
-    async def _note_failure(self, holding: Holding, error: MusterError) -> None:
+    async def _note_failure(self, holding: LocalVersion, error: MusterError) -> None:
         key = holding.manifest.key
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
@@ -317,13 +317,13 @@ class Relay:
         self._later[key] = self._clock.monotonic() + wait.total_seconds()
         self.metrics.versions.labels(error.code).inc()
         _log.warning("version-incomplete", version=str(key), why=error.detail, again_in_s=wait.total_seconds())
-        if isinstance(error, DiskFull):
+        if isinstance(error, VersionDiskFull):
             self.shelf.drop(holding)
             await asyncio.to_thread(shutil.rmtree, self._store / str(key), ignore_errors=True)
         else:
             self._known[holding] = holding.missing()
 
-    def _noticing(self, holding: Holding) -> Callable[[], None]:
+    def _noticing(self, holding: LocalVersion) -> Callable[[], None]:
         """Tells those below when a version has its first extension, and when it is sealed."""
         said: list[tuple[bool, bool]] = [(holding.manifest.length > 0, holding.manifest.sealed)]
 
@@ -336,13 +336,13 @@ class Relay:
 
         return look
 
-    async def _let_go(self, holding: Holding) -> None:
+    async def _let_go(self, holding: LocalVersion) -> None:
         await self._stop(holding)
         self.shelf.drop(holding)
         await asyncio.to_thread(shutil.rmtree, self._store / str(holding.manifest.key), ignore_errors=True)
         _log.info("let-go", version=holding.manifest.key.version)
 
-    async def _stop(self, holding: Holding) -> None:
+    async def _stop(self, holding: LocalVersion) -> None:
         work = self._work.pop(holding, None)
         if work is not None:
             work.cancel()

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, settings
 from redis.asyncio import Redis
 
 from cli.devnet.redis import find_redis
-from protocol.clock import TurnedClock
 from protocol.errors import NotFound
-from protocol.redis import connect_redis
+from protocol.runtime.clock import ManualClock
+from protocol.runtime.redis import connect_redis
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -73,9 +73,9 @@ async def redis(redis_url: str) -> AsyncIterator[Redis]:
 
 
 @pytest.fixture
-def clock() -> TurnedClock:
+def clock() -> ManualClock:
     """A clock that moves when the test turns it."""
-    return TurnedClock()
+    return ManualClock()
 
 
 def _wait_for(path: Path, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -104,7 +104,7 @@ def pytest_configure(config: pytest.Config) -> None:
 _LONGEST_FIRST = (
     "e2e/test_loop.py",
     "ledger/invariants/test_economy.py",
-    "trainer/mesh/test_run.py",
+    "trainer/distributed/test_run.py",
     "worker/test_daemon.py",
     "rollouts/engines/test_vllm.py",
     "e2e/test_financial_life.py",

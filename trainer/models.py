@@ -16,12 +16,14 @@ from torch.nn import Parameter
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from rollouts.architecture import check_architecture
-from rollouts.engines.interface import Dtype
 from rollouts.errors import BadVersionFolder
-from rollouts.model import GENERATION_FILE, ModelFacts, read_model
+from rollouts.models.architecture import check_architecture
+from rollouts.models.facts import GENERATION_FILE, ModelFacts, read_model
+from rollouts.models.tokenizer import FolderTokenizer
+from rollouts.precision import (
+    Dtype,
+)
 from rollouts.recipe import Recipe, write_recipe
-from rollouts.tokenizer import FolderTokenizer
 from trainer.characters import END, PAD, write_character_tokenizer
 from trainer.errors import BadSettings
 from trainer.files import whole_folder

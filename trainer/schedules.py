@@ -7,7 +7,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 
-class Schedule(StrEnum):
+class LearningRateSchedule(StrEnum):
     """How the learning rate falls once it is warm."""
 
     CONSTANT = "constant"
@@ -15,15 +15,21 @@ class Schedule(StrEnum):
     COSINE = "cosine"
 
 
-_REMAINING: dict[Schedule, Callable[[float], float]] = {
-    Schedule.CONSTANT: lambda _: 1.0,
-    Schedule.LINEAR: lambda done: 1.0 - done,
-    Schedule.COSINE: lambda done: 0.5 * (1.0 + math.cos(math.pi * done)),
+_REMAINING: dict[LearningRateSchedule, Callable[[float], float]] = {
+    LearningRateSchedule.CONSTANT: lambda _: 1.0,
+    LearningRateSchedule.LINEAR: lambda done: 1.0 - done,
+    LearningRateSchedule.COSINE: lambda done: 0.5 * (1.0 + math.cos(math.pi * done)),
 }
 
 
 def learning_rate(
-    step: int, *, steps: int, peak: float, schedule: Schedule, warm_up_steps: int = 0, final_share: float = 0.0
+    step: int,
+    *,
+    steps: int,
+    peak: float,
+    schedule: LearningRateSchedule,
+    warm_up_steps: int = 0,
+    final_share: float = 0.0,
 ) -> float:
     """Returns the learning rate of one step.
 

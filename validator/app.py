@@ -10,22 +10,22 @@ from datetime import timedelta
 from fastapi import FastAPI
 from redis.asyncio import Redis
 
-from protocol.admission import Admission
-from protocol.clock import Clock, SystemClock
-from protocol.keys import Key
-from protocol.loops import BackgroundLoops
-from protocol.rates import IpRates, Rate
-from protocol.redis import StoreUnavailable, check_redis
-from protocol.service import create_service
-from protocol.tokens import TokenBook
-from protocol.verification import RequestVerifier
+from protocol.http.rates import IpRates, Rate
+from protocol.http.replay_guard import ReplayGuard
+from protocol.http.service import create_service
+from protocol.http.tokens import TokenBook
+from protocol.http.verification import RequestVerifier
+from protocol.identity.keys import Key
+from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.loops import BackgroundLoops
+from protocol.runtime.redis import StoreUnavailable, check_redis
 from protocol.versions import release
-from validator.chain import Chain
-from validator.gauges import QueueGauges
-from validator.loops.background import add_loops
-from validator.loops.looking import Looking
-from validator.parts import OpenableExaminer, Parts, Remote, build_parts
-from validator.routes import BODY, router
+from validator.api.routes import BODY, router
+from validator.audit_loops import Looking
+from validator.background import add_loops
+from validator.chain.connection import PoolChain
+from validator.dependencies import Dependencies, OpenableExaminer, Remote, build_parts
+from validator.queue_metrics import QueueMetrics
 from validator.settings import ValidatorSettings
 
 DESCRIPTION = """How a validator is, what it could not judge, and what its operator decides of that. Verdicts themselves
@@ -40,7 +40,7 @@ def build_validator(
     settings: ValidatorSettings,
     *,
     redis: Redis,
-    chain: Chain,
+    chain: PoolChain,
     remote: Remote,
     examiner: OpenableExaminer,
     key: Key,
@@ -88,10 +88,10 @@ def build_validator(
     app.state.loops = loops
     app.state.looks = lambda: asdict(looking.counts)
     app.state.tokens = TokenBook(settings.tokens)
-    admission = Admission(redis, keys=parts.keys, rate=OWN_RATE, clock=clock)
+    admission = ReplayGuard(redis, keys=parts.keys, rate=OWN_RATE, clock=clock)
     app.state.verifier = RequestVerifier(audience=key.address, admission=admission, clock=clock, body_limit=BODY)
     app.include_router(router)
-    gauges = QueueGauges(
+    gauges = QueueMetrics(
         app.state.registry,
         queue=parts.queue,
         deadlines=parts.deadlines,
@@ -109,7 +109,7 @@ async def _check_health(app: FastAPI) -> None:
 
 
 @asynccontextmanager
-async def _life(parts: Parts) -> AsyncIterator[None]:
+async def _life(parts: Dependencies) -> AsyncIterator[None]:
     """Opens what examines; at the end, when the loops have stopped, leaves to others what was not finished."""
     try:
         parts.files.clear()

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from protocol.configuration_file import ConfigOption
-from protocol.logs import configure_logs
-from protocol.service import run_service
+from protocol.http.service import run_service
+from protocol.runtime.configuration_file import ConfigOption
+from protocol.runtime.logs import configure_logs
 from validator.settings import ValidatorSettings
 
 app = typer.Typer(name="validator", no_args_is_help=True, help="Run a pool's validator, and look after it.")

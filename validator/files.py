@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 from protocol.clients import NodeClient, OrchestratorClient
-from protocol.disk import DiskReserved, DiskSpace
 from protocol.errors import (
     Forbidden,
     InvalidInput,
@@ -22,14 +21,15 @@ from protocol.errors import (
     Unavailable,
     Unprocessable,
 )
+from protocol.http.object_store_errors import BytesRefused, UrlStale
+from protocol.http.object_transfer import ObjectTransfer
 from protocol.identifiers import Address, Digest, digest
-from protocol.objects import ObjectTransfer
-from protocol.store_answers import BytesRefused, UrlStale
+from protocol.runtime.disk import DiskReserved, DiskSpace
 from protocol.wire.audits import LARGEST_AUDIT_FILE, AuditFile
 from protocol.wire.listings import RolloutItem
 from protocol.wire.uploads import ObjectKey, UploadKind, UploadRequest
-from validator.items import Item
-from validator.submissions import SubmittedWork
+from validator.domain.items import Item
+from validator.domain.submissions import SubmittedWork
 
 
 class FileAbsent(Unavailable):
@@ -45,7 +45,7 @@ class StoreBroken(Unavailable):
     default_hint = "the pool's object store is broken or lies: its owner has to look; no node can cause this"
 
 
-class DiskFull(Unavailable):
+class WorkDiskFull(Unavailable):
     """There is no room for the work's file."""
 
     code = "disk-full"
@@ -124,7 +124,7 @@ class WorkFiles:
         """
         free = shutil.disk_usage(self._directory).free if self._directory.is_dir() else None
         if free is not None and free <= self._reserve_bytes:
-            raise DiskFull(f"{free} bytes are free in {self._directory}, and {self._reserve_bytes} have to stay so")
+            raise WorkDiskFull(f"{free} bytes are free in {self._directory}, and {self._reserve_bytes} have to stay so")
         path, content = self._directory / f"self-test-{secrets.token_hex(4)}", secrets.token_bytes(4096)
         try:
             with path.open("xb") as file:
@@ -258,7 +258,7 @@ class WorkFiles:
             with self._space.claim(size) as claim:
                 await self._transfer.fetch(url, target, sha256=sha256, most_bytes=size, claim=claim)
         except DiskReserved as error:
-            raise DiskFull(error.detail) from error
+            raise WorkDiskFull(error.detail) from error
 
 
 @contextmanager

@@ -13,10 +13,10 @@ from datetime import timedelta
 
 import structlog
 
-from protocol.clock import Clock
 from protocol.errors import MusterError, Unavailable
-from validator.items import ItemId
-from validator.store.members import Condition, Members, State
+from protocol.runtime.clock import Clock
+from validator.domain.items import ItemId
+from validator.store.members import Condition, Members, MemberState
 
 SelfTest = Callable[[], Awaitable[None]]
 """Returns if this machine, and what it reaches, can judge; raises what is wrong."""
@@ -57,7 +57,7 @@ class Health:
         self._test = test
         self._members = members
         self._clock = clock
-        self._condition = Condition(state=State.STARTING)
+        self._condition = Condition(state=MemberState.STARTING)
         self._since = clock.monotonic()
         self._due = self._since
         self._vouched: float | None = None
@@ -75,7 +75,7 @@ class Health:
     @property
     def well(self) -> bool:
         """Whether it may take work."""
-        return self._condition.state is State.WELL
+        return self._condition.state is MemberState.WELL
 
     @property
     def since(self) -> timedelta:
@@ -92,8 +92,8 @@ class Health:
         Raises:
             NotWell: It is not.
         """
-        if self._condition.state is State.STARTING:
-            raise NotWell("the first self-test has not ended yet", code=State.STARTING.value)
+        if self._condition.state is MemberState.STARTING:
+            raise NotWell("the first self-test has not ended yet", code=MemberState.STARTING.value)
         if not self.well:
             raise NotWell(f"{self._condition.why} ({self._condition.code})", hint=self._condition.hint)
 
@@ -139,7 +139,7 @@ class Health:
         if cut_off or await self._members.others_may_judge():
             why = f"{self._in_a_row} pieces of work in a row could not be judged here, at last: {error.detail}"
             hint = f"one piece at a time is tried, and others judge meanwhile; {error.hint or 'the log says more'}"
-            found = Condition(state=State.UNWELL, code=FAILS, why=why, hint=hint)
+            found = Condition(state=MemberState.UNWELL, code=FAILS, why=why, hint=hint)
             self._become(found, most=LONGEST_REST if cut_off else LONGEST_PENANCE)
             await self._members.say(self._condition, since=self.since)
 
@@ -153,7 +153,7 @@ class Health:
         if found is None:
             while len(self._failed) >= IN_A_ROW:  # one more is enough to send it away again
                 self._forget_oldest()
-            self._become(Condition(state=State.WELL), most=LONGEST_REST)
+            self._become(Condition(state=MemberState.WELL), most=LONGEST_REST)
         else:
             self._become(found, most=LONGEST_REST)
         return found is None
@@ -165,17 +165,17 @@ class Health:
         try:
             await self._test()
         except MusterError as error:
-            return Condition(state=State.UNWELL, code=error.code, why=error.detail, hint=error.hint)
+            return Condition(state=MemberState.UNWELL, code=error.code, why=error.detail, hint=error.hint)
         except Exception as error:  # noqa: BLE001 - a test that crashes is one that failed
             _log.exception("self-test-crashed")
             hint = "a fault of ours: the log has the traceback; please report it"
-            return Condition(state=State.UNWELL, code="self-test-crashed", why=type(error).__name__, hint=hint)
+            return Condition(state=MemberState.UNWELL, code="self-test-crashed", why=type(error).__name__, hint=hint)
         return None
 
     def _become(self, found: Condition, *, most: timedelta) -> None:
         before, spent = self._condition, self.since
-        if found.state is State.WELL:
-            if before.state is not State.WELL:
+        if found.state is MemberState.WELL:
+            if before.state is not MemberState.WELL:
                 self._since = self._clock.monotonic()
                 _log.info("well", was=before.code or before.state.value, for_s=round(spent.total_seconds(), 1))
             if before.code != FAILS:

@@ -15,23 +15,25 @@ from fastapi import FastAPI
 
 from ledger.confirmations import warn_if_unconfirmed
 from ledger.deployment import Deployment
-from ledger.inflight import SendPolicy
-from protocol.budgets import keep_rule, machine_memory, weights_budget
+from ledger.transactions.pending import SendPolicy
 from protocol.clients import NodeClient, OrchestratorClient, ServiceLocation
-from protocol.clock import Clock, SystemClock
 from protocol.errors import Conflict, Unavailable
-from protocol.keys import Key
-from protocol.keystores import find_key
-from protocol.objects import ObjectTransfer
-from protocol.redis import connect_redis
-from rollouts.engines.interface import Dtype
-from rollouts.schema import ReadLimits
+from protocol.http.object_transfer import ObjectTransfer
+from protocol.identity.keys import Key
+from protocol.identity.keystores import find_key
+from protocol.runtime.budgets import keep_rule, machine_memory, weights_budget
+from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.redis import connect_redis
+from rollouts.files.schema import ReadLimits
+from rollouts.precision import (
+    Dtype,
+)
 from validator.app import build_validator
-from validator.chain import Chain
+from validator.chain.connection import PoolChain
+from validator.dependencies import Remote
 from validator.examination.examiner import LocalExaminer
 from validator.examination.settings import KEPT_VERSIONS, ExaminerSettings
 from validator.loops.epochs import check_epoch_length
-from validator.parts import Remote
 from validator.settings import ValidatorSettings
 
 SHORTEST_POLL = timedelta(milliseconds=200)
@@ -69,11 +71,11 @@ def own_key(settings: ValidatorSettings) -> Key:
     return find_key("validator", keystore=settings.keystore, password_file=settings.password_file)
 
 
-def open_chain(settings: ValidatorSettings, *, key: Key, clock: Clock) -> Chain:
+def open_chain(settings: ValidatorSettings, *, key: Key, clock: Clock) -> PoolChain:
     """The chain, which is connected to when it is first needed."""
     deployment = Deployment.load(settings.deployment)
     warn_if_unconfirmed(chain_id=deployment.chain_id, confirmations=settings.confirmations)
-    return Chain(
+    return PoolChain(
         settings.chain_url.get_secret_value(),
         deployment,
         key=key,

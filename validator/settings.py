@@ -9,11 +9,11 @@ from typing import ClassVar
 
 from pydantic import Field, SecretStr
 
-from protocol.settings import Settings
-from protocol.tokens import TokenSetting
+from protocol.http.tokens import TokenSetting
+from protocol.runtime.settings import Settings
 from protocol.wire.runs import RelayUrl
 from validator.audit.rate import RatePolicy
-from validator.patience import Patience
+from validator.queue.retry_policy import RetryPolicy
 
 MEBIBYTE = 1 << 20
 GIBIBYTE = 1 << 30
@@ -128,9 +128,9 @@ class ValidatorSettings(Settings):
         """Pieces of work in hand at a time."""
         return 2 * self.workers + 6 if self.in_hand is None else self.in_hand
 
-    def patience(self) -> Patience:
+    def patience(self) -> RetryPolicy:
         """How long work is tried."""
-        return Patience(
+        return RetryPolicy(
             attempts=self.attempts,
             first=timedelta(seconds=self.first_pause_s),
             most=timedelta(seconds=self.longest_pause_s),

@@ -12,18 +12,18 @@ import structlog
 
 from ledger.deployment import Deployment
 from protocol.clients import DiscoveryClient
-from protocol.clock import SystemClock
 from protocol.errors import InvalidInput, MusterError
 from protocol.identifiers import Address
-from protocol.keys import Key
-from protocol.keystores import find_key
+from protocol.identity.keys import Key
+from protocol.identity.keystores import find_key
+from protocol.runtime.clock import SystemClock
 from protocol.wire.nodes import Registration, RuntimeKind
-from worker.chain import open_chain
+from worker.chain.ledger_chain import open_chain
 from worker.daemon import Daemon
-from worker.delivery import PoolDelivery
-from worker.gpus import GpuInventory, read_gpus
-from worker.hardware import read_hardware, read_software
-from worker.parts import Parts
+from worker.delivery.pool_delivery import PoolDelivery
+from worker.dependencies import Dependencies
+from worker.machine.gpus import GpuInventory, read_gpus
+from worker.machine.hardware import read_hardware, read_software
 from worker.runtime.docker import DockerRuntime, engine_socket
 from worker.runtime.interface import Runtime, RuntimeDown
 from worker.runtime.process import WARNING, ProcessRuntime
@@ -141,7 +141,7 @@ async def run_worker(
             )
         )
         daemon = Daemon(
-            Parts(
+            Dependencies(
                 settings=settings,
                 key=key,
                 state=state,

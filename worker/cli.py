@@ -15,13 +15,13 @@ from urllib.parse import unquote, urlsplit
 import typer
 
 from protocol import __version__
-from protocol.configuration_file import ConfigOption, placed
 from protocol.errors import MusterError
-from protocol.extras import DISTRIBUTION
-from worker.control import Control
+from protocol.runtime.configuration_file import ConfigOption, placed
+from protocol.runtime.extras import DISTRIBUTION
+from worker.control import DaemonControl
 from worker.settings import WorkerSettings, default_state
+from worker.situation import WorkerStatus
 from worker.state import StateDirectory
-from worker.status import WorkerStatus
 
 StateOption = Annotated[Path | None, typer.Option(help="The worker's state directory; default from the settings.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -126,7 +126,7 @@ def upgrade_command() -> str:
     return f"git -C {folder} pull && {pip}{editable} {folder}"
 
 
-def _control(config: Path | None, state: Path | None) -> Control:
+def _control(config: Path | None, state: Path | None) -> DaemonControl:
     """The daemon of the state directory that was named, or is in the settings, or is usual."""
     if state is None:
         try:
@@ -135,7 +135,7 @@ def _control(config: Path | None, state: Path | None) -> Control:
             if config is not None:
                 raise
             state = default_state()
-    return Control(StateDirectory(placed(state, Path.cwd())))
+    return DaemonControl(StateDirectory(placed(state, Path.cwd())))
 
 
 def _lines(found: WorkerStatus) -> list[tuple[str, str]]:

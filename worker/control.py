@@ -11,15 +11,15 @@ from fastapi import FastAPI, Query
 
 from protocol import __version__
 from protocol.errors import NotFound, Unavailable
-from protocol.problems import error_of_answer
-from protocol.service import create_service
+from protocol.http.problems import error_of_answer
+from protocol.http.service import create_service
+from protocol.http.unix_server import short_path
 from protocol.wire.base import Identifier, WireModel, parse_answer
 from protocol.wire.heartbeat import LogLine
-from worker.logs import LogStore
-from worker.queue.store import QueueStore
+from worker.delivery.queue.store import QueueStore
+from worker.logs.store import LogStore
+from worker.situation import WorkerStatus
 from worker.state import StateDirectory
-from worker.status import WorkerStatus
-from worker.unix_server import short_path
 
 
 class LogPage(WireModel):
@@ -99,7 +99,7 @@ def create_control(
     return app
 
 
-class Control:
+class DaemonControl:
     """Speaks to the daemon of a state directory.
 
     Args:

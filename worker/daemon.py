@@ -20,26 +20,26 @@ import structlog
 from fastapi import FastAPI
 
 from protocol.errors import MusterError
-from protocol.loops import BackgroundLoops
-from protocol.objects import ObjectTransfer
-from worker.chain import why
+from protocol.http.object_transfer import ObjectTransfer
+from protocol.http.unix_server import UnixServer
+from protocol.runtime.loops import BackgroundLoops
+from worker.chain.ledger_chain import why
 from worker.control import create_control
-from worker.converger import Converger
-from worker.heart import Ending, Heart
-from worker.join_relay import JoinRelay
-from worker.log_pusher import LogPusher
-from worker.membership import Joiner, Membership, load_membership, save_membership
-from worker.orchestrator import Orchestrator
-from worker.parts import Parts
-from worker.pay_watch import PayWatch
-from worker.queue.runner import QueueRunner
-from worker.queue.store import QueueStore
-from worker.registration import Registrar
-from worker.relocation import Relocation
-from worker.self_report import SelfReport
-from worker.status import Phase, Situation, WorkerStatus
-from worker.task_bridge import TaskBridge
-from worker.unix_server import UnixServer
+from worker.delivery.pay_watch import PayWatch
+from worker.delivery.queue.runner import QueueRunner
+from worker.delivery.queue.store import QueueStore
+from worker.dependencies import Dependencies
+from worker.heartbeat import HeartbeatLoop, HeartbeatStop
+from worker.logs.push import LogPusher
+from worker.membership.joining import Joiner, OrchestratorLocation, load_membership, save_membership
+from worker.membership.registration import Registrar
+from worker.membership.relayed_join import RelayedJoin
+from worker.membership.relocation import Relocation
+from worker.session.orchestrator_client import OrchestratorSession
+from worker.situation import Phase, Situation, WorkerStatus
+from worker.slots.task_bridge import TaskBridge
+from worker.status_report import SelfReport
+from worker.tasks.reconciler import Reconciler
 
 _LAST_WORDS = timedelta(seconds=5)
 _log = structlog.get_logger(__name__)
@@ -52,7 +52,7 @@ class Daemon:
         parts: What it is made of.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Dependencies) -> None:
         self._parts = parts
         settings, state = parts.settings, parts.state
         self.situation = Situation(warnings=list(parts.warnings))
@@ -77,7 +77,7 @@ class Daemon:
             stopped=lambda: self._pay.stopped,
             clock=parts.clock,
         )
-        self.converger = Converger(
+        self.converger = Reconciler(
             runtime=parts.runtime,
             state=state,
             node=parts.key.address,
@@ -95,7 +95,7 @@ class Daemon:
             longest_pause=self._longest_pause,
         )
         self._pusher = LogPusher(self.converger.task_logs.of, clock=parts.clock)
-        self._heart: Heart | None = None
+        self._heart: HeartbeatLoop | None = None
         self._relocation = Relocation(
             node=parts.key.address,
             chain=parts.chain,
@@ -103,7 +103,7 @@ class Daemon:
             clock=parts.clock,
             allow_plain_http=settings.allow_plain_http,
         )
-        self._moved_to: Membership | None = None
+        self._moved_to: OrchestratorLocation | None = None
         self._report = SelfReport(
             parts,
             situation=self.situation,
@@ -167,19 +167,19 @@ class Daemon:
                 _log.info("member", pool=settings.pool_id, orchestrator=membership.url)
             ending = await self._beat(membership)
             _log.info("heartbeats-ended", why=ending)
-            if ending is Ending.KEY_CHANGED:
+            if ending is HeartbeatStop.KEY_CHANGED:
                 membership = await self._rotated(membership)
-            elif ending is Ending.NOT_A_MEMBER:
+            elif ending is HeartbeatStop.NOT_A_MEMBER:
                 parts.state.forget("membership")
                 membership = None
-            elif ending is Ending.MOVED and self._moved_to is not None:
+            elif ending is HeartbeatStop.MOVED and self._moved_to is not None:
                 membership, self._moved_to = self._moved_to, None
                 save_membership(parts.state, membership)
                 _log.warning("orchestrator-moved", now=membership.url)
 
-    async def _beat(self, membership: Membership) -> Ending:
+    async def _beat(self, membership: OrchestratorLocation) -> HeartbeatStop:
         parts = self._parts
-        orchestrator = Orchestrator(
+        orchestrator = OrchestratorSession(
             membership,
             key=parts.key,
             clock=parts.clock,
@@ -195,7 +195,7 @@ class Daemon:
             self._moved_to = await self._relocation.of(membership)
             return self._moved_to is not None
 
-        self._heart = Heart(
+        self._heart = HeartbeatLoop(
             orchestrator=orchestrator,
             known_key=membership.orchestrator,
             pool_id=parts.settings.pool_id,
@@ -217,7 +217,7 @@ class Daemon:
                 await self._delivery.disconnect()
                 await orchestrator.close()
 
-    async def _rotated(self, membership: Membership) -> Membership:
+    async def _rotated(self, membership: OrchestratorLocation) -> OrchestratorLocation:
         """The same orchestrator under the key that the ledger names now."""
         try:
             key = await self._parts.chain.orchestrator()
@@ -284,7 +284,7 @@ class Daemon:
         await self._parts.runtime.close()
         self._queue.close()
 
-    def _transfer(self, membership: Membership) -> ObjectTransfer:
+    def _transfer(self, membership: OrchestratorLocation) -> ObjectTransfer:
         parts = self._parts
         return ObjectTransfer(
             membership.url,
@@ -304,7 +304,7 @@ class Daemon:
             situation=self.situation,
             allow_plain_http=parts.settings.allow_plain_http,
             longest_pause=self._longest_pause,
-            relay=JoinRelay(
+            relay=RelayedJoin(
                 parts.key,
                 clock=parts.clock,
                 allow_plain_http=parts.settings.allow_plain_http,

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from pydantic import Field, SecretStr
 
-from protocol.settings import Settings
+from protocol.runtime.settings import Settings
 from protocol.wire.base import Labels
 from protocol.wire.nodes import RuntimeKind
 

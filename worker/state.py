@@ -26,7 +26,7 @@ class StateInUse(Conflict):
     code = "state-in-use"
 
 
-class NoRoom(Unavailable):
+class TaskDiskFull(Unavailable):
     """The disk is too full for a task."""
 
     code = "no-room"
@@ -169,7 +169,7 @@ def check_room(place: Path, needed_bytes: int) -> None:
     """
     free = shutil.disk_usage(place).free
     if free < needed_bytes:
-        raise NoRoom(
+        raise TaskDiskFull(
             f"the task asks for {needed_bytes / 2**30:.1f} GiB of disk, {free / 2**30:.1f} GiB are free",
             hint="free some space where the worker's state is, or choose nodes with more",
         )

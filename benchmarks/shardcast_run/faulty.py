@@ -20,9 +20,9 @@ from aiohttp import web
 from benchmarks.shardcast_run.ours import FILE, PIECE, PUBLISHER, RUN
 from benchmarks.shardcast_run.processes import say
 from shardcast.client import Client
-from shardcast.extensions import BLOCK
+from shardcast.download.peers import Fault
+from shardcast.manifest.records import BLOCK
 from shardcast.origin import Origin
-from shardcast.peers import Fault
 from shardcast.relay import Relay
 
 SPOILT = 10

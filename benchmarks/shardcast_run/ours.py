@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.shardcast_run.processes import Measured, all_stopped, role, say
-from protocol.keys import Key
-from shardcast.assembly import Progress
+from protocol.identity.keys import Key
 from shardcast.client import Client
+from shardcast.download.assembly import DownloadProgress
 from shardcast.origin import Origin
 from shardcast.relay import Relay
 
@@ -130,7 +130,7 @@ async def _relay(upstream: str, folder: Path, host: str) -> None:
 async def _client(folder: Path, servers: list[str]) -> None:
     seen: list[float] = []
 
-    def progress(now: Progress) -> None:
+    def progress(now: DownloadProgress) -> None:
         if now.done and not seen:
             seen.append(time.monotonic())
             say(first=seen[0])

@@ -12,16 +12,18 @@ from typing import Annotated
 import typer
 
 from cli.devnet.goals import Goal
-from cli.devnet.life import run_devnet
 from cli.devnet.options import DEFAULT_CHEAT, NO_CHEAT, NOT_SHOWN, DevnetOptions, FirstTask, RunOptions
 from cli.devnet.presets import PRESETS, PresetName
+from cli.devnet.runner import run_devnet
 from cli.devnet.view import make_view
 from cli.output import note
-from ledger.chain import ChainKind
+from ledger.devchain import ChainKind
 from protocol.errors import InvalidInput
-from protocol.extras import require_extra
+from protocol.runtime.extras import require_extra
 from protocol.wire.nodes import RuntimeKind
-from rollouts.engines.interface import EngineName
+from rollouts.precision import (
+    EngineName,
+)
 
 
 class AsynchronyChoice(StrEnum):
@@ -149,7 +151,7 @@ def _check_cheat(name: str) -> None:
             f"a devnet can't show {name}: {NOT_SHOWN[name]}",
             hint="`python -m pytest tests/attacks/test_doors.py` tries it in front of the real orchestrator and ledger",
         )
-    from cli.devnet.cheats.registry import CHEATS  # noqa: PLC0415 - brings torch, which other devnets can spare
+    from cli.devnet.attacks.registry import CHEATS  # noqa: PLC0415 - brings torch, which other devnets can spare
 
     if name not in CHEATS:
         raise InvalidInput(

@@ -6,7 +6,7 @@ import psutil
 
 from cli.devnet.report.model import ProcessCost
 from cli.devnet.supervisor import Supervisor
-from protocol.clock import Clock, SystemClock
+from protocol.runtime.clock import Clock, SystemClock
 
 _EVERY_S = 5.0
 _MEBIBYTE = 1 << 20

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cli.devnet.chronicle.assembly import account, evaluations, learned
-from cli.devnet.chronicle.material import Material
+from cli.devnet.chronicle.data import Material
 from cli.devnet.chronicle.timing import announcements, latencies
 from cli.devnet.chronicle.work import all_work, of
-from cli.devnet.report.model import Evaluation, Latency, LearnedStep, NodeAccount
+from cli.devnet.report.model import Latency, NodeAccount, ReportedEvaluation, ReportedStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +17,8 @@ class Dashboard:
     """A run at one moment."""
 
     wanted_steps: int
-    steps: Sequence[LearnedStep]
-    evaluations: Sequence[Evaluation]
+    steps: Sequence[ReportedStep]
+    evaluations: Sequence[ReportedEvaluation]
     nodes: Sequence[NodeAccount]
     states: Mapping[str, str]
     """What the orchestrator says of each node, by its address."""

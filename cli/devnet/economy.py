@@ -11,16 +11,16 @@ from datetime import timedelta
 from cli.connection import open_chain
 from cli.devnet.directory import DevnetDirectory
 from ledger.amounts import UNIT
-from ledger.chain import development_accounts
 from ledger.client import Ledger
 from ledger.client.pools import Roles, Terms
 from ledger.deployment import Deployment, deploy
-from ledger.inflight import Call
-from ledger.sender import Sender
-from protocol.consents import NodeConsent
+from ledger.devchain import development_accounts
+from ledger.transactions.pending import TransactionCall
+from ledger.transactions.sender import TransactionSender
 from protocol.identifiers import ZERO_DIGEST, Address
-from protocol.keys import Key
-from protocol.keystores import read_keystore, write_keystore
+from protocol.identity.keys import Key
+from protocol.identity.keystores import read_keystore, write_keystore
+from protocol.node_registration import NodeConsent
 
 VALIDATORS = ("validator", "validator-2", "validator-3")
 """Three, so that a dispute between two of them finds a judge."""
@@ -160,10 +160,12 @@ async def _give_gas(rpc: str, chain_id: int, accounts: list[Address]) -> None:
     bank = Key.from_hex(development_accounts(1)[0].key)
     async with (
         open_chain(rpc, chain_id) as web3,
-        Sender(web3, bank.account(), chain_id=chain_id) as sender,
+        TransactionSender(web3, bank.account(), chain_id=chain_id) as sender,
     ):
         poor = [each for each in accounts if await web3.eth.get_balance(each) < _GAS_MONEY // 10]
-        await asyncio.gather(*[sender.send(Call(to=each, value=_GAS_MONEY), deadline=_DEADLINE) for each in poor])
+        await asyncio.gather(
+            *[sender.send(TransactionCall(to=each, value=_GAS_MONEY), deadline=_DEADLINE) for each in poor]
+        )
 
 
 async def _enlist(rpc: str, deployment: Deployment, provider: Key, node: Key) -> None:
@@ -189,6 +191,6 @@ async def _enlist(rpc: str, deployment: Deployment, provider: Key, node: Key) ->
 async def _deploy(rpc: str, chain_id: int, governor: Key) -> Deployment:
     async with (
         open_chain(rpc, chain_id) as web3,
-        Sender(web3, governor.account(), chain_id=chain_id) as sender,
+        TransactionSender(web3, governor.account(), chain_id=chain_id) as sender,
     ):
         return await deploy(web3, sender, governor=governor.address, unbonding_period=UNBONDING)

@@ -104,5 +104,5 @@ def validator_spec(directory: DevnetDirectory, places: ServicePlaces, number: in
 
 def cheater_spec(name: str, cheat: str, settings: Path) -> ProcessSpec:
     """`muster worker run` on a machine whose owner changed its task."""
-    command = [sys.executable, "-m", "cli.devnet.cheats", "run", "--cheat", cheat, "--config", str(settings)]
+    command = [sys.executable, "-m", "cli.devnet.attacks", "run", "--cheat", cheat, "--config", str(settings)]
     return ProcessSpec(name=name, command=command, environment=environment(), grace=timedelta(seconds=15), kind=WORKER)

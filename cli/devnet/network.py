@@ -10,9 +10,9 @@ from datetime import timedelta
 from cli.connection import open_chain
 from cli.devnet.directory import DevnetDirectory
 from cli.devnet.economy import CHEATER, RUN_TERMS, TERMS, VALIDATORS, Economy, found_economy, worker_names
-from cli.devnet.guardian import Guardian
 from cli.devnet.learning import cheater_spec, trainer_spec, validator_spec
 from cli.devnet.options import DevnetOptions, FirstTask
+from cli.devnet.orphan_reaper import OrphanReaper
 from cli.devnet.redis import redis_spec
 from cli.devnet.run import await_first_rollouts, check_engine, post_rollouts_task
 from cli.devnet.services import (
@@ -31,7 +31,7 @@ from cli.devnet.services import (
 from cli.devnet.supervisor import ProcessSpec, SupervisedProcess, Supervisor
 from cli.devnet.task import await_first_task, choose_runtime, post_first_task
 from cli.devnet.view import View
-from ledger.chain import chain_command, free_port
+from ledger.devchain import chain_command, free_port
 from protocol.wire.nodes import RuntimeKind
 
 CHAIN_ID = 31_337
@@ -53,7 +53,7 @@ class RunningNetwork:
     """Names of the provider and node keys of those that it runs."""
 
 
-class Start:
+class NetworkStart:
     """Starts a devnet, one part after the other.
 
     Args:
@@ -69,7 +69,7 @@ class Start:
         options: DevnetOptions,
         directory: DevnetDirectory,
         supervisor: Supervisor,
-        guardian: Guardian,
+        guardian: OrphanReaper,
         view: View,
     ) -> None:
         self._options = options

@@ -10,9 +10,11 @@ from pathlib import Path
 
 from cli.devnet.goals import Goal
 from cli.devnet.presets import PRESETS, Preset, PresetName
-from ledger.chain import ChainKind
+from ledger.devchain import ChainKind
 from protocol.wire.nodes import RuntimeKind
-from rollouts.engines.interface import EngineName
+from rollouts.precision import (
+    EngineName,
+)
 
 NO_CHEAT = "none"
 DEFAULT_CHEAT = "previous-checkpoint"

@@ -14,13 +14,15 @@ from cli.devnet.services import GROUPS_PER_SLOT, ROOT, ServicePlaces
 from cli.devnet.supervisor import ProcessFailed
 from cli.devnet.task import FailureWatch, open_orchestrator, post_task
 from protocol.clients import OrchestratorClient
-from protocol.clock import Clock, SystemClock
 from protocol.errors import InvalidInput, MusterError
 from protocol.identifiers import Address
+from protocol.runtime.clock import Clock, SystemClock
 from protocol.wire.nodes import RuntimeKind
 from protocol.wire.pool import NodeView
 from protocol.wire.tasks import MEBIBYTE, NetworkMode, Resources, RestartKind, RestartRule, TaskSpec
-from rollouts.engines.interface import EngineName
+from rollouts.precision import (
+    EngineName,
+)
 
 NAME = "rollouts"
 VLLM_PYTHON = ROOT / ".tools" / "vllm" / "bin" / "python"

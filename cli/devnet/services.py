@@ -16,8 +16,8 @@ from cli.devnet.directory import DevnetDirectory
 from cli.devnet.options import RunOptions
 from cli.devnet.settings_file import write_settings
 from cli.devnet.supervisor import Gate, ProcessSpec
+from protocol.http.tokens import hash_token, new_token
 from protocol.identifiers import Address
-from protocol.tokens import hash_token, new_token
 from protocol.wire.nodes import RuntimeKind
 from protocol.wire.pool import PAGE_PATH
 

@@ -18,9 +18,9 @@ from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
 
-from cli.devnet.guardian import NETWORK_ID, end_network
-from protocol.clock import Clock, SystemClock
+from cli.devnet.orphan_reaper import NETWORK_ID, end_network
 from protocol.errors import MusterError
+from protocol.runtime.clock import Clock, SystemClock
 
 Gate = Callable[[], Awaitable[bool]]
 """Answers whether a process is ready; an exception counts as not yet."""

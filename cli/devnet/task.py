@@ -12,10 +12,10 @@ from cli.devnet.image import TAG
 from cli.devnet.services import ServicePlaces
 from cli.devnet.supervisor import ProcessFailed
 from cli.output import printable
-from cli.pool_nodes import failure_of
+from cli.pool.nodes import failure_of
 from protocol.clients import OrchestratorClient
-from protocol.clock import Clock, SystemClock
 from protocol.identifiers import Address
+from protocol.runtime.clock import Clock, SystemClock
 from protocol.wire.nodes import RuntimeKind
 from protocol.wire.pool import NodeView
 from protocol.wire.tasks import (

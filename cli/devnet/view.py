@@ -17,9 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.devnet.dashboard import Dashboard
-from cli.devnet.picture import news, picture
+from cli.devnet.live_view import news, picture
 from cli.devnet.supervisor import ProcessState, SupervisedProcess
-from protocol.clock import Clock, SystemClock
+from protocol.runtime.clock import Clock, SystemClock
 
 _RECENT = 8
 _TALL = 38

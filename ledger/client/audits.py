@@ -9,7 +9,7 @@ from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 
 from ledger.client.contract import BoundContract
-from ledger.receipts import Receipt
+from ledger.transactions.receipts import Receipt
 from protocol.identifiers import ZERO_DIGEST, Address, Digest, digest
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ledger.client.contract import BoundContract
-from ledger.receipts import Receipt
+from ledger.transactions.receipts import Receipt
 from protocol.identifiers import ZERO_DIGEST, Digest
 
 

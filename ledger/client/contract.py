@@ -11,21 +11,21 @@ from web3 import AsyncWeb3
 from web3.exceptions import MismatchedABI
 from web3.types import RPCEndpoint
 
+from ledger.abi_types import struct_from_abi
 from ledger.artifacts import Artifact
-from ledger.client.views import views_of
+from ledger.client.view_calls import views_of
 from ledger.errors import TransactionReverted
-from ledger.event_decoder import EventDecoder
-from ledger.events import LedgerEvent
-from ledger.inflight import Call
-from ledger.receipts import Receipt
-from ledger.refusals import in_plain_words
-from ledger.reverts import RevertReader
-from ledger.rpc import ChainConnection
-from ledger.sender import Sender
-from ledger.values import struct_from_abi
+from ledger.events.decoder import EventDecoder
+from ledger.events.types import LedgerEvent
+from ledger.rpc.connection import ChainConnection
+from ledger.rpc.revert_decoder import RevertReader
+from ledger.rpc.revert_messages import in_plain_words
+from ledger.transactions.pending import TransactionCall
+from ledger.transactions.receipts import Receipt
+from ledger.transactions.sender import TransactionSender
 from protocol.errors import InvalidInput
 from protocol.identifiers import Address
-from protocol.typed_data import SigningDomain
+from protocol.identity.typed_data import SigningDomain
 
 T = TypeVar("T")
 E = TypeVar("E", bound=LedgerEvent)
@@ -58,7 +58,7 @@ class BoundContract:
         domain: SigningDomain,
         decoder: EventDecoder,
         reverts: RevertReader,
-        sender: Sender | None,
+        sender: TransactionSender | None,
     ) -> None:
         self.domain = domain
         self.at = domain.contract
@@ -120,7 +120,7 @@ class BoundContract:
         with _fitting(name):
             data = self._contract.encode_abi(name, args=list(arguments))
         try:
-            return await self._writer().send(Call(to=self.at, data=bytes.fromhex(data[2:])))
+            return await self._writer().send(TransactionCall(to=self.at, data=bytes.fromhex(data[2:])))
         except TransactionReverted as error:
             raise in_plain_words(error) from error
 
@@ -137,7 +137,7 @@ class BoundContract:
         with _fitting(name):
             data = self._contract.encode_abi(name, args=list(arguments))
         try:
-            await self._writer().estimate(Call(to=self.at, data=bytes.fromhex(data[2:])))
+            await self._writer().estimate(TransactionCall(to=self.at, data=bytes.fromhex(data[2:])))
         except TransactionReverted as error:
             return self.explain(bytes.fromhex(error.data[2:])) if len(error.data) > 2 else error.detail
         return ""
@@ -151,7 +151,7 @@ class BoundContract:
         """The contract's error behind a refused item of a batch, in its own words."""
         return str(self._reverts.read(reason))
 
-    def _writer(self) -> Sender:
+    def _writer(self) -> TransactionSender:
         if self._sender is None:
             raise ReadOnly("this ledger client has no key")
         return self._sender

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ledger.client.contract import BoundContract
-from ledger.events import DomainSet
-from ledger.receipts import Receipt
+from ledger.events.types import DomainSet
+from ledger.transactions.receipts import Receipt
 from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST, Address, Digest
 
 

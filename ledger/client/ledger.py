@@ -18,25 +18,25 @@ from ledger.client.audits import AuditSecrets
 from ledger.client.checkpoints import Checkpoints
 from ledger.client.contract import BoundContract
 from ledger.client.domains import Domains
-from ledger.client.pools import Pools
+from ledger.client.pools import PoolContracts
 from ledger.client.registry import Registry
 from ledger.client.stake import StakeAccounts
 from ledger.client.token import Token
 from ledger.client.work import WorkBook
 from ledger.deployment import Deployment, check_deployment
 from ledger.errors import AnswerTooBig
-from ledger.event_decoder import EventDecoder, topic_of
-from ledger.events import EVENTS, LedgerEvent
-from ledger.inflight import SendPolicy
-from ledger.receipts import Log, read_log
-from ledger.reverts import RevertReader
-from ledger.rpc import connect
-from ledger.sender import Sender
-from protocol.clock import Clock
+from ledger.events.decoder import EventDecoder, topic_of
+from ledger.events.types import EVENTS, LedgerEvent
+from ledger.rpc.connection import connect
+from ledger.rpc.revert_decoder import RevertReader
+from ledger.transactions.pending import SendPolicy
+from ledger.transactions.receipts import EventLog, read_log
+from ledger.transactions.sender import TransactionSender
 from protocol.errors import InvalidInput, NotFound
 from protocol.identifiers import Address, Digest, address, digest
-from protocol.keys import Key
-from protocol.typed_data import SigningDomain
+from protocol.identity.keys import Key
+from protocol.identity.typed_data import SigningDomain
+from protocol.runtime.clock import Clock
 
 E = TypeVar("E", bound=LedgerEvent)
 
@@ -61,7 +61,7 @@ class Ledger:
         sender: Signs and sends; without one everything that writes raises `ReadOnly`.
     """
 
-    def __init__(self, web3: AsyncWeb3[Any], deployment: Deployment, sender: Sender | None = None) -> None:
+    def __init__(self, web3: AsyncWeb3[Any], deployment: Deployment, sender: TransactionSender | None = None) -> None:
         decoder = EventDecoder(deployment)
 
         def bound(contract: Contract) -> BoundContract:
@@ -82,7 +82,7 @@ class Ledger:
         self.registry = Registry(bound(Contract.COMPUTE_REGISTRY))
         self.stake = StakeAccounts(bound(Contract.STAKE_MANAGER), self.token)
         self.domains = Domains(bound(Contract.DOMAIN_REGISTRY))
-        self.pools = Pools(bound(Contract.COMPUTE_POOLS), self.token)
+        self.pools = PoolContracts(bound(Contract.COMPUTE_POOLS), self.token)
         self.checkpoints = Checkpoints(bound(Contract.CHECKPOINTS))
         self.work = WorkBook(bound(Contract.WORK_LEDGER))
         self.audits = AuditSecrets(bound(Contract.AUDIT_SECRETS))
@@ -120,7 +120,9 @@ class Ledger:
             if key is None:
                 yield cls(web3, deployment)
                 return
-            async with Sender(web3, key.account(), chain_id=deployment.chain_id, clock=clock, policy=policy) as sender:
+            async with TransactionSender(
+                web3, key.account(), chain_id=deployment.chain_id, clock=clock, policy=policy
+            ) as sender:
                 yield cls(web3, deployment, sender)
         finally:
             await web3.provider.disconnect()
@@ -230,7 +232,7 @@ class Ledger:
             raise NotFound(f"the chain has no block {name}")
         return found
 
-    async def _logs(self, place: Address, topics: list[str | None], first: int, last: int) -> list[Log]:
+    async def _logs(self, place: Address, topics: list[str | None], first: int, last: int) -> list[EventLog]:
         """Logs of a range of blocks; the range is halved for as long as the node finds it too large."""
         if first > last:
             return []

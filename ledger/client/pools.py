@@ -7,11 +7,11 @@ from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 
+from ledger.abi_types import struct_from_abi
 from ledger.client.contract import BoundContract
 from ledger.client.token import Token
-from ledger.events import JoinRefused, PoolCreated
-from ledger.receipts import Receipt
-from ledger.values import struct_from_abi
+from ledger.events.types import JoinRefused, PoolCreated
+from ledger.transactions.receipts import Receipt
 from protocol.identifiers import ZERO_ADDRESS, Address, address
 from protocol.invites import Invite
 
@@ -125,7 +125,7 @@ class Withdrawal:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class RoleHolder:
     """A role's holder, and the key before it, which still counts until `previous_until`."""
 
     holder: Address
@@ -138,7 +138,7 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class PoolMembership:
     """A node's place in a pool."""
 
     provider: Address
@@ -151,7 +151,7 @@ class Membership:
 
 
 @dataclass(frozen=True, slots=True)
-class Joining:
+class SignedJoin:
     """An invite with both signatures, ready to be carried to the ledger by anybody."""
 
     invite: Invite
@@ -168,7 +168,7 @@ class JoinRefusal:
     reason: str
 
 
-class Pools:
+class PoolContracts:
     """Reads pools and does everything that owners, managers, orchestrators and nodes may do with them."""
 
     def __init__(self, contract: BoundContract, token: Token) -> None:
@@ -219,9 +219,9 @@ class Pools:
         """Before this time no node of the provider may join, since work of one of them was forged."""
         return datetime.fromtimestamp(await self._contract.read_number("mayJoinAt", pool_id, provider), UTC)
 
-    async def seat(self, pool_id: int, role: Role) -> Seat:
+    async def seat(self, pool_id: int, role: Role) -> RoleHolder:
         """Who holds a role."""
-        return await self._contract.read_struct(Seat, "seatOf", pool_id, role)
+        return await self._contract.read_struct(RoleHolder, "seatOf", pool_id, role)
 
     async def is_manager(self, pool_id: int, who: Address) -> bool:
         """Whether `who` is the manager now."""
@@ -239,19 +239,19 @@ class Pools:
         """Whether `who` may give verdicts now."""
         return await self._contract.read_flag("isValidator", pool_id, who)
 
-    async def membership(self, pool_id: int, node: Address) -> Membership | None:
+    async def membership(self, pool_id: int, node: Address) -> PoolMembership | None:
         """A node's membership; None if it is no member now."""
-        found = await self._contract.read_struct(Membership, "membershipOf", pool_id, node)
+        found = await self._contract.read_struct(PoolMembership, "membershipOf", pool_id, node)
         return None if found.provider == ZERO_ADDRESS else found
 
     async def held_until(self, pool_id: int, node: Address) -> int:
         """Up to when a lease of a former member may expire that it can still use, in Unix seconds; 0: none."""
-        found = await self._contract.read_struct(Membership, "membershipOf", pool_id, node)
+        found = await self._contract.read_struct(PoolMembership, "membershipOf", pool_id, node)
         return int(found.held_until.timestamp())
 
     async def joins(self, pool_id: int, node: Address) -> int:
         """How often the node has joined; what it signs when it leaves by another's hand carries this number."""
-        found = await self._contract.read_struct(Membership, "membershipOf", pool_id, node)
+        found = await self._contract.read_struct(PoolMembership, "membershipOf", pool_id, node)
         return found.joins
 
     async def is_banned(self, pool_id: int, node: Address, provider: Address | None = None) -> bool:
@@ -327,7 +327,7 @@ class Pools:
         """Redeems an invite; the node's signature may be empty when the caller is the node."""
         return await self._contract.send("join", _abi_invite(invite), orchestrator_signature, node_signature)
 
-    async def join_refusal_of(self, joining: Joining) -> JoinRefusal | None:
+    async def join_refusal_of(self, joining: SignedJoin) -> JoinRefusal | None:
         """Why the ledger would not take a join now; None if it would. Costs no gas."""
         invite = joining.invite
         reason = await self._contract.refusal(
@@ -335,7 +335,7 @@ class Pools:
         )
         return JoinRefusal(invite.pool_id, invite.node, reason) if reason else None
 
-    async def join_batch(self, joinings: Sequence[Joining]) -> list[JoinRefusal]:
+    async def join_batch(self, joinings: Sequence[SignedJoin]) -> list[JoinRefusal]:
         """Carries many joins, so that nodes need no gas; returns those that were refused, with the reason."""
         items = [(_abi_invite(each.invite), each.orchestrator_signature, each.node_signature) for each in joinings]
         receipt = await self._contract.send("joinBatch", items)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ledger.client.contract import BoundContract
-from ledger.receipts import Receipt
+from ledger.transactions.receipts import Receipt
 from protocol.identifiers import ZERO_ADDRESS, Address, Digest, address
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class RegisteredNode:
     """A registered machine."""
 
     provider: Address
@@ -38,9 +38,9 @@ class Registry:
         provider = address(await self._contract.read("providerOf", node))
         return None if provider == ZERO_ADDRESS else provider
 
-    async def node(self, node: Address) -> Node | None:
+    async def node(self, node: Address) -> RegisteredNode | None:
         """What is known of a node; None if it was never registered."""
-        found = await self._contract.read_struct(Node, "nodeOf", node)
+        found = await self._contract.read_struct(RegisteredNode, "nodeOf", node)
         return None if found.provider == ZERO_ADDRESS else found
 
     async def consent_nonce(self, node: Address) -> int:

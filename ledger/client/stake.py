@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from ledger.abi_types import struct_from_abi
 from ledger.client.contract import BoundContract
 from ledger.client.token import Token
-from ledger.events import Withdrawn
-from ledger.receipts import Receipt
-from ledger.values import struct_from_abi
+from ledger.events.types import Withdrawn
+from ledger.transactions.receipts import Receipt
 from protocol.identifiers import Address
 
 

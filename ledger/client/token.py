@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ledger.client.contract import BoundContract
-from ledger.receipts import Receipt
+from ledger.transactions.receipts import Receipt
 from protocol.identifiers import Address, address
 
 

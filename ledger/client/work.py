@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntEnum
 
+from ledger.abi_types import struct_from_abi
 from ledger.client.contract import BoundContract
-from ledger.events import RewardsClaimed, VerdictRefused, WorkRefused, WorkSubmitted
-from ledger.receipts import Receipt
-from ledger.values import struct_from_abi
+from ledger.events.types import RewardsClaimed, VerdictRefused, WorkRefused, WorkSubmitted
+from ledger.transactions.receipts import Receipt
 from protocol.identifiers import ZERO_DIGEST, Address, Digest
 from protocol.leases import Lease
 from protocol.verdicts import Outcome
@@ -32,7 +32,7 @@ class WorkStatus(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class WorkRecord:
     """A piece of work on the ledger. Money is in the token's smallest unit."""
 
     node: Address
@@ -122,7 +122,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class PaidTotals:
     """What a pool has paid so far."""
 
     accrued: int
@@ -140,18 +140,18 @@ class WorkBook:
 
     # Reads
 
-    async def get(self, key: Digest) -> Work | None:
+    async def get(self, key: Digest) -> WorkRecord | None:
         """A piece of work; None if it was never submitted."""
         values = await self._contract.read("workOf", key)
-        return struct_from_abi(Work, values) if values[6] else None
+        return struct_from_abi(WorkRecord, values) if values[6] else None
 
     async def accrued(self, pool_id: int, provider: Address) -> int:
         """What a provider has earned in a pool and not claimed."""
         return await self._contract.read_number("accruedOf", pool_id, provider)
 
-    async def totals(self, pool_id: int) -> Totals:
+    async def totals(self, pool_id: int) -> PaidTotals:
         """What a pool has paid so far."""
-        return await self._contract.read_struct(Totals, "totalsOf", pool_id)
+        return await self._contract.read_struct(PaidTotals, "totalsOf", pool_id)
 
     # Nodes
 

@@ -7,7 +7,8 @@ from datetime import timedelta
 
 import httpx
 
-from orchestrator.gauges import PoolGauges
+from orchestrator.chain.run_interface import RunLedger
+from orchestrator.dependencies import Dependencies
 from orchestrator.loops.invites import Inviter
 from orchestrator.loops.ledger_sync import LedgerSync
 from orchestrator.loops.liveness import Liveness
@@ -16,14 +17,13 @@ from orchestrator.loops.removals import Removals
 from orchestrator.loops.run_sync import RunSync
 from orchestrator.loops.scheduler import Scheduler
 from orchestrator.loops.sweeper import build_sweeper
-from orchestrator.loops.webhooks import Postman
-from orchestrator.parts import Parts
-from orchestrator.runs.chain import RunLedger
-from orchestrator.store.leases import Lease
+from orchestrator.loops.webhooks import WebhookDelivery
+from orchestrator.metrics import PoolGauges
+from orchestrator.store.leader_lease import LeaderLease
 from orchestrator.store.runs import LOOP as RUN_LOOP
 from protocol.clients.discovery import DiscoveryClient
-from protocol.loops import BackgroundLoops
-from protocol.patience import patient
+from protocol.runtime.loops import BackgroundLoops
+from protocol.runtime.outages import patient
 
 WEBHOOKS_EVERY = timedelta(seconds=1)
 GAUGES_EVERY = timedelta(seconds=5)
@@ -31,7 +31,7 @@ GAUGES_EVERY = timedelta(seconds=5)
 
 def add_loops(
     loops: BackgroundLoops,
-    parts: Parts,
+    parts: Dependencies,
     *,
     run_ledger: RunLedger | None,
     discovery: Sequence[DiscoveryClient],
@@ -41,8 +41,8 @@ def add_loops(
     """Adds the loops of one orchestrator."""
     settings = parts.settings
 
-    def lease(name: str) -> Lease:
-        return Lease(parts.database, name, lifetime=timedelta(seconds=settings.lease_s))
+    def lease(name: str) -> LeaderLease:
+        return LeaderLease(parts.database, name, lifetime=timedelta(seconds=settings.lease_s))
 
     liveness = Liveness(
         database=parts.database,
@@ -65,7 +65,7 @@ def add_loops(
     )
     sync = LedgerSync(parts, lease=lease("ledger"))
     removals = Removals(parts, lease=lease("removals"))
-    postman = Postman(parts, lease=lease("webhooks"), http=webhook_http)
+    postman = WebhookDelivery(parts, lease=lease("webhooks"), http=webhook_http)
     stalled = timedelta(seconds=60)
 
     async def live() -> None:

@@ -11,16 +11,16 @@ from datetime import timedelta
 
 import structlog
 
-from orchestrator.admission import lacks, refusal
-from orchestrator.lifecycle import Action, Event
-from orchestrator.parts import Parts
-from orchestrator.store.leases import Lease
+from orchestrator.dependencies import Dependencies
+from orchestrator.domain.node_states import NodeAction, NodeEvent
+from orchestrator.nodes.eligibility import lacks, refusal
+from orchestrator.store.leader_lease import LeaderLease
 from orchestrator.store.nodes import NodeRow
 from protocol.clients.discovery import DiscoveryClient
 from protocol.errors import MusterError, Unavailable
 from protocol.identifiers import Address
+from protocol.identity.signing import unix_ms
 from protocol.invites import Invite
-from protocol.signing import unix_ms
 from protocol.wire.heartbeat import NodeState
 from protocol.wire.invites import SignedInvite
 from protocol.wire.nodes import NodeRecord
@@ -56,7 +56,7 @@ class Inviter:
         lease: Of this loop.
     """
 
-    def __init__(self, parts: Parts, *, client: DiscoveryClient, lease: Lease) -> None:
+    def __init__(self, parts: Dependencies, *, client: DiscoveryClient, lease: LeaderLease) -> None:
         self._parts = parts
         self._client = client
         self._lease = lease
@@ -117,20 +117,20 @@ class Inviter:
         reason = await self._why_not(record)
         if reason is not None:
             if not row.revision and await parts.nodes.count() < MOST_NOTED:
-                await parts.life.happened(node, Event.LISTED, cause=reason, actor="discovery", fields=facts)
+                await parts.life.happened(node, NodeEvent.LISTED, cause=reason, actor="discovery", fields=facts)
             elif row.revision and row.state is NodeState.DISCOVERED:
                 await parts.nodes.learn(node, {"reason": reason})
             return False
         if not self._may_invite():
             return False
         cause = "discovery lists it, and it has what the pool asks for"
-        _, result = await parts.life.happened(node, Event.SEEN, cause=cause, actor="discovery", fields=facts)
-        if Action.INVITE not in result.actions:
+        _, result = await parts.life.happened(node, NodeEvent.SEEN, cause=cause, actor="discovery", fields=facts)
+        if NodeAction.INVITE not in result.actions:
             return False
         await self._post(record)
         await parts.life.happened(
             record.address,
-            Event.INVITE_POSTED,
+            NodeEvent.INVITE_POSTED,
             cause=f"an invite waits for it at {self._client.location.url} until it expires in {self._life}",
             actor=parts.key.address,
         )

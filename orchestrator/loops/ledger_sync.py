@@ -6,20 +6,20 @@ from collections.abc import Sequence
 
 import structlog
 
-from orchestrator.chain import MemberEvent, MembershipChange, NodeStanding
-from orchestrator.lifecycle import Event
-from orchestrator.parts import Parts
-from orchestrator.store.leases import Lease
+from orchestrator.chain.interface import MemberEvent, MembershipChange, NodeStanding
+from orchestrator.dependencies import Dependencies
+from orchestrator.domain.node_states import NodeEvent
+from orchestrator.store.leader_lease import LeaderLease
 from protocol.identifiers import Address
-from protocol.signing import unix_ms
+from protocol.identity.signing import unix_ms
 
 _EVENTS = {
-    MemberEvent.JOINED: (Event.JOINED, "1", "it joined the pool on the ledger"),
-    MemberEvent.LEFT: (Event.LEFT, "0", "it left the pool on the ledger"),
-    MemberEvent.REMOVED: (Event.REMOVED, "0", "it was taken from the pool on the ledger"),
-    MemberEvent.EVICTED: (Event.EVICTED, "0", "it was evicted on the ledger"),
-    MemberEvent.BANNED: (Event.BANNED, "0", "it was banned on the ledger"),
-    MemberEvent.UNBANNED: (Event.UNBANNED, "0", "its ban was lifted on the ledger"),
+    MemberEvent.JOINED: (NodeEvent.JOINED, "1", "it joined the pool on the ledger"),
+    MemberEvent.LEFT: (NodeEvent.LEFT, "0", "it left the pool on the ledger"),
+    MemberEvent.REMOVED: (NodeEvent.REMOVED, "0", "it was taken from the pool on the ledger"),
+    MemberEvent.EVICTED: (NodeEvent.EVICTED, "0", "it was evicted on the ledger"),
+    MemberEvent.BANNED: (NodeEvent.BANNED, "0", "it was banned on the ledger"),
+    MemberEvent.UNBANNED: (NodeEvent.UNBANNED, "0", "its ban was lifted on the ledger"),
 }
 
 _log = structlog.get_logger(__name__)
@@ -33,7 +33,7 @@ class LedgerSync:
         lease: Of this loop.
     """
 
-    def __init__(self, parts: Parts, *, lease: Lease) -> None:
+    def __init__(self, parts: Dependencies, *, lease: LeaderLease) -> None:
         self._parts = parts
         self._lease = lease
 

@@ -6,23 +6,23 @@ from datetime import timedelta
 
 import structlog
 
-from orchestrator.intervals import Pace
-from orchestrator.life import NodeLife
-from orchestrator.lifecycle import Event, overdue, transition
+from orchestrator.domain.heartbeat_interval import HeartbeatInterval
+from orchestrator.domain.node_states import NodeEvent, overdue, transition
+from orchestrator.nodes.transitions import NodeTransitions
 from orchestrator.store.database import Database
-from orchestrator.store.leases import Lease
+from orchestrator.store.leader_lease import LeaderLease
 from orchestrator.store.nodes import Change, NodeRow, NodeStore
-from protocol.clock import Clock
 from protocol.identifiers import Address
-from protocol.signing import unix_ms
+from protocol.identity.signing import unix_ms
+from protocol.runtime.clock import Clock
 
 AT_ONCE = 1000
 """Nodes per round trip."""
 
 _CAUSES = {
-    Event.MISSED: "it missed its heartbeats",
-    Event.SILENT: "it was silent for too long",
-    Event.INVITE_EXPIRED: "the invite was not redeemed in time",
+    NodeEvent.MISSED: "it missed its heartbeats",
+    NodeEvent.SILENT: "it was silent for too long",
+    NodeEvent.INVITE_EXPIRED: "the invite was not redeemed in time",
 }
 
 _log = structlog.get_logger(__name__)
@@ -46,11 +46,11 @@ class Liveness:
         *,
         database: Database,
         nodes: NodeStore,
-        life: NodeLife,
-        pace: Pace,
+        life: NodeTransitions,
+        pace: HeartbeatInterval,
         clock: Clock,
         every: timedelta,
-        lease: Lease,
+        lease: LeaderLease,
         furthest: timedelta,
     ) -> None:
         self._database = database

@@ -13,17 +13,21 @@ from datetime import timedelta
 
 import structlog
 
-from orchestrator.dispute_desk import holds_until
-from orchestrator.runs.chain import NotTaken, RunLedger, error_name
-from orchestrator.runs.slots import SlotState
+from orchestrator.chain.run_interface import (
+    NotTaken,
+    RunLedger,
+    error_name,
+    holds_until,
+)
+from orchestrator.domain.slots import SlotState
 from orchestrator.store.database import together
-from orchestrator.store.leases import Lease
-from orchestrator.store.relay import RelayKind, RelayRow, RelayStore
-from protocol.clock import Clock
+from orchestrator.store.leader_lease import LeaderLease
+from orchestrator.store.relayer import RelayedKind, RelayedTransaction, RelayerStore
 from protocol.errors import Conflict, Unavailable
 from protocol.identifiers import ZERO_DIGEST
-from protocol.signing import unix_ms
-from protocol.wire.carried import Joining, ReceiptState, SignedDispute, Submission
+from protocol.identity.signing import unix_ms
+from protocol.runtime.clock import Clock
+from protocol.wire.relayed import JoinRequest, ReceiptState, SignedDispute, SubmissionRequest
 
 BATCH = 64
 """Per transaction: some 10 million gas at the most; the contracts take up to 256."""
@@ -59,13 +63,13 @@ class Relayer:
         clock: Whose time counts.
     """
 
-    def __init__(self, store: RelayStore, *, ledger: RunLedger, lease: Lease, clock: Clock) -> None:
+    def __init__(self, store: RelayerStore, *, ledger: RunLedger, lease: LeaderLease, clock: Clock) -> None:
         self._store = store
         self._ledger = ledger
         self._lease = lease
         self._clock = clock
-        self._taking = {kind: asyncio.Lock() for kind in RelayKind}
-        self._under_way: dict[RelayKind, set[str]] = {kind: set() for kind in RelayKind}
+        self._taking = {kind: asyncio.Lock() for kind in RelayedKind}
+        self._under_way: dict[RelayedKind, set[str]] = {kind: set() for kind in RelayedKind}
 
     async def round(self) -> int:
         """Carries what is due; returns how much it was.
@@ -74,13 +78,13 @@ class Relayer:
             MusterError: The chain is down, or the relayer can't pay; everything stays queued, and nobody is blamed.
         """
         carried = 0
-        for kind in RelayKind:
+        for kind in RelayedKind:
             if not await self._lease.hold():
                 return carried
             carried += await self._batch(kind)
         return carried
 
-    async def _batch(self, kind: RelayKind) -> int:
+    async def _batch(self, kind: RelayedKind) -> int:
         async with self._taking[kind]:  # all lanes wake at the same news, and only one may take what it is about
             rows = await self._take(kind)
             names = {row.name for row in rows}
@@ -91,13 +95,13 @@ class Relayer:
         finally:
             self._under_way[kind] -= names
 
-    async def _take(self, kind: RelayKind) -> list[RelayRow]:
+    async def _take(self, kind: RelayedKind) -> list[RelayedTransaction]:
         """What is due, put off for the others; nothing if the loop's lease was lost.
 
         What waits for its block longer than it was put off for is put off once more, and left to the lane that has it.
         """
         now = unix_ms(self._clock.now())
-        limit = DISPUTES if kind is RelayKind.DISPUTE else BATCH
+        limit = DISPUTES if kind is RelayedKind.DISPUTE else BATCH
         due = await self._store.due(kind, now_ms=now, limit=limit)
         settled = await together(self._settled(kind, row) for row in due)
         rows = [row for row, is_settled in zip(due, settled, strict=True) if not is_settled]
@@ -105,7 +109,7 @@ class Relayer:
         held = await self._store.put_off(kind, rows, until_ms=until, lease=self._lease.value)
         return [row for row in rows if row.name not in self._under_way[kind]] if held else []
 
-    async def _worth_gas(self, kind: RelayKind, rows: Sequence[RelayRow]) -> list[RelayRow]:
+    async def _worth_gas(self, kind: RelayedKind, rows: Sequence[RelayedTransaction]) -> list[RelayedTransaction]:
         """Without what the ledger refused before and would again: that is asked, so it is paid for once at the most."""
         doubtful = [row for row in rows if row.refusals]
         refused = {str(each.name): each for each in await self._refusals(kind, doubtful)} if doubtful else {}
@@ -113,29 +117,29 @@ class Relayer:
         await together(self._refuse(kind, row, refused[_ledger_name(kind, row)]) for row in hopeless)
         return [row for row in rows if not row.refusals or _ledger_name(kind, row) not in refused]
 
-    async def _settled(self, kind: RelayKind, row: RelayRow) -> bool:
+    async def _settled(self, kind: RelayedKind, row: RelayedTransaction) -> bool:
         """Whether there is nothing to carry: the ledger has it, or its time is over."""
         match kind:
-            case RelayKind.WORK:
+            case RelayedKind.WORK:
                 there, obstacle = await self._work(row)
-            case RelayKind.JOIN:
+            case RelayedKind.JOIN:
                 there, obstacle = await self._join(row)
-            case RelayKind.DISPUTE:
+            case RelayedKind.DISPUTE:
                 there, obstacle = await self._dispute(row)
         if there:
             await self._settle(kind, row, ReceiptState.CARRIED)
         elif obstacle:
-            again = kind is RelayKind.DISPUTE and obstacle == OVER  # its word was too short, and another may hold
+            again = kind is RelayedKind.DISPUTE and obstacle == OVER  # its word was too short, and another may hold
             await self._settle(kind, row, ReceiptState.REFUSED, row.reason or obstacle, passing=again)
         return there or bool(obstacle)
 
-    async def _join(self, row: RelayRow) -> tuple[bool, str]:
-        joining = Joining.model_validate_json(row.body)
+    async def _join(self, row: RelayedTransaction) -> tuple[bool, str]:
+        joining = JoinRequest.model_validate_json(row.body)
         there = row.tries > 0 and await self._ledger.seat(joining.invite.node) is not None
         return there, OVER if joining.invite.invite.expired(self._clock.now()) else ""
 
-    async def _work(self, row: RelayRow) -> tuple[bool, str]:
-        work = Submission.model_validate_json(row.body).work
+    async def _work(self, row: RelayedTransaction) -> tuple[bool, str]:
+        work = SubmissionRequest.model_validate_json(row.body).work
         over = work.lease.lease.expired(self._clock.now())
         if not over and row.tries == 0:
             return False, ""
@@ -145,7 +149,7 @@ class Relayer:
         same = (found.sha256, found.units) == (work.sha256, work.units)
         return same, "" if same else OTHER_WORK
 
-    async def _dispute(self, row: RelayRow) -> tuple[bool, str]:
+    async def _dispute(self, row: RelayedTransaction) -> tuple[bool, str]:
         dispute = SignedDispute.model_validate_json(row.body)
         found = await self._ledger.work(dispute.key)
         if found is None or found.state is SlotState.DISPUTED:
@@ -153,7 +157,7 @@ class Relayer:
         over = self._clock.now() > holds_until(dispute)
         return False, DECIDED if found.state is not SlotState.PROVISIONAL else OVER if over else ""
 
-    async def _carry(self, kind: RelayKind, rows: Sequence[RelayRow]) -> int:
+    async def _carry(self, kind: RelayedKind, rows: Sequence[RelayedTransaction]) -> int:
         """One transaction; halves of it when the chain refuses the whole."""
         try:
             refused = await self._send_and_hold(kind, rows)
@@ -175,13 +179,13 @@ class Relayer:
         await together(self._end(kind, row, by_name.get(_ledger_name(kind, row))) for row in rows)
         return len(rows) - len(refused)
 
-    async def _end(self, kind: RelayKind, row: RelayRow, refusal: NotTaken | None) -> None:
+    async def _end(self, kind: RelayedKind, row: RelayedTransaction, refusal: NotTaken | None) -> None:
         if refusal is None:
             await self._settle(kind, row, ReceiptState.CARRIED)
         else:
             await self._refuse(kind, row, refusal)
 
-    async def _send_and_hold(self, kind: RelayKind, rows: Sequence[RelayRow]) -> list[NotTaken]:
+    async def _send_and_hold(self, kind: RelayedKind, rows: Sequence[RelayedTransaction]) -> list[NotTaken]:
         """A transaction may take longer than the loop's lease lasts; another orchestrator would pay for it again."""
         done = asyncio.Event()
         holding = asyncio.create_task(self._hold_until(done), name="relayer-lease")
@@ -202,21 +206,21 @@ class Relayer:
                 with contextlib.suppress(Unavailable):  # if it is lost, what is written afterwards is refused
                     await self._lease.hold()
 
-    async def _send(self, kind: RelayKind, rows: Sequence[RelayRow]) -> list[NotTaken]:
-        if kind is RelayKind.JOIN:
-            return await self._ledger.carry_joins([Joining.model_validate_json(row.body) for row in rows])
-        if kind is RelayKind.DISPUTE:
+    async def _send(self, kind: RelayedKind, rows: Sequence[RelayedTransaction]) -> list[NotTaken]:
+        if kind is RelayedKind.JOIN:
+            return await self._ledger.carry_joins([JoinRequest.model_validate_json(row.body) for row in rows])
+        if kind is RelayedKind.DISPUTE:
             return await self._ledger.carry_disputes([SignedDispute.model_validate_json(row.body) for row in rows])
-        return await self._ledger.carry([Submission.model_validate_json(row.body).work for row in rows])
+        return await self._ledger.carry([SubmissionRequest.model_validate_json(row.body).work for row in rows])
 
-    async def _refusals(self, kind: RelayKind, rows: Sequence[RelayRow]) -> list[NotTaken]:
-        if kind is RelayKind.JOIN:
-            return await self._ledger.join_refusals([Joining.model_validate_json(row.body) for row in rows])
-        if kind is RelayKind.DISPUTE:
+    async def _refusals(self, kind: RelayedKind, rows: Sequence[RelayedTransaction]) -> list[NotTaken]:
+        if kind is RelayedKind.JOIN:
+            return await self._ledger.join_refusals([JoinRequest.model_validate_json(row.body) for row in rows])
+        if kind is RelayedKind.DISPUTE:
             return []  # it is asked of the ledger whenever one is carried
-        return await self._ledger.refusals([Submission.model_validate_json(row.body).work for row in rows])
+        return await self._ledger.refusals([SubmissionRequest.model_validate_json(row.body).work for row in rows])
 
-    async def _refuse(self, kind: RelayKind, row: RelayRow, refusal: NotTaken) -> None:
+    async def _refuse(self, kind: RelayedKind, row: RelayedTransaction, refusal: NotTaken) -> None:
         now = unix_ms(self._clock.now())
         if refusal.error in DONE:
             # Somebody else carried it, perhaps we ourselves before a crash: the next round asks whose it is.
@@ -228,17 +232,23 @@ class Relayer:
                 kind, row.name, reason=refusal.words, until_ms=until, lease=self._lease.value
             )
         else:
-            passing = refusal.error in PASSING or kind is RelayKind.DISPUTE  # under a new deadline, say
+            passing = refusal.error in PASSING or kind is RelayedKind.DISPUTE  # under a new deadline, say
             await self._settle(kind, row, ReceiptState.REFUSED, refusal.words, passing=passing)
 
     async def _settle(
-        self, kind: RelayKind, row: RelayRow, state: ReceiptState, reason: str = "", *, passing: bool = False
+        self,
+        kind: RelayedKind,
+        row: RelayedTransaction,
+        state: ReceiptState,
+        reason: str = "",
+        *,
+        passing: bool = False,
     ) -> None:
         if state is ReceiptState.REFUSED:
             _log.info("not-carried", kind=kind.value, name=row.name, reason=reason)
         await self._store.settle(kind, row.name, state, reason=reason, passing=passing, lease=self._lease.value)
 
 
-def _ledger_name(kind: RelayKind, row: RelayRow) -> str:
+def _ledger_name(kind: RelayedKind, row: RelayedTransaction) -> str:
     """By what the ledger names it when it refuses: a work key, or a node."""
-    return row.name.partition("-")[0] if kind is RelayKind.JOIN else row.name
+    return row.name.partition("-")[0] if kind is RelayedKind.JOIN else row.name

@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import structlog
 
-from orchestrator.lifecycle import Event
-from orchestrator.parts import Parts
-from orchestrator.store.leases import Lease
+from orchestrator.dependencies import Dependencies
+from orchestrator.domain.node_states import NodeEvent
+from orchestrator.store.leader_lease import LeaderLease
 from protocol.errors import MusterError
-from protocol.signing import unix_ms
+from protocol.identity.signing import unix_ms
 from protocol.wire.heartbeat import NodeState
 
 BATCH = 100
@@ -29,7 +29,7 @@ class Removals:
         lease: Of this loop.
     """
 
-    def __init__(self, parts: Parts, *, lease: Lease) -> None:
+    def __init__(self, parts: Dependencies, *, lease: LeaderLease) -> None:
         self._parts = parts
         self._lease = lease
 
@@ -61,7 +61,7 @@ class Removals:
             parts.standings.forget(node)
             await parts.life.happened(
                 node,
-                Event.REMOVED,
+                NodeEvent.REMOVED,
                 cause="it was silent for too long and was taken from the pool on the ledger",
                 actor=parts.key.address,
                 fields={"member": "0"},

@@ -14,24 +14,41 @@ from datetime import timedelta
 
 import structlog
 
-from orchestrator.run_desk import RunDesk, notice_fault
-from orchestrator.run_owner import RunOwner
-from orchestrator.runs.chain import AnnouncementEvent, BanEvent, MoneyEvent, RunEvent, SeatEvent, WorkEvent, error_name
-from orchestrator.runs.deliveries import tried_in_time
-from orchestrator.runs.leases import Budget, DeliveryTime, is_late
-from orchestrator.runs.slots import LEASED, Counted, FileState, Happening, Slot, SlotState, after, as_on_ledger
-from orchestrator.storage.desk import UploadDesk
-from orchestrator.store.leases import Lease
-from orchestrator.store.relay import RelayKind, RelayRow, RelayStore
+from orchestrator.chain.run_interface import (
+    AnnouncementEvent,
+    BanEvent,
+    MoneyEvent,
+    RunEvent,
+    SeatEvent,
+    WorkEvent,
+    error_name,
+)
+from orchestrator.domain.deliveries import tried_in_time
+from orchestrator.domain.lease_terms import Budget, DeliveryTime, is_late
+from orchestrator.domain.slots import (
+    LEASED,
+    Counted,
+    Slot,
+    SlotEvent,
+    SlotState,
+    StoredFileState,
+    after,
+    as_on_ledger,
+)
+from orchestrator.runs.control import RunControl
+from orchestrator.runs.leasing import SlotLeasing, notice_fault
+from orchestrator.storage.service import UploadService
+from orchestrator.store.leader_lease import LeaderLease
+from orchestrator.store.relayer import RelayedKind, RelayedTransaction, RelayerStore
 from orchestrator.store.run_rows import SlotRow, slot_id
 from orchestrator.store.runs import MOST_UNITS, RunStore, units_for
-from protocol.clock import Clock
 from protocol.errors import MusterError, Unavailable
 from protocol.identifiers import Address, Digest
+from protocol.identity.signing import unix_ms
 from protocol.leases import WorkKey
-from protocol.signing import unix_ms
+from protocol.runtime.clock import Clock
 from protocol.verdicts import Outcome
-from protocol.wire.carried import ReceiptState, Submission
+from protocol.wire.relayed import ReceiptState, SubmissionRequest
 
 MONEY_EVERY = timedelta(seconds=10)
 """Without news of it, what the pool can pay is read so often."""
@@ -56,7 +73,7 @@ _TRIES = 5
 _log = structlog.get_logger(__name__)
 
 
-class LeaseLost(Unavailable):
+class RunLeaseLost(Unavailable):
     """Another orchestrator follows the run now."""
 
     code = "lease-lost"
@@ -85,12 +102,12 @@ class RunSync:
 
     def __init__(
         self,
-        desk: RunDesk,
-        owner: RunOwner,
+        desk: SlotLeasing,
+        owner: RunControl,
         *,
-        relay: RelayStore,
-        uploads: UploadDesk,
-        lease: Lease,
+        relay: RelayerStore,
+        uploads: UploadService,
+        lease: LeaderLease,
         clock: Clock,
     ) -> None:
         self._desk = desk
@@ -188,7 +205,7 @@ class RunSync:
             await self._apply_work(event)
 
     async def _apply_work(self, event: WorkEvent) -> None:
-        if event.what is Happening.FINAL and event.outcome is Outcome.FORGED:
+        if event.what is SlotEvent.FINAL and event.outcome is Outcome.FORGED:
             # A node that had left before is not put out again, and no other event says that its leases have ended.
             await self._look_at_seat(event.node, put_out=True)
         for _ in range(_TRIES):
@@ -199,25 +216,25 @@ class RunSync:
     async def _write_work(self, event: WorkEvent) -> bool:
         if event.reverted:
             return await self._write_truth(event.key)
-        if event.what is Happening.SUBMITTED:
+        if event.what is SlotEvent.SUBMITTED:
             return await self._write_submission(event)
         row = await self._store.slot_of(event.key)
         if row is None:
             return True  # of a step so old that it was forgotten, or of another run
         slot = row.slot
-        if event.what is Happening.EXPIRED and slot.file is FileState.ABSENT:
+        if event.what is SlotEvent.EXPIRED and slot.file is StoredFileState.ABSENT:
             # The file may have come while nobody looked; if not, the work counts against its node for good.
             slot = after(slot, _LOOKED[await self._look_for_file(row)])
         then = after(slot, event.what, event.outcome)
         if then == row.slot:
             return True
         fields: dict[str, str] = {}
-        if event.what in {Happening.JUDGED, Happening.DECIDED}:
+        if event.what in {SlotEvent.JUDGED, SlotEvent.DECIDED}:
             fields = {"reason": str(event.reason), "audit": event.audit_hash or "", "judge": event.judge or ""}
             if event.outcome is not Outcome.ACCEPTED:
                 fields["ended"] = str(self._now_ms())  # a rest begins when the work is found to be bad
         written = await self._store.write(row, then, fields, due_ms=None, lease=self._lease.value)
-        if written and event.what is Happening.JUDGED and event.outcome is Outcome.ACCEPTED and row.granted_ms:
+        if written and event.what is SlotEvent.JUDGED and event.outcome is Outcome.ACCEPTED and row.granted_ms:
             await self._store.remember_time(DeliveryTime(max(0, row.at_ms - row.granted_ms), row.groups))
         return written
 
@@ -229,10 +246,10 @@ class RunSync:
             if event.step < (await self._store.state()).floor - self._desk.terms.kept_steps:
                 return True
             row, fields = await self._rebuilt(event, name)
-        then = after(row.slot, Happening.SUBMITTED)
+        then = after(row.slot, SlotEvent.SUBMITTED)
         if then == row.slot:
             return True
-        now, queued = self._now_ms(), await self._relay.get(RelayKind.WORK, event.key)
+        now, queued = self._now_ms(), await self._relay.get(RelayedKind.WORK, event.key)
         fields |= {
             "key": event.key,
             "worked": str(event.units),
@@ -241,7 +258,9 @@ class RunSync:
             "at": str(now),
             "ended": str(now),
             "transaction": event.transaction,
-            "figures": json.dumps(Submission.model_validate_json(queued.body).figures if queued is not None else {}),
+            "figures": json.dumps(
+                SubmissionRequest.model_validate_json(queued.body).figures if queued is not None else {}
+            ),
             "late": str(int(await self._is_late(row, queued, now=now))),
         }
         # Due at once: when all events are read, the store is asked for the files of work that nobody has judged.
@@ -288,7 +307,7 @@ class RunSync:
             return True
         now = await self._ledger.work(key)
         if now is None:
-            await self._relay.again(RelayKind.WORK, key, now_ms=self._now_ms())
+            await self._relay.again(RelayedKind.WORK, key, now_ms=self._now_ms())
             then = LEASED  # for as long as its step waits for it
         else:
             then = as_on_ledger(now.state, now.outcome)
@@ -297,7 +316,7 @@ class RunSync:
         found = {} if now is None else {"sha256": now.sha256, "worked": str(now.units), "reason": str(now.reason)}
         return await self._store.write(row, then, found, due_ms=due, lease=self._lease.value)
 
-    async def _is_late(self, row: SlotRow, queued: RelayRow | None, *, now: int) -> bool:
+    async def _is_late(self, row: SlotRow, queued: RelayedTransaction | None, *, now: int) -> bool:
         """Whether submitted work came late by its node's fault.
 
         It came when it was handed in to the relayer, else after the ledger was read to its end the last time without
@@ -339,13 +358,13 @@ class RunSync:
         await self._set_aside([row for row in live if row.expiry <= held_until], put_out=put_out)
         for row in live:
             if row.expiry > held_until:
-                await self._end(row, Happening.LEASE_OVER, {"ended": str(self._now_ms())})
+                await self._end(row, SlotEvent.LEASE_OVER, {"ended": str(self._now_ms())})
 
     async def _set_aside(self, rows: Sequence[SlotRow], *, put_out: bool) -> None:
         """Has no step wait for live leases; if the pool put their node out, they don't count against it either."""
         fields = {"excused": "1"} if put_out else {}
         for row in rows:
-            then = after(row.slot, Happening.WAIT_OVER)
+            then = after(row.slot, SlotEvent.WAIT_OVER)
             await self._store.write(row, then, fields, due_ms=self._now_ms(), lease=self._lease.value)
 
     # Time
@@ -386,40 +405,40 @@ class RunSync:
         Work whose file was found is due when the step waits for its verdict no more. The store is asked for an absent
         file until no validator may judge the work any more.
         """
-        asked = [row for row in rows if row.slot.file is not FileState.PRESENT]
+        asked = [row for row in rows if row.slot.file is not StoredFileState.PRESENT]
         turns = asyncio.Semaphore(LOOKS_AT_ONCE)
 
-        async def look(row: SlotRow) -> FileState:
+        async def look(row: SlotRow) -> StoredFileState:
             async with turns:
                 return await self._look_for_file(row)
 
         answers = dict(zip((row.id for row in asked), await asyncio.gather(*map(look, asked)), strict=True))
         for row in rows:
-            answer = answers.get(row.id, FileState.UNKNOWN)
-            slot = row.slot if answer is FileState.UNKNOWN else after(row.slot, _LOOKED[answer])
+            answer = answers.get(row.id, StoredFileState.UNKNOWN)
+            slot = row.slot if answer is StoredFileState.UNKNOWN else after(row.slot, _LOOKED[answer])
             ends = row.at_ms + int(self._desk.terms.pending.total_seconds() * 1000)
             if now >= ends:
-                slot = after(slot, Happening.PENDING_OVER)
+                slot = after(slot, SlotEvent.PENDING_OVER)
             due: int | None = ends if now < ends else None
-            if slot.file is not FileState.PRESENT and now < max(ends, row.at_ms + judged_ms):
-                due = now + _next_look_ms(now - row.at_ms, answered=answer is not FileState.UNKNOWN)
+            if slot.file is not StoredFileState.PRESENT and now < max(ends, row.at_ms + judged_ms):
+                due = now + _next_look_ms(now - row.at_ms, answered=answer is not StoredFileState.UNKNOWN)
             if slot != row.slot or due is None:
                 await self._store.write(row, slot, {}, due_ms=due, lease=self._lease.value)
             else:
                 await self._store.put_off(row.id, until_ms=due)
 
-    async def _look_for_file(self, row: SlotRow) -> FileState:
+    async def _look_for_file(self, row: SlotRow) -> StoredFileState:
         """Asks the store for the file of submitted work; a store that is down is asked nothing more in this round."""
         if not self._store_answers:
-            return FileState.UNKNOWN
+            return StoredFileState.UNKNOWN
         try:
             async with asyncio.timeout(LOOKS_WITHIN.total_seconds()):
                 is_there = await self._uploads.has_work(row)
         except (MusterError, TimeoutError) as error:
             _log.warning("file-not-looked-up", key=row.key, error=str(error)[:200])
             self._store_answers = False
-            return FileState.UNKNOWN
-        return FileState.PRESENT if is_there else FileState.ABSENT
+            return StoredFileState.UNKNOWN
+        return StoredFileState.PRESENT if is_there else StoredFileState.ABSENT
 
     # Leases
 
@@ -429,14 +448,14 @@ class RunSync:
         if now < until:
             await self._store.put_off(row.id, until_ms=until)
         else:
-            await self._end(row, Happening.LEASE_OVER, {})
+            await self._end(row, SlotEvent.LEASE_OVER, {})
 
     async def _look_at_lease(self, row: SlotRow, *, now: int, synced: int) -> None:
         """Moves a lease on: when its step waits no more, a while before its end, and when it is over."""
         until = row.expiry * 1000 + int(self._desk.terms.grace.total_seconds() * 1000)
         terms = self._desk.terms
         key = WorkKey(pool_id=terms.pool_id, run=terms.run, node=row.node, step=row.step, index=row.index).hash
-        queued = await self._relay.get(RelayKind.WORK, key)
+        queued = await self._relay.get(RelayedKind.WORK, key)
         if until <= min(now, synced):
             await self._end_lease(row, queued, now=now)
             return
@@ -444,16 +463,16 @@ class RunSync:
         due = next((at for at in sorted((waits_until, carry_again, until)) if at > now), now + LOOK_AGAIN_MS // 5)
         if row.slot.counted is Counted.LEASED and now >= waits_until:
             # All of its groups are asked of others from now on.
-            then = after(row.slot, Happening.WAIT_OVER)
+            then = after(row.slot, SlotEvent.WAIT_OVER)
             await self._store.write(row, then, {}, due_ms=due, lease=self._lease.value)
         else:
             await self._store.put_off(row.id, until_ms=due)
         carried = queued is not None and queued.state is ReceiptState.CARRIED
         if now >= carry_again and carried and await self._ledger.work(key) is None:
             # A reorg so short that no event told of it: the receipt was true, and is not any more.
-            await self._relay.again(RelayKind.WORK, key, now_ms=now)
+            await self._relay.again(RelayedKind.WORK, key, now_ms=now)
 
-    async def _end_lease(self, row: SlotRow, queued: RelayRow | None, *, now: int) -> None:
+    async def _end_lease(self, row: SlotRow, queued: RelayedTransaction | None, *, now: int) -> None:
         """Ends a lease without work, beyond whose end the ledger was read; undelivered if that is its node's doing."""
         if queued is not None and queued.state is ReceiptState.QUEUED:
             await self._store.put_off(row.id, until_ms=now + LOOK_AGAIN_MS)
@@ -461,13 +480,13 @@ class RunSync:
         in_time = queued is not None and tried_in_time(
             handed_in_ms=queued.at_ms, expiry_s=row.expiry, error=error_name(queued.reason)
         )
-        what = Happening.LAPSED if in_time or row.excused else Happening.LEASE_OVER
+        what = SlotEvent.LAPSED if in_time or row.excused else SlotEvent.LEASE_OVER
         await self._end(row, what, {"ended": str(row.expiry * 1000)})
-        if what is Happening.LEASE_OVER and row.granted_ms:
+        if what is SlotEvent.LEASE_OVER and row.granted_ms:
             # Not delivered within its lease: counted as twice that, so that leases which are too short grow again.
             await self._store.remember_time(DeliveryTime(2 * (row.expiry * 1000 - row.granted_ms), row.groups))
 
-    async def _end(self, row: SlotRow, what: Happening, fields: dict[str, str]) -> None:
+    async def _end(self, row: SlotRow, what: SlotEvent, fields: dict[str, str]) -> None:
         then: Slot = after(row.slot, what)
         await self._store.write(row, then, fields, due_ms=None, lease=self._lease.value)
 
@@ -491,16 +510,16 @@ class RunSync:
         """Ends the round if the lease was lost: what it read is not to be committed."""
         before = self._lease.value
         if not await self._lease.hold() or self._lease.value != before:
-            raise LeaseLost("another orchestrator follows the run now", hint="nothing is to be done")
+            raise RunLeaseLost("another orchestrator follows the run now", hint="nothing is to be done")
 
     def _now_ms(self) -> int:
         return unix_ms(self._clock.now())
 
 
 _LOOKED = {
-    FileState.PRESENT: Happening.FILE_PRESENT,
-    FileState.ABSENT: Happening.FILE_ABSENT,
-    FileState.UNKNOWN: Happening.FILE_UNKNOWN,
+    StoredFileState.PRESENT: SlotEvent.FILE_PRESENT,
+    StoredFileState.ABSENT: SlotEvent.FILE_ABSENT,
+    StoredFileState.UNKNOWN: SlotEvent.FILE_UNKNOWN,
 }
 
 

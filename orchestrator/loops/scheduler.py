@@ -7,19 +7,21 @@ from datetime import timedelta
 
 import structlog
 
-from orchestrator.decisions import OpenTask, Outcome, Patience, Plan, Settle
-from orchestrator.life import new_id
-from orchestrator.scheduling import brief, plan
-from orchestrator.snapshot import Snapshot
-from orchestrator.store.assignments import AssignmentStore, LeaseLost
-from orchestrator.store.database import Database
-from orchestrator.store.leases import Lease
+from orchestrator.loops.node_cache import NodeCache
+from orchestrator.scheduler.plan import AssignmentOutcome, OpenTask, SchedulePlan, SchedulerTimeouts, Settle
+from orchestrator.scheduler.planner import brief, plan
+from orchestrator.store.assignments import AssignmentStore, SchedulerLeaseLost
+from orchestrator.store.database import (
+    Database,
+    new_id,
+)
+from orchestrator.store.leader_lease import LeaderLease
 from orchestrator.store.nodes import NodeStore
 from orchestrator.store.tasks import TaskStore
-from protocol.clock import Clock
 from protocol.errors import Conflict
 from protocol.identifiers import Address, address
-from protocol.signing import unix_ms
+from protocol.identity.signing import unix_ms
+from protocol.runtime.clock import Clock
 from protocol.wire.heartbeat import Command, CommandKind, NodeState
 from protocol.wire.tasks import AssignmentState, TaskState
 
@@ -56,9 +58,9 @@ class Scheduler:
         nodes: NodeStore,
         tasks: TaskStore,
         assignments: AssignmentStore,
-        patience: Patience,
+        patience: SchedulerTimeouts,
         clock: Clock,
-        lease: Lease,
+        lease: LeaderLease,
     ) -> None:
         self._database = database
         self._nodes = nodes
@@ -67,7 +69,7 @@ class Scheduler:
         self._patience = patience
         self._clock = clock
         self._lease = lease
-        self._snapshot = Snapshot(nodes, assignments)
+        self._snapshot = NodeCache(nodes, assignments)
         self._read_at: float | None = None
         self._planned_at = 0.0
         self._pending: set[Address] = set()
@@ -87,7 +89,7 @@ class Scheduler:
             self._read_at = None
         try:
             return await self._look()
-        except LeaseLost:
+        except SchedulerLeaseLost:
             _log.info("schedule-handed-over")
             self._read_at = None
             return False
@@ -122,7 +124,7 @@ class Scheduler:
         await self._carry_out(result, {task.id: task for task in tasks}, now_ms)
         return True
 
-    async def _carry_out(self, result: Plan, tasks: dict[str, OpenTask], now_ms: int) -> None:
+    async def _carry_out(self, result: SchedulePlan, tasks: dict[str, OpenTask], now_ms: int) -> None:
         await asyncio.gather(*(self._settle(settle, now_ms) for settle in result.settles))
         await asyncio.gather(
             *(
@@ -186,7 +188,7 @@ class Scheduler:
         placement = self._snapshot.candidates[settle.node].placement
         if placement is None:
             return
-        outcome = Outcome(
+        outcome = AssignmentOutcome(
             assignment_id=settle.assignment_id,
             node=settle.node,
             spec_generation=placement.spec_generation,

@@ -6,15 +6,15 @@ from datetime import timedelta
 
 import structlog
 
-from orchestrator.parts import Parts
+from orchestrator.dependencies import Dependencies
 from orchestrator.storage import ObjectStore
 from orchestrator.storage.interface import StoredObject
-from orchestrator.store.leases import Lease
+from orchestrator.store.leader_lease import LeaderLease
 from orchestrator.store.run_rows import RunState
 from orchestrator.store.runs import RunStore
-from protocol.clock import Clock
 from protocol.identifiers import Address, Digest
-from protocol.signing import unix_ms
+from protocol.identity.signing import unix_ms
+from protocol.runtime.clock import Clock
 from protocol.wire.uploads import ObjectKey
 
 PAGE = 500
@@ -49,7 +49,7 @@ class Sweeper:
         pool_id: int,
         runs: RunStore,
         objects: ObjectStore,
-        lease: Lease,
+        lease: LeaderLease,
         clock: Clock,
         longest_lease: timedelta,
         kept: timedelta,
@@ -110,7 +110,7 @@ class Sweeper:
         return max(self._kept, 2 * (self._longest_lease + timedelta(seconds=state.settled_s)))
 
 
-def build_sweeper(parts: Parts, *, lease: Lease) -> Sweeper:
+def build_sweeper(parts: Dependencies, *, lease: LeaderLease) -> Sweeper:
     """Makes the sweeper of an orchestrator that has a run."""
     if parts.run is None:
         raise ValueError("a pool without a run has nothing that tells which files are needed")

@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 import httpx
 import structlog
 
-from orchestrator.destinations import check_destination
-from orchestrator.parts import Parts
-from orchestrator.store.leases import Lease
-from orchestrator.store.webhooks import Delivery
+from orchestrator.dependencies import Dependencies
+from orchestrator.store.leader_lease import LeaderLease
+from orchestrator.store.webhooks import WebhookProgress
+from orchestrator.webhook_urls import check_destination
 from protocol.errors import MusterError, Unavailable
-from protocol.signing import unix_ms
+from protocol.identity.signing import unix_ms
 from protocol.wire.pool import PoolEvent
 
 SIGNATURE_HEADER = "X-Muster-Webhook-Signature"
@@ -43,7 +43,7 @@ def wants(patterns: tuple[str, ...], kind: str) -> bool:
     return not patterns or any(kind == one or (one.endswith(".") and kind.startswith(one)) for one in patterns)
 
 
-class Postman:
+class WebhookDelivery:
     """One look at what is to be delivered.
 
     Args:
@@ -52,7 +52,7 @@ class Postman:
         http: Sends; without redirects.
     """
 
-    def __init__(self, parts: Parts, *, lease: Lease, http: httpx.AsyncClient) -> None:
+    def __init__(self, parts: Dependencies, *, lease: LeaderLease, http: httpx.AsyncClient) -> None:
         self._parts = parts
         self._lease = lease
         self._http = http
@@ -81,7 +81,7 @@ class Postman:
         while self._under_way:
             await asyncio.gather(*self._under_way.values(), return_exceptions=True)
 
-    async def _deliver(self, delivery: Delivery) -> None:
+    async def _deliver(self, delivery: WebhookProgress) -> None:
         webhook, store = delivery.webhook, self._parts.webhooks
         events = await self._parts.events.after(delivery.cursor, limit=EVENTS_AT_ONCE)
         for event in events:

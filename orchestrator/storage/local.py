@@ -19,7 +19,6 @@ from typing import TypeVar
 
 import structlog
 
-from orchestrator.storage.incoming import Incoming, storage_error, sweep
 from orchestrator.storage.interface import (
     ObjectFacts,
     ObjectMissing,
@@ -29,11 +28,12 @@ from orchestrator.storage.interface import (
     StorageUnavailable,
     StoredObject,
 )
-from orchestrator.storage.url_signer import UrlSigner, shared_secret
-from protocol.clock import Clock
-from protocol.disk import DiskReserved, DiskSpace
+from orchestrator.storage.receiver import UploadReceiver, storage_error, sweep
+from orchestrator.storage.signed_urls import UrlSigner, shared_secret
 from protocol.errors import InvalidInput, RateLimited
 from protocol.identifiers import Address
+from protocol.runtime.clock import Clock
+from protocol.runtime.disk import DiskReserved, DiskSpace
 from protocol.wire.uploads import ObjectKey
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ _LEFT_BEHIND_S = 24 * 3600.0
 _log = structlog.get_logger(__name__)
 
 
-class TooSlow(StorageUnavailable):
+class UploadTooSlow(StorageUnavailable):
     """A file that arrives too slowly."""
 
     code = "upload-too-slow"
@@ -156,7 +156,7 @@ class LocalStore:
         self._make_directories()
         place = self._incoming / hashlib.sha256(str(key).encode()).hexdigest()
         with self._place_for(key.owner), _full():
-            incoming = await _whole(partial(Incoming, place, self.path(key), size=size, sha256=key.sha256[2:]))
+            incoming = await _whole(partial(UploadReceiver, place, self.path(key), size=size, sha256=key.sha256[2:]))
             try:
                 # An object that is stored already claims no space: slow repeated uploads could claim the whole disk.
                 with self._space.claim(0 if incoming.is_there else size) as claim:
@@ -231,7 +231,7 @@ class LocalStore:
             self._arriving[owner] -= 1
             self._arriving += Counter()  # forgets whose count is zero
 
-    async def _blocks(self, pieces: AsyncIterator[bytes], incoming: Incoming) -> AsyncIterator[bytes]:
+    async def _blocks(self, pieces: AsyncIterator[bytes], incoming: UploadReceiver) -> AsyncIterator[bytes]:
         """Pieces of the network gathered into writes worth a thread's while."""
         started, gathered, waiting = self._clock.monotonic(), bytearray(), aiter(pieces)
         while True:
@@ -241,10 +241,10 @@ class LocalStore:
             except StopAsyncIteration:
                 break
             except TimeoutError:
-                raise TooSlow(f"nothing came for {PIECE_PATIENCE.total_seconds():.0f} s") from None
+                raise UploadTooSlow(f"nothing came for {PIECE_PATIENCE.total_seconds():.0f} s") from None
             late_s = self._clock.monotonic() - started - _FIRST_MINUTE_S
             if incoming.received + len(gathered) < late_s * LEAST_RATE:
-                raise TooSlow(f"fewer than {LEAST_RATE} bytes came per second")
+                raise UploadTooSlow(f"fewer than {LEAST_RATE} bytes came per second")
             if len(gathered) >= _AT_ONCE:
                 yield bytes(gathered)
                 gathered.clear()

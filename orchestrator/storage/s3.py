@@ -26,9 +26,9 @@ from orchestrator.storage.interface import (
     StorageUnavailable,
     StoredObject,
 )
-from protocol.clock import Clock
 from protocol.errors import InvalidInput
-from protocol.extras import installation
+from protocol.runtime.clock import Clock
+from protocol.runtime.extras import installation
 from protocol.wire.uploads import ObjectKey
 
 T = TypeVar("T")

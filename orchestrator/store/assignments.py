@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from datetime import timedelta
 
-from orchestrator.decisions import Outcome, Placement
+from orchestrator.scheduler.plan import AssignmentOutcome, TaskPlacement
 from orchestrator.store.database import Argument, Database
 from orchestrator.store.nodes import NodeRow, text_of
 from orchestrator.store.tasks import encode_outcome
@@ -26,7 +26,7 @@ MOST_LOG_BYTES = 8 << 20
 """Bytes of log that are kept per assignment: one node's longest lines must not fill Redis."""
 
 
-class LeaseLost(Unavailable):
+class SchedulerLeaseLost(Unavailable):
     """Another orchestrator does this work by now."""
 
     code = "lease-lost"
@@ -135,7 +135,7 @@ class AssignmentStore:
         state: AssignmentState,
         why: str,
         now_ms: int,
-        outcome: Outcome | None,
+        outcome: AssignmentOutcome | None,
     ) -> bool:
         """Takes an assignment from its node and writes down how it ended; False if it was gone already.
 
@@ -155,17 +155,17 @@ class AssignmentStore:
         )
         return _done(answer)
 
-    async def placements(self, rows: Sequence[NodeRow]) -> list[Placement | None]:
+    async def placements(self, rows: Sequence[NodeRow]) -> list[TaskPlacement | None]:
         """What each node holds, for the scheduler; in the order of the rows."""
         holders = [row for row in rows if row.assignment_id]
         hashes = await self._database.ask_many(
             [("HGETALL", self._assignment(row.assignment_id or "")) for row in holders]
         )
-        found: dict[Address, Placement] = {}
+        found: dict[Address, TaskPlacement] = {}
         for row, raw in zip(holders, hashes, strict=True):
             fields = text_of(raw)
             if "task" in fields:
-                found[row.address] = Placement(
+                found[row.address] = TaskPlacement(
                     id=row.assignment_id or "",
                     task_id=fields["task"],
                     spec_generation=int(row.reference.rpartition(":")[2] or 0),
@@ -244,7 +244,7 @@ class AssignmentStore:
 
 def _done(answer: int) -> bool:
     if answer == -1:
-        raise LeaseLost("another orchestrator took over the schedule")
+        raise SchedulerLeaseLost("another orchestrator took over the schedule")
     return answer == 1
 
 

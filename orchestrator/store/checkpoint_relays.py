@@ -11,7 +11,7 @@ from protocol.wire.relays import MOST_ALLOWED_RELAYS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RelayRow:
+class CheckpointRelayRow:
     """One relay that is allowed."""
 
     relay: Address
@@ -64,7 +64,7 @@ class CheckpointRelayStore:
         """Forgets where a relay is; it stays allowed."""
         await self._database.ask("HDEL", self._said, relay)
 
-    async def all(self) -> list[RelayRow]:
+    async def all(self) -> list[CheckpointRelayRow]:
         """Those that are allowed now, in the order of their addresses."""
         allowed, said = await self._database.ask_many([("SMEMBERS", self._allowed), ("HGETALL", self._said)])
         flat = said if isinstance(said, list) else [part for pair in said.items() for part in pair]
@@ -72,6 +72,6 @@ class CheckpointRelayStore:
         return [_row(address(name), words.get(name, "")) for name in sorted(each.decode() for each in allowed)]
 
 
-def _row(relay: Address, said: str) -> RelayRow:
+def _row(relay: Address, said: str) -> CheckpointRelayRow:
     expires, _, url = said.partition(" ")
-    return RelayRow(relay=relay, url=url or None, expires_ms=int(expires or 0))
+    return CheckpointRelayRow(relay=relay, url=url or None, expires_ms=int(expires or 0))

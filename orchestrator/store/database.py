@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,8 +22,8 @@ from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import NoScriptError, ResponseError
 
-from protocol.admission import ADMISSION_LUA
-from protocol.redis import STORE_ERRORS, RedisKeys, store_errors, store_unavailable
+from protocol.http.replay_guard import ADMISSION_LUA
+from protocol.runtime.redis import STORE_ERRORS, RedisKeys, store_errors, store_unavailable
 
 Argument = str | bytes | int | float
 T = TypeVar("T")
@@ -41,7 +42,7 @@ class Script:
 
 def read_script(name: str, constants: Mapping[str, float] | None = None) -> Script:
     """Reads `scripts/{name}.lua`, with the prelude before it, and before that constants that never change."""
-    folder = resources.files("orchestrator") / "scripts"
+    folder = resources.files("orchestrator.store") / "scripts"
     parts = [(folder / "prelude.lua").read_text(), (folder / f"{name}.lua").read_text()]
     if name == "heartbeat":
         parts.insert(0, ADMISSION_LUA)
@@ -249,3 +250,8 @@ def _settle(call: _Call, answer: object) -> None:
         call.answer.set_exception(answer)
     else:
         call.answer.set_result(answer)
+
+
+def new_id() -> str:
+    """A random id of 128 bits."""
+    return secrets.token_hex(16)

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from orchestrator.fitness import Machine
-from orchestrator.lifecycle import MEMBERS
+from orchestrator.domain.node_states import MEMBERS
+from orchestrator.scheduler.requirements import NodeHardware
 from orchestrator.store.database import Argument, Database
 from protocol.errors import Conflict, NotFound
 from protocol.identifiers import Address
@@ -36,7 +36,7 @@ class NodeRow:
     provider: str | None = None
     drain: str = ""
     """Who drained it: `owner`, `node`, or nobody."""
-    machine: Machine
+    machine: NodeHardware
     worker_version: str | None = None
     seen_ms: int | None = None
     interval_ms: int | None = None
@@ -258,9 +258,9 @@ def row_of(address: Address, fields: Mapping[str, str]) -> NodeRow:
     )
 
 
-def machine_of(fields: Mapping[str, str]) -> Machine:
+def machine_of(fields: Mapping[str, str]) -> NodeHardware:
     """What the node said of itself; what no longer can be read counts as unsaid."""
-    return Machine(
+    return NodeHardware(
         hardware=_parsed(Hardware, fields.get("hardware")),
         software=_parsed(Software, fields.get("software")),
         labels=json.loads(fields.get("labels") or "{}"),

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.runs.leases import Budget
-from orchestrator.runs.slots import Counted, FileState, Slot, SlotState
-from orchestrator.runs.steps import StepCount
+from orchestrator.domain.lease_terms import Budget
+from orchestrator.domain.slots import Counted, Slot, SlotState, StoredFileState
+from orchestrator.domain.steps import StepCount
 from protocol.identifiers import Address, Digest, address
 from protocol.verdicts import Outcome
 
@@ -187,7 +187,9 @@ def read_slot(name: str, fields: Mapping[str, str]) -> SlotRow:
         node=address(fields["node"]),
         provider=address(fields["provider"]) if fields.get("provider") else None,
         judge=address(fields["judge"]) if fields.get("judge") else None,
-        slot=Slot(SlotState(fields["state"]), Counted(fields["counted"]), outcome, FileState(fields.get("file", ""))),
+        slot=Slot(
+            SlotState(fields["state"]), Counted(fields["counted"]), outcome, StoredFileState(fields.get("file", ""))
+        ),
         excused=fields.get("excused") == "1",
         late=fields.get("late") == "1",
         figures=json.loads(fields.get("figures") or "{}"),

@@ -16,9 +16,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from orchestrator.runs.chain import Seat
-from orchestrator.runs.leases import TIMES_KEPT, DeliveryTime
-from orchestrator.runs.slots import Slot
+from orchestrator.chain.run_interface import PoolSeat
+from orchestrator.domain.lease_terms import TIMES_KEPT, DeliveryTime
+from orchestrator.domain.slots import Slot
 from orchestrator.store.database import Database
 from orchestrator.store.nodes import text_of
 from orchestrator.store.run_rows import RunState, SlotRow, StepRow, read_slot, read_state, read_step
@@ -325,20 +325,20 @@ class RunStore:
 
     # What the ledger said
 
-    async def seats(self, nodes: Sequence[Address]) -> dict[Address, Seat]:
+    async def seats(self, nodes: Sequence[Address]) -> dict[Address, PoolSeat]:
         """Seats that are remembered."""
         if not nodes:
             return {}
         found = await self._database.ask("HMGET", self._key("seats"), *nodes)
         pairs = [(node, json.loads(seat)) for node, seat in zip(nodes, found, strict=True) if seat]
-        return {node: Seat(provider=address(seat[0]), block=seat[1]) for node, seat in pairs}
+        return {node: PoolSeat(provider=address(seat[0]), block=seat[1]) for node, seat in pairs}
 
     async def standing(self, node: Address) -> tuple[str, bool]:
         """A node's state, as far as it is known here, and whether it is a healthy member."""
         state, member = await self._database.ask("HMGET", self._database.key("node", node), "state", "member")
         return (state or b"unknown").decode(), state == b"healthy" and member == b"1"
 
-    async def remember_seat(self, node: Address, seat: Seat) -> None:
+    async def remember_seat(self, node: Address, seat: PoolSeat) -> None:
         """Remembers a seat until something happens to it."""
         await self._database.ask("HSET", self._key("seats"), node, json.dumps([seat.provider, seat.block]))
 

@@ -9,14 +9,17 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
-from orchestrator.decisions import OpenTask, Outcome
-from orchestrator.life import new_id
-from orchestrator.sealing import Seal
-from orchestrator.store.database import Argument, Database
+from orchestrator.scheduler.plan import AssignmentOutcome, OpenTask
+from orchestrator.secrets import SecretCipher
+from orchestrator.store.database import (
+    Argument,
+    Database,
+    new_id,
+)
 from orchestrator.store.nodes import text_of
-from protocol.clock import Clock
 from protocol.errors import Conflict, NotFound, Unavailable
-from protocol.signing import unix_ms
+from protocol.identity.signing import unix_ms
+from protocol.runtime.clock import Clock
 from protocol.wire.tasks import (
     AssignmentState,
     DesiredState,
@@ -30,7 +33,7 @@ from protocol.wire.tasks import (
 MOST_TASKS = 10_000
 """Tasks that are kept, finished ones included; the owner deletes what is not needed any more."""
 
-_OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
+_OUTCOME: TypeAdapter[AssignmentOutcome] = TypeAdapter(AssignmentOutcome)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +54,7 @@ class TaskStore:
         clock: Whose time counts.
     """
 
-    def __init__(self, database: Database, *, seal: Seal, clock: Clock) -> None:
+    def __init__(self, database: Database, *, seal: SecretCipher, clock: Clock) -> None:
         self._database = database
         self._seal = seal
         self._clock = clock
@@ -269,7 +272,7 @@ class TaskStore:
             )
 
 
-def encode_outcome(outcome: Outcome) -> str:
+def encode_outcome(outcome: AssignmentOutcome) -> str:
     """An outcome as it is kept."""
     return _OUTCOME.dump_json(outcome).decode()
 
@@ -283,7 +286,7 @@ def _id_of(actor: str, key: str) -> str:
     return hashlib.sha256(f"muster-task-v1\n{actor}\n{key}".encode()).hexdigest()[:32]
 
 
-def _in_order(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
+def _in_order(outcomes: Iterable[AssignmentOutcome]) -> tuple[AssignmentOutcome, ...]:
     return tuple(sorted(outcomes, key=lambda outcome: (outcome.at_ms, outcome.node)))
 
 

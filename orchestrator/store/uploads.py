@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from orchestrator.domain.upload_quota import Quota
 from orchestrator.store.database import Database
 from protocol.errors import RateLimited, Unavailable
 from protocol.identifiers import Address
-from protocol.signing import unix_ms
+from protocol.identity.signing import unix_ms
 from protocol.wire.uploads import ObjectKey
 
 SOON = timedelta(seconds=15)
@@ -19,25 +19,6 @@ class QuotaUsed(RateLimited):
     """The node has sent as much as the pool takes of it for now."""
 
     code = "upload-quota"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quota:
-    """What one node may upload.
-
-    Args:
-        window: In which files and bytes are counted.
-        files: Per window.
-        bytes: Per window.
-        other_bytes: Of these, of files that are not the work of a lease.
-        open: Tickets at a time.
-    """
-
-    window: timedelta = timedelta(hours=1)
-    files: int = 1000
-    bytes: int = 50 << 30
-    other_bytes: int = 1 << 30
-    open: int = 32
 
 
 class UploadStore:

@@ -9,20 +9,22 @@ from dataclasses import dataclass
 
 from pydantic import SecretStr
 
-from orchestrator.life import new_id
-from orchestrator.sealing import Seal
-from orchestrator.store.database import Database
+from orchestrator.secrets import SecretCipher
+from orchestrator.store.database import (
+    Database,
+    new_id,
+)
 from orchestrator.store.nodes import text_of
-from protocol.clock import Clock
 from protocol.errors import Conflict, NotFound
-from protocol.signing import unix_ms
+from protocol.identity.signing import unix_ms
+from protocol.runtime.clock import Clock
 from protocol.wire.pool import CreatedWebhook, NewWebhook, Webhook
 
 MOST_WEBHOOKS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class WebhookProgress:
     """How far a webhook has come."""
 
     webhook: Webhook
@@ -42,7 +44,7 @@ class WebhookStore:
         clock: Whose time counts.
     """
 
-    def __init__(self, database: Database, *, seal: Seal, clock: Clock) -> None:
+    def __init__(self, database: Database, *, seal: SecretCipher, clock: Clock) -> None:
         self._database = database
         self._seal = seal
         self._clock = clock
@@ -82,7 +84,7 @@ class WebhookStore:
         members = await self._database.ask("SMEMBERS", self._database.key("webhooks"))
         return sorted(member.decode() for member in members)
 
-    async def get(self, identifier: str) -> Delivery:
+    async def get(self, identifier: str) -> WebhookProgress:
         """One webhook.
 
         Raises:
@@ -93,7 +95,7 @@ class WebhookStore:
             raise NotFound(f"there is no webhook {identifier}", code="unknown-webhook")
         return found[0]
 
-    async def get_many(self, identifiers: Sequence[str]) -> list[Delivery]:
+    async def get_many(self, identifiers: Sequence[str]) -> list[WebhookProgress]:
         """Those of them that are there."""
         hashes = await self._database.ask_many([("HGETALL", self._key(name)) for name in identifiers])
         pairs = zip(identifiers, (text_of(raw) for raw in hashes), strict=True)
@@ -137,7 +139,7 @@ class WebhookStore:
         return self._database.key("webhook", identifier)
 
 
-def _delivery(identifier: str, fields: dict[str, str]) -> Delivery:
+def _delivery(identifier: str, fields: dict[str, str]) -> WebhookProgress:
     webhook = Webhook(
         id=identifier,
         url=fields["url"],
@@ -147,7 +149,7 @@ def _delivery(identifier: str, fields: dict[str, str]) -> Delivery:
         waiting=int(fields.get("failures", "0")) > 0,
         last_error=fields.get("error", ""),
     )
-    return Delivery(
+    return WebhookProgress(
         webhook=webhook,
         cursor=fields["cursor"],
         failures=int(fields.get("failures", "0")),

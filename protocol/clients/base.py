@@ -8,13 +8,13 @@ from typing import Any, Self
 
 import httpx
 
-from protocol.auth import BearerToken, RequestSigner
-from protocol.client import Answer, ServiceClient
 from protocol.clients.location import ServiceLocation
-from protocol.clock import Clock, SystemClock
 from protocol.errors import InvalidInput, Unauthenticated
+from protocol.http.auth import BearerToken, RequestSigner
+from protocol.http.client import ServiceClient, ServiceResponse
 from protocol.identifiers import Address
-from protocol.keys import Key
+from protocol.identity.keys import Key
+from protocol.runtime.clock import Clock, SystemClock
 from protocol.wire.identity import ServiceIdentity
 
 IDENTITY_LIMIT = 4096
@@ -84,7 +84,7 @@ class TypedClient:
             self._client = self._new_client(auth)
         return self._client
 
-    async def call(self, method: str, path: str, **options: Any) -> Answer:  # noqa: ANN401 - the options of `call` below
+    async def call(self, method: str, path: str, **options: Any) -> ServiceResponse:  # noqa: ANN401 - the options of `call` below
         """As `ServiceClient.call`; finds out anew who the service is when its key was rotated and none was pinned."""
         service = await self.service()
         try:

@@ -19,7 +19,7 @@ class DiscoveryClient(TypedClient):
     """Speaks to one discovery service as one node, or as one key of a pool.
 
     Answers that a node acts upon are taken only with the service's signature. Errors are those of the service, or
-    `Unreachable`, `NoAnswer`, `DeadlinePassed` (see `protocol.client`).
+    `Unreachable`, `NoAnswer`, `DeadlinePassed` (see `protocol.http.client`).
     """
 
     # As a node

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from protocol.client import check_service_url
+from protocol.http.client import check_service_url
 from protocol.identifiers import Address, address
 
 

@@ -7,10 +7,17 @@ from datetime import timedelta
 
 from protocol.clients.base import TypedClient
 from protocol.identifiers import Digest
-from protocol.wire.carried import DisputeReceipt, Joining, JoinReceipt, SignedDispute, Submission, SubmissionReceipt
 from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer, LogBatch, LogReceipt
-from protocol.wire.leases import SignedWork
+from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.pool import NodeSelf
+from protocol.wire.relayed import (
+    DisputeReceipt,
+    JoinReceipt,
+    JoinRequest,
+    SignedDispute,
+    SubmissionReceipt,
+    SubmissionRequest,
+)
 from protocol.wire.runs import StepAnswer
 from protocol.wire.slots import Deliveries, ReleasedSlots, SlotGrant, SlotName, SlotRequest
 from protocol.wire.uploads import ObjectKey, ObjectLink, UploadRequest, UploadTicket
@@ -104,7 +111,9 @@ class NodeClient(TypedClient):
         """What became of this node's leases."""
         return (await self.call("GET", "/v1/nodes/me/leases", signed_answer=True)).read(Deliveries)
 
-    async def submit_work(self, work: SignedWork, *, figures: Mapping[str, float] | None = None) -> SubmissionReceipt:
+    async def submit_work(
+        self, work: SignedWorkClaim, *, figures: Mapping[str, float] | None = None
+    ) -> SubmissionReceipt:
         """Has the orchestrator carry work to the ledger; sent again, it says how far it is.
 
         Args:
@@ -116,7 +125,7 @@ class NodeClient(TypedClient):
             Unprocessable: A signature, the units or the ledger's address are wrong.
             Conflict: The lease has expired, or other work was handed in under it before.
         """
-        body = Submission(work=work, figures=dict(figures or {}))
+        body = SubmissionRequest(work=work, figures=dict(figures or {}))
         answer = await self.call("POST", "/v1/submissions", body=body, signed_answer=True, repeatable=True)
         return answer.read(SubmissionReceipt)
 
@@ -139,7 +148,7 @@ class NodeClient(TypedClient):
         answer = await self.call("POST", "/v1/disputes", body=dispute, signed_answer=True, repeatable=True)
         return answer.read(DisputeReceipt)
 
-    async def join(self, joining: Joining) -> JoinReceipt:
+    async def join(self, joining: JoinRequest) -> JoinReceipt:
         """Has the orchestrator carry this node's acceptance of an invite; sent again, it says how far it is.
 
         Raises:

@@ -9,10 +9,10 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from protocol.client import BadAnswer
 from protocol.clients.base import TypedClient
 from protocol.clients.streams import ServerEvent, listening
 from protocol.errors import InvalidInput, MusterError, RateLimited
+from protocol.http.client import BadAnswer
 from protocol.identifiers import Address, Digest
 from protocol.wire.base import parse_answer
 from protocol.wire.heartbeat import LogLine, NodeState

@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 
 import httpx
 
-from protocol.client import BadAnswer, NoAnswer, Unreachable
-from protocol.problems import error_of_answer
+from protocol.http.client import BadAnswer, NoAnswer, Unreachable
+from protocol.http.problems import error_of_answer
 from protocol.versions import SPOKEN, VERSION_HEADER
 
 MOST_EVENT_BYTES = 256 * 1024

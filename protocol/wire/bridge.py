@@ -45,7 +45,7 @@ class HandedOver(WireModel):
     """False if it was handed over before."""
 
 
-class FileState(WireModel):
+class DeliveryState(WireModel):
     """Where a file stands on its way."""
 
     id: Identifier

@@ -7,8 +7,8 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, StringConstraints
 
 from protocol.identifiers import Address, WireAddress
+from protocol.identity.typed_data import SigningDomain
 from protocol.invites import MOST_URL_BYTES, Invite
-from protocol.typed_data import SigningDomain
 from protocol.wire.base import MAX_INT64, PoolId, SignedModel
 
 

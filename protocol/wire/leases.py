@@ -7,8 +7,8 @@ from typing import Annotated, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from protocol.identifiers import WireAddress, WireDigest
-from protocol.leases import Lease, Work
-from protocol.typed_data import VERSION, SigningDomain
+from protocol.identity.typed_data import VERSION, SigningDomain
+from protocol.leases import Lease, WorkClaim
 from protocol.wire.base import MAX_INT64, PoolId, SignedModel
 
 Count = Annotated[int, Field(ge=0, le=MAX_INT64)]
@@ -99,7 +99,7 @@ class SignedLease(SignedModel):
         return bytes.fromhex(self.signature[2:])
 
 
-class SignedWork(SignedModel):
+class SignedWorkClaim(SignedModel):
     """A node's word for its work, with the lease it was done under: all that a carrier needs."""
 
     lease: SignedLease
@@ -108,9 +108,9 @@ class SignedWork(SignedModel):
     signature: Signature
 
     @property
-    def work(self) -> Work:
+    def work(self) -> WorkClaim:
         """What the node signed."""
-        return Work(lease_hash=self.lease.lease.hash, sha256=self.sha256, units=self.units)
+        return WorkClaim(lease_hash=self.lease.lease.hash, sha256=self.sha256, units=self.units)
 
     @property
     def raw_signature(self) -> bytes:

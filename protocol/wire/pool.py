@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, IPvAnyAddress, SecretStr, StringConstraints, field_serializer
 
 from protocol.identifiers import WireAddress
-from protocol.scopes import Scope
+from protocol.identity.scopes import Scope
 from protocol.wire.base import Identifier, Labels, LongText, Milliseconds, Name, PoolId, ShortText, WireModel
 from protocol.wire.heartbeat import LogLine, NodeState
 from protocol.wire.nodes import Hardware, Software

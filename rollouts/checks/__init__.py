@@ -21,9 +21,9 @@ file, and are the validator's.
 """
 
 from rollouts.checks import bounds, computation, identity, logprobs, reading, reward, sampling, seeds, termination
-from rollouts.checks.case import Case, CheckedVersion, SeedParts, SlotFacts, open_version
+from rollouts.checks.check_input import CheckedVersion, CheckInput, SeedParts, SlotFacts, open_version
 from rollouts.checks.evidence import RowEvidence, RowSpread, gather
-from rollouts.checks.result import Check, CheckResult, Cost, Fails, Finding, State
+from rollouts.checks.result import Check, CheckFinding, CheckOutcome, CheckResult, Cost, Fails
 
 FORMAT = reading.CHECK
 EXACT_CHECKS: tuple[Check, ...] = (
@@ -34,7 +34,7 @@ EXACT_CHECKS: tuple[Check, ...] = (
 )
 """In the order of their cost; none needs the policy's weights, and none runs anything."""
 PREFILL_CHECKS: tuple[Check, ...] = (computation.CHECK, sampling.CHECK, logprobs.CHECK)
-"""They judge `Case.evidence`."""
+"""They judge `CheckInput.evidence`."""
 SCORE_CHECK: Check = reward.CHECK
 
 __all__ = [
@@ -42,18 +42,18 @@ __all__ = [
     "FORMAT",
     "PREFILL_CHECKS",
     "SCORE_CHECK",
-    "Case",
     "Check",
+    "CheckFinding",
+    "CheckInput",
+    "CheckOutcome",
     "CheckResult",
     "CheckedVersion",
     "Cost",
     "Fails",
-    "Finding",
     "RowEvidence",
     "RowSpread",
     "SeedParts",
     "SlotFacts",
-    "State",
     "gather",
     "open_version",
 ]

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from protocol.verdicts import ReasonCode
-from rollouts.checks.case import Case
-from rollouts.checks.result import Check, CheckResult, Cost, Fails, Finding, concluded
-from rollouts.samples import MOST_LOG_PROBABILITY, Sample
+from rollouts.checks.check_input import CheckInput
+from rollouts.checks.result import Check, CheckFinding, CheckResult, Cost, Fails, concluded
+from rollouts.files.samples import MOST_LOG_PROBABILITY, Sample
 
 RATIONALE = (
     "Lengths, rewards and log-probabilities have bounds that follow from what the node was given, and work units are "
@@ -22,7 +22,7 @@ _NOISE_SPAN = 22.88 + 3.14
 _ROUNDING = 0.2
 
 
-def judge(case: Case) -> CheckResult:
+def judge(case: CheckInput) -> CheckResult:
     """Looks at every row, and counts."""
     findings = list(_units(case))
     least = -(math.log(case.version.model.vocabulary) + _NOISE_SPAN + _ROUNDING)
@@ -34,25 +34,25 @@ def judge(case: Case) -> CheckResult:
     return concluded(CHECK.name, findings, fails=CHECK.fails, figures=figures)
 
 
-def fits_model(case: Case) -> bool:
+def fits_model(case: CheckInput) -> bool:
     """Whether every row can be decoded, scored and computed: no length or token is out of bounds."""
     return not any(True for row, sample in enumerate(case.file.samples) for _ in _lengths(case, row, sample))
 
 
-def _units(case: Case) -> Iterator[Finding]:
+def _units(case: CheckInput) -> Iterator[CheckFinding]:
     counted, facts = case.file.units, case.facts
     if facts.units is not None and facts.units != counted:
-        yield Finding(
+        yield CheckFinding(
             reason=ReasonCode.BOUNDS_UNITS,
             what=f"{facts.units} work units were submitted, and the file has {counted} tokens",
         )
     if facts.max_units is not None and counted > facts.max_units:
-        yield Finding(
+        yield CheckFinding(
             reason=ReasonCode.BOUNDS_UNITS, what=f"{counted} work units, and the lease allows {facts.max_units}"
         )
 
 
-def _lengths(case: Case, row: int, sample: Sample) -> Iterator[Finding]:
+def _lengths(case: CheckInput, row: int, sample: Sample) -> Iterator[CheckFinding]:
     recipe, model = case.version.recipe, case.version.model
     limits = (
         ("prompt", sample.prompt_tokens, min(recipe.max_prompt_tokens, model.context - 1)),
@@ -77,7 +77,7 @@ def _lengths(case: Case, row: int, sample: Sample) -> Iterator[Finding]:
             )
 
 
-def _rewards(case: Case, row: int, sample: Sample) -> Iterator[Finding]:
+def _rewards(case: CheckInput, row: int, sample: Sample) -> Iterator[CheckFinding]:
     rule = case.version.recipe.length_reward
     if sample.task_reward not in {0.0, 1.0}:
         yield case.finding(ReasonCode.BOUNDS_REWARD, f"a task's reward of {sample.task_reward}; it is 0 or 1", row=row)
@@ -91,7 +91,7 @@ def _rewards(case: Case, row: int, sample: Sample) -> Iterator[Finding]:
         )
 
 
-def _logprobs(case: Case, row: int, sample: Sample, least: float) -> Iterator[Finding]:
+def _logprobs(case: CheckInput, row: int, sample: Sample, least: float) -> Iterator[CheckFinding]:
     beyond = np.flatnonzero((sample.logprobs > MOST_LOG_PROBABILITY) | (sample.logprobs < least))
     if len(beyond):
         at = int(beyond[0])

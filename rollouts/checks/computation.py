@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from protocol.verdicts import ReasonCode
-from rollouts.calibration import Limits
-from rollouts.checks.case import Case
-from rollouts.checks.result import Check, CheckResult, Cost, Fails, Figure, Finding, concluded, unknown
-from rollouts.scatter import equally_large
+from rollouts.calibration.limits import CheckLimits
+from rollouts.calibration.noise_model import equally_large
+from rollouts.checks.check_input import CheckInput
+from rollouts.checks.result import Check, CheckFinding, CheckResult, Cost, Fails, Figure, concluded, unknown
 from rollouts.toploc import TOPLOC, Aggregate, ProofResult, Thresholds, aggregate
 from rollouts.toploc import judge as judge_proofs
 from rollouts.toploc.results import WORST
@@ -41,7 +41,7 @@ def forgiven(result: ProofResult) -> ProofResult:
     )
 
 
-def judge(case: Case) -> CheckResult:
+def judge(case: CheckInput) -> CheckResult:
     """Compares every interval, sample, and the file."""
     if not case.evidence:
         return unknown(CHECK.name, "no row was computed again")
@@ -59,7 +59,7 @@ def judge(case: Case) -> CheckResult:
     return concluded(CHECK.name, findings, fails=CHECK.fails, figures=figures, rows=rows)
 
 
-def _malformed(case: Case) -> Iterator[Finding]:
+def _malformed(case: CheckInput) -> Iterator[CheckFinding]:
     for row, evidence in sorted(case.evidence.items()):
         for number, result in enumerate(evidence.proofs):
             if result.malformed is not None:
@@ -71,7 +71,7 @@ def _malformed(case: Case) -> Iterator[Finding]:
                 )
 
 
-def _miscounted(case: Case) -> Iterator[Finding]:
+def _miscounted(case: CheckInput) -> Iterator[CheckFinding]:
     """Rows that were not computed again, whose proofs are too few or too many all the same."""
     for row, sample in enumerate(case.file.samples):
         wanted = TOPLOC.proof_bytes * -(-len(sample.output_tokens) // TOPLOC.interval)
@@ -83,7 +83,9 @@ def _miscounted(case: Case) -> Iterator[Finding]:
             )
 
 
-def _intervals(case: Case, found: Mapping[int, Sequence[ProofResult]], limits: Limits) -> Iterator[Finding]:
+def _intervals(
+    case: CheckInput, found: Mapping[int, Sequence[ProofResult]], limits: CheckLimits
+) -> Iterator[CheckFinding]:
     """Intervals that are off by themselves: of each row the first, since what comes after depends on it."""
     for row, results in found.items():
         most = _sample_limits(case, row, limits).distance_worst
@@ -100,24 +102,26 @@ def _intervals(case: Case, found: Mapping[int, Sequence[ProofResult]], limits: L
             )
 
 
-def _sample_limits(case: Case, row: int, limits: Limits) -> Thresholds:
+def _sample_limits(case: CheckInput, row: int, limits: CheckLimits) -> Thresholds:
     """The limits of one row's proofs: wider in proportion where the verifier's own passes differ by much."""
     own = case.spread[row].distance_worst if row in case.spread else 0.0
     return _as_wide(case, limits.sample, limits.sample.distance_worst, own)
 
 
-def _file_limits(case: Case, rows: Collection[int], limits: Limits) -> Thresholds:
+def _file_limits(case: CheckInput, rows: Collection[int], limits: CheckLimits) -> Thresholds:
     own = [case.spread[row].distance for row in rows if row in case.spread]
     file = limits.file_of(len(rows))
     return _as_wide(case, file, file.distance_mean, sum(own) / max(1, len(own)))
 
 
-def _as_wide(case: Case, limits: Thresholds, distance: float, own: float) -> Thresholds:
+def _as_wide(case: CheckInput, limits: Thresholds, distance: float, own: float) -> Thresholds:
     factor = case.widest(distance, own) / distance if distance > 0 else 1.0
     return limits if factor <= 1 else limits.widened(factor)
 
 
-def _together(case: Case, samples: Mapping[int, Aggregate], whole: Aggregate, limits: Limits) -> Iterator[Finding]:
+def _together(
+    case: CheckInput, samples: Mapping[int, Aggregate], whole: Aggregate, limits: CheckLimits
+) -> Iterator[CheckFinding]:
     for row, one in samples.items():
         for excess in judge_proofs(one, _sample_limits(case, row, limits)).excesses:
             if excess.figure != "distance_worst":
@@ -125,7 +129,7 @@ def _together(case: Case, samples: Mapping[int, Aggregate], whole: Aggregate, li
                 yield case.finding(ReasonCode.COMPUTATION_OTHER_MODEL, what, row=row, single=one.proofs <= 1)
     for excess in judge_proofs(whole, _file_limits(case, samples, limits)).excesses:
         if excess.figure != "distance_worst":
-            yield Finding(
+            yield CheckFinding(
                 reason=ReasonCode.COMPUTATION_OTHER_MODEL,
                 what=f"{excess.figure} {excess.value:.3g} over all rows; the limit is {excess.threshold:.3g}",
             )
@@ -136,14 +140,14 @@ def _together(case: Case, samples: Mapping[int, Aggregate], whole: Aggregate, li
         groups = equally_large(points.values())
         most = limits.scatter.distance_of(rows=len(samples), groups=groups)
         if whole.figures.distance_mean > most:
-            yield Finding(
+            yield CheckFinding(
                 reason=ReasonCode.COMPUTATION_OTHER_MODEL,
                 what=f"distance_mean {whole.figures.distance_mean:.3g} over {len(points)} groups, which count as "
                 f"{groups:.3g} of one size; the limit is {most:.3g}",
             )
 
 
-def _tokens(case: Case, row: int, number: int) -> str:
+def _tokens(case: CheckInput, row: int, number: int) -> str:
     start = number * TOPLOC.interval
     return f"{start} to {max(start, min(start + TOPLOC.interval, len(case.file.samples[row].output_tokens)) - 1)}"
 

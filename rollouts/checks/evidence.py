@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rollouts.policy import Policy
-from rollouts.prefill import Answer, Rows, prefill
-from rollouts.samples import RolloutFile
-from rollouts.sampling.drawing import scale
+from rollouts.files.samples import RolloutFile
+from rollouts.models.policy import Policy
+from rollouts.prefill import PrefillItem, PrefillRows, prefill
 from rollouts.sampling.likelihood import surprise
 from rollouts.sampling.noise import row_keys, stream
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.replay import Gaps, gaps_of_rows
+from rollouts.sampling.sampler import scale
 from rollouts.sampling.softmax import Softmax, weigh
 from rollouts.toploc import ProofResult, verify_rows
 
@@ -101,7 +101,7 @@ def gather(
         NotANumber: The verifier's own logits are broken.
     """
     samples = [file.samples[row] for row in rows]
-    answers = [Answer(sample.prompt_tokens, sample.output_tokens) for sample in samples]
+    answers = [PrefillItem(sample.prompt_tokens, sample.output_tokens) for sample in samples]
     streams = [(0, 0, 0, 0) if seed is None else stream(seed, sample.sample) for sample in samples]
     growing = [_Growing() for _ in rows]
     evidence: dict[int, RowEvidence] = {}
@@ -151,8 +151,8 @@ class _Growing:
 
 
 def _replay(
-    part: Rows,
-    answers: Sequence[Answer],
+    part: PrefillRows,
+    answers: Sequence[PrefillItem],
     streams: Sequence[tuple[int, int, int, int]],
     parameters: SamplingParameters,
     *,

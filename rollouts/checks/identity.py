@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from protocol.verdicts import ReasonCode
-from rollouts.checks.case import Case
-from rollouts.checks.result import Check, CheckResult, Cost, Fails, Finding, concluded
+from rollouts.checks.check_input import CheckInput
+from rollouts.checks.result import Check, CheckFinding, CheckResult, Cost, Fails, concluded
 
 RATIONALE = (
     "The node writes these fields itself, from a lease that it holds. Work for another slot, step or version is either "
@@ -12,7 +12,7 @@ RATIONALE = (
 )
 
 
-def judge(case: Case) -> CheckResult:
+def judge(case: CheckInput) -> CheckResult:
     """Compares the header with the lease and with the version's folder."""
     header, facts = case.file.header, case.facts
     recipe = case.version.recipe.environment
@@ -26,7 +26,7 @@ def judge(case: Case) -> CheckResult:
         ("environment version", header.environment_version.split("+")[0], recipe.version.split("+")[0]),
     )
     findings = [
-        Finding(reason=ReasonCode.IDENTITY_OTHER_WORK, what=f"{name} is {found}, and had to be {expected}")
+        CheckFinding(reason=ReasonCode.IDENTITY_OTHER_WORK, what=f"{name} is {found}, and had to be {expected}")
         for name, found, expected in wanted
         if found != expected
     ]

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.verdicts import ReasonCode
-from rollouts.calibration import Limits
-from rollouts.checks.case import Case
-from rollouts.checks.result import Check, CheckResult, Cost, Fails, Figure, Finding, concluded, unknown
+from rollouts.calibration.limits import CheckLimits
+from rollouts.checks.check_input import CheckInput
+from rollouts.checks.result import Check, CheckFinding, CheckResult, Cost, Fails, Figure, concluded, unknown
 
 RATIONALE = (
     "The trainer divides by these probabilities, so wrong ones steer what is learned even where every token is right. "
@@ -18,7 +18,7 @@ RATIONALE = (
 )
 
 
-def judge(case: Case) -> CheckResult:
+def judge(case: CheckInput) -> CheckResult:
     """Compares every row that was computed again."""
     if not case.evidence:
         return unknown(CHECK.name, "no row was computed again")
@@ -37,7 +37,7 @@ def judge(case: Case) -> CheckResult:
     findings = [*_rows(case, errors, own, case.limits)]
     if mean > (most := case.widest(case.limits.logprob_mean_of(len(errors)), own_mean)):
         findings.append(
-            Finding(
+            CheckFinding(
                 reason=ReasonCode.LOG_PROBABILITIES_DIFFER,
                 what=f"off by {mean:.3g} on average; the limit is {most:.3g}",
             )
@@ -48,7 +48,7 @@ def judge(case: Case) -> CheckResult:
     return concluded(CHECK.name, findings, fails=CHECK.fails, figures=figures, rows=rows)
 
 
-def _own(case: Case, errors: Mapping[int, NDArray[np.float64]]) -> tuple[float, dict[int, float]]:
+def _own(case: CheckInput, errors: Mapping[int, NDArray[np.float64]]) -> tuple[float, dict[int, float]]:
     """By how much the verifier's own passes differ: on average over all tokens, and at most in each row."""
     spreads = {row: case.spread[row].logprobs for row in errors if row in case.spread}
     if not spreads:
@@ -58,8 +58,11 @@ def _own(case: Case, errors: Mapping[int, NDArray[np.float64]]) -> tuple[float, 
 
 
 def _rows(
-    case: Case, errors: Mapping[int, NDArray[np.float64]], own_differences: Mapping[int, float], limits: Limits
-) -> Iterator[Finding]:
+    case: CheckInput,
+    errors: Mapping[int, NDArray[np.float64]],
+    own_differences: Mapping[int, float],
+    limits: CheckLimits,
+) -> Iterator[CheckFinding]:
     for row, error in errors.items():
         most = case.widest(limits.logprobs.largest, own_differences.get(row, 0.0))
         off = np.flatnonzero(~(error <= most))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from protocol.verdicts import ReasonCode
-from rollouts.checks.case import Case
-from rollouts.checks.result import Check, CheckResult, Cost, Fails, Finding, concluded
-from rollouts.decoding import BEYOND_LIMITS, CRASHED, Decoder
+from rollouts.checks.check_input import CheckInput
+from rollouts.checks.result import Check, CheckFinding, CheckResult, Cost, Fails, concluded
 from rollouts.errors import BadRolloutFile
-from rollouts.samples import RolloutFile
-from rollouts.schema import OLD_VERSION, ReadLimits, read_rollouts
+from rollouts.files.samples import RolloutFile
+from rollouts.files.schema import OLD_VERSION, ReadLimits, read_rollouts
+from rollouts.sandboxed_decoder import BEYOND_LIMITS, CRASHED, Decoder
 
 RATIONALE = (
     "The format is one library call for who works with it. A file that does not read was cut, or made to break "
@@ -60,7 +60,7 @@ def read(
 
 def refused(reason: ReasonCode, what: str, *, size: int) -> CheckResult:
     """A file of `size` bytes that is none."""
-    return concluded(CHECK.name, [Finding(reason=reason, what=what)], fails=CHECK.fails, figures={"bytes": size})
+    return concluded(CHECK.name, [CheckFinding(reason=reason, what=what)], fails=CHECK.fails, figures={"bytes": size})
 
 
 def passed(file: RolloutFile, *, size: int) -> CheckResult:
@@ -73,7 +73,7 @@ def reason_of(code: str) -> ReasonCode:
     return _REASONS.get(code, ReasonCode.FORMAT_SCHEMA)
 
 
-def judge(case: Case) -> CheckResult:
+def judge(case: CheckInput) -> CheckResult:
     """A file that has been read passes: reading is the check."""
     return concluded(CHECK.name, [], fails=CHECK.fails, figures={"rows": len(case.file.samples)})
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from protocol.verdicts import ReasonCode
 
 if TYPE_CHECKING:
-    from rollouts.checks.case import Case
+    from rollouts.checks.check_input import CheckInput
 
 MOST_FINDINGS = 16
 """Named by one check; the rest is counted. A file that is wrong throughout is no reason for a report of its size."""
@@ -40,7 +40,7 @@ class Fails(StrEnum):
     """Beyond what honest work was seen to show."""
 
 
-class State(StrEnum):
+class CheckOutcome(StrEnum):
     """What became of a check."""
 
     PASSED = "passed"
@@ -50,7 +50,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class CheckFinding:
     """One thing that is wrong.
 
     Args:
@@ -90,9 +90,9 @@ class CheckResult:
     """
 
     check: str
-    state: State
+    state: CheckOutcome
     fails: Fails | None = None
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[CheckFinding, ...] = ()
     found: int = 0
     figures: Mapping[str, Figure] = field(default_factory=dict)
     rows: Mapping[int, Mapping[str, Figure]] = field(default_factory=dict)
@@ -118,12 +118,12 @@ class Check:
     cost: Cost
     fails: Fails
     rationale: str
-    judge: Callable[[Case], CheckResult]
+    judge: Callable[[CheckInput], CheckResult]
 
 
 def concluded(
     name: str,
-    findings: Sequence[Finding],
+    findings: Sequence[CheckFinding],
     *,
     fails: Fails,
     figures: Mapping[str, Figure] | None = None,
@@ -133,7 +133,7 @@ def concluded(
     """A check that could be judged: failed if anything was found."""
     return CheckResult(
         check=name,
-        state=State.FAILED if findings else State.PASSED,
+        state=CheckOutcome.FAILED if findings else CheckOutcome.PASSED,
         fails=fails if findings else None,
         findings=tuple(findings[:MOST_FINDINGS]),
         found=len(findings),
@@ -146,4 +146,4 @@ def concluded(
 
 def unknown(name: str, note: str, *, figures: Mapping[str, Figure] | None = None) -> CheckResult:
     """A check that could not be judged, and why."""
-    return CheckResult(check=name, state=State.UNKNOWN, figures=figures or {}, note=note)
+    return CheckResult(check=name, state=CheckOutcome.UNKNOWN, figures=figures or {}, note=note)

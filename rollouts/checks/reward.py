@@ -7,10 +7,10 @@ from functools import cache
 
 from protocol.errors import InvalidInput
 from protocol.verdicts import ReasonCode
-from rollouts.checks.case import Case
+from rollouts.checks.check_input import CheckInput
 from rollouts.checks.result import Check, CheckResult, Cost, Fails, Figure, concluded, unknown
 from rollouts.environments import Prompt
-from rollouts.samples import Sample
+from rollouts.files.samples import Sample
 
 RATIONALE = (
     "Environments are pure and versioned: the same prompt and answer have the same reward everywhere. A row whose "
@@ -38,7 +38,7 @@ UNSCORED: RowScore = {
 """A row that was not scored, because the time for all rows was over."""
 
 
-def judge(case: Case) -> CheckResult:
+def judge(case: CheckInput) -> CheckResult:
     """Scores and compares. Rows whose prompt or target does not exist are left to check 4.
 
     Raises:
@@ -52,7 +52,7 @@ def judge(case: Case) -> CheckResult:
     return compared(case, {row: one for row, one in scores.items() if one is not None})
 
 
-def other_build(case: Case) -> str:
+def other_build(case: CheckInput) -> str:
     """Why rewards can't be compared here: the file's environment is another build; empty if they can."""
     header, here = case.file.header, case.version.environment.version
     if header.environment_version == here:
@@ -67,7 +67,7 @@ class RowScorer:
         case: The file, and its version.
     """
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: CheckInput) -> None:
         self._case = case
         planner = case.version.planner
 
@@ -99,12 +99,12 @@ class RowScorer:
         }
 
 
-def differs(case: Case, row: int, score: RowScore) -> bool:
+def differs(case: CheckInput, row: int, score: RowScore) -> bool:
     """Whether the file's rewards of a row contradict a score."""
     return _difference(case.file.samples[row], score) is not None
 
 
-def compared(case: Case, scores: Scores) -> CheckResult:
+def compared(case: CheckInput, scores: Scores) -> CheckResult:
     """Compares a file's rewards with scores; undecided rows are excused.
 
     Rows that claim too little and may have run into a limit where they were made are excused, too, if they are few:

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from protocol.verdicts import ReasonCode
-from rollouts.calibration import Limits
-from rollouts.checks.case import Case
-from rollouts.checks.result import Check, CheckResult, Cost, Fails, Figure, Finding, concluded, unknown
+from rollouts.calibration.limits import CheckLimits
+from rollouts.checks.check_input import CheckInput
+from rollouts.checks.result import Check, CheckFinding, CheckResult, Cost, Fails, Figure, concluded, unknown
 from rollouts.sampling.likelihood import deviations_of
 from rollouts.sampling.replay import Gaps, Replay, summarise
 
@@ -28,7 +28,7 @@ ENOUGH_TOKENS = 200
 """Of fewer, the sum is not yet normal."""
 
 
-def judge(case: Case) -> CheckResult:
+def judge(case: CheckInput) -> CheckResult:
     """Replays every row that was computed again."""
     replayed = {row: one.gaps for row, one in sorted(case.evidence.items()) if one.gaps is not None}
     if not replayed:
@@ -50,7 +50,7 @@ def judge(case: Case) -> CheckResult:
     return concluded(CHECK.name, findings, fails=CHECK.fails, figures=figures, rows=rows)
 
 
-def _without_replay(case: Case) -> CheckResult:
+def _without_replay(case: CheckInput) -> CheckResult:
     """What can be said without the noise: greedy or chosen answers are too probable, another model's too improbable."""
     if not case.evidence:
         return unknown(CHECK.name, "no row was computed again: draws were not replayed")
@@ -61,11 +61,11 @@ def _without_replay(case: Case) -> CheckResult:
         return unknown(CHECK.name, "the slot's seed is not known: draws were not replayed", figures=figures)
     side = "probable" if found > 0 else "improbable"
     what = f"tokens are {abs(found):.1f} standard deviations too {side} for draws; the limit is {MOST_DEVIATIONS:g}"
-    finding = Finding(reason=ReasonCode.SAMPLING_DISTRIBUTION, what=what)
+    finding = CheckFinding(reason=ReasonCode.SAMPLING_DISTRIBUTION, what=what)
     return concluded(CHECK.name, [finding], fails=CHECK.fails, figures=figures)
 
 
-def _likelihood(case: Case) -> float | None:
+def _likelihood(case: CheckInput) -> float | None:
     """Over all rows that were computed again; None under a mask, whose draws have another average."""
     measured = [
         (one.excess, one.variance)
@@ -80,7 +80,7 @@ def _row(gaps: Gaps) -> dict[str, Figure]:
     return {"mismatches": one.mismatches, "largest": one.largest, "sum": one.largest_sum}
 
 
-def _samples(case: Case, replayed: Mapping[int, Gaps], limits: Limits) -> Iterator[Finding]:
+def _samples(case: CheckInput, replayed: Mapping[int, Gaps], limits: CheckLimits) -> Iterator[CheckFinding]:
     """Of each row the first token that is off: all after it were drawn in another context."""
     for row, gaps in replayed.items():
         deviations = gaps.deviations
@@ -106,7 +106,7 @@ def _samples(case: Case, replayed: Mapping[int, Gaps], limits: Limits) -> Iterat
             )
 
 
-def _limits_of(case: Case, row: int, limits: Limits) -> tuple[float, float]:
+def _limits_of(case: CheckInput, row: int, limits: CheckLimits) -> tuple[float, float]:
     """The most that one token of a row may deviate, and all of it together."""
     largest, largest_sum = limits.sampling.largest, limits.sampling.largest_sum
     if row not in case.spread:
@@ -117,15 +117,15 @@ def _limits_of(case: Case, row: int, limits: Limits) -> tuple[float, float]:
     return largest, max(largest, case.widest(largest_sum, float(spread.deviations.sum(dtype=np.float64))))
 
 
-def _file(whole: Replay, limits: Limits) -> Iterator[Finding]:
+def _file(whole: Replay, limits: CheckLimits) -> Iterator[CheckFinding]:
     most = limits.sampling.mismatches(whole.tokens)
     if whole.mismatches > most:
-        yield Finding(
+        yield CheckFinding(
             reason=ReasonCode.SAMPLING_REPLAY,
             what=f"{whole.mismatches} of {whole.tokens} tokens are not those that the seed draws; the limit is {most}",
         )
     if limits.scatter is not None and whole.sum > (sum_limit := limits.scatter.deviations_of(whole.tokens)):
-        yield Finding(
+        yield CheckFinding(
             reason=ReasonCode.SAMPLING_REPLAY,
             what=f"deviations of {whole.tokens} tokens sum to {whole.sum:.3g}; the limit is {sum_limit:.3g}",
         )

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from protocol.verdicts import ReasonCode
-from rollouts.checks.case import Case
-from rollouts.checks.result import Check, CheckResult, Cost, Fails, Finding, concluded
+from rollouts.checks.check_input import CheckInput
+from rollouts.checks.result import Check, CheckFinding, CheckResult, Cost, Fails, concluded
 from rollouts.errors import BadVersionFolder
 from rollouts.plan import PlannedGroup
 
@@ -22,14 +22,14 @@ _MOST_MISSING = 4
 """A file that names many groups and holds little of them is not drawn again: it costs its maker nothing to write."""
 
 
-def judge(case: Case) -> CheckResult:
+def judge(case: CheckInput) -> CheckResult:
     """Draws the slot again and compares row by row; without the seed, as much as can be said without it."""
     seed, facts = case.facts.seed, case.facts
     wanted, rows = facts.groups * case.version.recipe.group_size, len(case.file.samples)
     figures = {"groups": facts.groups, "samples": rows}
     if facts.from_file and wanted > _MOST_MISSING * rows:
         what = f"{rows} samples in {facts.groups} groups, which have {wanted}"
-        finding = Finding(reason=ReasonCode.SEED_GROUPS, what=what)
+        finding = CheckFinding(reason=ReasonCode.SEED_GROUPS, what=what)
         return concluded(CHECK.name, [finding], fails=CHECK.fails, figures=figures)
     findings = list(_numbers(case, wanted))
     if seed is not None:
@@ -41,7 +41,7 @@ def judge(case: Case) -> CheckResult:
     return concluded(CHECK.name, findings, fails=CHECK.fails, figures=figures, note=note)
 
 
-def _numbers(case: Case, count: int) -> Iterator[Finding]:
+def _numbers(case: CheckInput, count: int) -> Iterator[CheckFinding]:
     """Every sample of every group once, and in order."""
     numbers = [sample.sample for sample in case.file.samples]
     size = case.version.recipe.group_size
@@ -49,7 +49,7 @@ def _numbers(case: Case, count: int) -> Iterator[Finding]:
     for number in sorted(set(range(count)) - set(numbers)):
         missing[number // size].append(number)
     for group, lacking in missing.items():
-        yield Finding(
+        yield CheckFinding(
             reason=ReasonCode.SEED_GROUPS, what=f"group {group} lacks {_listed(lacking)} of its {size}", group=group
         )
     seen: set[int] = set()
@@ -73,7 +73,7 @@ def _listed(numbers: Sequence[int]) -> str:
     return f"sample{'s' * (len(numbers) > 1)} {shown}{' …' * (len(numbers) > 8)}"
 
 
-def _rows(case: Case, planned: dict[int, PlannedGroup]) -> Iterator[Finding]:
+def _rows(case: CheckInput, planned: dict[int, PlannedGroup]) -> Iterator[CheckFinding]:
     for row, sample in enumerate(case.file.samples):
         group = planned.get(sample.sample)
         if group is None:
@@ -104,7 +104,7 @@ def _rows(case: Case, planned: dict[int, PlannedGroup]) -> Iterator[Finding]:
             )
 
 
-def _rows_by_themselves(case: Case) -> Iterator[Finding]:
+def _rows_by_themselves(case: CheckInput) -> Iterator[CheckFinding]:
     """What holds whatever the seed is: one prompt for a group, one that exists, encoded as it is."""
     size = case.version.recipe.group_size
     rule = case.version.recipe.length_reward
@@ -134,7 +134,7 @@ def _rows_by_themselves(case: Case) -> Iterator[Finding]:
             yield from _as_encoded(case, row)
 
 
-def _as_encoded(case: Case, row: int) -> Iterator[Finding]:
+def _as_encoded(case: CheckInput, row: int) -> Iterator[CheckFinding]:
     sample = case.file.samples[row]
     try:
         _, tokens = case.version.planner.ask(sample.prompt_index, sample.target_length)

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from protocol.verdicts import ReasonCode
-from rollouts.checks.case import Case
-from rollouts.checks.result import Check, CheckResult, Cost, Fails, Finding, concluded
+from rollouts.checks.check_input import CheckInput
+from rollouts.checks.result import Check, CheckFinding, CheckResult, Cost, Fails, concluded
 from rollouts.engines.interface import FinishReason
-from rollouts.samples import Sample
+from rollouts.files.samples import Sample
 
 RATIONALE = (
     "Cutting an answer off early saves work and can please a length reward; tokens after the end token are work that "
@@ -18,10 +18,10 @@ RATIONALE = (
 )
 
 
-def judge(case: Case) -> CheckResult:
+def judge(case: CheckInput) -> CheckResult:
     """Looks at how each row ends."""
     ends = np.array(sorted(case.version.model.end_tokens))
-    findings: list[Finding] = []
+    findings: list[CheckFinding] = []
     for row, sample in enumerate(case.file.samples):
         if len(sample.output_tokens):  # an empty answer is out of bounds, which check 5 says
             findings += _ending(case, row, sample, np.flatnonzero(np.isin(sample.output_tokens, ends)))
@@ -29,7 +29,9 @@ def judge(case: Case) -> CheckResult:
     return concluded(CHECK.name, findings, fails=CHECK.fails, figures={"ended_by_eos": by_end})
 
 
-def _ending(case: Case, row: int, sample: Sample, ends: np.ndarray[tuple[int], np.dtype[np.intp]]) -> Iterator[Finding]:
+def _ending(
+    case: CheckInput, row: int, sample: Sample, ends: np.ndarray[tuple[int], np.dtype[np.intp]]
+) -> Iterator[CheckFinding]:
     length, limit = len(sample.output_tokens), case.version.recipe.sampling.max_new_tokens
     if len(ends) and (first := int(ends[0])) < length - 1:
         yield case.finding(

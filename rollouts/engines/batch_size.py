@@ -5,8 +5,13 @@ from __future__ import annotations
 import structlog
 import torch
 
-from rollouts.engines.errors import EngineFailed, OutOfMemory
-from rollouts.engines.interface import EngineName
+from rollouts.errors import (
+    EngineFailed,
+    OutOfMemory,
+)
+from rollouts.precision import (
+    EngineName,
+)
 
 _log = structlog.get_logger(__name__)
 

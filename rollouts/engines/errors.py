@@ -15,20 +15,6 @@ from __future__ import annotations
 from protocol.errors import Conflict, InvalidInput, MusterError, Unavailable
 
 
-class EngineFailed(MusterError):
-    """The engine crashed, or it computed something that is no number."""
-
-    code = "engine-failed"
-    default_hint = "restart the task; if it fails again on this version, the model or the machine is broken"
-
-
-class OutOfMemory(EngineFailed):
-    """Not even one sequence fits into memory; smaller batches were tried."""
-
-    code = "out-of-memory"
-    default_hint = "use a machine with more memory, a shorter limit of new tokens, or a smaller data type"
-
-
 class GenerationStopped(MusterError):
     """The engine was told to stop in the middle of a batch; what it had not yielded is lost."""
 

@@ -18,30 +18,12 @@ from numpy.typing import NDArray
 from protocol.errors import InvalidInput
 from protocol.identifiers import Digest
 from rollouts.engines.errors import PromptTooLong
+from rollouts.precision import Dtype, EngineName
 from rollouts.sampling.parameters import SamplingParameters
 
 SEED_BYTES = 32
 MOST_SAMPLES = 1 << 32
 """A sample's number is four bytes of what keys its noise."""
-
-
-class EngineName(StrEnum):
-    """The engines that there are; a lease, a file and a calibration name one."""
-
-    TORCH = "torch"
-    VLLM = "vllm"
-
-
-class Dtype(StrEnum):
-    """What weights and activations are computed in."""
-
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-
-
-def arithmetic_name(engine: EngineName, dtype: Dtype) -> str:
-    """An engine in a type, as recipes and people name it: `torch/float32`."""
-    return f"{engine.value}/{dtype.value}"
 
 
 class FinishReason(StrEnum):
@@ -130,7 +112,7 @@ class Engine(Protocol):
 
         Raises:
             EngineBusy: `generate` is not exhausted; nothing changed.
-            BadVersionFolder: The folder can't be used (see `rollouts.model`); the engine holds nothing now.
+            BadVersionFolder: The folder can't be used (see `rollouts.models.facts`); the engine holds nothing now.
             OutOfMemory: The weights do not fit; the engine holds nothing now.
         """
 

@@ -8,8 +8,14 @@ from importlib import import_module
 import torch
 
 from protocol.errors import InvalidInput, NotFound
-from protocol.extras import installation
-from rollouts.engines.interface import Dtype, Engine, EngineName
+from protocol.runtime.extras import installation
+from rollouts.engines.interface import (
+    Engine,
+)
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+)
 
 _CLASSES = {
     EngineName.TORCH: ("rollouts.engines.torch.engine", "TorchEngine"),

@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rollouts.environments.draws import Draws
-from rollouts.environments.family import Family, Options, SandboxSource
+from rollouts.environments.factory import Family, Options, SandboxSource
 from rollouts.environments.indices import check_index
 from rollouts.environments.interface import Environment, Prompt, Score
+from rollouts.environments.prng import PrngStream
 
 _MOST_DIGITS = 18
 
@@ -25,7 +25,7 @@ class ArithmeticOptions(Options):
     """The most digits of a number in a prompt."""
 
 
-class Arithmetic:
+class ArithmeticEnvironment:
     """The environment; see the head of this file."""
 
     name = "arithmetic"
@@ -40,7 +40,7 @@ class Arithmetic:
 
     def prompt(self, index: int) -> Prompt:
         """Two numbers, each of 1 to `digits` digits, and an operation."""
-        draws = Draws("arithmetic-prompt-v1", check_index(index, size=None))
+        draws = PrngStream("arithmetic-prompt-v1", check_index(index, size=None))
         operation = draws.one_of(self._options.operations)
         left, right = self._number(draws), self._number(draws)
         answer = {"+": left + right, "-": left - right, "*": left * right}[operation]
@@ -55,12 +55,12 @@ class Arithmetic:
         """The right answer."""
         return str(prompt.data["answer"])
 
-    def _number(self, draws: Draws) -> int:
+    def _number(self, draws: PrngStream) -> int:
         return draws.below(10 ** draws.between(1, self._options.digits))
 
 
 def _build(version: str, options: ArithmeticOptions, _: SandboxSource) -> Environment:
-    return Arithmetic(version, options)
+    return ArithmeticEnvironment(version, options)
 
 
 family = Family(

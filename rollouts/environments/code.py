@@ -14,10 +14,10 @@ from pydantic import Field
 
 from rollouts.environments.code_tests import parse_tests
 from rollouts.environments.completions import python_source
-from rollouts.environments.datasets import Dataset, DatasetOptions, Problem
-from rollouts.environments.family import Family, SandboxSource
+from rollouts.environments.datasets import Dataset, DatasetOptions, DatasetProblem
+from rollouts.environments.factory import Family, SandboxSource
 from rollouts.environments.interface import Environment, Prompt, Score
-from rollouts.sandbox import Limits
+from rollouts.sandbox import JobLimits
 
 _ALL_TESTS = 1_000_000
 
@@ -43,7 +43,7 @@ class Code:
         self._options = options
         self._sandboxes = sandboxes
         self._problems = Dataset(options, task_types=("verifiable_code", "prime_rl_code"), usable=_usable)
-        self._limits = Limits(
+        self._limits = JobLimits(
             cpu=timedelta(seconds=options.cpu_seconds),
             wall=timedelta(seconds=3 * options.cpu_seconds + 5),
             memory_bytes=options.memory_mib << 20,
@@ -79,7 +79,7 @@ class Code:
         del prompt
 
 
-def _usable(problem: Problem) -> bool:
+def _usable(problem: DatasetProblem) -> bool:
     try:
         parse_tests(problem.info, most=_ALL_TESTS)
     except (ValueError, RecursionError):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Protocol, Self
 
-from rollouts.sandbox import Job, Kind, Limits, Sandboxes
+from rollouts.sandbox import Job, JobKind, JobLimits, Sandboxes
 from rollouts.sandbox.inside import values
 
 _TO_LEAVE = timedelta(seconds=1)
@@ -25,7 +25,7 @@ _FLOATS_AGREE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TestVerdict:
     """What one test found."""
 
     passed: bool
@@ -36,7 +36,7 @@ class Verdict:
 class Test(Protocol):
     """One test."""
 
-    def run(self, source: str, sandboxes: Sandboxes, limits: Limits) -> Verdict:
+    def run(self, source: str, sandboxes: Sandboxes, limits: JobLimits) -> TestVerdict:
         """Tries a completion's source.
 
         Raises:
@@ -52,13 +52,13 @@ class ProgramTest:
     standard_input: str
     expected: str
 
-    def run(self, source: str, sandboxes: Sandboxes, limits: Limits) -> Verdict:
+    def run(self, source: str, sandboxes: Sandboxes, limits: JobLimits) -> TestVerdict:
         """Passes if it exits with 0 and every line is right, blanks at the ends of lines and of the whole forgiven."""
         stdin = self.standard_input.encode(errors="replace")
         job = Job(module="inside.program", payload={"source": source}, standard_input=stdin, limits=limits)
-        outcome = sandboxes.run(Kind.SOLUTION, job)
+        outcome = sandboxes.run(JobKind.SOLUTION, job)
         right = _lines(outcome.output.decode(errors="replace")) == _lines(self.expected)
-        return Verdict(outcome.succeeded and right, outcome.undecided)
+        return TestVerdict(outcome.succeeded and right, outcome.undecided)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class FunctionTest:
     arguments: tuple[object, ...]
     expected: object
 
-    def run(self, source: str, sandboxes: Sandboxes, limits: Limits) -> Verdict:
+    def run(self, source: str, sandboxes: Sandboxes, limits: JobLimits) -> TestVerdict:
         """Passes if it returns the expected value; a tuple counts as a list, as JSON knows no other."""
         call = {"name": self.function, "args": values.encode(list(self.arguments)), "kwargs": values.encode({})}
         job = Job(
@@ -79,8 +79,8 @@ class FunctionTest:
             keep_output=False,
             limits=limits,
         )
-        outcome = sandboxes.run(Kind.SOLUTION, job)
-        return Verdict(outcome.succeeded and self._is_expected(outcome.answer), outcome.undecided)
+        outcome = sandboxes.run(JobKind.SOLUTION, job)
+        return TestVerdict(outcome.succeeded and self._is_expected(outcome.answer), outcome.undecided)
 
     def _is_expected(self, answer: bytes) -> bool:
         try:
@@ -96,14 +96,14 @@ class UnitTests:
 
     source: str
 
-    def run(self, source: str, sandboxes: Sandboxes, limits: Limits) -> Verdict:
+    def run(self, source: str, sandboxes: Sandboxes, limits: JobLimits) -> TestVerdict:
         """Passes if all of it runs through."""
         return sandboxes.twice(lambda: self._run(source, sandboxes, limits))
 
-    def _run(self, source: str, sandboxes: Sandboxes, limits: Limits) -> Verdict:
+    def _run(self, source: str, sandboxes: Sandboxes, limits: JobLimits) -> TestVerdict:
         with (
-            sandboxes.borrow(Kind.SOLUTION) as of_solution,
-            sandboxes.borrow(Kind.CHECKER) as of_checker,
+            sandboxes.borrow(JobKind.SOLUTION) as of_solution,
+            sandboxes.borrow(JobKind.CHECKER) as of_checker,
             _Pipe() as calls,
             _Pipe() as answers,
         ):
@@ -131,7 +131,7 @@ class UnitTests:
             found = checker.finish()
             left = solution.end(within=_TO_LEAVE)
         undecided = found.undecided or (left is not None and left.undecided)
-        return Verdict(found.succeeded and found.answer == b"passed", undecided)
+        return TestVerdict(found.succeeded and found.answer == b"passed", undecided)
 
 
 def parse_tests(info: Mapping[str, object], *, most: int) -> tuple[Test, ...]:

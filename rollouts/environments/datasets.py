@@ -20,7 +20,7 @@ from typing import Annotated, ClassVar, Protocol
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rollouts.environments.errors import BadDataset
-from rollouts.environments.family import Options
+from rollouts.environments.factory import Options
 from rollouts.environments.indices import check_index
 
 DIRECTORY_VARIABLE = "MUSTER_DATASETS"
@@ -57,7 +57,7 @@ class _Row(BaseModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class DatasetProblem:
     """One row."""
 
     problem_id: str
@@ -80,7 +80,7 @@ class Dataset:
     """
 
     def __init__(
-        self, options: DatasetOptions, *, task_types: tuple[str, ...], usable: Callable[[Problem], bool]
+        self, options: DatasetOptions, *, task_types: tuple[str, ...], usable: Callable[[DatasetProblem], bool]
     ) -> None:
         path = Path(os.environ.get(DIRECTORY_VARIABLE, "")) / options.path
         _check_file(path, options.sha256)
@@ -99,11 +99,11 @@ class Dataset:
     def __len__(self) -> int:
         return len(self._chosen)
 
-    def __getitem__(self, index: int) -> Problem:
+    def __getitem__(self, index: int) -> DatasetProblem:
         number = self._chosen[check_index(index, size=len(self._chosen))]
         return self._problem(number, self._rows.row(number))
 
-    def _problem(self, number: int, content: object) -> Problem:
+    def _problem(self, number: int, content: object) -> DatasetProblem:
         try:
             row = _Row.model_validate(json.loads(content) if isinstance(content, bytes) else content)
             info = row.verification_info if isinstance(row.verification_info, dict) else _info(row.verification_info)
@@ -112,7 +112,7 @@ class Dataset:
                 f"{self._rows.path}: row {number}: {_reason(error)[:200]}",
                 hint=f"every row has the columns {', '.join(_COLUMNS)}; in a file of JSON lines each row is one line",
             ) from error
-        return Problem(problem_id=row.problem_id, task_type=row.task_type, prompt=row.prompt, info=info)
+        return DatasetProblem(problem_id=row.problem_id, task_type=row.task_type, prompt=row.prompt, info=info)
 
 
 class _Rows(Protocol):

@@ -12,10 +12,10 @@ then have as many full stops as their prompts want, the others any number.
 
 from __future__ import annotations
 
-from rollouts.environments.draws import Draws
-from rollouts.environments.family import Family, Options, SandboxSource
+from rollouts.environments.factory import Family, Options, SandboxSource
 from rollouts.environments.indices import check_index
 from rollouts.environments.interface import Environment, Prompt, Score
+from rollouts.environments.prng import PrngStream
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 DIGITS = "0123456789"
@@ -53,7 +53,7 @@ class Letters:
 
     def prompt(self, index: int) -> Prompt:
         """A word to reverse or digits to sort, each alike."""
-        draws = Draws("letters-prompt-v1", check_index(index, size=None))
+        draws = PrngStream("letters-prompt-v1", check_index(index, size=None))
         if draws.below(2) == 0:
             operation, argument = "rev", _string(draws, ALPHABET, draws.between(4, 7))
         else:
@@ -76,7 +76,7 @@ class Letters:
 
         Of filler there is as much as is wanted in 34 of 100 prompts that want some length, else any number up to eight.
         """
-        draws = Draws("letters-demonstration-v1", prompt.index)
+        draws = PrngStream("letters-demonstration-v1", prompt.index)
         chance = draws.below(100)
         argument = str(prompt.data["argument"])
         if chance < _RIGHT_PERCENT:
@@ -93,7 +93,7 @@ class Letters:
         return FILLER * filler + answer
 
 
-def _string(draws: Draws, characters: str, length: int) -> str:
+def _string(draws: PrngStream, characters: str, length: int) -> str:
     return "".join(draws.one_of(characters) for _ in range(length))
 
 

@@ -10,13 +10,13 @@ from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 
 from rollouts.environments.completions import boxed_answer
-from rollouts.environments.datasets import Dataset, DatasetOptions, Problem
-from rollouts.environments.family import Family, SandboxSource
+from rollouts.environments.datasets import Dataset, DatasetOptions, DatasetProblem
+from rollouts.environments.factory import Family, SandboxSource
 from rollouts.environments.interface import Environment, Prompt, Score
 from rollouts.environments.one_value import comparable
-from rollouts.sandbox import Job, Kind, Limits
+from rollouts.sandbox import Job, JobKind, JobLimits
 
-LIMITS = Limits(cpu=timedelta(seconds=5), wall=timedelta(seconds=30), memory_bytes=2 << 30, output_bytes=64 * 1024)
+LIMITS = JobLimits(cpu=timedelta(seconds=5), wall=timedelta(seconds=30), memory_bytes=2 << 30, output_bytes=64 * 1024)
 """A comparison of real answers takes a few hundredths of a second."""
 
 _LONGEST_EXPECTED = 1000
@@ -62,11 +62,11 @@ class Mathematics:
         if pair is None:
             return False, False
         job = Job(module="inside.mathematics", payload={"expected": pair.expected, "given": pair.given}, limits=LIMITS)
-        outcome = self._sandboxes().run(Kind.MATHEMATICS, job)
+        outcome = self._sandboxes().run(JobKind.MATHEMATICS, job)
         return outcome.succeeded and outcome.answer == b"equal", outcome.undecided
 
 
-def _usable(problem: Problem) -> bool:
+def _usable(problem: DatasetProblem) -> bool:
     truth = problem.info.get("ground_truth")
     return isinstance(truth, str | int | float) and 0 < len(str(truth).strip()) <= _LONGEST_EXPECTED
 

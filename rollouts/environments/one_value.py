@@ -43,14 +43,14 @@ _PERCENTAGE = re.compile(r"([^%]*[^%\\\s])\s*(?:\\[,;: ])?\s*\\?%")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class ExpressionPair:
     """Two expressions to compare."""
 
     expected: str
     given: str
 
 
-def comparable(given: str, *, expected: str) -> Pair | None:
+def comparable(given: str, *, expected: str) -> ExpressionPair | None:
     r"""What to compare of an answer, or None if it is not one value.
 
     What is taken: numbers, expressions, units and words behind a number, and a name before one equals sign (`x = 12`,
@@ -116,14 +116,14 @@ def _hides_numbers(given: str, expected: str) -> bool:
     return any(any(map(str.isdigit, each)) and each not in expected for each in words) and bool(alone or len(words) > 1)
 
 
-def _without_percent(given: str, expected: str) -> Pair | None:
+def _without_percent(given: str, expected: str) -> ExpressionPair | None:
     """Both without their signs, the answer as a hundredth if the problem's own has none."""
     if "%" not in given:
-        return Pair(expected=expected, given=given)
+        return ExpressionPair(expected=expected, given=given)
     ending = _PERCENTAGE.fullmatch(given.strip(" $"))
     if ending is None:
         return None
     theirs = _PERCENTAGE.fullmatch(expected.strip(" $"))
     if theirs is not None:
-        return Pair(expected=theirs[1], given=ending[1])
-    return Pair(expected=expected, given=f"\\frac{{{ending[1]}}}{{100}}")
+        return ExpressionPair(expected=theirs[1], given=ending[1])
+    return ExpressionPair(expected=expected, given=f"\\frac{{{ending[1]}}}{{100}}")

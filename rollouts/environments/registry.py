@@ -20,7 +20,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from rollouts.environments.errors import UnknownEnvironment
-from rollouts.environments.family import Family
+from rollouts.environments.factory import Family
 from rollouts.environments.interface import Environment
 from rollouts.sandbox import Sandboxes
 
@@ -125,6 +125,6 @@ def _checked(name: str, found: object) -> Family[Any]:
     if not isinstance(found, Family) or found.name != name:
         raise UnknownEnvironment(
             f"what is registered as environment {name} is no Family of that name",
-            hint="the entry point names an instance of rollouts.environments.family.Family",
+            hint="the entry point names an instance of rollouts.environments.factory.Family",
         )
     return found

@@ -7,7 +7,7 @@ packing   what is laid into which pass (pure)
 passes    the passes themselves
 """
 
-from rollouts.prefill.packing import Answer
-from rollouts.prefill.passes import Rows, Span, prefill, usual_tokens
+from rollouts.prefill.forward import AnswerSpan, PrefillRows, prefill, usual_tokens
+from rollouts.prefill.packing import PrefillItem
 
-__all__ = ["Answer", "Rows", "Span", "prefill", "usual_tokens"]
+__all__ = ["AnswerSpan", "PrefillItem", "PrefillRows", "prefill", "usual_tokens"]

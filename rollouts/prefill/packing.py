@@ -27,7 +27,7 @@ MOST_REPEATED = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PrefillItem:
     """One answer to compute again.
 
     Args:
@@ -52,7 +52,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PrefillPiece:
     """Answers to one prompt that stand together.
 
     Args:
@@ -75,11 +75,11 @@ class Packing:
     """
 
     rows: tuple[tuple[int, ...], ...]
-    passes: tuple[tuple[Piece, ...], ...]
-    long: tuple[Piece, ...]
+    passes: tuple[tuple[PrefillPiece, ...], ...]
+    long: tuple[PrefillPiece, ...]
 
 
-def pack(answers: Sequence[Answer], *, capacity: int, row_capacity: int | None = None) -> Packing:
+def pack(answers: Sequence[PrefillItem], *, capacity: int, row_capacity: int | None = None) -> Packing:
     """Lays answers into passes of at most `capacity` tokens, or `row_capacity` (None for the same) where they are rows.
 
     Answers with equal prompts form a group, in the order in which their prompts first come.
@@ -91,16 +91,16 @@ def pack(answers: Sequence[Answer], *, capacity: int, row_capacity: int | None =
     return Packing(tuple(_rows(answers, in_rows, row_capacity)), passes, long)
 
 
-def _is_row(answer: Answer, capacity: int) -> bool:
+def _is_row(answer: PrefillItem, capacity: int) -> bool:
     return row_length(answer) <= capacity and LEAST_BEHIND_PROMPT * (len(answer.prompt) - 1) <= len(answer.output)
 
 
-def row_length(answer: Answer) -> int:
+def row_length(answer: PrefillItem) -> int:
     """Inputs of an answer and of the prompt before it."""
     return len(answer.prompt) - 1 + len(answer.output)
 
 
-def _rows(answers: Sequence[Answer], places: Sequence[int], capacity: int) -> list[tuple[int, ...]]:
+def _rows(answers: Sequence[PrefillItem], places: Sequence[int], capacity: int) -> list[tuple[int, ...]]:
     """Those of about the same length together: the longest says what a row takes."""
     passes: list[tuple[int, ...]] = []
     laying: list[int] = []
@@ -116,27 +116,27 @@ def _rows(answers: Sequence[Answer], places: Sequence[int], capacity: int) -> li
 
 
 def _shared(
-    answers: Sequence[Answer], places: Sequence[int], capacity: int
-) -> tuple[tuple[tuple[Piece, ...], ...], tuple[Piece, ...]]:
+    answers: Sequence[PrefillItem], places: Sequence[int], capacity: int
+) -> tuple[tuple[tuple[PrefillPiece, ...], ...], tuple[PrefillPiece, ...]]:
     """Passes of groups side by side, and groups that are too long for that."""
-    passes: list[tuple[Piece, ...]] = []
-    long: list[Piece] = []
-    laying: list[Piece] = []
+    passes: list[tuple[PrefillPiece, ...]] = []
+    long: list[PrefillPiece] = []
+    laying: list[PrefillPiece] = []
     room = capacity
     for prefix, group in _groups(answers, places):
         if not _is_short(prefix, [len(answers[place].output) for place in group], capacity):
-            long.append(Piece(prefix, tuple(group)))
+            long.append(PrefillPiece(prefix, tuple(group)))
             continue
         taken: list[int] = []
         for place in group:
             need = len(answers[place].output)
             if need + (0 if taken else len(prefix)) > room:
-                laying += [Piece(prefix, tuple(taken))] if taken else []
+                laying += [PrefillPiece(prefix, tuple(taken))] if taken else []
                 passes.append(tuple(laying))
                 laying, taken, room = [], [], capacity
             room -= need + (0 if taken else len(prefix))
             taken.append(place)
-        laying.append(Piece(prefix, tuple(taken)))
+        laying.append(PrefillPiece(prefix, tuple(taken)))
     if laying:
         passes.append(tuple(laying))
     return tuple(passes), tuple(long)
@@ -164,7 +164,7 @@ def stretches(lengths: Sequence[int], *, capacity: int) -> list[list[tuple[int, 
     return passes
 
 
-def _groups(answers: Sequence[Answer], places: Sequence[int]) -> list[tuple[NDArray[np.int32], list[int]]]:
+def _groups(answers: Sequence[PrefillItem], places: Sequence[int]) -> list[tuple[NDArray[np.int32], list[int]]]:
     found: dict[bytes, list[int]] = {}
     for place in places:
         found.setdefault(np.asarray(answers[place].prompt, np.int32).tobytes(), []).append(place)

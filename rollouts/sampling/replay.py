@@ -18,12 +18,12 @@ import torch
 from numpy.typing import NDArray
 
 from protocol.errors import InvalidInput
-from rollouts.sampling.drawing import first_largest, scale
+from rollouts.sampling.candidate_tokens import LEAST_VOCABULARY, are_few, edges, in_front, rivals_of
 from rollouts.sampling.likelihood import surprise
 from rollouts.sampling.mask import mask_of
 from rollouts.sampling.noise import Keys, WordBlocks, noise, noise_at, row_keys, stream
 from rollouts.sampling.parameters import SamplingParameters
-from rollouts.sampling.rivals import LEAST_VOCABULARY, are_few, edges, in_front, rivals_of
+from rollouts.sampling.sampler import first_largest, scale
 from rollouts.sampling.softmax import Softmax, weigh
 
 _VALUES_AT_ONCE = 1 << 17

@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 import torch
 
-from rollouts.sampling.drawing import check_normal
+from rollouts.sampling.sampler import check_normal
 
 _LEAST = -1e4
 """A weight of 0 has no logarithm, and counts nothing whatever stands for it."""

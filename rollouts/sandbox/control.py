@@ -18,7 +18,7 @@ class _Packet(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Ready(_Packet):
+class ServerReady(_Packet):
     """The server has imported what its jobs need."""
 
     ready: bool
@@ -27,7 +27,7 @@ class Ready(_Packet):
     root: bool
 
 
-class Report(_Packet):
+class JobReport(_Packet):
     """A job has ended."""
 
     job: int
@@ -38,7 +38,7 @@ class Report(_Packet):
     cpu_seconds: float
 
 
-class Control:
+class SandboxControl:
     """This side's end."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Control:
         except OSError as error:
             raise SandboxUnavailable("a sandbox has ended") from error
 
-    def await_ready(self, within: timedelta) -> Ready:
+    def await_ready(self, within: timedelta) -> ServerReady:
         """Receives the server's first packet.
 
         Raises:
@@ -67,20 +67,20 @@ class Control:
         """
         self.ours.settimeout(within.total_seconds())
         try:
-            return Ready.model_validate_json(self._receive())
+            return ServerReady.model_validate_json(self._receive())
         except ValidationError as error:
             raise SandboxUnavailable("a sandbox speaks another language") from error
         finally:
             self.ours.settimeout(None)
 
-    def report(self) -> Report:
+    def report(self) -> JobReport:
         """Receives the word that a job has ended.
 
         Raises:
             SandboxUnavailable: The server is gone.
         """
         try:
-            return Report.model_validate_json(self._receive())
+            return JobReport.model_validate_json(self._receive())
         except ValidationError as error:
             raise SandboxUnavailable("a sandbox speaks another language") from error
 

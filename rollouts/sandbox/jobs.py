@@ -15,7 +15,7 @@ from protocol.errors import InvalidInput
 _MIB = 1 << 20
 
 
-class Kind(Enum):
+class JobKind(Enum):
     """What a sandbox has imported before its first job; jobs of different kinds never share one."""
 
     SOLUTION = "solution"
@@ -30,7 +30,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class JobLimits:
     """What one job may use.
 
     Args:
@@ -77,10 +77,10 @@ class Job:
     calls: bytes | int = b""
     answers: int | None = None
     keep_output: bool = True
-    limits: Limits = field(default_factory=Limits)
+    limits: JobLimits = field(default_factory=JobLimits)
 
 
-class Ending(Enum):
+class JobEnding(Enum):
     """How a job came to its end."""
 
     EXITED = "exited"
@@ -93,10 +93,10 @@ class Ending(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class JobOutcome:
     """How a job ended, and what it wrote. Everything here but the ending's limits is the job's own word."""
 
-    ending: Ending
+    ending: JobEnding
     exit_code: int
     """0 to 255; 0 too if it did not exit by itself."""
     output: bytes
@@ -113,9 +113,9 @@ class Outcome:
     @property
     def succeeded(self) -> bool:
         """Whether it exited by itself with code 0."""
-        return self.ending is Ending.EXITED and self.exit_code == 0
+        return self.ending is JobEnding.EXITED and self.exit_code == 0
 
     @property
     def undecided(self) -> bool:
         """Whether a limit ended it, so that another machine might find otherwise."""
-        return self.ending in {Ending.OUT_OF_TIME, Ending.OUT_OF_MEMORY}
+        return self.ending in {JobEnding.OUT_OF_TIME, JobEnding.OUT_OF_MEMORY}

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from protocol.extras import installation
-from protocol.links import names_of
+from protocol.runtime.extras import installation
+from protocol.runtime.links import names_of
 from rollouts.sandbox import inside
 from rollouts.sandbox.errors import SandboxUnavailable
-from rollouts.sandbox.jobs import Kind
+from rollouts.sandbox.jobs import JobKind
 from rollouts.sandbox.settings import Isolation
 
 _INSIDE = "/muster"
@@ -44,20 +44,20 @@ _STANDARD_LIBRARY = (
 """What jobs can import. It is there before the first of them, which can open no file: so a job finds the same modules
 under every isolation, and a worker and a validator score alike. Another list is another version of `code`."""
 
-_FROM_ELSEWHERE: Mapping[Kind, tuple[str, ...]] = {
-    Kind.MATHEMATICS: ("math_verify", "latex2sympy2_extended", "sympy", "mpmath", "antlr4"),
-    Kind.FILES: ("pyarrow", "numpy", "pydantic", "eth_utils"),
+_FROM_ELSEWHERE: Mapping[JobKind, tuple[str, ...]] = {
+    JobKind.MATHEMATICS: ("math_verify", "latex2sympy2_extended", "sympy", "mpmath", "antlr4"),
+    JobKind.FILES: ("pyarrow", "numpy", "pydantic", "eth_utils"),
 }
 """Packages whose directory a kind's first process sees, with whatever else is installed there."""
 
-_OUR_OWN: Mapping[Kind, tuple[str, ...]] = {Kind.FILES: ("protocol", "rollouts")}
+_OUR_OWN: Mapping[JobKind, tuple[str, ...]] = {JobKind.FILES: ("protocol", "rollouts")}
 """Packages of ours, which are seen alone: what is beside a checkout may be anything."""
 
 _MODULES = {
-    Kind.SOLUTION: ("inside.probe", "inside.program", "inside.functions"),
-    Kind.CHECKER: ("inside.probe", "inside.checker"),
-    Kind.MATHEMATICS: ("inside.probe", "inside.mathematics"),
-    Kind.FILES: ("inside.probe", "inside.parquet"),
+    JobKind.SOLUTION: ("inside.probe", "inside.program", "inside.functions"),
+    JobKind.CHECKER: ("inside.probe", "inside.checker"),
+    JobKind.MATHEMATICS: ("inside.probe", "inside.mathematics"),
+    JobKind.FILES: ("inside.probe", "inside.parquet"),
 }
 
 _ENVIRONMENT = {
@@ -78,7 +78,7 @@ _DEVICES = ("/dev/null", "/dev/urandom")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class SandboxLaunch:
     """What starts a sandbox, and what its first process is told."""
 
     command: tuple[str, ...]
@@ -87,7 +87,7 @@ class Launch:
     orders: Mapping[str, object]
 
 
-def prepare(kind: Kind, isolation: Isolation) -> Launch:
+def prepare(kind: JobKind, isolation: Isolation) -> SandboxLaunch:
     """Returns how to start a sandbox of this kind.
 
     Raises:
@@ -106,9 +106,9 @@ def prepare(kind: Kind, isolation: Isolation) -> Launch:
         "user": user,
         "import_from": [str(path) for path in sorted({*packages, *(package.parent for package in ours)})],
         "imports": [*_STANDARD_LIBRARY, *_MODULES[kind]],
-        "may_read_files": kind is Kind.MATHEMATICS,
+        "may_read_files": kind is JobKind.MATHEMATICS,
     }
-    return Launch(command=tuple(command), environment=_ENVIRONMENT, directory=modules.parent, orders=orders)
+    return SandboxLaunch(command=tuple(command), environment=_ENVIRONMENT, directory=modules.parent, orders=orders)
 
 
 def _may(*capabilities: int) -> bool:

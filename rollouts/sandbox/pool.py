@@ -13,7 +13,7 @@ from typing import TypeVar
 import structlog
 
 from rollouts.sandbox.errors import SandboxUnavailable
-from rollouts.sandbox.jobs import Job, Kind, Outcome
+from rollouts.sandbox.jobs import Job, JobKind, JobOutcome
 from rollouts.sandbox.process import Sandbox
 from rollouts.sandbox.settings import Isolation, SandboxSettings
 
@@ -41,9 +41,9 @@ class Sandboxes:
         self._owner = os.getpid()
         self._closed = False
         self._lock = threading.Lock()
-        self._idle: dict[Kind, list[Sandbox]] = defaultdict(list)
-        self._places: dict[Kind, threading.BoundedSemaphore] = {
-            kind: threading.BoundedSemaphore(self._settings.most) for kind in Kind
+        self._idle: dict[JobKind, list[Sandbox]] = defaultdict(list)
+        self._places: dict[JobKind, threading.BoundedSemaphore] = {
+            kind: threading.BoundedSemaphore(self._settings.most) for kind in JobKind
         }
         atexit.register(self.close)
 
@@ -55,18 +55,18 @@ class Sandboxes:
             SandboxUnavailable: Nothing untrusted can be run here.
         """
         if self._isolation is None:
-            with self.borrow(Kind.SOLUTION):
+            with self.borrow(JobKind.SOLUTION):
                 pass
         return self._isolation or Isolation.PROCESS
 
-    def run(self, kind: Kind, job: Job) -> Outcome:
+    def run(self, kind: JobKind, job: Job) -> JobOutcome:
         """Runs a job; a second time in a new sandbox if the first one broke.
 
         Raises:
             SandboxUnavailable: Nothing untrusted can be run here, or two sandboxes broke.
         """
 
-        def attempt() -> Outcome:
+        def attempt() -> JobOutcome:
             with self.borrow(kind) as sandbox:
                 return sandbox.run(job)
 
@@ -85,7 +85,7 @@ class Sandboxes:
         return attempt()
 
     @contextmanager
-    def borrow(self, kind: Kind) -> Iterator[Sandbox]:
+    def borrow(self, kind: JobKind) -> Iterator[Sandbox]:
         """A sandbox for this thread alone; waits for a place. It is given back unless the block raises.
 
         Raises:
@@ -115,13 +115,13 @@ class Sandboxes:
             for sandbox in idle:
                 sandbox.close()
 
-    def _take(self, kind: Kind) -> Sandbox:
+    def _take(self, kind: JobKind) -> Sandbox:
         with self._lock:
             if self._idle[kind]:
                 return self._idle[kind].pop()
         return self._start(kind)
 
-    def _start(self, kind: Kind) -> Sandbox:
+    def _start(self, kind: JobKind) -> Sandbox:
         if self._isolation is not None:
             return Sandbox(kind, self._isolation)
         try:

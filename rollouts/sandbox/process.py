@@ -9,9 +9,9 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
-from rollouts.sandbox.control import Control
+from rollouts.sandbox.control import SandboxControl
 from rollouts.sandbox.errors import SandboxUnavailable
-from rollouts.sandbox.jobs import Job, Kind, Limits, Outcome
+from rollouts.sandbox.jobs import Job, JobKind, JobLimits, JobOutcome
 from rollouts.sandbox.launch import prepare
 from rollouts.sandbox.running import RunningJob
 from rollouts.sandbox.settings import Isolation
@@ -37,14 +37,14 @@ class Sandbox:
         SandboxUnavailable: It can't be started, or lets something through that it must not.
     """
 
-    def __init__(self, kind: Kind, isolation: Isolation) -> None:
+    def __init__(self, kind: JobKind, isolation: Isolation) -> None:
         launch = prepare(kind, isolation)
         self.kind = kind
         self.isolation = isolation
         self._jobs = 0
         try:
             with contextlib.ExitStack() as opened:
-                self._control = Control()
+                self._control = SandboxControl()
                 opened.callback(self._control.close)
                 self._said = opened.enter_context(os.fdopen(os.memfd_create("said"), "w+b"))  # needs no disk
                 self._process = subprocess.Popen(
@@ -85,7 +85,7 @@ class Sandbox:
         """Of the process that this side started."""
         return self._process.pid
 
-    def run(self, job: Job) -> Outcome:
+    def run(self, job: Job) -> JobOutcome:
         """Runs a job to its end.
 
         Raises:
@@ -119,10 +119,10 @@ class Sandbox:
             raise SandboxUnavailable(f"a sandbox came up without its namespaces: {ready}")
 
     def _prove_confinement(self) -> None:
-        may_see_all = self.kind is Kind.MATHEMATICS and self.isolation is Isolation.PROCESS
+        may_see_all = self.kind is JobKind.MATHEMATICS and self.isolation is Isolation.PROCESS
         hidden = [] if may_see_all else [path for path in _HIDDEN if os.path.exists(path)]  # noqa: PTH110 - as jobs spell
         outcome = self.run(
-            Job(module="inside.probe", payload={"hidden": [*hidden]}, limits=Limits(memory_bytes=4 << 30))
+            Job(module="inside.probe", payload={"hidden": [*hidden]}, limits=JobLimits(memory_bytes=4 << 30))
         )
         leaks = outcome.answer.decode(errors="replace")
         if not outcome.succeeded or leaks:

@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 
-from rollouts.sandbox.control import Control, Report
+from rollouts.sandbox.control import JobReport, SandboxControl
 from rollouts.sandbox.deadline import latest_end
 from rollouts.sandbox.errors import SandboxUnavailable
-from rollouts.sandbox.jobs import Ending, Job, Outcome
+from rollouts.sandbox.jobs import Job, JobEnding, JobOutcome
 
 _ANSWER_KILL_WITHIN = 10.0
 """Seconds; far beyond what a kill takes on the busiest machine."""
@@ -30,12 +30,12 @@ _ALL_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcnt
 class RunningJob:
     """A job that was started; made by `Sandbox.start`."""
 
-    def __init__(self, control: Control, number: int, job: Job) -> None:
+    def __init__(self, control: SandboxControl, number: int, job: Job) -> None:
         self._control = control
         self._number = number
         self._limits = job.limits
         self._deadline = min(time.monotonic() + job.limits.wall.total_seconds(), latest_end())
-        self._cut_short: Ending | None = None
+        self._cut_short: JobEnding | None = None
         self._streams: dict[str, _Stream] = {}
         order = {
             "job": number,
@@ -50,7 +50,7 @@ class RunningJob:
             self._close()
             raise
 
-    def finish(self) -> Outcome:
+    def finish(self) -> JobOutcome:
         """Reads what the job writes until it has ended or a limit is passed.
 
         Raises:
@@ -64,7 +64,7 @@ class RunningJob:
         finally:
             self._close()
 
-    def end(self, *, within: timedelta) -> Outcome | None:
+    def end(self, *, within: timedelta) -> JobOutcome | None:
         """Gives the job a moment to end by itself; None if it had to be killed.
 
         Raises:
@@ -72,7 +72,7 @@ class RunningJob:
         """
         self._deadline = min(self._deadline, time.monotonic() + within.total_seconds())
         outcome = self.finish()
-        return None if self._cut_short is Ending.OUT_OF_TIME else outcome
+        return None if self._cut_short is JobEnding.OUT_OF_TIME else outcome
 
     def _descriptors(self, job: Job, theirs: contextlib.ExitStack) -> Iterator[int]:
         """What the job finds as 0 to 5: input, output, errors, answers, calls, payload."""
@@ -89,14 +89,14 @@ class RunningJob:
         self._streams[name] = _Stream(ours, self._limits.output_bytes)
         return end
 
-    def _read_until_reported(self) -> Report:
+    def _read_until_reported(self) -> JobReport:
         with selectors.DefaultSelector() as selector:
             selector.register(self._control, selectors.EVENT_READ)
             for stream in self._streams.values():
                 selector.register(stream, selectors.EVENT_READ)
             while True:
                 if time.monotonic() >= self._deadline:
-                    self._cut(Ending.OUT_OF_TIME)
+                    self._cut(JobEnding.OUT_OF_TIME)
                 for key, _ in selector.select(max(0.0, self._deadline - time.monotonic())):
                     if not isinstance(key.fileobj, _Stream):
                         return self._control.report()
@@ -107,39 +107,39 @@ class RunningJob:
     def _drain(self, stream: _Stream) -> None:
         stream.read()
         if stream.overflowed:
-            self._cut(Ending.TOO_MUCH_OUTPUT)
+            self._cut(JobEnding.TOO_MUCH_OUTPUT)
 
-    def _cut(self, why: Ending) -> None:
+    def _cut(self, why: JobEnding) -> None:
         """Has the job killed, and waits a moment more for the word that it is."""
         if self._cut_short is None:
             self._cut_short = why
             self._deadline = time.monotonic() + _ANSWER_KILL_WITHIN
             self._control.send({"kill": self._number})
-        elif why is Ending.OUT_OF_TIME:
+        elif why is JobEnding.OUT_OF_TIME:
             raise SandboxUnavailable("a sandbox does not answer")
 
-    def _outcome(self, report: Report) -> Outcome:
+    def _outcome(self, report: JobReport) -> JobOutcome:
         if not report.confined and self._cut_short is None:
             raise SandboxUnavailable("a job could not be confined, and was not run")
         read = {name: bytes(stream.taken) for name, stream in self._streams.items()}
-        return Outcome(
+        return JobOutcome(
             ending=self._cut_short or self._ending(report),
             exit_code=report.exit,
             output=read.get("output", b""),
             errors=read.get("errors", b""),
             answer=read.get("answer", b""),
             cpu=timedelta(seconds=report.cpu_seconds),
-            waited=self._cut_short is Ending.OUT_OF_TIME,
+            waited=self._cut_short is JobEnding.OUT_OF_TIME,
         )
 
-    def _ending(self, report: Report) -> Ending:
+    def _ending(self, report: JobReport) -> JobEnding:
         if report.signal == signal.SIGXCPU or (
             report.signal == signal.SIGKILL and report.cpu_seconds >= self._limits.cpu_seconds
         ):
-            return Ending.OUT_OF_TIME
+            return JobEnding.OUT_OF_TIME
         if report.signal == signal.SIGKILL or report.exit == _SAID_OUT_OF_MEMORY:
-            return Ending.OUT_OF_MEMORY  # nobody here sent that signal: the kernel did, for want of memory
-        return Ending.KILLED if report.signal else Ending.EXITED
+            return JobEnding.OUT_OF_MEMORY  # nobody here sent that signal: the kernel did, for want of memory
+        return JobEnding.KILLED if report.signal else JobEnding.EXITED
 
     def _close(self) -> None:
         for stream in self._streams.values():

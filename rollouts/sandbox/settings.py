@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from protocol.settings import Settings
+from protocol.runtime.settings import Settings
 
 
 class Isolation(Enum):

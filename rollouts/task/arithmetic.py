@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from protocol.errors import InvalidInput
-from rollouts.engines.interface import Engine, arithmetic_name
+from rollouts.engines.interface import (
+    Engine,
+)
+from rollouts.precision import (
+    arithmetic_name,
+)
 
 
 class ArithmeticNotTaken(InvalidInput):

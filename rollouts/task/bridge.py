@@ -9,9 +9,9 @@ from typing import Self
 
 import httpx
 
-from protocol.client import ServiceClient
-from protocol.clock import Clock
-from protocol.retry import Backoff
+from protocol.http.client import ServiceClient
+from protocol.runtime.clock import Clock
+from protocol.runtime.retry import Backoff
 from protocol.wire.bridge import HandedOver, HandOver, Metrics, TaskIdentity
 from protocol.wire.runs import StepAnswer
 from protocol.wire.slots import ReleasedSlots, SlotGrant, SlotName, SlotWish

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import structlog
 
-from protocol.clock import Clock
 from protocol.identifiers import Digest
+from protocol.runtime.clock import Clock
 from protocol.wire.runs import CheckpointRef
 from rollouts.errors import BadVersionFolder
 from rollouts.task.policies import INCOMING, NoPolicy
 from shardcast.client import Client
-from shardcast.freshness import Announced
+from shardcast.freshness import AnnouncedVersion
 
 _log = structlog.get_logger(__name__)
 
@@ -24,9 +24,9 @@ _log = structlog.get_logger(__name__)
 class _TheOne:
     """Only what the step names is wanted, whatever else relays may have."""
 
-    announced: Announced
+    announced: AnnouncedVersion
 
-    async def latest(self) -> Announced:
+    async def latest(self) -> AnnouncedVersion:
         return self.announced
 
 
@@ -56,7 +56,7 @@ class RelayFetch:
                 hint="the pool's owner names them in the orchestrator's settings, or the trainer with the version",
             )
         incoming = to.with_name(f"{INCOMING}{to.name}")
-        wanted = Announced(checkpoint.version, checkpoint.attempt, checkpoint.digest)
+        wanted = AnnouncedVersion(checkpoint.version, checkpoint.attempt, checkpoint.digest)
         async with Client(
             checkpoint.relays,
             run=run,

@@ -9,19 +9,19 @@ from datetime import timedelta
 
 import numpy as np
 
-from protocol.clock import Clock
 from protocol.errors import Conflict
 from protocol.identifiers import Digest
 from protocol.leases import Lease
+from protocol.runtime.clock import Clock
 from protocol.wire.slots import SlotGrant
 from rollouts.engines.interface import Completion, Engine
 from rollouts.environments import Environment, Reward, load_environment
+from rollouts.files.samples import RolloutFile, Sample, SlotHeader
+from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.plan import PlannedGroup, SlotPlan, SlotPlanner
 from rollouts.recipe import Recipe, eligible_prompts, read_recipe
-from rollouts.samples import RolloutFile, Sample, SlotHeader
 from rollouts.seeds import slot_seed
 from rollouts.task.policies import HeldPolicy
-from rollouts.tokenizer import FolderTokenizer
 
 
 class LeaseTooLarge(Conflict):

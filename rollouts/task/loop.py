@@ -19,14 +19,19 @@ from typing import Self, TypeVar
 
 import structlog
 
-from protocol.clock import Clock
 from protocol.errors import Conflict, InvalidInput, MusterError, RateLimited, Unavailable
 from protocol.identifiers import Digest
+from protocol.runtime.clock import Clock
 from protocol.wire.bridge import HandOver
 from protocol.wire.runs import CheckpointRef, StepAnswer
 from protocol.wire.slots import SlotGrant, SlotName, SlotWish
-from rollouts.engines.errors import EngineFailed, GenerationStopped
+from rollouts.engines.errors import (
+    GenerationStopped,
+)
 from rollouts.engines.interface import Engine
+from rollouts.errors import (
+    EngineFailed,
+)
 from rollouts.recipe import read_recipe
 from rollouts.task.arithmetic import check_taken
 from rollouts.task.bridge import Bridge
@@ -73,7 +78,7 @@ class DiskTrouble(Unavailable):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
+class TaskTotals:
     """What the task has done so far; reported through the bridge."""
 
     slots: int = 0
@@ -115,7 +120,7 @@ class RolloutTask:
         self._unusable: dict[Digest, InvalidInput] = {}
         self._failures = 0
         self._put_offs = 0
-        self.totals = Totals()
+        self.totals = TaskTotals()
 
     def stop(self) -> None:
         """Ends the loop: within a second, and without the slot that is under way."""

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from protocol.errors import MusterError
 from protocol.wire.bridge import ROLLOUT_KIND, HandOver
 from protocol.wire.slots import RolloutOf
-from rollouts.samples import RolloutFile, Sample
-from rollouts.schema import write_rollouts
+from rollouts.files.samples import RolloutFile, Sample
+from rollouts.files.schema import write_rollouts
 from rollouts.task.bridge import Bridge
 
 _log = structlog.get_logger(__name__)

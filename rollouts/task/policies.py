@@ -20,11 +20,11 @@ from typing import Protocol
 
 import structlog
 
-from protocol.budgets import KeepRule, StoredVersion, size_of
 from protocol.checkpoints import folder_files, version_digest
-from protocol.clock import Clock
 from protocol.errors import MusterError, Unavailable
 from protocol.identifiers import Digest
+from protocol.runtime.budgets import KeepRule, StoredVersion, size_of
+from protocol.runtime.clock import Clock
 from protocol.wire.runs import CheckpointRef
 from rollouts.errors import BadVersionFolder
 from rollouts.task.version_lock import Hold, VersionLock, locked_versions

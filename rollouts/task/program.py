@@ -12,12 +12,15 @@ from pathlib import Path
 import structlog
 import torch
 
-from protocol.budgets import keep_rule
-from protocol.clock import SystemClock
 from protocol.errors import InvalidInput, MusterError
-from protocol.logs import configure_logs
-from rollouts.engines.interface import Dtype, EngineName
+from protocol.runtime.budgets import keep_rule
+from protocol.runtime.clock import SystemClock
+from protocol.runtime.logs import configure_logs
 from rollouts.engines.opening import open_engine
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+)
 from rollouts.task.bridge import Bridge
 from rollouts.task.fetching import RelayFetch
 from rollouts.task.loop import RolloutTask

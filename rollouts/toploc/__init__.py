@@ -3,19 +3,19 @@
 from rollouts.toploc.builder import PendingProofs, ProofBuilder
 from rollouts.toploc.calibration import Arithmetic, BadCalibration, Calibration, CalibrationEntry
 from rollouts.toploc.codec import Codec, split, stretches_of
-from rollouts.toploc.judgement import (
+from rollouts.toploc.polynomial import PolynomialCodec, Unprovable, encode
+from rollouts.toploc.proofs import TOPLOC, build, proofs_of, verify, verify_many, verify_rows
+from rollouts.toploc.results import Malformed, ProofResult
+from rollouts.toploc.thresholds import (
     Aggregate,
     Excess,
-    Figures,
     Judgement,
-    Outcome,
+    ProofErrors,
+    ProofOutcome,
     Thresholds,
     aggregate,
     judge,
 )
-from rollouts.toploc.polynomial import PolynomialCodec, Unprovable, encode
-from rollouts.toploc.proofs import TOPLOC, build, proofs_of, verify, verify_many, verify_rows
-from rollouts.toploc.results import Malformed, ProofResult
 
 __all__ = [
     "TOPLOC",
@@ -26,13 +26,13 @@ __all__ = [
     "CalibrationEntry",
     "Codec",
     "Excess",
-    "Figures",
     "Judgement",
     "Malformed",
-    "Outcome",
     "PendingProofs",
     "PolynomialCodec",
     "ProofBuilder",
+    "ProofErrors",
+    "ProofOutcome",
     "ProofResult",
     "Thresholds",
     "Unprovable",

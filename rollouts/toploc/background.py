@@ -10,7 +10,7 @@ from datetime import timedelta
 import torch
 
 from rollouts.toploc.codec import Codec
-from rollouts.toploc.gathering import Cut, Growing, Rest, Run, gather
+from rollouts.toploc.interval_batching import Cut, Growing, Rest, Run, gather
 
 
 class BackgroundBuild:

@@ -17,7 +17,7 @@ import torch
 from protocol.errors import Conflict, InvalidInput
 from rollouts.toploc.background import BackgroundBuild
 from rollouts.toploc.codec import Codec, check_states
-from rollouts.toploc.gathering import Growing, Run
+from rollouts.toploc.interval_batching import Growing, Run
 from rollouts.toploc.proofs import TOPLOC
 
 _ENOUGH = 64

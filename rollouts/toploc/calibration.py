@@ -10,8 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from protocol.errors import InvalidInput, NotFound
 from protocol.wire.base import Name
-from rollouts.engines.interface import Dtype, EngineName, arithmetic_name
-from rollouts.toploc.judgement import Thresholds
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+    arithmetic_name,
+)
+from rollouts.toploc.thresholds import Thresholds
 
 LARGEST_CALIBRATION = 1 << 20
 """In bytes; a few thousand entries."""
@@ -24,11 +28,11 @@ class BadCalibration(InvalidInput):
     default_hint = "docs/toploc.md shows one, and says how it is measured"
 
 
-class _Part(BaseModel):
+class _CalibrationModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class Arithmetic(_Part):
+class Arithmetic(_CalibrationModel):
     """What states are computed with. In words `ENGINE/DTYPE`, such as `torch/float32`."""
 
     engine: EngineName
@@ -38,7 +42,7 @@ class Arithmetic(_Part):
         return arithmetic_name(self.engine, self.dtype)
 
 
-class CalibrationEntry(_Part):
+class CalibrationEntry(_CalibrationModel):
     """What passes for one model, format, prover and verifier."""
 
     model: Name
@@ -53,7 +57,7 @@ class CalibrationEntry(_Part):
     """Into how many files these were gathered."""
 
 
-class Calibration(_Part):
+class Calibration(_CalibrationModel):
     """Entries for all that a pool allows. Work of anything else gets no lease."""
 
     format: Literal[1, 2] = 1

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rollouts.toploc.field import PRIME, evaluate
+from rollouts.toploc.gf65497 import PRIME, evaluate
 from rollouts.toploc.points import Points
 from rollouts.toploc.results import WORST, Malformed, ProofResult
 from rollouts.toploc.selection import Indices

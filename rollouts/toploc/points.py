@@ -36,7 +36,7 @@ class Points:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _PointBatch:
     """A stretch, with the place of each chunk among all, and how many of its values count."""
 
     stretch: torch.Tensor
@@ -54,7 +54,7 @@ def points_of(
         top_k: Points per chunk.
         sizes: As a codec takes them.
     """
-    alike: dict[tuple[int, int], list[_Part]] = {}
+    alike: dict[tuple[int, int], list[_PointBatch]] = {}
     for part in _parts(stretches, sizes, top_k):
         count, size = part.stretch.shape
         alike.setdefault((min(top_k, size), _room(count, size, top_k)), []).append(part)
@@ -71,7 +71,7 @@ def points_of(
 
 def _parts(
     stretches: Sequence[torch.Tensor], sizes: Sequence[Sequence[int] | None] | None, top_k: int
-) -> Iterator[_Part]:
+) -> Iterator[_PointBatch]:
     """The stretches that are not empty; filled-up chunks of fewer than `top_k` values apart, without the filling."""
     begin = 0
     for number, stretch in enumerate(stretches):
@@ -81,9 +81,9 @@ def _parts(
         of_chunks = np.full(count, size) if given is None else np.array(given, np.intp)
         if (of_chunks < min(top_k, size)).any():
             for at, own in enumerate(of_chunks.tolist()):
-                yield _Part(stretch[at : at + 1, :own], places[at : at + 1], of_chunks[at : at + 1])
+                yield _PointBatch(stretch[at : at + 1, :own], places[at : at + 1], of_chunks[at : at + 1])
         elif count:
-            yield _Part(stretch, places, of_chunks)
+            yield _PointBatch(stretch, places, of_chunks)
 
 
 def _room(count: int, size: int, top_k: int) -> int:

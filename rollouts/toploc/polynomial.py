@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from protocol.errors import InvalidInput, MusterError
 from rollouts.toploc.comparison import LARGEST_MODULUS, SMALLEST_MODULUS, compare
-from rollouts.toploc.field import MOST_POINTS, PRIME, interpolate
+from rollouts.toploc.gf65497 import MOST_POINTS, PRIME, interpolate
 from rollouts.toploc.points import points_of
 from rollouts.toploc.results import Malformed, ProofResult
 from rollouts.toploc.selection import Bits, Indices

@@ -13,7 +13,7 @@ import numpy as np
 import zstandard
 
 from shardcast.delta.errors import DeltaTooLarge
-from shardcast.delta.layout import Pair, pairs, spans
+from shardcast.delta.layout import SpanPair, pairs, spans
 from shardcast.delta.segments import (
     HEADER,
     MAGIC,
@@ -89,7 +89,7 @@ class _Builder:
         self._built.sha256 = self._sha256.hexdigest()
         return self._built
 
-    def _segment(self, piece: Pair) -> None:
+    def _segment(self, piece: SpanPair) -> None:
         new = _read(self._new, piece.start, piece.length)
         self._sha256.update(new)  # pieces come in the target's order, and leave nothing out
         if piece.base is None:
@@ -112,7 +112,7 @@ class _Builder:
         payload = to_planes(gaps, planes) + to_planes(changes, piece.word)
         self._emit(Mode.SPARSE, piece, payload, planes=planes, changed=len(places))
 
-    def _emit(self, mode: Mode, piece: Pair, payload: bytes = b"", *, planes: int = 0, changed: int = 0) -> None:
+    def _emit(self, mode: Mode, piece: SpanPair, payload: bytes = b"", *, planes: int = 0, changed: int = 0) -> None:
         packed = self._zstd.compress(payload) if payload else b""
         segment = Segment(
             mode=mode,
@@ -133,9 +133,9 @@ class _Builder:
         self._out.write(data)
 
 
-def _pieces(pair: Pair) -> Iterator[Pair]:
+def _pieces(pair: SpanPair) -> Iterator[SpanPair]:
     for at in range(0, pair.length, MOST_LENGTH):
-        yield Pair(
+        yield SpanPair(
             start=pair.start + at,
             length=min(MOST_LENGTH, pair.length - at),
             base=None if pair.base is None else pair.base + at,

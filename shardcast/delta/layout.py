@@ -24,7 +24,7 @@ WORD_OF: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class TensorSpan:
     """A run of bytes of one kind: a tensor, or what stands between tensors."""
 
     name: str
@@ -35,7 +35,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class SpanPair:
     """A run of the target, and where the base has its like; None where it has none."""
 
     start: int
@@ -44,12 +44,12 @@ class Pair:
     word: int
 
 
-def spans(path: Path, *, size: int) -> list[Span]:
+def spans(path: Path, *, size: int) -> list[TensorSpan]:
     """The runs of a file in order; together they are the whole file.
 
     A header that does not describe a safetensors file makes it one run.
     """
-    whole = [Span(name="", start=0, length=size)] if size else []
+    whole = [TensorSpan(name="", start=0, length=size)] if size else []
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(LONGEST_HEADER, size - 8):
@@ -65,38 +65,38 @@ def spans(path: Path, *, size: int) -> list[Span]:
         if tensor.start < max(at, 8 + length) or tensor.length < 0 or tensor.start + tensor.length > size:
             return whole
         if tensor.start > at:
-            found.append(Span(name="", start=at, length=tensor.start - at))
+            found.append(TensorSpan(name="", start=at, length=tensor.start - at))
         found.append(tensor)
         at = tensor.start + tensor.length
     if at < size:
-        found.append(Span(name="", start=at, length=size - at))
+        found.append(TensorSpan(name="", start=at, length=size - at))
     return [span for span in found if span.length]
 
 
-def pairs(base: list[Span], target: list[Span]) -> Iterator[Pair]:
+def pairs(base: list[TensorSpan], target: list[TensorSpan]) -> Iterator[SpanPair]:
     """Every run of the target with its like in the base: the tensor of that name and size, else the bytes there."""
     named = {span.name: span for span in base if span.name}
     end = max((span.start + span.length for span in base), default=0)
     for span in target:
         like = named.get(span.name)
         if like is not None and (like.length, like.word) == (span.length, span.word):
-            yield Pair(start=span.start, length=span.length, base=like.start, word=span.word)
+            yield SpanPair(start=span.start, length=span.length, base=like.start, word=span.word)
         elif span.name:
-            yield Pair(start=span.start, length=span.length, base=None, word=span.word)
+            yield SpanPair(start=span.start, length=span.length, base=None, word=span.word)
         else:
             yield from _unnamed(span, end)
 
 
-def _unnamed(span: Span, end: int) -> Iterator[Pair]:
+def _unnamed(span: TensorSpan, end: int) -> Iterator[SpanPair]:
     """Headers and files of other kinds: against the base's bytes at the same place, as far as it reaches."""
     shared = min(max(end - span.start, 0), span.length)
     if shared:
-        yield Pair(start=span.start, length=shared, base=span.start, word=1)
+        yield SpanPair(start=span.start, length=shared, base=span.start, word=1)
     if shared < span.length:
-        yield Pair(start=span.start + shared, length=span.length - shared, base=None, word=1)
+        yield SpanPair(start=span.start + shared, length=span.length - shared, base=None, word=1)
 
 
-def _tensors(header: dict[str, Any], *, start: int) -> Iterator[Span]:
+def _tensors(header: dict[str, Any], *, start: int) -> Iterator[TensorSpan]:
     for name, tensor in header.items():
         if name == "__metadata__":
             continue
@@ -104,4 +104,6 @@ def _tensors(header: dict[str, Any], *, start: int) -> Iterator[Span]:
         word = WORD_OF.get(tensor["dtype"], 1)
         if not (isinstance(begin, int) and isinstance(end, int)):
             raise TypeError(name)
-        yield Span(name=name, start=start + begin, length=end - begin, word=word if (end - begin) % word == 0 else 1)
+        yield TensorSpan(
+            name=name, start=start + begin, length=end - begin, word=word if (end - begin) % word == 0 else 1
+        )

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from shardcast.delta.applying import apply_delta
 from shardcast.delta.errors import BadDelta, WrongBase
-from shardcast.holding import Holding
+from shardcast.local_version import LocalVersion
 
 
-def rebuild(holding: Holding, *, base: Path, into: Path) -> None:
+def rebuild(holding: LocalVersion, *, base: Path, into: Path) -> None:
     """Makes every file that came as a delta, and deletes the delta. What was made before a crash is made again.
 
     Args:

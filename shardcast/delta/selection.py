@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shardcast.manifest import FileState, Manifest
+from shardcast.manifest.manifest import FileProgress, Manifest
 
-Wanted = Callable[[FileState], bool]
+Wanted = Callable[[FileProgress], bool]
 
 
-def wanted_alone(file: FileState) -> bool:
+def wanted_alone(file: FileProgress) -> bool:
     """Without the base: every whole file, and no delta."""
     return file.kind == "full"
 
@@ -19,7 +19,7 @@ def wanted_with_base(manifest: Manifest) -> Wanted:
     deltas: set[str] = set()
     looked = 0
 
-    def wanted(file: FileState) -> bool:
+    def wanted(file: FileProgress) -> bool:
         nonlocal looked
         for each in manifest.files[looked:]:
             if each.kind == "delta":

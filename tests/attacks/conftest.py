@@ -12,20 +12,29 @@ import pytest
 import pytest_asyncio
 import torch
 
-from cli.devnet.cheats.cheat import Trick
-from cli.devnet.cheats.weights import Tensors, write_changed
-from cli.devnet.cheats.workshop import HandedIn, Workshop
-from protocol.clock import SystemClock
+from cli.devnet.attacks.attack import Trick
+from cli.devnet.attacks.harness import AttackHarness, HandedIn
+from cli.devnet.attacks.weights import Tensors, write_changed
 from protocol.identifiers import Digest
-from protocol.keys import Key
+from protocol.identity.keys import Key
+from protocol.runtime.clock import SystemClock
 from protocol.wire.runs import CheckpointRef
-from rollouts.engines.interface import Dtype
 from rollouts.engines.torch.engine import TorchEngine
+from rollouts.precision import (
+    Dtype,
+)
 from rollouts.recipe import RECIPE_FILE, LengthTargets
 from tests.rollouts.tiny import rewrite_json
 from trainer.presets import devnet_base
+from validator.audit.draw import (
+    RowDraw,
+)
 from validator.examination.examiner import LocalExaminer
-from validator.examination.interface import Conclusion, Examination, NotJudged, RowDraw
+from validator.examination.interface import (
+    Conclusion,
+    Examination,
+    NotJudged,
+)
 from validator.examination.settings import ExaminerSettings
 
 torch.set_num_threads(1)  # several threads of several test processes on two cores stand in each other's way
@@ -102,15 +111,15 @@ def one_step_away(tensors: Tensors, *, seed: int) -> Tensors:
 
 
 @pytest.fixture(scope="session")
-def workshop(places: Places) -> Iterator[Workshop]:
+def workshop(places: Places) -> Iterator[AttackHarness]:
     """A node that has been there for three versions."""
     with open_workshop(places) as made:
         yield made
 
 
-def open_workshop(places: Places, *, max_batch: int = 64, version: int = 1) -> Workshop:
+def open_workshop(places: Places, *, max_batch: int = 64, version: int = 1) -> AttackHarness:
     """A node with an engine of its own."""
-    return Workshop(
+    return AttackHarness(
         TorchEngine(dtype=Dtype.FLOAT32, max_batch=max_batch),
         places.policies / str(version),
         history=places.history,
@@ -139,7 +148,7 @@ def examiner_settings(home: Path, places: Places) -> ExaminerSettings:
     )
 
 
-def handed_in(workshop: Workshop, trick: Trick, index: int, *, groups: int = 2) -> HandedIn:
+def handed_in(workshop: AttackHarness, trick: Trick, index: int, *, groups: int = 2) -> HandedIn:
     """What the node uploads for one slot."""
     work = workshop.hand_in(trick, workshop.grant(index, groups=groups))
     assert work is not None

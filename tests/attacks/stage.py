@@ -10,20 +10,20 @@ from pathlib import Path
 
 import httpx
 
-from protocol.keys import Key
-from protocol.objects import ObjectTransfer
+from protocol.http.object_transfer import ObjectTransfer
+from protocol.identity.keys import Key
 from protocol.wire.slots import SlotGrant
 from tests.ledger.client.conftest import POOL, URL, World
 from tests.orchestrator.runs.edge import RunUnderTest
 from tests.orchestrator.runs.test_on_chain import join_by_relay, orchestrating, publish
-from worker.chain import LedgerChain
-from worker.delivery import PoolDelivery
-from worker.leased_work import LEASED_WORK, LeasedWork
-from worker.membership import Membership
-from worker.orchestrator import Orchestrator
-from worker.queue.item import QueueItem
-from worker.queue.runner import LONGEST_LOOK, QueueRunner
-from worker.queue.store import QueueStore
+from worker.chain.ledger_chain import LedgerChain
+from worker.delivery.pool_delivery import PoolDelivery
+from worker.delivery.queue.item import QueueItem
+from worker.delivery.queue.runner import LONGEST_LOOK, QueueRunner
+from worker.delivery.queue.store import QueueStore
+from worker.delivery.work_signing import LEASED_WORK, LeasedWork
+from worker.membership.joining import OrchestratorLocation
+from worker.session.orchestrator_client import OrchestratorSession
 
 CONTENT = b"rollouts" * 500
 
@@ -61,8 +61,8 @@ class Stage:
     async def deliver(self, kind: type[PoolDelivery] = PoolDelivery, *, rounds: int = 1) -> QueueItem | None:
         """Turns the worker's queue; returns what still waits in it, if anything does."""
         clock, transport = self.run.pool.clock, httpx.ASGITransport(app=self.run.pool.app)
-        membership = Membership(pool_id=POOL, url=URL, orchestrator=self.run.pool.parts.key.address)
-        orchestrator = Orchestrator(membership, key=self.key, clock=clock, transport=transport)
+        membership = OrchestratorLocation(pool_id=POOL, url=URL, orchestrator=self.run.pool.parts.key.address)
+        orchestrator = OrchestratorSession(membership, key=self.key, clock=clock, transport=transport)
         chain = LedgerChain(rpc=self.world.url, deployment=self.world.deployment, key=self.key, pool_id=POOL)
         delivery = kind(key=self.key, pool_id=POOL, chain=chain, clock=clock)
         delivery.connect(orchestrator, ObjectTransfer(URL, clock=clock, transport=transport))

@@ -4,36 +4,36 @@ from __future__ import annotations
 
 import itertools
 
-from cli.devnet.cheats.cheat import Trick
-from cli.devnet.cheats.comparison import Compared
-from cli.devnet.cheats.copies import Replayed
-from cli.devnet.cheats.draws import OtherParameters
-from cli.devnet.cheats.edits import Inflated, Rewritten, unlikelier
-from cli.devnet.cheats.workshop import Workshop
+from cli.devnet.attacks.attack import Trick
+from cli.devnet.attacks.comparison import Compared
+from cli.devnet.attacks.copies import Replayed
+from cli.devnet.attacks.draws import OtherParameters
+from cli.devnet.attacks.edits import Inflated, Rewritten, unlikelier
+from cli.devnet.attacks.harness import AttackHarness
 from tests.attacks.conftest import handed_in
 
 _index = itertools.count(5_000)
 
 
-def forged(workshop: Workshop, trick: Trick) -> bool:
+def forged(workshop: AttackHarness, trick: Trick) -> bool:
     compared = Compared(trick)
     return compared.forged(handed_in(workshop, compared, next(_index), groups=1))
 
 
-def test_an_honest_file_is_no_forgery_whoever_computed_its_proofs(workshop: Workshop) -> None:
+def test_an_honest_file_is_no_forgery_whoever_computed_its_proofs(workshop: AttackHarness) -> None:
     assert not forged(workshop, Trick())
     assert not forged(workshop, OtherParameters(temperature=1.0)), "drawn as it had to be, and proven by a prefill"
     assert not forged(workshop, Rewritten(lambda _, sample: sample))
 
 
-def test_one_log_probability_or_one_claimed_token_makes_a_forgery(workshop: Workshop) -> None:
+def test_one_log_probability_or_one_claimed_token_makes_a_forgery(workshop: AttackHarness) -> None:
     always = Rewritten(lambda bench, sample: unlikelier(bench, sample) if sample.sample == 0 else sample)
     assert forged(workshop, Inflated())
     assert forged(workshop, OtherParameters(temperature=1.0, top_k=1))
     assert any(forged(workshop, always) for _ in range(8)), "where the first answer is good, it is shifted"
 
 
-def test_who_hands_one_file_in_again_and_again_begins_with_an_honest_one(workshop: Workshop) -> None:
+def test_who_hands_one_file_in_again_and_again_begins_with_an_honest_one(workshop: AttackHarness) -> None:
     compared = Compared(Replayed())
     assert not compared.forged(handed_in(workshop, compared, next(_index)))
     assert compared.forged(handed_in(workshop, compared, next(_index)))

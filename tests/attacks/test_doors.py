@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from cli.devnet.cheats.cheat import End
-from cli.devnet.cheats.deliveries import SwappedUpload
-from cli.devnet.cheats.registry import CHEATS
-from cli.devnet.cheats.slots import FUTURE, STALE, OtherStep
+from cli.devnet.attacks.attack import End
+from cli.devnet.attacks.deliveries import SwappedUpload
+from cli.devnet.attacks.registry import CHEATS
+from cli.devnet.attacks.slots import FUTURE, STALE, OtherStep
 from cli.devnet.command import AsynchronyChoice
 from cli.devnet.options import RunOptions
 from ledger.client.work import Submission, WorkStatus
 from ledger.errors import TransactionReverted
-from orchestrator.runs.steps import Window
-from protocol.wire.leases import SignedWork
+from orchestrator.domain.steps import Window
+from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.slots import SlotGrant
 from tests.attacks.stage import Stage, on_stage
 from tests.ledger.client.conftest import POOL, TERMS, World, founded, world
@@ -38,13 +38,13 @@ async def stage(world: World, redis_url: str, tmp_path: Path) -> AsyncIterator[S
         yield made
 
 
-async def submitted(stage: Stage, work: SignedWork) -> WorkStatus | None:
+async def submitted(stage: Stage, work: SignedWorkClaim) -> WorkStatus | None:
     """Where the node's work is on the ledger."""
     found = await (await stage.world.as_("owner")).work.get(work.lease.lease.key.hash)
     return None if found is None else found.status
 
 
-def submission(work: SignedWork) -> Submission:
+def submission(work: SignedWorkClaim) -> Submission:
     """The same for the ledger's client."""
     return Submission(work.lease.lease, work.lease.raw_signature, work.sha256, work.units, work.raw_signature)
 

@@ -8,16 +8,16 @@ from dataclasses import replace
 
 import pytest
 
-from cli.devnet.cheats.cheat import Cheat, End, Trick
-from cli.devnet.cheats.comparison import Compared
-from cli.devnet.cheats.edits import Relabelled
-from cli.devnet.cheats.encodings import Bomb, NotFinite
-from cli.devnet.cheats.proofs import Forged
-from cli.devnet.cheats.registry import CHEATS
-from cli.devnet.cheats.workshop import Workshop
+from cli.devnet.attacks.attack import Attack, End, Trick
+from cli.devnet.attacks.comparison import Compared
+from cli.devnet.attacks.edits import Relabelled
+from cli.devnet.attacks.encodings import Bomb, NotFinite
+from cli.devnet.attacks.harness import AttackHarness
+from cli.devnet.attacks.proofs import Forged
+from cli.devnet.attacks.registry import CHEATS
 from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST
 from protocol.verdicts import Outcome, ReasonCode
-from rollouts.samples import SlotHeader
+from rollouts.files.samples import SlotHeader
 from tests.attacks.conftest import Judge, Places, handed_in, open_workshop
 from validator.examination.interface import Conclusion
 
@@ -35,7 +35,7 @@ _index = itertools.count()
 
 
 @pytest.mark.parametrize("cheat", JUDGED.values(), ids=JUDGED)
-async def test_a_cheat_is_named_forged(cheat: Cheat, workshop: Workshop, judge: Judge) -> None:
+async def test_a_cheat_is_named_forged(cheat: Attack, workshop: AttackHarness, judge: Judge) -> None:
     trick = Compared(QUICKER.get(cheat.name, cheat.trick)())
     for _ in range(SLOTS):
         work = handed_in(workshop, trick, next(_index))
@@ -53,7 +53,7 @@ async def test_a_cheat_is_named_forged(cheat: Cheat, workshop: Workshop, judge: 
 
 @pytest.mark.parametrize("cheat", UNPAID.values(), ids=UNPAID)
 async def test_what_a_node_chose_and_nobody_can_judge_is_unpaid_and_parks_nothing(
-    cheat: Cheat, workshop: Workshop, judge: Judge
+    cheat: Attack, workshop: AttackHarness, judge: Judge
 ) -> None:
     found = await judge(handed_in(workshop, cheat.trick(), next(_index)))
     assert isinstance(found, Conclusion), found
@@ -65,7 +65,7 @@ async def test_what_a_node_chose_and_nobody_can_judge_is_unpaid_and_parks_nothin
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")], ids=["nan", "inf", "-inf"])
 @pytest.mark.parametrize("column", ["logprobs", "task_reward", "length_penalty", "reward"])
 async def test_no_number_that_is_none_stands_anywhere(
-    column: str, value: float, workshop: Workshop, judge: Judge
+    column: str, value: float, workshop: AttackHarness, judge: Judge
 ) -> None:
     found = await judge(handed_in(workshop, NotFinite(column, value), next(_index), groups=1))
     assert isinstance(found, Conclusion)
@@ -73,7 +73,9 @@ async def test_no_number_that_is_none_stands_anywhere(
 
 
 @pytest.mark.parametrize("bits", [b"\x7f\xc0", b"\x7f\x80", b"\xff\x80"], ids=["nan", "inf", "-inf"])
-async def test_a_proof_of_numbers_that_are_none_proves_nothing(bits: bytes, workshop: Workshop, judge: Judge) -> None:
+async def test_a_proof_of_numbers_that_are_none_proves_nothing(
+    bits: bytes, workshop: AttackHarness, judge: Judge
+) -> None:
     """All of its points have this value: a reader that subtracts would compare with nothing."""
     forged = Forged(lambda _, proof: proof[:2] + bits + bytes(len(proof) - 4))
     found = await judge(handed_in(workshop, forged, next(_index), groups=1))
@@ -93,7 +95,7 @@ ELSEWHERE: dict[str, Callable[[SlotHeader], SlotHeader]] = {
 
 @pytest.mark.parametrize("change", ELSEWHERE.values(), ids=ELSEWHERE)
 async def test_a_file_says_what_it_was_leased_for(
-    change: Callable[[SlotHeader], SlotHeader], workshop: Workshop, judge: Judge
+    change: Callable[[SlotHeader], SlotHeader], workshop: AttackHarness, judge: Judge
 ) -> None:
     work = workshop.hand_in(Relabelled(change), workshop.grant(next(_index), groups=1, step=5))
     assert work is not None

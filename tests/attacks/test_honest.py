@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from cli.devnet.cheats.cheat import Trick
+from cli.devnet.attacks.attack import Trick
 from protocol.verdicts import Outcome, ReasonCode
 from tests.attacks.conftest import Judge, Places, handed_in, open_workshop
 from validator.examination.interface import Conclusion

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from ledger.client.pools import Escrow
-from ledger.client.work import Confirmation, Verdict, Work, WorkStatus
+from ledger.client.work import Confirmation, Verdict, WorkRecord, WorkStatus
 from ledger.economics import collusion, explain_economics
 from ledger.errors import TransactionReverted
 from protocol.identifiers import ZERO_DIGEST, Address, Digest
@@ -48,7 +48,7 @@ class Bench:
         )
         return "".join(each.reason for each in await ledger.work.judge([verdict]))
 
-    async def work(self, key: Digest) -> Work:
+    async def work(self, key: Digest) -> WorkRecord:
         """How it stands."""
         found = await (await self.world.as_("owner")).work.get(key)
         assert found is not None

@@ -10,24 +10,26 @@ from datetime import timedelta
 import pytest
 from typer.testing import CliRunner
 
-from cli.devnet.cheats.__main__ import app
-from cli.devnet.cheats.registry import CHEATS, find_cheat
-from cli.devnet.cheats.task import CheatingTask
-from cli.devnet.cheats.worker import turned
-from protocol.clock import SystemClock
+from cli.devnet.attacks.__main__ import app
+from cli.devnet.attacks.registry import CHEATS, find_cheat
+from cli.devnet.attacks.task import CheatingTask
+from cli.devnet.attacks.worker import turned
 from protocol.errors import NotFound
-from protocol.retry import Backoff
+from protocol.runtime.clock import SystemClock
+from protocol.runtime.retry import Backoff
 from protocol.wire.tasks import NetworkMode, Resources
 from rollouts.checks import SlotFacts, open_version
-from rollouts.engines.interface import Dtype
 from rollouts.engines.torch.engine import TorchEngine
-from rollouts.schema import read_rollouts
+from rollouts.files.schema import read_rollouts
+from rollouts.precision import (
+    Dtype,
+)
 from rollouts.task.bridge import Bridge
 from rollouts.task.policies import PolicyStore
 from rollouts.verify import verify_file
 from tests.rollouts.task.conftest import BEACON, DOMAIN, TASK, Surroundings, around, until
-from worker.leased_work import LEASED_WORK, LeasedWork
-from worker.queue.item import QueueItem
+from worker.delivery.queue.item import QueueItem
+from worker.delivery.work_signing import LEASED_WORK, LeasedWork
 from worker.runtime.interface import ContainerSpec
 
 __all__ = ["around"]
@@ -77,7 +79,7 @@ async def test_a_cheat_goes_on_with_the_version_before_once_there_is_one(around:
 def test_the_turned_worker_starts_the_cheat_where_the_honest_task_was_asked_for() -> None:
     spec = container("python3", "-m", "rollouts", "--groups", "4")
     assert turned(spec, CHEATS["int8"]).command == (
-        *(sys.executable, "-m", "cli.devnet.cheats.task", "int8"),
+        *(sys.executable, "-m", "cli.devnet.attacks.task", "int8"),
         *("--groups", "4"),
     )
     other = container("python3", "-c", "print()")

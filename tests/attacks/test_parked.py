@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from protocol.identifiers import Address, address
 from tests.validator.service.made import work
-from validator.items import Item, Kind, ParkedItem
-from validator.parking import fairly
+from validator.domain.items import Item, ItemKind, ParkedItem
+from validator.queue.parking_order import fairly
 
 FLOOD, HONEST, OTHER = (address("0x" + digits * 20) for digits in ("a1", "b2", "c3"))
 
 
 def parked(number: int, node: Address) -> ParkedItem:
-    item = Item(work=replace(work(number), node=node), kind=Kind.FIRST, deadline_s=1000, seen_ms=1)
+    item = Item(work=replace(work(number), node=node), kind=ItemKind.FIRST, deadline_s=1000, seen_ms=1)
     return ParkedItem(item=item, parked_ms=number, code="no-calibration", why="", hint="")
 
 

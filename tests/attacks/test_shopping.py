@@ -7,25 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from cli.devnet.cheats.edits import OtherPool
-from cli.devnet.cheats.slots import SlotShopper, Slow
-from cli.devnet.cheats.workshop import POOL, Workshop
+from cli.devnet.attacks.edits import OtherPool
+from cli.devnet.attacks.harness import POOL, AttackHarness
+from cli.devnet.attacks.slots import SlotShopper, Slow
 from protocol.identifiers import ZERO_DIGEST
-from protocol.keys import Key
+from protocol.identity.keys import Key
+from protocol.identity.typed_data import SigningDomain
 from protocol.leases import SlotSalt
-from protocol.typed_data import SigningDomain
 
 ORCHESTRATOR = Key.from_hex("0x" + "5c" * 32)
 
 
-def test_no_slot_is_foretold(workshop: Workshop) -> None:
+def test_no_slot_is_foretold(workshop: AttackHarness) -> None:
     bench = workshop.bench()
     foretold = [SlotShopper.foretell(bench, workshop.grant(7_000 + n)) for n in range(32)]
     leased = [bench.seed(workshop.grant(7_001 + n)) for n in range(32)]
     assert not set(foretold) & set(leased)
 
 
-def test_before_leases_had_salt_the_next_slot_was_known(workshop: Workshop) -> None:
+def test_before_leases_had_salt_the_next_slot_was_known(workshop: AttackHarness) -> None:
     """The forecast itself is right: with the lease's salt it would be the slot's seed."""
     bench, grant = workshop.bench(), workshop.grant(7_100)
     following = workshop.grant(7_101, beacon=grant.beacon)
@@ -34,7 +34,7 @@ def test_before_leases_had_salt_the_next_slot_was_known(workshop: Workshop) -> N
     assert SlotShopper.foretell(bench, grant) != bench.seed(following)
 
 
-def test_a_shopper_asks_for_the_slots_that_seem_to_please_and_makes_honest_files(workshop: Workshop) -> None:
+def test_a_shopper_asks_for_the_slots_that_seem_to_please_and_makes_honest_files(workshop: AttackHarness) -> None:
     shopper = SlotShopper()
     assert shopper.wish(3) == 3
     wishes = set()
@@ -61,7 +61,7 @@ def test_a_salt_is_known_to_its_orchestrator_only_and_always_the_same() -> None:
     assert salt not in others
 
 
-def test_pools_of_one_run_ask_for_other_work(workshop: Workshop) -> None:
+def test_pools_of_one_run_ask_for_other_work(workshop: AttackHarness) -> None:
     bench = workshop.bench()
     here, there = workshop.grant(7_300, groups=1), workshop.grant(7_300, groups=1, pool_id=POOL + 1)
     assert bench.seed(here) != bench.seed(there)
@@ -73,7 +73,7 @@ def test_pools_of_one_run_ask_for_other_work(workshop: Workshop) -> None:
 
 
 @pytest.mark.parametrize(("lease_s", "waits"), [(0, 0.0), (100, 95.0)])
-def test_a_slow_node_waits_for_the_end_of_its_lease(lease_s: int, waits: float, workshop: Workshop) -> None:
+def test_a_slow_node_waits_for_the_end_of_its_lease(lease_s: int, waits: float, workshop: AttackHarness) -> None:
     time = [1_000.0]
 
     def sleep(seconds: float) -> None:

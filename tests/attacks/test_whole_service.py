@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from cli.devnet.cheats.cheat import Trick
-from cli.devnet.cheats.registry import CHEATS
-from cli.devnet.cheats.workshop import HandedIn, Workshop
+from cli.devnet.attacks.attack import Trick
+from cli.devnet.attacks.harness import AttackHarness, HandedIn
+from cli.devnet.attacks.registry import CHEATS
 from ledger.amounts import UNIT
 from ledger.client.work import WorkStatus
 from orchestrator.storage.local import LocalStore
-from protocol.clock import SystemClock
 from protocol.identifiers import Digest, run_id
-from protocol.keys import Key
-from protocol.leases import Work
+from protocol.identity.keys import Key
+from protocol.leases import WorkClaim
+from protocol.runtime.clock import SystemClock
 from protocol.verdicts import Outcome, ReasonCode
-from protocol.wire.leases import SignedWork
+from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.uploads import ObjectKey
 from tests.attacks.conftest import Places, examiner_settings, open_workshop
 from tests.ledger.client.conftest import POOL, TERMS, founded, world
@@ -103,7 +103,7 @@ async def announce(pool: PoolWithValidators, digest: Digest, *, units_per_group:
     await pool.run.sync.round()
 
 
-async def done(pool: PoolWithValidators, node: Key, workshop: Workshop, trick: Trick) -> Digest:
+async def done(pool: PoolWithValidators, node: Key, workshop: AttackHarness, trick: Trick) -> Digest:
     """Leases a slot, makes its file in the node's own way, uploads it and has the work carried; its key."""
     run = pool.run
     grant = await run.lease(node, step=(await run.step(node)).step, groups=1)
@@ -122,12 +122,12 @@ async def done(pool: PoolWithValidators, node: Key, workshop: Workshop, trick: T
     return grant.lease.lease.key.hash
 
 
-def signed(node: Key, made: HandedIn) -> SignedWork:
+def signed(node: Key, made: HandedIn) -> SignedWorkClaim:
     """The node's word for its file."""
     lease, sha256 = made.grant.lease, made.facts.work.sha256
-    words = Work(lease_hash=lease.lease.hash, sha256=sha256, units=made.units)
+    words = WorkClaim(lease_hash=lease.lease.hash, sha256=sha256, units=made.units)
     signature = words.sign(node, lease.domain)
-    return SignedWork(lease=lease, sha256=sha256, units=made.units, signature="0x" + signature.hex())
+    return SignedWorkClaim(lease=lease, sha256=sha256, units=made.units, signature="0x" + signature.hex())
 
 
 async def judged(pool: PoolWithValidators, validator: ValidatorUnderTest, keys: Sequence[Digest]) -> None:

@@ -8,14 +8,14 @@ import sys
 import pytest
 import typer
 
-from cli import worker
+from cli.lazy import load
 from cli.main import PARTS
-from cli.parts import load
+from cli.worker import commands
 
 HEAVY = ("torch", "web3", "fastapi", "eth_account", "numpy")
 
 
-LISTED = [(name, *part) for parts in (PARTS, worker.PARTS) for name, part in parts.items()]
+LISTED = [(name, *part) for parts in (PARTS, commands.PARTS) for name, part in parts.items()]
 
 
 @pytest.mark.parametrize(("name", "place", "summary"), LISTED)

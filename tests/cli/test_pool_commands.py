@@ -17,16 +17,16 @@ import pytest
 
 from cli import main as command_line
 from orchestrator.app import build_orchestrator
-from orchestrator.chain import MemberEvent
-from orchestrator.parts import build_parts
+from orchestrator.chain.interface import MemberEvent
+from orchestrator.dependencies import build_parts
 from orchestrator.settings import OrchestratorSettings
 from protocol.clients import NodeClient
-from protocol.clock import SystemClock
-from protocol.keys import Key
-from protocol.logs import configure_logs
-from protocol.redis import connect_redis
-from protocol.scopes import Scope
-from protocol.tokens import TokenSetting, hash_token, new_token
+from protocol.http.tokens import TokenSetting, hash_token, new_token
+from protocol.identity.keys import Key
+from protocol.identity.scopes import Scope
+from protocol.runtime.clock import SystemClock
+from protocol.runtime.logs import configure_logs
+from protocol.runtime.redis import connect_redis
 from protocol.wire.heartbeat import CommandKind, Heartbeat, HeartbeatAnswer, LogBatch, LogLine
 from tests.orchestrator.edge import HARDWARE, POOL, SOFTWARE, MemoryLedger
 from tests.serving import served

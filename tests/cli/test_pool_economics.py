@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cli.output import show_json
-from cli.pool_economics import Attacks, attacks, looked_at, show_attacks
+from cli.pool.economics import Attacks, attacks, looked_at, show_attacks
 from protocol.errors import InvalidInput
 from tests.ledger.test_economics import RULES, TERMS, economics
 

@@ -15,21 +15,21 @@ import pytest
 
 from cli import main as command_line
 from orchestrator.app import build_orchestrator
-from orchestrator.chain import MemberEvent
-from orchestrator.runs.slots import Happening
+from orchestrator.chain.interface import MemberEvent
+from orchestrator.domain.slots import SlotEvent
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.storage import ObjectStore
 from protocol.clients import NodeClient
-from protocol.keys import Key
-from protocol.leases import Work
-from protocol.logs import configure_logs
-from protocol.redis import connect_redis
-from protocol.scopes import Scope
-from protocol.tokens import TokenSetting, hash_token, new_token
+from protocol.http.tokens import TokenSetting, hash_token, new_token
+from protocol.identity.keys import Key
+from protocol.identity.scopes import Scope
+from protocol.leases import WorkClaim
+from protocol.runtime.logs import configure_logs
+from protocol.runtime.redis import connect_redis
 from protocol.verdicts import Outcome
-from protocol.wire.carried import ReceiptState
 from protocol.wire.heartbeat import Heartbeat
-from protocol.wire.leases import SignedWork
+from protocol.wire.leases import SignedWorkClaim
+from protocol.wire.relayed import ReceiptState
 from protocol.wire.slots import SlotRequest
 from tests.orchestrator.edge import POOL, MemoryLedger
 from tests.orchestrator.runs.edge import RUN, MemoryRunLedger, sha, upload
@@ -71,9 +71,9 @@ class Owner:
             async with NodeClient(self.url, key=NODE) as node:
                 await node.heartbeat(Heartbeat(pool_id=POOL, worker_version="0.1.0"))
                 grant = await node.slot(SlotRequest(step=0, groups=3, request_id="a" * 32))
-                words = Work(lease_hash=grant.lease.lease.hash, sha256=sha(1), units=7)
+                words = WorkClaim(lease_hash=grant.lease.lease.hash, sha256=sha(1), units=7)
                 signature = "0x" + words.sign(NODE, grant.lease.domain).hex()
-                work = SignedWork(lease=grant.lease, sha256=sha(1), units=7, signature=signature)
+                work = SignedWorkClaim(lease=grant.lease, sha256=sha(1), units=7, signature=signature)
                 upload(self.objects, work)
                 for _ in range(2000):
                     receipt = await node.submit_work(work, figures={"samples": 12, "reward": 0.25})
@@ -141,7 +141,7 @@ def test_an_owner_sees_a_run_from_its_first_version_to_a_verdict(owner: Owner) -
     shown = owner.muster("rollouts", "--step", "0")
     assert all(word in shown for word in (key[:12], NODE.address, "12", "0.250", "submitted"))
 
-    owner.chain.happen(key, NODE.address, Happening.JUDGED, Outcome.FORGED)  # type: ignore[arg-type]  # a digest's text
+    owner.chain.happen(key, NODE.address, SlotEvent.JUDGED, Outcome.FORGED)  # type: ignore[arg-type]  # a digest's text
     owner.until("rollouts", "--status", "rejected")
     assert "forged (provisional): passed" in owner.muster("rollouts")
     [step] = [step for step in owner.asks("progress")["steps"] if step["step"] == 0]

@@ -12,18 +12,20 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from cli import rollout_report
+from cli.rollouts import report
 from protocol.errors import InvalidInput
-from protocol.keys import Key
+from protocol.identity.keys import Key
+from protocol.identity.typed_data import SigningDomain
 from protocol.leases import Lease
-from protocol.typed_data import SigningDomain
 from protocol.wire.leases import SignedLease
 from protocol.wire.slots import SlotGrant
 from rollouts.checks import CheckedVersion
-from rollouts.engines.interface import Dtype
-from rollouts.samples import RolloutFile
-from rollouts.schema import SCHEMA, ReadLimits, table_of, write_rollouts
-from rollouts.tokenizer import FolderTokenizer
+from rollouts.files.samples import RolloutFile
+from rollouts.files.schema import SCHEMA, ReadLimits, table_of, write_rollouts
+from rollouts.models.tokenizer import FolderTokenizer
+from rollouts.precision import (
+    Dtype,
+)
 from tests.e2e.conftest import run_muster
 from tests.rollouts.made import BEACON, CHAIN, INDEX, NODE, POOL, RUN, SALT, STEP, as_version, facts_of, make, with_row
 from tests.rollouts.tiny import tiny_folder
@@ -223,16 +225,16 @@ def bomb(made: Made, tmp_path: Path) -> Path:
 
 
 def test_a_stranger_s_bomb_goes_off_in_a_sandbox(made: Made, bomb: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollout_report, "_READ_LIMITS", ReadLimits(decoded_bytes=64 << 20))
-    monkeypatch.setattr("rollouts.decoding._LIBRARIES", 512 << 20)
+    monkeypatch.setattr(report, "_READ_LIMITS", ReadLimits(decoded_bytes=64 << 20))
+    monkeypatch.setattr("rollouts.sandboxed_decoder._LIBRARIES", 512 << 20)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(InvalidInput, match="no file of rollouts: two decoders were tried"):
-        rollout_report.show_samples(bomb, model=None, ids=True, group=None, limit=1, as_json=False)
-    verification = rollout_report.verify(
+        report.show_samples(bomb, model=None, ids=True, group=None, limit=1, as_json=False)
+    verification = report.verify(
         bomb,
         model=made.version.folder,
         lease=None,
-        parts=rollout_report.GivenParts(),
+        parts=report.GivenParts(),
         units=None,
         calibration=None,
         dtype=None,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-from cli.shardcast_signer import ROTATION_SEEN_WITHIN, Source, signers_at
-from ledger.client.pools import Seat
-from protocol.clock import TurnedClock
+from cli.shardcast.signer import ROTATION_SEEN_WITHIN, Source, signers_at
+from ledger.client.pools import RoleHolder
 from protocol.errors import Unavailable
 from protocol.identifiers import ZERO_ADDRESS, Address
-from protocol.keys import Key
-from shardcast.signers import Signers
+from protocol.identity.keys import Key
+from protocol.runtime.clock import ManualClock
+from shardcast.manifest.signers import Signers
 
 FIRST, SECOND = (Key.generate().address for _ in range(2))
 UNTIL = datetime(2026, 1, 1, tzinfo=UTC)
@@ -19,15 +19,15 @@ UNTIL = datetime(2026, 1, 1, tzinfo=UTC)
 
 def test_the_seat_on_the_ledger_says_who_counts_and_until_when() -> None:
     never = datetime.fromtimestamp(0, UTC)
-    assert signers_at(Seat(FIRST, ZERO_ADDRESS, never)) == Signers(publisher=FIRST)
-    rotated = signers_at(Seat(SECOND, FIRST, UNTIL))
+    assert signers_at(RoleHolder(FIRST, ZERO_ADDRESS, never)) == Signers(publisher=FIRST)
+    rotated = signers_at(RoleHolder(SECOND, FIRST, UNTIL))
     assert rotated == Signers(publisher=SECOND, former=FIRST, former_until=UNTIL)
     assert rotated.at(UNTIL - timedelta(seconds=1)) == (SECOND, FIRST)
     assert rotated.at(UNTIL) == (SECOND,)
 
 
 async def test_a_rotation_is_told_once_and_a_chain_that_is_down_ends_nothing() -> None:
-    clock, told = TurnedClock(), list[Signers]()
+    clock, told = ManualClock(), list[Signers]()
     before, after = Signers(publisher=FIRST), Signers(publisher=SECOND, former=FIRST, former_until=UNTIL)
     answers: list[Signers | None] = [before, None, after, after]
 
@@ -48,4 +48,4 @@ async def test_a_rotation_is_told_once_and_a_chain_that_is_down_ends_nothing() -
 
 async def test_an_address_that_was_given_is_believed_and_nobody_is_asked() -> None:
     given: Address = FIRST
-    await Source(Signers(publisher=given), None).watch(lambda _: None, clock=TurnedClock())
+    await Source(Signers(publisher=given), None).watch(lambda _: None, clock=ManualClock())

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cli.devnet.guardian import NETWORK_ID, end_network, processes_of
+from cli.devnet.orphan_reaper import NETWORK_ID, end_network, processes_of
 from cli.devnet.supervisor import ProcessFailed, ProcessSpec, ProcessState, RestartPolicy, Supervisor
 
 CHILD = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=DETACHED)"
@@ -186,10 +186,10 @@ async def test_kill_9_of_the_supervisor_leaves_nothing_running(tmp_path: Path, n
     program = f"""
 import asyncio, sys
 from pathlib import Path
-from cli.devnet.guardian import Guardian
+from cli.devnet.orphan_reaper import OrphanReaper
 from cli.devnet.supervisor import ProcessSpec, Supervisor
 async def main():
-    guardian = Guardian({network_id!r})
+    guardian = OrphanReaper({network_id!r})
     async with Supervisor(Path({str(tmp_path)!r}), network_id={network_id!r}) as supervisor:
         nested = {PARENT.replace("DETACHED", "True")!r}
         await supervisor.start(ProcessSpec(name="a", command=[sys.executable, "-c", nested]))

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from protocol.scopes import Scope
-from protocol.tokens import TokenSetting
+from protocol.http.tokens import TokenSetting
+from protocol.identity.scopes import Scope
 from tests.e2e.conftest import run_muster
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from cli.trainer import app
-from cli.trainer_work import WarmUpChoices, settings_of
+from cli.trainer.commands import app
+from cli.trainer.work import WarmUpChoices, settings_of
 from protocol.errors import MusterError
 from tests.rollouts.tiny import tiny_folder
 from trainer.presets import devnet_base

@@ -17,7 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from protocol.extras import DISTRIBUTION, EXTRA_OF_MODULE
+from protocol.runtime.extras import DISTRIBUTION, EXTRA_OF_MODULE
 from worker.cli import upgrade_command
 
 ROOT = Path(__file__).parents[2]

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from cli.lazy import mount
 from cli.main import PARTS, app
-from cli.parts import mount
 from cli.settings import PLACES
 
 ROOT = Path(__file__).parents[2]

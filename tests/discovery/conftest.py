@@ -15,20 +15,20 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from discovery.access import PoolRole, PoolRoles
 from discovery.app import build_discovery
-from discovery.facts import FactChanges, FactStore
-from discovery.mailbox import Mailbox
+from discovery.chain.ledger_cache import FactChanges, FactStore
+from discovery.chain.roles import PoolRole, PoolRoles
+from discovery.mailbox.store import Mailbox
 from discovery.settings import DiscoverySettings
 from protocol.clients.discovery import DiscoveryClient
-from protocol.clock import TurnedClock
 from protocol.errors import NotFound, Unavailable
 from protocol.identifiers import Address, address
+from protocol.identity.keys import Key
+from protocol.identity.signing import unix_ms
+from protocol.identity.typed_data import SigningDomain
 from protocol.invites import Invite
-from protocol.keys import Key
-from protocol.redis import connect_redis
-from protocol.signing import unix_ms
-from protocol.typed_data import SigningDomain
+from protocol.runtime.clock import ManualClock
+from protocol.runtime.redis import connect_redis
 from protocol.wire.invites import SignedInvite
 from protocol.wire.nodes import Hardware, Registration, RuntimeKind, Software
 
@@ -90,7 +90,7 @@ class Place:
     """A running service, and ways to speak to it."""
 
     app: FastAPI
-    clock: TurnedClock
+    clock: ManualClock
     ledger: SmallLedger
     _stack: AsyncExitStack
 
@@ -127,7 +127,7 @@ Opening = Callable[..., Any]
 
 
 @pytest.fixture
-def open_place(redis_url: str, clock: TurnedClock) -> Opening:
+def open_place(redis_url: str, clock: ManualClock) -> Opening:
     """Opens services that share one Redis and one clock."""
 
     @asynccontextmanager

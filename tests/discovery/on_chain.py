@@ -7,15 +7,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ledger.chain import ChainProcess
 from ledger.client import Ledger
 from ledger.client.pools import Roles, Terms
 from ledger.deployment import Deployment, deploy
-from ledger.rpc import connect
-from ledger.sender import Sender
-from protocol.consents import NodeConsent
+from ledger.devchain import ChainProcess
+from ledger.rpc.connection import connect
+from ledger.transactions.sender import TransactionSender
 from protocol.identifiers import Address, digest
-from protocol.keys import Key
+from protocol.identity.keys import Key
+from protocol.node_registration import NodeConsent
 
 UNIT = 10**18
 
@@ -85,7 +85,7 @@ async def make_pool(chain: ChainProcess) -> PoolOnChain:
     """Deploys everything and creates the pool."""
     governor = Key.from_hex(chain.accounts[0].key)
     web3 = await connect(chain.url, expected_chain_id=chain.chain_id)
-    async with Sender(web3, governor.account(), chain_id=chain.chain_id) as sender:
+    async with TransactionSender(web3, governor.account(), chain_id=chain.chain_id) as sender:
         made = await deploy(web3, sender, governor=governor.address, unbonding_period=timedelta(days=30))
     await web3.provider.disconnect()
     place = PoolOnChain(chain=chain, deployment=made)

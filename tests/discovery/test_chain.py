@@ -12,20 +12,20 @@ from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 from redis.asyncio import Redis
 
-from discovery.access import PoolRole
-from discovery.chain import LedgerLink
-from discovery.facts import FactStore
-from discovery.mailbox import Doorbell, Mailbox
+from discovery.chain.ledger_cache import FactStore
+from discovery.chain.link import LedgerLink
+from discovery.chain.roles import PoolRole
+from discovery.mailbox.store import Doorbell, Mailbox
 from ledger.artifacts import Contract
-from ledger.chain import ChainControls, ChainKind, start_chain
-from ledger.inflight import Call
-from ledger.rpc import connect
-from ledger.sender import Sender
-from protocol.clock import SystemClock
+from ledger.devchain import ChainControls, ChainKind, start_chain
+from ledger.rpc.connection import connect
+from ledger.transactions.pending import TransactionCall
+from ledger.transactions.sender import TransactionSender
 from protocol.errors import NotFound, Unavailable
 from protocol.identifiers import Address
+from protocol.identity.keys import Key
 from protocol.invites import Invite, Join
-from protocol.keys import Key
+from protocol.runtime.clock import SystemClock
 from protocol.wire.invites import SignedInvite
 from tests.discovery.on_chain import UNIT, PoolOnChain, make_pool, roles_of, terms
 
@@ -74,8 +74,8 @@ async def test_a_data_uri_that_is_not_utf8_costs_nobody_a_role_or_a_fact(pool: P
         other = await ledger.pools.create(domain_id=1, roles=roles_of(pool), terms=terms(), data_uri="x")
         web3 = await connect(pool.chain.url, expected_chain_id=pool.chain.chain_id)
         data = keccak(text="setDataUri(uint256,string)")[:4] + encode(["uint256", "bytes"], [other, b"\xff\xfe"])
-        async with Sender(web3, pool.owner.account(), chain_id=pool.chain.chain_id) as sender:
-            await sender.send(Call(to=pool.deployment[Contract.COMPUTE_POOLS], data=data))
+        async with TransactionSender(web3, pool.owner.account(), chain_id=pool.chain.chain_id) as sender:
+            await sender.send(TransactionCall(to=pool.deployment[Contract.COMPUTE_POOLS], data=data))
         await web3.provider.disconnect()
         assert (await ledger.pools.get(other)).data_uri == "\ufffd\ufffd"
     async with linked(pool, redis) as link:

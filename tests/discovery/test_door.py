@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from protocol.keys import Key
-from protocol.signing import sign_request
+from protocol.identity.keys import Key
+from protocol.identity.signing import sign_request
 from tests.discovery.conftest import NODE, ORCHESTRATOR, POOL, SERVICE, Place, registration
 from tests.fuzz.harness import operations
 

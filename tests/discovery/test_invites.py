@@ -11,9 +11,9 @@ from redis.asyncio import Redis
 
 from protocol.errors import Conflict, Forbidden, InvalidInput, MusterError, NotFound
 from protocol.identifiers import Address, address
-from protocol.keys import Key
-from protocol.signing import sign_request
-from protocol.typed_data import SigningDomain
+from protocol.identity.keys import Key
+from protocol.identity.signing import sign_request
+from protocol.identity.typed_data import SigningDomain
 from protocol.wire.invites import SignedInvite
 from protocol.wire.mailbox import MAX_INVITES
 from tests.discovery.conftest import (

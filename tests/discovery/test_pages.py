@@ -8,10 +8,10 @@ from datetime import timedelta
 
 import pytest
 
-from discovery.access import PoolRole
+from discovery.chain.roles import PoolRole
 from protocol.errors import Forbidden, InvalidInput, NotFound, RateLimited, Unavailable, Unprocessable
-from protocol.keys import Key
-from protocol.lookups import LookupLimits
+from protocol.http.lookups import LookupLimits
+from protocol.identity.keys import Key
 from tests.discovery.conftest import (
     MANAGER,
     NODE,

@@ -22,13 +22,13 @@ import pytest_asyncio
 import redis as sync_redis
 
 from ledger.artifacts import Contract
-from ledger.chain import ChainKind, free_port, start_chain
-from protocol.auth import RequestSigner
+from ledger.devchain import ChainKind, free_port, start_chain
 from protocol.clients.discovery import DiscoveryClient
 from protocol.errors import Unavailable
+from protocol.http.auth import RequestSigner
+from protocol.identity.keys import Key
+from protocol.identity.typed_data import SigningDomain
 from protocol.invites import Invite
-from protocol.keys import Key
-from protocol.typed_data import SigningDomain
 from protocol.wire.invites import SignedInvite
 from tests.discovery.conftest import registration
 from tests.discovery.on_chain import PoolOnChain, make_pool
@@ -178,7 +178,7 @@ async def test_an_invite_reaches_its_node_through_another_process_and_a_stop_is_
             assert await waiting == ()
         assert await asyncio.to_thread(service.wait, 60) == 0
     written = [json.loads(line) for line in (operated.home / f"{here}.log").read_text().splitlines()]
-    assert {line["logger"] for line in written} >= {"protocol.service", "uvicorn.error"}
+    assert {line["logger"] for line in written} >= {"protocol.http.service", "uvicorn.error"}
 
 
 def posted(pool: PoolOnChain) -> SignedInvite:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from discovery.records import origin_of, read_cursor
+from discovery.store.records import origin_of, read_cursor
 from protocol.errors import Forbidden, InvalidInput, NotFound, RateLimited, Unauthenticated
-from protocol.keys import Key
+from protocol.identity.keys import Key
 from tests.discovery.conftest import NODE, OTHER_NODE, POOL, PROVIDER, SERVICE, Opening, Place, registration
 
 

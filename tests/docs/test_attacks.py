@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cli.devnet.cheats.registry import CHEATS
+from cli.devnet.attacks.registry import CHEATS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "attacks.md").read_text()
 

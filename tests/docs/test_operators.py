@@ -10,8 +10,8 @@ import pytest
 from discovery.settings import DiscoverySettings
 from orchestrator.settings import OrchestratorSettings
 from protocol.clients import ServiceLocation
-from protocol.settings import Settings
-from protocol.tokens import TokenBook
+from protocol.http.tokens import TokenBook
+from protocol.runtime.settings import Settings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operators.md").read_text()
 EXAMPLES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)

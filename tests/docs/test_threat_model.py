@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from cli.lazy import mount
 from cli.main import PARTS, app
-from cli.parts import mount
 from discovery.settings import DiscoverySettings
 from orchestrator.settings import OrchestratorSettings
 

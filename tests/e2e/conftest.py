@@ -21,7 +21,7 @@ import pytest
 
 from cli.configuration import load_configuration
 from cli.main import main
-from ledger.chain import ChainControls
+from ledger.devchain import ChainControls
 from protocol.identifiers import address
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ledger.chain.anvil import find_anvil
+from ledger.devchain.anvil import find_anvil
 from ledger.errors import AnvilMissing
 from tests.e2e.conftest import run_muster, start_devnet, stop_devnet, wait_until
 

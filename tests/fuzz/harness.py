@@ -20,8 +20,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from protocol.identifiers import Address
-from protocol.keys import Key
-from protocol.signing import sign_request
+from protocol.identity.keys import Key
+from protocol.identity.signing import sign_request
 
 EXAMPLES = 25
 """Cases per operation; with a dozen operations that is a few seconds."""

@@ -14,14 +14,14 @@ from requests.auth import AuthBase
 from requests.models import PreparedRequest
 
 from orchestrator.app import build_orchestrator
-from orchestrator.parts import build_parts
+from orchestrator.dependencies import build_parts
 from orchestrator.settings import OrchestratorSettings
 from protocol.clients import NodeClient, OrchestratorClient
-from protocol.clock import SystemClock
-from protocol.keys import Key
-from protocol.redis import connect_redis
-from protocol.scopes import Scope
-from protocol.tokens import TokenSetting, hash_token, new_token
+from protocol.http.tokens import TokenSetting, hash_token, new_token
+from protocol.identity.keys import Key
+from protocol.identity.scopes import Scope
+from protocol.runtime.clock import SystemClock
+from protocol.runtime.redis import connect_redis
 from protocol.wire.heartbeat import Heartbeat
 from protocol.wire.tasks import NewTask, TaskSpec
 from tests.fuzz.harness import Signed, fuzz, operations

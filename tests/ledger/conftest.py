@@ -14,8 +14,14 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from ledger.chain import ChainControls, ChainKind, ChainProcess, DevelopmentAccount, start_chain
-from ledger.chain.anvil import find_anvil
+from ledger.devchain import (
+    ChainControls,
+    ChainKind,
+    ChainProcess,
+    DevelopmentAccount,
+    start_chain,
+)
+from ledger.devchain.anvil import find_anvil
 from ledger.errors import AnvilMissing
 
 COMPILING = pytest.StashKey[subprocess.Popen[str]]()

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from ledger.chain import free_port
-from ledger.cursor import Batch, Event, EventCursor
-from ledger.cursor_position import BlockRef, Position, advance, dump, load, next_range, rewind
-from ledger.cursor_stores import CursorStore, MemoryCursorStore, RedisCursorStore
+from ledger.devchain import free_port
 from ledger.errors import AnswerTooBig, ChainUnavailable, CursorTooOld
-from ledger.event_source import Header, Web3Events
-from ledger.receipts import Log
-from ledger.rpc import connect
+from ledger.events.cursor import ChainEvent, EventBatch, EventCursor
+from ledger.events.cursor_position import BlockRef, Position, advance, dump, load, next_range, rewind
+from ledger.events.cursor_stores import CursorStore, MemoryCursorStore, RedisCursorStore
+from ledger.events.source import Header, Web3Events
+from ledger.rpc.connection import connect
+from ledger.transactions.receipts import EventLog
 from protocol.identifiers import ZERO_ADDRESS, Address, Digest, digest
 from tests.ledger.chain import gadget
 from tests.ledger.chain.wire import Wire
@@ -91,7 +91,7 @@ class ModelChain:
         self.interrupt()
         return self._header(number) if number < len(self.blocks) else None
 
-    async def logs(self, first: int, last: int) -> Sequence[Log]:
+    async def logs(self, first: int, last: int) -> Sequence[EventLog]:
         self.interrupt()
         self.asked.append((first, last))
         if last - first + 1 > self.most_blocks:
@@ -100,7 +100,7 @@ class ModelChain:
             log for number in range(first, min(last + 1, len(self.blocks))) for log in self._logs(number, self.blocks)
         ]
 
-    async def logs_of(self, block: Digest) -> Sequence[Log] | None:
+    async def logs_of(self, block: Digest) -> Sequence[EventLog] | None:
         self.interrupt()
         found = [number for number, (known, _) in enumerate(self.blocks) if known == block]
         if not found:
@@ -114,10 +114,10 @@ class ModelChain:
         return Header(ref=BlockRef(number=number, hash=block), parent=parent, time=1000 + number, empty=not count)
 
     @staticmethod
-    def _logs(number: int, blocks: Sequence[tuple[Digest, int]]) -> list[Log]:
+    def _logs(number: int, blocks: Sequence[tuple[Digest, int]]) -> list[EventLog]:
         block, count = blocks[number]
         return [
-            Log(
+            EventLog(
                 address=ZERO_ADDRESS,
                 topics=(),
                 data=b"",
@@ -136,7 +136,7 @@ class Consumer:
     def __init__(self) -> None:
         self.applied: list[tuple[Digest, int]] = []
 
-    def handle(self, events: Sequence[Event]) -> None:
+    def handle(self, events: Sequence[ChainEvent]) -> None:
         for event in events:
             key = (event.log.block_hash, event.log.index)
             if event.reverted:
@@ -184,7 +184,7 @@ async def live_through(chain: ModelChain, steps: list[tuple[str, Any]], *, span:
     def started() -> EventCursor:
         return EventCursor(chain, name="c", store=store, confirmations=lag, max_range=span, memory=500)
 
-    async def read() -> Batch:
+    async def read() -> EventBatch:
         batch = await cursor.poll()
         consumer.handle(batch.events)
         await cursor.commit(batch)
@@ -367,8 +367,8 @@ def _ref(number: int) -> BlockRef:
     return BlockRef(number=number, hash=_id(number))
 
 
-def _log(number: int) -> Log:
-    return Log(
+def _log(number: int) -> EventLog:
+    return EventLog(
         address=ZERO_ADDRESS,
         topics=(_id(7),),
         data=b"\x00\xff",
@@ -477,7 +477,7 @@ async def collect(cursor: EventCursor) -> list[tuple[int, bool]]:
     """Reads to the end and commits: (topic, reverted) of each event."""
     seen: list[tuple[int, bool]] = []
     while True:
-        batch: Batch = await cursor.poll()
+        batch: EventBatch = await cursor.poll()
         seen += [(int(event.log.topics[0], 16), event.reverted) for event in batch.events]
         await cursor.commit(batch)
         if batch.position.next_block > batch.head:

@@ -10,9 +10,9 @@ from eth_abi.abi import encode
 from structlog.testing import capture_logs
 
 from ledger.artifacts import Contract, artifact
-from ledger.event_decoder import EventDecoder, topic_of
-from ledger.events import EVENTS, LedgerEvent, MemberLeft, PoolCreated, WorkDisputed
-from ledger.receipts import Log
+from ledger.events.decoder import EventDecoder, topic_of
+from ledger.events.types import EVENTS, LedgerEvent, MemberLeft, PoolCreated, WorkDisputed
+from ledger.transactions.receipts import EventLog
 from protocol.identifiers import ZERO_DIGEST, Address, Digest, address
 
 PLACES: dict[Contract, Address] = {each: address(f"0x{i:040x}") for i, each in enumerate(Contract, start=1)}
@@ -38,9 +38,9 @@ def test_fields_stand_as_the_parameters_do(contract: Contract, kind: type[Ledger
     assert topic_of(kind).startswith("0x")
 
 
-def _log() -> Log:
+def _log() -> EventLog:
     node, key = PLACES[Contract.MUSTER], "0x" + "0a" * 32
-    return Log(
+    return EventLog(
         address=PLACES[Contract.WORK_LEDGER],
         topics=(
             topic_of(WorkDisputed),

@@ -10,7 +10,7 @@ from ledger.artifacts import Contract, artifact
 from ledger.client.pools import PoolStatus
 from ledger.client.work import WorkStatus
 from ledger.errors import TransactionReverted
-from ledger.refusals import WORDS, in_plain_words, name_in_plain_words
+from ledger.rpc.revert_messages import WORDS, in_plain_words, name_in_plain_words
 
 ERRORS = {
     (entry["name"], tuple(item["name"] for item in entry["inputs"]))

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from web3.types import TxParams
 
-from ledger.chain import free_port
+from ledger.devchain import free_port
 from ledger.errors import ChainRefused, ChainUnavailable, InsufficientFunds, TransactionReverted, WrongChain
-from ledger.reverts import RevertReader
-from ledger.rpc import connect
+from ledger.rpc.connection import connect
+from ledger.rpc.revert_decoder import RevertReader
 from tests.ledger.chain import gadget
 from tests.ledger.chain.wire import Wire, signed
 from tests.ledger.conftest import LiveChain

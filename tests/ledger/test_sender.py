@@ -16,7 +16,7 @@ from eth_utils.crypto import keccak
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.chain import ChainControls, ChainKind, ChainProcess, start_chain
+from ledger.devchain import ChainControls, ChainKind, ChainProcess, start_chain
 from ledger.errors import (
     ChainUnavailable,
     InsufficientFunds,
@@ -24,14 +24,14 @@ from ledger.errors import (
     TransactionNotMined,
     TransactionReverted,
 )
-from ledger.fees import Fees, bumped, offer
-from ledger.inflight import Broadcast, BroadcastHook
-from ledger.reverts import RevertReader
-from ledger.rpc import connect
-from ledger.sender import Call, Sender, SendPolicy
-from ledger.wallet import Wallet
-from protocol.clock import Clock
+from ledger.rpc.connection import connect
+from ledger.rpc.revert_decoder import RevertReader
+from ledger.transactions.fees import Fees, bumped, offer
+from ledger.transactions.pending import Broadcast, BroadcastHook
+from ledger.transactions.sender import SendPolicy, TransactionCall, TransactionSender
+from ledger.transactions.wallet import Wallet
 from protocol.identifiers import Address
+from protocol.runtime.clock import Clock
 from tests.ledger.chain import gadget
 from tests.ledger.chain.wire import GWEI, Wire, signed
 from tests.ledger.conftest import LiveChain
@@ -82,7 +82,7 @@ async def sender_on(
     url: str | None = None,
     policy: SendPolicy = QUICK,
     clock: Clock | None = None,
-) -> AsyncIterator[Sender]:
+) -> AsyncIterator[TransactionSender]:
     web3 = await connect(
         url or chain.url,
         expected_chain_id=chain.chain_id,
@@ -91,7 +91,9 @@ async def sender_on(
         attempts=2,
     )
     try:
-        async with Sender(web3, key_of(chain, account), chain_id=chain.chain_id, policy=policy, clock=clock) as sender:
+        async with TransactionSender(
+            web3, key_of(chain, account), chain_id=chain.chain_id, policy=policy, clock=clock
+        ) as sender:
             yield sender
     finally:
         await web3.provider.disconnect()
@@ -99,7 +101,9 @@ async def sender_on(
 
 async def deployed(chain: LiveChain, *, mine: bool = False) -> Address:
     async with sender_on(chain, account=19) as sender:
-        sending = asyncio.create_task(sender.send(Call(to=None, data=gadget.CREATION, gas=200_000), deadline=SOON))
+        sending = asyncio.create_task(
+            sender.send(TransactionCall(to=None, data=gadget.CREATION, gas=200_000), deadline=SOON)
+        )
         if mine:
             await pending(chain, 1)
             await chain.controls.mine()
@@ -127,7 +131,9 @@ async def emitted(chain: LiveChain, contract: Address) -> Counter[int]:
     return Counter(int(log["topics"][0], 16) for log in logs)
 
 
-async def crash_while_sending(chain: LiveChain, sender: Sender, call: Call, hook: BroadcastHook) -> None:
+async def crash_while_sending(
+    chain: LiveChain, sender: TransactionSender, call: TransactionCall, hook: BroadcastHook
+) -> None:
     """Sends until the transaction waits in the pool, and goes no further."""
     sending = asyncio.create_task(sender.send(call, deadline=SOON, before_broadcast=hook))
     await pending(chain, 1, account=0)
@@ -138,7 +144,7 @@ async def crash_while_sending(chain: LiveChain, sender: Sender, call: Call, hook
 async def test_a_receipt_says_what_happened(chain: LiveChain) -> None:
     contract = await deployed(chain)
     async with sender_on(chain) as sender:
-        receipt = await sender.send(Call(to=contract, data=gadget.emit(5, b"hello")), deadline=SOON)
+        receipt = await sender.send(TransactionCall(to=contract, data=gadget.emit(5, b"hello")), deadline=SOON)
     assert [(log.address, log.data, int(log.topics[0], 16)) for log in receipt.logs] == [(contract, b"hello", 5)]
     assert receipt.gas_used > 21_000
     assert receipt.logs[0].block_hash == receipt.block_hash
@@ -147,7 +153,7 @@ async def test_a_receipt_says_what_happened(chain: LiveChain) -> None:
 async def test_fifty_transactions_at_once_are_each_executed_once(chain: LiveChain) -> None:
     contract = await deployed(chain)
     async with sender_on(chain) as sender:
-        calls = [Call(to=contract, data=gadget.emit(number)) for number in range(50)]
+        calls = [TransactionCall(to=contract, data=gadget.emit(number)) for number in range(50)]
         receipts = await asyncio.gather(*(sender.send(call, deadline=SOON) for call in calls))
     assert await emitted(chain, contract) == Counter(range(50))
     assert [int(receipt.logs[0].topics[0], 16) for receipt in receipts] == list(range(50))
@@ -156,7 +162,7 @@ async def test_fifty_transactions_at_once_are_each_executed_once(chain: LiveChai
 async def test_waiting_transactions_share_a_block(patient: LiveChain) -> None:
     contract = await deployed(patient, mine=True)
     async with sender_on(patient) as sender:
-        calls = [Call(to=contract, data=gadget.emit(number)) for number in range(20)]
+        calls = [TransactionCall(to=contract, data=gadget.emit(number)) for number in range(20)]
         sending = asyncio.gather(*(sender.send(call, deadline=SOON) for call in calls))
         await pending(patient, 20, account=0)
         await patient.controls.mine()
@@ -177,10 +183,10 @@ async def test_a_nonce_is_not_tried_twice_because_it_was_counted_while_another_w
 
     async with bad_line(chain.url) as line, sender_on(chain, url=line.url) as sender:
         line.hold["eth_estimateGas"] = estimate
-        call = Call(to=contract, data=gadget.emit(1), gas=200_000)
+        call = TransactionCall(to=contract, data=gadget.emit(1), gas=200_000)
         first = asyncio.create_task(sender.send(call, deadline=SOON, before_broadcast=wait))
         await placing.wait()
-        call = Call(to=contract, data=gadget.emit(2))
+        call = TransactionCall(to=contract, data=gadget.emit(2))
         second = asyncio.create_task(sender.send(call, deadline=SOON, before_broadcast=note))
         await asyncio.sleep(0.3)  # it counts, and waits for what it will cost
         may_go.set()
@@ -203,7 +209,7 @@ async def test_calls_whose_gas_is_known_get_nonces_in_the_order_in_which_they_we
         async def note(version: Broadcast) -> None:
             nonces[number] = version.nonce
 
-        call = Call(to=contract, data=gadget.emit(number), gas=200_000)
+        call = TransactionCall(to=contract, data=gadget.emit(number), gas=200_000)
         await sender.send(call, deadline=SOON, before_broadcast=note)
 
     async with sender_on(chain) as sender:
@@ -221,15 +227,18 @@ async def test_calls_whose_gas_is_known_get_nonces_in_the_order_in_which_they_we
 async def test_no_patience_at_all_is_not_the_usual_patience(patient: LiveChain) -> None:
     async with sender_on(patient) as sender:
         with pytest.raises(TransactionNotMined):
-            await asyncio.wait_for(sender.send(Call(to=sender.address), deadline=timedelta()), timeout=5)
+            await asyncio.wait_for(sender.send(TransactionCall(to=sender.address), deadline=timedelta()), timeout=5)
 
 
 async def test_two_senders_with_one_key_execute_everything_once(chain: LiveChain) -> None:
     contract = await deployed(chain)
     async with sender_on(chain) as one, sender_on(chain) as two:
         await asyncio.gather(
-            *(one.send(Call(to=contract, data=gadget.emit(number)), deadline=SOON) for number in range(20)),
-            *(two.send(Call(to=contract, data=gadget.emit(100 + number)), deadline=SOON) for number in range(20)),
+            *(one.send(TransactionCall(to=contract, data=gadget.emit(number)), deadline=SOON) for number in range(20)),
+            *(
+                two.send(TransactionCall(to=contract, data=gadget.emit(100 + number)), deadline=SOON)
+                for number in range(20)
+            ),
         )
     assert await emitted(chain, contract) == Counter([*range(20), *range(100, 120)])
 
@@ -238,8 +247,8 @@ async def test_two_senders_with_one_key_share_a_pool_of_waiting_transactions(pat
     contract = await deployed(patient, mine=True)
     async with sender_on(patient) as one, sender_on(patient) as two:
         sending = asyncio.gather(
-            *(one.send(Call(to=contract, data=gadget.emit(number)), deadline=SOON) for number in range(10)),
-            *(two.send(Call(to=contract, data=gadget.emit(number)), deadline=SOON) for number in range(10)),
+            *(one.send(TransactionCall(to=contract, data=gadget.emit(number)), deadline=SOON) for number in range(10)),
+            *(two.send(TransactionCall(to=contract, data=gadget.emit(number)), deadline=SOON) for number in range(10)),
         )
         while not sending.done():
             await asyncio.sleep(0.1)
@@ -256,7 +265,7 @@ async def test_a_transaction_that_was_outbid_is_signed_again_and_executed_once(p
         Wire(patient.url) as wire,
     ):
         nonce = int(await wire("eth_getTransactionCount", alice.address, "latest"), 16)
-        sending = asyncio.create_task(sender.send(Call(to=contract, data=gadget.emit(1)), deadline=SOON))
+        sending = asyncio.create_task(sender.send(TransactionCall(to=contract, data=gadget.emit(1)), deadline=SOON))
         await pending(patient, 1, account=0)
         await wire.submit(
             alice,
@@ -280,7 +289,7 @@ async def test_nothing_is_signed_again_while_a_reorg_could_give_the_nonce_back(p
     careful = SendPolicy(poll=timedelta(milliseconds=20), settled_after=3)
     async with sender_on(patient, policy=careful) as sender, Wire(patient.url) as wire:
         nonce = int(await wire("eth_getTransactionCount", alice.address, "latest"), 16)
-        sending = asyncio.create_task(sender.send(Call(to=contract, data=gadget.emit(1)), deadline=SOON))
+        sending = asyncio.create_task(sender.send(TransactionCall(to=contract, data=gadget.emit(1)), deadline=SOON))
         await pending(patient, 1, account=0)
         bid = {"maxFeePerGas": 90 * GWEI, "maxPriorityFeePerGas": 9 * GWEI}
         await wire.submit(alice, to=contract, data=gadget.emit(2), nonce=nonce, **bid)
@@ -305,7 +314,7 @@ async def test_more_is_offered_when_a_block_does_not_come(patient: LiveChain) ->
             thrice.set()
 
     async with sender_on(patient) as sender:
-        call = Call(to=contract, data=gadget.emit(1))
+        call = TransactionCall(to=contract, data=gadget.emit(1))
         sending = asyncio.create_task(sender.send(call, deadline=SOON, before_broadcast=note))
         await thrice.wait()
         await asyncio.sleep(0.05)
@@ -320,7 +329,7 @@ async def test_the_deadline_tells_which_hashes_to_look_for(patient: LiveChain) -
     contract = await deployed(patient, mine=True)
     async with sender_on(patient) as sender, Wire(patient.url) as wire:
         with pytest.raises(TransactionNotMined) as late:
-            await sender.send(Call(to=contract, data=gadget.emit(1)), deadline=timedelta(seconds=2))
+            await sender.send(TransactionCall(to=contract, data=gadget.emit(1)), deadline=timedelta(seconds=2))
         assert late.value.retryable
         await patient.controls.mine()
         receipts = [await wire("eth_getTransactionReceipt", sent) for sent in late.value.hashes]
@@ -331,7 +340,7 @@ async def test_confirmations_are_waited_for(patient: LiveChain) -> None:
     contract = await deployed(patient, mine=True)
     async with sender_on(patient) as sender:
         sending = asyncio.create_task(
-            sender.send(Call(to=contract, data=gadget.emit(1)), deadline=SOON, confirmations=2)
+            sender.send(TransactionCall(to=contract, data=gadget.emit(1)), deadline=SOON, confirmations=2)
         )
         await pending(patient, 1, account=0)
         await patient.controls.mine(2)
@@ -347,7 +356,7 @@ async def test_a_gap_that_somebody_left_is_filled(patient: LiveChain) -> None:
     clean = await patient.controls.snapshot()
     async with sender_on(patient) as sender, Wire(patient.url) as wire:
         await wire.submit(alice, to=contract, data=gadget.emit(9))
-        sending = asyncio.create_task(sender.send(Call(to=contract, data=gadget.emit(1)), deadline=SOON))
+        sending = asyncio.create_task(sender.send(TransactionCall(to=contract, data=gadget.emit(1)), deadline=SOON))
         await pending(patient, 2, account=0)
         await patient.controls.revert(clean)  # the node forgets what waits
         while not sending.done():
@@ -362,7 +371,7 @@ async def test_a_call_that_would_fail_is_not_sent_and_costs_nothing(chain: LiveC
     async with sender_on(chain) as sender, Wire(chain.url) as wire:
         before = await wire("eth_getTransactionCount", sender.address, "pending")
         with pytest.raises(TransactionReverted) as reverted:
-            await sender.send(Call(to=contract, data=gadget.revert(UNLUCKY_13)), deadline=SOON)
+            await sender.send(TransactionCall(to=contract, data=gadget.revert(UNLUCKY_13)), deadline=SOON)
         assert (reverted.value.name, reverted.value.arguments) == ("Unlucky", {"number": 13})
         assert reverted.value.transaction is None
         assert await wire("eth_getTransactionCount", sender.address, "pending") == before
@@ -372,10 +381,10 @@ async def test_a_failure_in_the_block_is_explained_too(chain: LiveChain) -> None
     contract = await deployed(chain)
     async with sender_on(chain) as sender:
         with pytest.raises(TransactionReverted) as reverted:
-            await sender.send(Call(to=contract, data=gadget.revert(UNLUCKY_13), gas=100_000), deadline=SOON)
+            await sender.send(TransactionCall(to=contract, data=gadget.revert(UNLUCKY_13), gas=100_000), deadline=SOON)
         assert reverted.value.name == "Unlucky"
         assert reverted.value.transaction is not None
-        await sender.send(Call(to=contract, data=gadget.emit(1)), deadline=SOON)
+        await sender.send(TransactionCall(to=contract, data=gadget.emit(1)), deadline=SOON)
 
 
 async def test_an_account_that_cannot_pay_is_told_so_and_blocks_nobody(chain: LiveChain) -> None:
@@ -383,9 +392,9 @@ async def test_an_account_that_cannot_pay_is_told_so_and_blocks_nobody(chain: Li
     async with sender_on(chain) as sender:
         await chain.controls.set_balance(sender.address, 1000)
         with pytest.raises(InsufficientFunds):
-            await sender.send(Call(to=contract, data=gadget.emit(1), gas=100_000), deadline=SOON)
+            await sender.send(TransactionCall(to=contract, data=gadget.emit(1), gas=100_000), deadline=SOON)
         await chain.controls.set_balance(sender.address, 10**19)
-        await sender.send(Call(to=contract, data=gadget.emit(2)), deadline=SOON)
+        await sender.send(TransactionCall(to=contract, data=gadget.emit(2)), deadline=SOON)
     assert await emitted(chain, contract) == Counter([2])
 
 
@@ -393,7 +402,7 @@ async def test_a_lost_answer_does_not_execute_twice(chain: LiveChain) -> None:
     contract = await deployed(chain)
     async with bad_line(chain.url) as line, sender_on(chain, url=line.url) as sender:
         line.lose_answers_to = {"eth_sendRawTransaction": 3}
-        calls = [Call(to=contract, data=gadget.emit(number)) for number in range(5)]
+        calls = [TransactionCall(to=contract, data=gadget.emit(number)) for number in range(5)]
         await asyncio.gather(*(sender.send(call, deadline=SOON) for call in calls))
     assert await emitted(chain, contract) == Counter(range(5))
 
@@ -403,16 +412,16 @@ async def test_a_chain_that_is_down_is_said_to_be_and_nothing_is_sent(chain: Liv
     async with bad_line(chain.url) as line, sender_on(chain, url=line.url) as sender:
         line.down = True
         with pytest.raises(ChainUnavailable):
-            await sender.send(Call(to=contract, data=gadget.emit(1)), deadline=SOON)
+            await sender.send(TransactionCall(to=contract, data=gadget.emit(1)), deadline=SOON)
         line.down = False
-        await sender.send(Call(to=contract, data=gadget.emit(2)), deadline=SOON)
+        await sender.send(TransactionCall(to=contract, data=gadget.emit(2)), deadline=SOON)
     assert await emitted(chain, contract) == Counter([2])
 
 
 async def test_a_chain_that_goes_away_while_a_transaction_waits_is_waited_for(patient: LiveChain) -> None:
     contract = await deployed(patient, mine=True)
     async with bad_line(patient.url) as line, sender_on(patient, url=line.url) as sender:
-        sending = asyncio.create_task(sender.send(Call(to=contract, data=gadget.emit(1)), deadline=SOON))
+        sending = asyncio.create_task(sender.send(TransactionCall(to=contract, data=gadget.emit(1)), deadline=SOON))
         await pending(patient, 1, account=0)
         line.down = True
         await patient.controls.mine()
@@ -430,7 +439,7 @@ async def test_after_a_crash_the_outcome_can_be_asked_for(patient: LiveChain) ->
         written.append(broadcast)
 
     async with sender_on(patient) as crashed:
-        await crash_while_sending(patient, crashed, Call(to=contract, data=gadget.emit(1)), write_down)
+        await crash_while_sending(patient, crashed, TransactionCall(to=contract, data=gadget.emit(1)), write_down)
     async with sender_on(patient) as restarted:
         asking = asyncio.create_task(restarted.outcome(written, deadline=SOON))
         await pending(patient, 1, account=0)
@@ -449,7 +458,7 @@ async def test_after_a_crash_a_void_transaction_is_known_to_be_void(patient: Liv
         written.append(broadcast)
 
     async with sender_on(patient, policy=SendPolicy()) as crashed:
-        await crash_while_sending(patient, crashed, Call(to=contract, data=gadget.emit(1)), write_down)
+        await crash_while_sending(patient, crashed, TransactionCall(to=contract, data=gadget.emit(1)), write_down)
     async with Wire(patient.url) as wire, sender_on(patient) as restarted:
         bid = {"maxFeePerGas": 90 * GWEI, "maxPriorityFeePerGas": 9 * GWEI}
         raw = signed(alice, to=contract, data=gadget.emit(2), nonce=written[0].nonce, **bid)

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from orchestrator.app import build_orchestrator
+from orchestrator.chain.run_interface import RunLedger
 from orchestrator.loops.ledger_sync import LedgerSync
 from orchestrator.loops.liveness import Liveness
 from orchestrator.loops.removals import Removals
 from orchestrator.loops.scheduler import Scheduler
-from orchestrator.runs.chain import RunLedger
 from orchestrator.settings import OrchestratorSettings
-from orchestrator.store.leases import Lease
-from protocol.clock import TurnedClock
-from protocol.keys import Key
-from protocol.redis import connect_redis
-from protocol.scopes import Scope
-from protocol.tokens import TokenSetting, hash_token, new_token
+from orchestrator.store.leader_lease import LeaderLease
+from protocol.http.tokens import TokenSetting, hash_token, new_token
+from protocol.identity.keys import Key
+from protocol.identity.scopes import Scope
+from protocol.runtime.clock import ManualClock
+from protocol.runtime.redis import connect_redis
 from tests.orchestrator.edge import POOL, MemoryLedger, PoolUnderTest
 
 MakePool = Callable[..., PoolUnderTest]
@@ -34,7 +34,7 @@ READER_HASH = hash_token(READER)
 
 def under_test(
     url: str,
-    clock: TurnedClock,
+    clock: ManualClock,
     ledger: MemoryLedger,
     key: Key,
     secrets: Path,
@@ -64,8 +64,8 @@ def under_test(
     )
     parts = app.state.parts
 
-    def lease(name: str) -> Lease:
-        return Lease(parts.database, name, lifetime=timedelta(seconds=10))
+    def lease(name: str) -> LeaderLease:
+        return LeaderLease(parts.database, name, lifetime=timedelta(seconds=10))
 
     return PoolUnderTest(
         app=app,
@@ -98,7 +98,7 @@ def under_test(
 
 
 @pytest.fixture
-async def make_pool(redis_url: str, tmp_path: Path, clock: TurnedClock) -> AsyncIterator[MakePool]:
+async def make_pool(redis_url: str, tmp_path: Path, clock: ManualClock) -> AsyncIterator[MakePool]:
     """Makes orchestrators of one pool: the same Redis, ledger and key."""
     key = Key.generate()
     ledger = MemoryLedger(orchestrator=key.address)

@@ -11,18 +11,24 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from orchestrator.chain import Changes, MemberEvent, MembershipChange, NodeStanding, PoolStanding
+from orchestrator.chain.interface import (
+    Changes,
+    MemberEvent,
+    MembershipChange,
+    NodeStanding,
+    PoolStanding,
+)
+from orchestrator.dependencies import Dependencies
 from orchestrator.loops.ledger_sync import LedgerSync
 from orchestrator.loops.liveness import Liveness
 from orchestrator.loops.removals import Removals
 from orchestrator.loops.scheduler import Scheduler
-from orchestrator.parts import Parts
-from protocol.auth import RequestSigner
-from protocol.clock import TurnedClock
 from protocol.errors import Unavailable
+from protocol.http.auth import RequestSigner
 from protocol.identifiers import Address
-from protocol.keys import Key
-from protocol.typed_data import SigningDomain
+from protocol.identity.keys import Key
+from protocol.identity.typed_data import SigningDomain
+from protocol.runtime.clock import ManualClock
 from protocol.wire.heartbeat import HeartbeatAnswer
 from protocol.wire.nodes import Hardware, RuntimeKind, Software
 
@@ -127,8 +133,8 @@ class PoolUnderTest:
     """One orchestrator served in this process, its loops turned by hand."""
 
     app: FastAPI
-    parts: Parts
-    clock: TurnedClock
+    parts: Dependencies
+    clock: ManualClock
     ledger: MemoryLedger
     token: str
     liveness: Liveness

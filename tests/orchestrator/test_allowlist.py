@@ -11,11 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
-from cli.shardcast_allowlist import keep_fresh, refresh
-from protocol.auth import RequestSigner
+from cli.shardcast.allowlist import keep_fresh, refresh
 from protocol.clients import OrchestratorClient
-from protocol.keys import Key
-from shardcast.allowlist import Doors
+from protocol.http.auth import RequestSigner
+from protocol.identity.keys import Key
+from shardcast.allowlist import FirewallRules
 from tests.orchestrator.conftest import MakePool
 from tests.orchestrator.edge import MANAGER, POOL, PoolUnderTest
 from tests.shardcast.nginx_front import NEEDS_NGINX, Front, behind, running
@@ -137,7 +137,7 @@ async def test_the_last_list_stands_while_the_orchestrator_does_not_give_one(
         return [line.removesuffix(" 1;") for line in listed.read_text().splitlines()[1:]]
 
     async with OrchestratorClient("http://127.0.0.1", token=pool.token, transport=way) as client:
-        doors = Doors(nginx=listed)
+        doors = FirewallRules(nginx=listed)
         keeping = asyncio.create_task(keep_fresh(client, doors, also=("192.0.2.0/24",), every=every, clock=pool.clock))
         await member(pool, "203.0.113.7")
         assert await round_that_ends(well=True) == ["192.0.2.0/24", "203.0.113.7/32"]

@@ -9,12 +9,12 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from cli.shardcast_registration import registered
-from orchestrator.checkpoint_relays import AGAIN, LIFE, check_relay_url
+from cli.shardcast.registration import registered
+from orchestrator.runs.checkpoint_relays import AGAIN, LIFE, check_relay_url
 from protocol.clients.orchestrator import OrchestratorClient
 from protocol.clients.relay import RelayClient
 from protocol.errors import Conflict, InvalidInput, NotFound
-from protocol.keys import Key
+from protocol.identity.keys import Key
 from protocol.wire.relays import RelayLease
 from tests.orchestrator.conftest import MakePool
 from tests.orchestrator.edge import PoolUnderTest

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from orchestrator.store.database import Database
 from protocol.errors import Unavailable
-from protocol.redis import RedisKeys, StoreUnavailable, connect_redis
+from protocol.runtime.redis import RedisKeys, StoreUnavailable, connect_redis
 from tests.orchestrator.cut_line import Cut, CutLine, cut_line
 
 NODE = "0x" + "1" * 40

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.destinations import check_destination
-from protocol.destinations import is_public
+from orchestrator.webhook_urls import check_destination
 from protocol.errors import InvalidInput
+from protocol.http.url_safety import is_public
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,13 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
-from protocol.admission import Admission
-from protocol.auth import RequestSigner
 from protocol.clients.orchestrator import OrchestratorClient
-from protocol.clock import TurnedClock
-from protocol.keys import Key
-from protocol.rates import Rate
-from protocol.redis import RedisKeys, connect_redis
+from protocol.http.auth import RequestSigner
+from protocol.http.rates import Rate
+from protocol.http.replay_guard import ReplayGuard
+from protocol.identity.keys import Key
+from protocol.runtime.clock import ManualClock
+from protocol.runtime.redis import RedisKeys, connect_redis
 from protocol.wire.heartbeat import NodeState
 from protocol.wire.tasks import IDEMPOTENCY_HEADER, NewTask, TaskSpec
 from tests.orchestrator.conftest import under_test
@@ -41,7 +41,7 @@ async def line(redis_url: str, tmp_path: Path) -> AsyncIterator[CutLine]:
 
 
 @pytest.fixture
-async def pool(line: CutLine, clock: TurnedClock, tmp_path: Path) -> AsyncIterator[PoolUnderTest]:
+async def pool(line: CutLine, clock: ManualClock, tmp_path: Path) -> AsyncIterator[PoolUnderTest]:
     """An orchestrator behind the line, whose client of Redis tries everything once."""
     key = Key.generate()
     made = under_test(line.url, clock, MemoryLedger(orchestrator=key.address), key, tmp_path / "secrets.key")
@@ -194,10 +194,10 @@ async def test_the_client_posts_a_task_once_although_the_store_was_cut_off(pool:
         assert [each.id async for each in owner.tasks()] == [task.id]
 
 
-async def test_an_admission_whose_answer_was_lost_is_no_replay(line: CutLine, clock: TurnedClock) -> None:
+async def test_an_admission_whose_answer_was_lost_is_no_replay(line: CutLine, clock: ManualClock) -> None:
     redis = connect_redis(line.url, retries=1)
     rate = Rate(count=1000, per=timedelta(seconds=1), burst=1000)
-    admission = Admission(redis, keys=RedisKeys("7"), rate=rate, clock=clock)
+    admission = ReplayGuard(redis, keys=RedisKeys("7"), rate=rate, clock=clock)
     await admission.admit(MANAGER.address, "a" * 32)
     line.break_at(0, Cut.AFTER)
     await admission.admit(MANAGER.address, "b" * 32)

@@ -10,13 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
-from orchestrator.chain import MemberEvent
-from orchestrator.lifecycle import Event
-from orchestrator.membership import FOLLOWED_WITHIN
-from protocol.auth import RequestSigner
-from protocol.keys import Key
-from protocol.lookups import LookupLimits
-from protocol.signing import sign_request
+from orchestrator.chain.interface import MemberEvent
+from orchestrator.domain.node_states import NodeEvent
+from orchestrator.nodes.membership import FOLLOWED_WITHIN
+from protocol.http.auth import RequestSigner
+from protocol.http.lookups import LookupLimits
+from protocol.identity.keys import Key
+from protocol.identity.signing import sign_request
 from protocol.wire.heartbeat import NodeState
 from tests.orchestrator.edge import OWNER, POOL, PoolUnderTest
 
@@ -110,7 +110,7 @@ async def test_a_node_that_was_invited_need_not_wait_for_its_event(pool: PoolUnd
     await pool.sync.round()
     key = Key.generate()
     pool.ledger.register(key.address)
-    for event in (Event.SEEN, Event.INVITE_POSTED):
+    for event in (NodeEvent.SEEN, NodeEvent.INVITE_POSTED):
         await pool.parts.life.happened(key.address, event, cause="test", actor="test")
     assert (await pool.beat(key)).state is NodeState.INVITED
     pool.ledger.register(key.address, member=True)

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.intervals import Pace
+from orchestrator.domain.heartbeat_interval import HeartbeatInterval
 
 
 @pytest.mark.parametrize(("nodes", "seconds"), [(0, 10), (100, 10), (5_000, 10), (10_000, 20), (100_000, 200)])
 def test_the_interval_grows_with_the_pool(nodes: int, seconds: float) -> None:
-    assert Pace(target_rate=500).interval(nodes, draw=0).total_seconds() == pytest.approx(seconds)
+    assert HeartbeatInterval(target_rate=500).interval(nodes, draw=0).total_seconds() == pytest.approx(seconds)
 
 
 @given(st.integers(0, 10**6), st.floats(0, 1, exclude_max=True))
 def test_the_pool_never_costs_more_than_the_target_rate_and_stagger_is_bounded(nodes: int, draw: float) -> None:
-    pace = Pace(shortest=timedelta(seconds=1), target_rate=300, stagger=0.25)
+    pace = HeartbeatInterval(shortest=timedelta(seconds=1), target_rate=300, stagger=0.25)
     interval = pace.interval(nodes, draw=draw)
     assert nodes / interval.total_seconds() <= 300 * (1 + 1e-4)
     assert pace.interval(nodes, draw=0) <= interval <= pace.interval(nodes, draw=0) * 1.25 + timedelta(microseconds=1)
@@ -30,4 +30,4 @@ def test_the_pool_never_costs_more_than_the_target_rate_and_stagger_is_bounded(n
 )
 def test_a_pace_that_kills_healthy_nodes_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"positive|unhealthy"):
-        Pace(**wrong)  # type: ignore[arg-type]  # wrong on purpose
+        HeartbeatInterval(**wrong)  # type: ignore[arg-type]  # wrong on purpose

@@ -8,15 +8,15 @@ from typing import Any, cast
 
 import pytest
 
-from orchestrator.chain import MemberEvent
+from orchestrator.chain.interface import MemberEvent
 from orchestrator.loops.invites import NEW_FOR, Inviter
 from orchestrator.settings import Requirements
-from orchestrator.store.leases import Lease
+from orchestrator.store.leader_lease import LeaderLease
 from protocol.clients.discovery import DiscoveryClient
 from protocol.clients.location import ServiceLocation
 from protocol.errors import NotFound, Unavailable
 from protocol.identifiers import Address
-from protocol.keys import Key
+from protocol.identity.keys import Key
 from protocol.wire.heartbeat import NodeState
 from protocol.wire.invites import SignedInvite
 from protocol.wire.nodes import NodePage, NodeRecord, Registration
@@ -65,7 +65,7 @@ class Listing:
 
 
 def inviter(pool: PoolUnderTest, listing: Listing, *, name: str = "invites-0") -> Inviter:
-    lease = Lease(pool.parts.database, name, lifetime=timedelta(seconds=10))
+    lease = LeaderLease(pool.parts.database, name, lifetime=timedelta(seconds=10))
     return Inviter(pool.parts, client=cast("DiscoveryClient", listing), lease=lease)
 
 

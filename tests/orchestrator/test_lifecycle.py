@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.lifecycle import MEMBERS, TABLE, Action, Event, overdue, transition
+from orchestrator.domain.node_states import MEMBERS, TABLE, NodeAction, NodeEvent, overdue, transition
 from protocol.wire.heartbeat import NodeState
 
-S, E, A = NodeState, Event, Action
+S, E, A = NodeState, NodeEvent, NodeAction
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ S, E, A = NodeState, Event, Action
         (S.BANNED, E.UNBANNED, S.DISCOVERED, set()),
     ],
 )
-def test_the_table(state: NodeState, event: Event, after: NodeState, actions: set[Action]) -> None:
+def test_the_table(state: NodeState, event: NodeEvent, after: NodeState, actions: set[NodeAction]) -> None:
     result = transition(state, event)
     assert (result.state, set(result.actions)) == (after, actions)
 
@@ -53,15 +53,15 @@ def test_the_table(state: NodeState, event: Event, after: NodeState, actions: se
 def test_every_state_stands_in_the_table_and_every_pair_has_an_answer() -> None:
     assert set(TABLE) == set(NodeState)
     for state in NodeState:
-        for event in Event:
+        for event in NodeEvent:
             assert transition(state, event).state in NodeState
 
 
-NEEDS_A_PERSON = frozenset({Event.UNBANNED})
+NEEDS_A_PERSON = frozenset({NodeEvent.UNBANNED})
 """Events that only the pool's owner or manager can cause."""
 
 
-def reachable(start: NodeState, events: frozenset[Event]) -> set[NodeState]:
+def reachable(start: NodeState, events: frozenset[NodeEvent]) -> set[NodeState]:
     seen, todo = {start}, [start]
     while todo:
         state = todo.pop()
@@ -75,39 +75,39 @@ def reachable(start: NodeState, events: frozenset[Event]) -> set[NodeState]:
 
 @pytest.mark.parametrize("state", [state for state in NodeState if state is not NodeState.BANNED])
 def test_every_state_but_banned_has_a_way_back_to_healthy_without_a_person(state: NodeState) -> None:
-    assert NodeState.HEALTHY in reachable(state, frozenset(Event) - NEEDS_A_PERSON)
+    assert NodeState.HEALTHY in reachable(state, frozenset(NodeEvent) - NEEDS_A_PERSON)
 
 
 def test_banned_has_no_way_out_without_a_person_and_one_with() -> None:
-    assert reachable(NodeState.BANNED, frozenset(Event) - NEEDS_A_PERSON) == {NodeState.BANNED}
-    assert NodeState.HEALTHY in reachable(NodeState.BANNED, frozenset(Event))
+    assert reachable(NodeState.BANNED, frozenset(NodeEvent) - NEEDS_A_PERSON) == {NodeState.BANNED}
+    assert NodeState.HEALTHY in reachable(NodeState.BANNED, frozenset(NodeEvent))
 
 
-@given(st.sampled_from(NodeState), st.lists(st.sampled_from(sorted(set(Event) - {Event.UNBANNED}))))
-def test_a_ban_sticks_whatever_happens_before_and_after(start: NodeState, events: list[Event]) -> None:
-    state = transition(start, Event.BANNED).state
+@given(st.sampled_from(NodeState), st.lists(st.sampled_from(sorted(set(NodeEvent) - {NodeEvent.UNBANNED}))))
+def test_a_ban_sticks_whatever_happens_before_and_after(start: NodeState, events: list[NodeEvent]) -> None:
+    state = transition(start, NodeEvent.BANNED).state
     for event in events:
         state = transition(state, event).state
         assert state is NodeState.BANNED
 
 
-@given(st.sampled_from(NodeState), st.lists(st.sampled_from(Event), max_size=40))
-def test_what_a_node_ran_is_released_when_it_stops_being_counted_on(start: NodeState, events: list[Event]) -> None:
+@given(st.sampled_from(NodeState), st.lists(st.sampled_from(NodeEvent), max_size=40))
+def test_what_a_node_ran_is_released_when_it_stops_being_counted_on(start: NodeState, events: list[NodeEvent]) -> None:
     state = start
     for event in events:
         result = transition(state, event)
         if state in MEMBERS and result.state not in MEMBERS:
-            assert Action.RELEASE in result.actions
-        if Action.RELEASE in result.actions:
+            assert NodeAction.RELEASE in result.actions
+        if NodeAction.RELEASE in result.actions:
             assert result.state not in MEMBERS
         state = result.state
 
 
-@given(st.sampled_from(NodeState), st.sampled_from(Event))
-def test_whoever_is_expected_to_speak_is_watched(state: NodeState, event: Event) -> None:
+@given(st.sampled_from(NodeState), st.sampled_from(NodeEvent))
+def test_whoever_is_expected_to_speak_is_watched(state: NodeState, event: NodeEvent) -> None:
     result = transition(state, event)
     if result.state is not state:
-        watched = bool({Action.WATCH, Action.WATCH_LAST, Action.AWAIT_JOIN} & set(result.actions))
+        watched = bool({NodeAction.WATCH, NodeAction.WATCH_LAST, NodeAction.AWAIT_JOIN} & set(result.actions))
         assert watched == (overdue(result.state) is not None)
 
 
@@ -119,5 +119,5 @@ def test_silence_never_leaves_a_watched_node_where_it_was(state: NodeState) -> N
 
 
 def test_only_states_that_a_heartbeat_leaves_alone_are_served_without_a_decision() -> None:
-    left_alone = {s for s, row in TABLE.items() if Event.HEARTBEAT in row and row[Event.HEARTBEAT].state is s}
+    left_alone = {s for s, row in TABLE.items() if NodeEvent.HEARTBEAT in row and row[NodeEvent.HEARTBEAT].state is s}
     assert left_alone == {S.HEALTHY, S.DRAINING}

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrator.chain import MemberEvent, MembershipChange
-from protocol.keys import Key
+from orchestrator.chain.interface import MemberEvent, MembershipChange
+from protocol.identity.keys import Key
 from protocol.wire.heartbeat import NodeState
 from tests.orchestrator.conftest import MakePool
 from tests.orchestrator.edge import PROVIDER, PoolUnderTest

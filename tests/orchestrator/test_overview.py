@@ -7,7 +7,7 @@ import pytest
 
 from orchestrator.store.database import Database
 from protocol.clients import OrchestratorClient
-from protocol.signing import unix_ms
+from protocol.identity.signing import unix_ms
 from tests.orchestrator.conftest import READER, TOKEN
 from tests.orchestrator.edge import POOL, PoolUnderTest
 

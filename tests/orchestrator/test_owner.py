@@ -10,12 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
-from orchestrator.loops.webhooks import SIGNATURE_HEADER, TIMESTAMP_HEADER, Postman, wants
-from orchestrator.routes.logs import Backlog, reader
-from orchestrator.store.leases import Lease
-from protocol.auth import RequestSigner
-from protocol.keys import Key
-from protocol.signing import unix_ms
+from orchestrator.api.logs import Backlog, reader
+from orchestrator.loops.webhooks import SIGNATURE_HEADER, TIMESTAMP_HEADER, WebhookDelivery, wants
+from orchestrator.store.leader_lease import LeaderLease
+from protocol.http.auth import RequestSigner
+from protocol.identity.keys import Key
+from protocol.identity.signing import unix_ms
 from protocol.wire.heartbeat import BATCH_LINES, CommandKind, LogLine, NodeState
 from tests.orchestrator.conftest import READER, MakePool
 from tests.orchestrator.edge import MANAGER, PoolUnderTest
@@ -377,9 +377,9 @@ async def test_a_webhook_gets_signed_events_in_order_and_again_until_it_takes_th
         return httpx.Response(204)
 
     created = await pool.owner("POST", "/v1/webhooks", {"url": "http://127.0.0.1:9/hook", "events": ["node."]})
-    lease = Lease(pool.parts.database, "webhooks", lifetime=timedelta(seconds=10))
+    lease = LeaderLease(pool.parts.database, "webhooks", lifetime=timedelta(seconds=10))
     async with httpx.AsyncClient(transport=httpx.MockTransport(receiver)) as http:
-        postman = Postman(pool.parts, lease=lease, http=http)
+        postman = WebhookDelivery(pool.parts, lease=lease, http=http)
         await pool.member()
         await pool.run()
         await postman.round()

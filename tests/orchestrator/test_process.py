@@ -22,18 +22,18 @@ import pytest_asyncio
 import redis as sync_redis
 from redis.asyncio import Redis
 
-from ledger.chain import ChainKind, free_port, start_chain
-from ledger.inflight import Call
-from ledger.rpc import connect
-from ledger.sender import Sender
-from orchestrator.ledger_pool import LedgerPool
+from ledger.devchain import ChainKind, free_port, start_chain
+from ledger.rpc.connection import connect
+from ledger.transactions.pending import TransactionCall
+from ledger.transactions.sender import TransactionSender
+from orchestrator.chain.pool import LedgerPool
 from protocol.clients.discovery import DiscoveryClient
 from protocol.clients.node import NodeClient
 from protocol.clients.orchestrator import OrchestratorClient
-from protocol.clock import SystemClock
 from protocol.errors import MusterError
-from protocol.keys import Key
-from protocol.tokens import hash_token, new_token
+from protocol.http.tokens import hash_token, new_token
+from protocol.identity.keys import Key
+from protocol.runtime.clock import SystemClock
 from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer, LogBatch, LogLine, NodeState
 from protocol.wire.nodes import Hardware, Registration, RuntimeKind, Software
 from protocol.wire.tasks import AssignmentState, NewTask, TaskSpec
@@ -134,8 +134,8 @@ class Network:
     async def fund(self, key: Key) -> None:
         """Gas for a node that joins by itself."""
         web3 = await connect(self.pool.chain.url, expected_chain_id=self.pool.chain.chain_id)
-        async with Sender(web3, self.pool.governor.account(), chain_id=self.pool.chain.chain_id) as sender:
-            await sender.send(Call(to=key.address, value=UNIT), deadline=timedelta(seconds=30))
+        async with TransactionSender(web3, self.pool.governor.account(), chain_id=self.pool.chain.chain_id) as sender:
+            await sender.send(TransactionCall(to=key.address, value=UNIT), deadline=timedelta(seconds=30))
         await web3.provider.disconnect()
 
     def _shared(self, service: str) -> dict[str, str]:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.decisions import Candidate, OpenTask, Outcome, Placement, Plan
-from orchestrator.fitness import GIBIBYTE, Machine
-from orchestrator.lifecycle import MEMBERS
-from orchestrator.scheduling import plan
+from orchestrator.domain.node_states import MEMBERS
+from orchestrator.scheduler.plan import AssignmentOutcome, Candidate, OpenTask, SchedulePlan, TaskPlacement
+from orchestrator.scheduler.planner import plan
+from orchestrator.scheduler.requirements import GIBIBYTE, NodeHardware
 from protocol.identifiers import Address, address
 from protocol.wire.heartbeat import NodeState
 from protocol.wire.nodes import Gpu, Hardware, RuntimeKind, Software
@@ -27,7 +27,7 @@ def addr(number: int) -> Address:
     return address(f"0x{number:040x}")
 
 
-def machine(gpus: int = 0, memory: int = 8, labels: dict[str, str] | None = None) -> Machine:
+def machine(gpus: int = 0, memory: int = 8, labels: dict[str, str] | None = None) -> NodeHardware:
     hardware = Hardware(
         cpu_model="x",
         cpu_cores=4,
@@ -43,15 +43,15 @@ def machine(gpus: int = 0, memory: int = 8, labels: dict[str, str] | None = None
         runtimes=(RuntimeKind.DOCKER,),
         gpu_containers=gpus > 0,
     )
-    return Machine(hardware=hardware, software=software, labels=labels or {})
+    return NodeHardware(hardware=hardware, software=software, labels=labels or {})
 
 
-def node(number: int, state: NodeState = S.HEALTHY, runs: Placement | None = None, **has: Any) -> Candidate:
+def node(number: int, state: NodeState = S.HEALTHY, runs: TaskPlacement | None = None, **has: Any) -> Candidate:
     return Candidate(address=addr(number), state=state, since_ms=NOW, machine=machine(**has), placement=runs)
 
 
 def task(
-    name: str = "a", *, age: int = 0, outcomes: tuple[Outcome, ...] = (), generation: int = 1, **spec: Any
+    name: str = "a", *, age: int = 0, outcomes: tuple[AssignmentOutcome, ...] = (), generation: int = 1, **spec: Any
 ) -> OpenTask:
     return OpenTask(
         id=name,
@@ -62,7 +62,7 @@ def task(
     )
 
 
-def runs(task_id: str = "a", state: AssignmentState = A.RUNNING, **more: Any) -> Placement:
+def runs(task_id: str = "a", state: AssignmentState = A.RUNNING, **more: Any) -> TaskPlacement:
     values: dict[str, Any] = {
         "id": f"of-{task_id}",
         "task_id": task_id,
@@ -71,10 +71,10 @@ def runs(task_id: str = "a", state: AssignmentState = A.RUNNING, **more: Any) ->
         "assigned_at_ms": NOW - 1000,
         **more,
     }
-    return Placement(**values)
+    return TaskPlacement(**values)
 
 
-def ended(number: int, state: AssignmentState, **more: Any) -> Outcome:
+def ended(number: int, state: AssignmentState, **more: Any) -> AssignmentOutcome:
     values: dict[str, Any] = {
         "assignment_id": f"on-{number}",
         "node": addr(number),
@@ -84,18 +84,18 @@ def ended(number: int, state: AssignmentState, **more: Any) -> Outcome:
         "detail": "exit 1",
         **more,
     }
-    return Outcome(**values)
+    return AssignmentOutcome(**values)
 
 
-def starts(result: Plan) -> dict[int, str]:
+def starts(result: SchedulePlan) -> dict[int, str]:
     return {int(start.node, 16): start.task_id for start in result.starts}
 
 
-def stops(result: Plan) -> dict[int, str]:
+def stops(result: SchedulePlan) -> dict[int, str]:
     return {int(stop.node, 16): stop.because for stop in result.stops}
 
 
-def verdict(result: Plan, task_id: str = "a") -> tuple[TaskState, str]:
+def verdict(result: SchedulePlan, task_id: str = "a") -> tuple[TaskState, str]:
     return next((one.state, one.reason) for one in result.verdicts if one.task_id == task_id)
 
 
@@ -348,7 +348,7 @@ def pools(draw: st.DrawFn) -> tuple[list[OpenTask], list[Candidate]]:
     return tasks, nodes
 
 
-def carry_out(result: Plan, tasks: list[OpenTask], nodes: list[Candidate]) -> list[Candidate]:
+def carry_out(result: SchedulePlan, tasks: list[OpenTask], nodes: list[Candidate]) -> list[Candidate]:
     given_up = {stop.node for stop in result.stops} | {settle.node for settle in result.settles}
     started = {start.node: start for start in result.starts}
     generation = {one.id: one.generation for one in tasks}
@@ -440,7 +440,9 @@ HOURS_AGO = NOW - 7_200_000
         pytest.param(ended(1, A.COMPLETED, spec_generation=0), {"replicas": 2}, True, id="but one of a former spec"),
     ],
 )
-def test_what_no_plan_looks_at_again_is_forgotten(ended_as: Outcome, spec: dict[str, Any], forgotten: bool) -> None:
+def test_what_no_plan_looks_at_again_is_forgotten(
+    ended_as: AssignmentOutcome, spec: dict[str, Any], forgotten: bool
+) -> None:
     before = task(outcomes=(ended_as,), **spec)
     result = plan([before], [node(1), node(2)], now_ms=NOW)
     assert [one.assignment_ids for one in result.forgets] == ([("on-1",)] if forgotten else [])

@@ -10,7 +10,7 @@ import pytest
 
 from protocol.errors import Unavailable
 from protocol.identifiers import Address
-from protocol.keys import Key
+from protocol.identity.keys import Key
 from protocol.wire.heartbeat import HeartbeatAnswer, NodeState
 from protocol.wire.nodes import Gpu
 from protocol.wire.tasks import Assignment, AssignmentState

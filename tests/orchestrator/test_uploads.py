@@ -16,13 +16,13 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from orchestrator.chain import MemberEvent
+from orchestrator.chain.interface import MemberEvent
 from orchestrator.storage import local
 from protocol.clients.node import NodeClient
-from protocol.clock import TurnedClock
 from protocol.errors import NotFound
 from protocol.identifiers import digest
-from protocol.keys import Key
+from protocol.identity.keys import Key
+from protocol.runtime.clock import ManualClock
 from protocol.wire.uploads import ObjectKey, ObjectLink, UploadKind, UploadRequest, UploadTicket
 from tests.orchestrator.conftest import MakePool
 from tests.orchestrator.edge import MANAGER, POOL, PoolUnderTest
@@ -200,7 +200,7 @@ async def test_a_connection_that_breaks_leaves_nothing(pool: PoolUnderTest, node
 
 
 async def test_a_file_that_trickles_in_is_given_up_and_may_come_again(
-    pool: PoolUnderTest, node: Key, tmp_path: Path, clock: TurnedClock
+    pool: PoolUnderTest, node: Key, tmp_path: Path, clock: ManualClock
 ) -> None:
     async def trickle() -> AsyncIterator[bytes]:
         yield CONTENT[:1000]
@@ -264,7 +264,7 @@ async def test_an_object_is_never_overwritten_and_the_same_bytes_again_are_a_suc
     assert (after.st_ino, after.st_mtime_ns, path.read_bytes()) == (before.st_ino, before.st_mtime_ns, CONTENT)
 
 
-async def test_a_url_ends(pool: PoolUnderTest, node: Key, clock: TurnedClock) -> None:
+async def test_a_url_ends(pool: PoolUnderTest, node: Key, clock: ManualClock) -> None:
     given = await upload(pool, node)
     url = (await link(pool, node, given.key)).url
     await clock.turn(timedelta(seconds=901))
@@ -379,7 +379,7 @@ async def test_audit_files_are_for_validators_to_write_and_for_everybody_to_read
 
 
 async def test_who_is_no_validator_any_more_reads_and_writes_as_nobody_within_seconds(
-    pool: PoolUnderTest, node: Key, clock: TurnedClock
+    pool: PoolUnderTest, node: Key, clock: ManualClock
 ) -> None:
     key, validator = (await upload(pool, node)).key, Key.generate()
     pool.ledger.validators.add(validator.address)
@@ -416,7 +416,7 @@ async def test_a_chain_that_is_down_gives_no_tickets_to_unknown_nodes(pool: Pool
 # How much
 
 
-async def test_open_tickets_files_and_bytes_are_counted_per_node(make_pool: MakePool, clock: TurnedClock) -> None:
+async def test_open_tickets_files_and_bytes_are_counted_per_node(make_pool: MakePool, clock: ManualClock) -> None:
     pool = make_pool(uploads_open=2, uploads_per_hour=4, upload_bytes_per_hour=25_000)
     node, other = await pool.member(), await pool.member()
 
@@ -518,7 +518,7 @@ async def test_a_disk_that_filled_since_the_ticket_takes_nothing_and_takes_it_la
 ) -> None:
     given = await ticket(pool, node)
     with monkeypatch.context() as patched:
-        patched.setattr("protocol.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=len(CONTENT) - 1))
+        patched.setattr("protocol.runtime.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=len(CONTENT) - 1))
         answer = await put(pool, given)
     assert (answer.status_code, answer.json()["code"], answer.json()["retryable"]) == (507, "storage-full", True)
     assert stored(tmp_path) == []
@@ -531,7 +531,7 @@ async def test_a_ticket_refused_for_want_of_room_costs_no_quota(
     pool = make_pool(uploads_open=1)
     node = await pool.member()
     with monkeypatch.context() as patched:
-        patched.setattr("protocol.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=0))
+        patched.setattr("protocol.runtime.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=0))
         assert (await ask(pool, node)).status_code == 507
     assert (await ask(pool, node, sha256="0x" + "ab" * 32)).status_code == 200
 
@@ -547,7 +547,7 @@ async def test_files_that_arrive_together_leave_the_reserve_free(
         least.append(disk - sum(path.stat().st_size for path in {*root.glob("incoming/*"), *root.rglob("0x*")}))
         return SimpleNamespace(free=least[-1])
 
-    monkeypatch.setattr("protocol.disk.shutil.disk_usage", usage)
+    monkeypatch.setattr("protocol.runtime.disk.shutil.disk_usage", usage)
     pool = make_pool(storage_reserve_bytes=reserve)
     tickets = [await ticket(pool, await pool.member()) for _ in range(4)]
     begun, gate = asyncio.Semaphore(0), asyncio.Event()
@@ -576,7 +576,7 @@ async def test_sending_again_what_is_there_takes_no_room_from_others(
     node, other = await pool.member(), await pool.member()
     given, theirs = await upload(pool, node), await ticket(pool, other)
     free = [1000 + 2 * len(CONTENT)]
-    monkeypatch.setattr("protocol.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=free[0]))
+    monkeypatch.setattr("protocol.runtime.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=free[0]))
     begun, gate = asyncio.Semaphore(0), asyncio.Event()
 
     async def slowly() -> AsyncIterator[bytes]:
@@ -597,7 +597,7 @@ async def test_a_disk_that_others_fill_meanwhile_keeps_its_reserve(
     make_pool: MakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = [1 << 30]
-    monkeypatch.setattr("protocol.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=free[0]))
+    monkeypatch.setattr("protocol.runtime.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=free[0]))
     pool = make_pool(storage_reserve_bytes=1000)
     given = await ticket(pool, await pool.member())
 
@@ -621,7 +621,7 @@ async def test_a_disk_that_fills_on_the_way_leaves_nothing(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("orchestrator.storage.incoming.os.write", full)
+        patched.setattr("orchestrator.storage.receiver.os.write", full)
         answer = await put(pool, given)
     assert (answer.status_code, answer.json()["code"]) == (507, "storage-full")
     assert stored(tmp_path) == []

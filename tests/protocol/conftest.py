@@ -11,13 +11,13 @@ from fastapi import Depends, FastAPI, Response
 from pydantic import BaseModel
 from redis.asyncio import Redis
 
-from protocol.admission import Admission
-from protocol.clock import TurnedClock
-from protocol.keys import Key
-from protocol.rates import Rate
-from protocol.redis import RedisKeys
-from protocol.service import create_service
-from protocol.verification import RequestVerifier, SignedRequest, only, signed_request
+from protocol.http.rates import Rate
+from protocol.http.replay_guard import ReplayGuard
+from protocol.http.service import create_service
+from protocol.http.verification import RequestVerifier, SignedRequest, only, signed_request
+from protocol.identity.keys import Key
+from protocol.runtime.clock import ManualClock
+from protocol.runtime.redis import RedisKeys
 
 NODE = Key(b"\x11" * 32)
 SERVICE = Key(b"\x22" * 32)
@@ -35,11 +35,11 @@ class Seen(BaseModel):
     text: str
 
 
-def build_app(redis: Redis, clock: TurnedClock) -> FastAPI:
+def build_app(redis: Redis, clock: ManualClock) -> FastAPI:
     app = create_service("test", version="1.2.3", clock=clock, body_limit=100_000)
     app.state.verifier = RequestVerifier(
         audience=SERVICE.address,
-        admission=Admission(
+        admission=ReplayGuard(
             redis,
             keys=RedisKeys("7"),
             rate=Rate(count=10, per=timedelta(seconds=10), burst=5),
@@ -71,7 +71,7 @@ def build_app(redis: Redis, clock: TurnedClock) -> FastAPI:
 
 
 @pytest.fixture
-def app(redis: Redis, clock: TurnedClock) -> FastAPI:
+def app(redis: Redis, clock: ManualClock) -> FastAPI:
     return build_app(redis, clock)
 
 

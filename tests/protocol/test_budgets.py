@@ -10,7 +10,15 @@ import psutil
 import pytest
 from structlog.testing import capture_logs
 
-from protocol.budgets import KeepRule, StoredVersion, free_memory, keep_rule, machine_memory, size_of, weights_budget
+from protocol.runtime.budgets import (
+    KeepRule,
+    StoredVersion,
+    free_memory,
+    keep_rule,
+    machine_memory,
+    size_of,
+    weights_budget,
+)
 
 NOW = 10_000.0
 HOUR = timedelta(hours=1)
@@ -50,7 +58,7 @@ def test_a_disks_budget_is_a_tenth_of_it_or_half_of_what_is_left(
     (tmp_path / "store" / "1" / "weights").write_bytes(bytes(100))
     assert size_of(tmp_path / "store") == 100
     usage = SimpleNamespace(total=10_000, free=9_000)
-    monkeypatch.setattr("protocol.budgets.shutil.disk_usage", lambda _: usage)
+    monkeypatch.setattr("protocol.runtime.budgets.shutil.disk_usage", lambda _: usage)
     with capture_logs() as logs:
         assert keep_rule(tmp_path / "not" / "yet", told=None, most=5).budget == 1000
         usage.free = 900

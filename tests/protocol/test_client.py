@@ -10,20 +10,26 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from protocol.auth import BearerToken, RequestSigner
-from protocol.client import BadAnswer, NoAnswer, ServiceClient, Unreachable, check_service_url
-from protocol.clock import TurnedClock
 from protocol.errors import Forbidden, InvalidInput, MusterError, NotFound, RateLimited, Unauthenticated, Unprocessable
-from protocol.problems import MEDIA_TYPE, Problem, error_of, problem_of
-from protocol.retry import Backoff
-from protocol.signing import sign_response
+from protocol.http.auth import BearerToken, RequestSigner
+from protocol.http.client import (
+    BadAnswer,
+    NoAnswer,
+    ServiceClient,
+    Unreachable,
+    check_service_url,
+)
+from protocol.http.problems import MEDIA_TYPE, Problem, error_of, problem_of
+from protocol.identity.signing import sign_response
+from protocol.runtime.clock import ManualClock
+from protocol.runtime.retry import Backoff
 from tests.protocol.conftest import NODE, OTHER_SERVICE, SERVICE, STRANGER, Note, Seen
 
 Handler = Callable[[httpx.Request], httpx.Response]
 QUICK = Backoff(attempts=3, first=timedelta(0), most=timedelta(0))
 
 
-def speaking_to(handler: Handler, clock: TurnedClock, *, backoff: Backoff = QUICK, limit: int = 1000) -> ServiceClient:
+def speaking_to(handler: Handler, clock: ManualClock, *, backoff: Backoff = QUICK, limit: int = 1000) -> ServiceClient:
     return ServiceClient(
         "http://127.0.0.1:1",
         signer=RequestSigner(NODE, audience=SERVICE.address, clock=clock),
@@ -55,7 +61,7 @@ class Script:
 
 
 @pytest.fixture
-async def service(app: FastAPI, clock: TurnedClock) -> AsyncIterator[ServiceClient]:
+async def service(app: FastAPI, clock: ManualClock) -> AsyncIterator[ServiceClient]:
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     signer = RequestSigner(NODE, audience=SERVICE.address, clock=clock)
     async with ServiceClient(
@@ -133,7 +139,7 @@ FORGERIES: dict[str, Handler] = {
 
 
 @pytest.mark.parametrize("name", FORGERIES)
-async def test_nobody_on_the_path_can_put_words_into_the_services_mouth(name: str, clock: TurnedClock) -> None:
+async def test_nobody_on_the_path_can_put_words_into_the_services_mouth(name: str, clock: ManualClock) -> None:
     async with speaking_to(FORGERIES[name], clock) as client:
         with pytest.raises(Unauthenticated):
             await client.post("/v1/heartbeat", Note(text="x"), signed_answer=True)
@@ -172,7 +178,7 @@ GOOD = httpx.Response(200, content=BODY)
     ids=lambda value: str(value)[:40] if not isinstance(value, httpx.Response) else str(value.status_code),
 )
 async def test_requests_are_repeated_only_where_that_is_safe_and_helps(
-    method: str, trouble: httpx.Response | Exception, asked: int, clock: TurnedClock
+    method: str, trouble: httpx.Response | Exception, asked: int, clock: ManualClock
 ) -> None:
     script = Script(trouble, GOOD)
     async with speaking_to(script, clock) as client:
@@ -185,7 +191,7 @@ async def test_requests_are_repeated_only_where_that_is_safe_and_helps(
     assert len(script.requests) == asked
 
 
-async def test_each_attempt_is_signed_anew(clock: TurnedClock) -> None:
+async def test_each_attempt_is_signed_anew(clock: ManualClock) -> None:
     script = Script(httpx.ConnectError("refused"), httpx.ConnectError("refused"), GOOD)
     async with speaking_to(script, clock) as client:
         await client.get("/v1/x")
@@ -193,7 +199,7 @@ async def test_each_attempt_is_signed_anew(clock: TurnedClock) -> None:
     assert {request.headers["X-Muster-Version"] for request in script.requests} == {"1"}
 
 
-async def test_attempts_end(clock: TurnedClock) -> None:
+async def test_attempts_end(clock: ManualClock) -> None:
     script = Script(*(httpx.ConnectError("refused") for _ in range(9)))
     async with speaking_to(script, clock) as client:
         with pytest.raises(Unreachable) as caught:
@@ -202,7 +208,7 @@ async def test_attempts_end(clock: TurnedClock) -> None:
     assert caught.value.hint
 
 
-async def test_retry_after_is_obeyed(clock: TurnedClock) -> None:
+async def test_retry_after_is_obeyed(clock: ManualClock) -> None:
     limited = problem(429, "rate-limited", retryable=True)
     limited.headers["Retry-After"] = "7"
     async with speaking_to(Script(limited, GOOD), clock) as client:
@@ -213,7 +219,7 @@ async def test_retry_after_is_obeyed(clock: TurnedClock) -> None:
         assert (await task).status == 200
 
 
-async def test_an_answer_that_drips_for_ever_is_given_up(clock: TurnedClock) -> None:
+async def test_an_answer_that_drips_for_ever_is_given_up(clock: ManualClock) -> None:
     class Drip(httpx.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
             yield b"x"
@@ -234,13 +240,13 @@ async def test_an_answer_that_drips_for_ever_is_given_up(clock: TurnedClock) -> 
     ],
     ids=["too large", "compressed"],
 )
-async def test_answers_are_bounded(answer: httpx.Response, clock: TurnedClock) -> None:
+async def test_answers_are_bounded(answer: httpx.Response, clock: ManualClock) -> None:
     async with speaking_to(Script(answer), clock) as client:
         with pytest.raises(BadAnswer):
             await client.get("/v1/x")
 
 
-async def test_an_answer_of_another_form_is_a_bad_answer(clock: TurnedClock) -> None:
+async def test_an_answer_of_another_form_is_a_bad_answer(clock: ManualClock) -> None:
     async with speaking_to(Script(httpx.Response(200, content=b'{"text": 1}')), clock) as client:
         answer = await client.get("/v1/x")
         with pytest.raises(BadAnswer, match="Seen"):

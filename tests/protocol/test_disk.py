@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from protocol.disk import DiskReserved, DiskSpace
+from protocol.runtime.disk import DiskReserved, DiskSpace
 
 
 @pytest.fixture
 def free(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     free = [1000]
-    monkeypatch.setattr("protocol.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=free[0]))
+    monkeypatch.setattr("protocol.runtime.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=free[0]))
     return free
 
 

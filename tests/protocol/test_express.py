@@ -10,19 +10,19 @@ import pytest
 from fastapi import FastAPI
 from starlette.types import Message, Receive, Scope
 
-from protocol.clock import TurnedClock
 from protocol.errors import Forbidden, Unauthenticated
-from protocol.express import Answer, signed_answer
-from protocol.rates import IpRates, Rate
-from protocol.service import create_service
-from protocol.signing import check_response
-from protocol.verification import SignedRequest, read_body
+from protocol.http.fast_routes import FastResponse, signed_answer
+from protocol.http.rates import IpRates, Rate
+from protocol.http.service import create_service
+from protocol.http.verification import SignedRequest, read_body
+from protocol.identity.signing import check_response
+from protocol.runtime.clock import ManualClock
 from tests.protocol.conftest import NODE, SERVICE
 
 LIMIT = 100
 
 
-async def echo(scope: Scope, receive: Receive) -> Answer:
+async def echo(scope: Scope, receive: Receive) -> FastResponse:
     body = await read_body(receive, 10 * LIMIT)
     match body:
         case b"forbidden":
@@ -30,11 +30,11 @@ async def echo(scope: Scope, receive: Receive) -> Answer:
         case b"broken":
             raise RuntimeError("the password is hunter2")
         case _:
-            return Answer(status=200, headers=[(b"content-length", b"%d" % len(body))], body=body)
+            return FastResponse(status=200, headers=[(b"content-length", b"%d" % len(body))], body=body)
 
 
 @pytest.fixture
-def app(clock: TurnedClock) -> FastAPI:
+def app(clock: ManualClock) -> FastAPI:
     app = create_service(
         "test",
         version="1",

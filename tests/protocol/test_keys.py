@@ -17,11 +17,11 @@ from eth_account.messages import encode_defunct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.curve import personal_hash, recover
 from protocol.errors import Conflict, InvalidInput, MusterError, NotFound, Unauthenticated
-from protocol.keys import Key
-from protocol.keystores import find_key, read_keystore, write_keystore
-from protocol.logs import configure_logs
+from protocol.identity.keys import Key
+from protocol.identity.keystores import find_key, read_keystore, write_keystore
+from protocol.identity.secp256k1 import personal_hash, recover
+from protocol.runtime.logs import configure_logs
 
 SECRET = bytes(range(1, 33))
 KEY = Key(SECRET)

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from protocol.keys import Key
-from protocol.logs import REDACTED, configure_logs, redacted
+from protocol.identity.keys import Key
+from protocol.runtime.logs import REDACTED, configure_logs, redacted
 
 KEY_HEX = "11" * 32
 

@@ -8,9 +8,9 @@ from datetime import timedelta
 
 import pytest
 
-from protocol.clock import TurnedClock
 from protocol.errors import Forbidden, RateLimited, Unavailable
-from protocol.lookups import LookupLimits, Lookups
+from protocol.http.lookups import LookupLimits, Lookups
+from protocol.runtime.clock import ManualClock
 
 LIMITS = LookupLimits(at_once=2, waiting=3, remembered=3)
 
@@ -45,7 +45,7 @@ def source() -> Source:
 
 
 @pytest.fixture
-def lookups(source: Source, clock: TurnedClock) -> Lookups[str, int]:
+def lookups(source: Source, clock: ManualClock) -> Lookups[str, int]:
     return Lookups(
         source.read,
         what=lambda key: f"reading {key}",
@@ -62,7 +62,7 @@ async def settle() -> None:
 
 
 async def test_an_answer_is_read_once_while_it_is_fresh_and_again_when_it_was_forgotten(
-    lookups: Lookups[str, int], source: Source, clock: TurnedClock
+    lookups: Lookups[str, int], source: Source, clock: ManualClock
 ) -> None:
     for _ in range(3):
         assert await lookups.get("a") == 0
@@ -93,7 +93,7 @@ async def test_callers_of_one_key_share_a_read_and_reads_are_few_at_a_time(
 
 
 async def test_new_keys_do_not_hold_up_known_ones(
-    lookups: Lookups[str, int], source: Source, clock: TurnedClock
+    lookups: Lookups[str, int], source: Source, clock: ManualClock
 ) -> None:
     await lookups.get("known")
     await clock.turn(timedelta(seconds=11))
@@ -109,7 +109,7 @@ async def test_new_keys_do_not_hold_up_known_ones(
 
 
 async def test_a_source_that_is_down_has_a_rest_and_the_last_answer_counts_for_longer(
-    lookups: Lookups[str, int], source: Source, clock: TurnedClock
+    lookups: Lookups[str, int], source: Source, clock: ManualClock
 ) -> None:
     await lookups.get("a")
     await lookups.get("b")
@@ -141,7 +141,7 @@ async def test_a_refusal_is_handed_on_and_starts_no_rest(lookups: Lookups[str, i
 
 
 async def test_a_read_that_stalls_is_given_up_and_stops_no_other_key(
-    lookups: Lookups[str, int], source: Source, clock: TurnedClock
+    lookups: Lookups[str, int], source: Source, clock: ManualClock
 ) -> None:
     source.open.clear()
     asking = asyncio.create_task(lookups.get("a"))

@@ -8,13 +8,13 @@ from datetime import timedelta
 
 import pytest
 
-from protocol.clock import TurnedClock
-from protocol.loops import BackgroundLoops, LoopStalled
+from protocol.runtime.clock import ManualClock
+from protocol.runtime.loops import BackgroundLoops, LoopStalled
 
 SECOND = timedelta(seconds=1)
 
 
-async def test_a_loop_that_crashes_comes_back_and_others_do_not_notice(clock: TurnedClock) -> None:
+async def test_a_loop_that_crashes_comes_back_and_others_do_not_notice(clock: ManualClock) -> None:
     counts = {"bad": 0, "good": 0}
 
     async def bad() -> None:
@@ -38,7 +38,7 @@ async def test_a_loop_that_crashes_comes_back_and_others_do_not_notice(clock: Tu
         assert (state.crashes, state.crashes_in_a_row, state.last_error) == (2, 0, "RuntimeError")
 
 
-async def test_pauses_grow_to_a_bound(clock: TurnedClock) -> None:
+async def test_pauses_grow_to_a_bound(clock: ManualClock) -> None:
     moments: list[float] = []
 
     async def bad() -> None:
@@ -58,7 +58,7 @@ async def test_pauses_grow_to_a_bound(clock: TurnedClock) -> None:
     assert min(pauses[8:]) >= 14.9
 
 
-async def test_a_loop_that_hangs_is_reported(clock: TurnedClock) -> None:
+async def test_a_loop_that_hangs_is_reported(clock: ManualClock) -> None:
     async def hang() -> None:
         await asyncio.Event().wait()
 
@@ -74,7 +74,7 @@ async def test_a_loop_that_hangs_is_reported(clock: TurnedClock) -> None:
         await loops.check()
 
 
-async def test_news_ends_a_loops_pause_but_not_the_one_after_a_crash(clock: TurnedClock) -> None:
+async def test_news_ends_a_loops_pause_but_not_the_one_after_a_crash(clock: ManualClock) -> None:
     rounds, news, broken = 0, asyncio.Event(), False
 
     async def work() -> None:
@@ -105,7 +105,7 @@ async def test_news_ends_a_loops_pause_but_not_the_one_after_a_crash(clock: Turn
         assert rounds >= 5
 
 
-async def test_leaving_cancels_loops_and_lets_them_clean_up(clock: TurnedClock) -> None:
+async def test_leaving_cancels_loops_and_lets_them_clean_up(clock: ManualClock) -> None:
     cleaned = False
 
     async def work() -> None:
@@ -123,7 +123,7 @@ async def test_leaving_cancels_loops_and_lets_them_clean_up(clock: TurnedClock) 
     assert cleaned
 
 
-def test_two_loops_of_one_name_are_a_mistake(clock: TurnedClock) -> None:
+def test_two_loops_of_one_name_are_a_mistake(clock: ManualClock) -> None:
     async def work() -> None: ...
 
     loops = BackgroundLoops(clock=clock)
@@ -134,7 +134,7 @@ def test_two_loops_of_one_name_are_a_mistake(clock: TurnedClock) -> None:
 
 @pytest.mark.parametrize("instead", [None, TimeoutError("a library's own")])
 async def test_a_loop_whose_work_swallows_its_cancellation_ends_too(
-    instead: Exception | None, clock: TurnedClock
+    instead: Exception | None, clock: ManualClock
 ) -> None:
     async def swallow() -> None:
         try:

@@ -14,11 +14,17 @@ from typing import Any
 import httpx
 import pytest
 
-from protocol.clock import SystemClock, TurnedClock
-from protocol.disk import DiskReserved, DiskSpace
 from protocol.errors import MusterError, NotFound, RateLimited, TooLarge, Unavailable
+from protocol.http.object_transfer import (
+    BytesRefused,
+    ObjectTransfer,
+    TransferError,
+    UrlRefused,
+    UrlStale,
+)
 from protocol.identifiers import digest
-from protocol.objects import BytesRefused, ObjectTransfer, TransferError, UrlRefused, UrlStale
+from protocol.runtime.clock import ManualClock, SystemClock
+from protocol.runtime.disk import DiskReserved, DiskSpace
 from protocol.wire.uploads import UploadTicket
 
 CONTENT = b"rollouts" * 1000
@@ -47,7 +53,7 @@ def _names(monkeypatch: pytest.MonkeyPatch) -> None:
             raise Unavailable(f"the host {host} can't be found")
         return NAMES[host]
 
-    monkeypatch.setattr("protocol.objects.addresses_of", resolved)
+    monkeypatch.setattr("protocol.http.object_transfer.addresses_of", resolved)
 
 
 @pytest.fixture
@@ -226,7 +232,7 @@ async def test_a_connection_that_breaks_may_be_tried_again(file: Path, error: Ex
         await transfer(breaking(error)).put(ticket("https://store.example/x"), file, size=len(CONTENT))
 
 
-async def test_a_store_that_never_ends_is_left(file: Path, clock: TurnedClock) -> None:
+async def test_a_store_that_never_ends_is_left(file: Path, clock: ManualClock) -> None:
     asked = asyncio.Event()
 
     async def never(_: httpx.Request) -> httpx.Response:
@@ -286,7 +292,7 @@ async def test_a_disk_that_fills_meanwhile_ends_the_fetch_and_leaves_nothing(
         free[0] = 1000  # something else took the rest
         return httpx.Response(200, stream=httpx.ByteStream(CONTENT))
 
-    monkeypatch.setattr("protocol.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=free[0]))
+    monkeypatch.setattr("protocol.runtime.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=free[0]))
     space = DiskSpace(tmp_path, reserve=1000)
     with pytest.raises(DiskReserved), space.claim(len(CONTENT)) as claim:
         await transfer(store).fetch(

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.clock import TurnedClock
 from protocol.errors import InvalidInput, RateLimited
-from protocol.rates import CallerAddresses, IpRates, Rate
-from protocol.redis import RedisKeys, connect_redis
+from protocol.http.rates import CallerAddresses, IpRates, Rate
+from protocol.runtime.clock import ManualClock
+from protocol.runtime.redis import RedisKeys, connect_redis
 
 SECOND = timedelta(seconds=1)
 
@@ -26,7 +26,7 @@ def taken(rates: IpRates, ip: str) -> bool:
 
 @given(st.lists(st.floats(0, 3), max_size=60), st.integers(1, 5), st.integers(1, 5))
 def test_no_pattern_of_calls_gets_more_than_rate_and_burst(pauses: list[float], count: int, burst: int) -> None:
-    class Now(TurnedClock):
+    class Now(ManualClock):
         at = 0.0
 
         def monotonic(self) -> float:
@@ -41,7 +41,7 @@ def test_no_pattern_of_calls_gets_more_than_rate_and_burst(pauses: list[float], 
     assert passed <= burst + clock.at * count + 1e-6
 
 
-async def test_waiting_as_long_as_one_is_told_is_enough(clock: TurnedClock) -> None:
+async def test_waiting_as_long_as_one_is_told_is_enough(clock: ManualClock) -> None:
     rates = IpRates(Rate(count=3, per=SECOND, burst=2), clock=clock)
     for _ in range(2):
         rates.admit("192.0.2.1")
@@ -51,7 +51,7 @@ async def test_waiting_as_long_as_one_is_told_is_enough(clock: TurnedClock) -> N
     rates.admit("192.0.2.1")
 
 
-def test_memory_is_bounded_and_the_busiest_are_remembered(clock: TurnedClock) -> None:
+def test_memory_is_bounded_and_the_busiest_are_remembered(clock: ManualClock) -> None:
     rates = IpRates(Rate(count=1, per=timedelta(hours=1), burst=2), clock=clock, most=100)
     rates.admit("192.0.2.1")
     for number in range(99):
@@ -63,7 +63,7 @@ def test_memory_is_bounded_and_the_busiest_are_remembered(clock: TurnedClock) ->
     assert not taken(rates, "192.0.2.1")
 
 
-def test_a_whole_ipv6_network_is_one_caller(clock: TurnedClock) -> None:
+def test_a_whole_ipv6_network_is_one_caller(clock: ManualClock) -> None:
     rates = IpRates(Rate(count=1, per=timedelta(hours=1), burst=1), clock=clock)
     assert taken(rates, "2001:db8::1")
     assert not taken(rates, "2001:db8::ffff:2")

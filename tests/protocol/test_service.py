@@ -18,12 +18,12 @@ import pytest
 from fastapi import FastAPI
 from redis.asyncio import Redis
 
-from protocol.clock import TurnedClock
 from protocol.errors import Unavailable
-from protocol.loops import BackgroundLoops
-from protocol.rates import HEALTH_RATE, CallerAddresses, IpRates, Rate
-from protocol.redis import check_redis
-from protocol.service import create_service, serve
+from protocol.http.rates import HEALTH_RATE, CallerAddresses, IpRates, Rate
+from protocol.http.service import create_service, serve
+from protocol.runtime.clock import ManualClock
+from protocol.runtime.loops import BackgroundLoops
+from protocol.runtime.redis import check_redis
 
 
 def client_of(app: FastAPI, *, ip: str = "192.0.2.1") -> httpx.AsyncClient:
@@ -176,7 +176,7 @@ async def test_metrics_count_by_route_and_not_by_path(http: httpx.AsyncClient) -
     assert "made/up" not in text
 
 
-async def test_one_ip_is_slowed_down_and_others_are_not(clock: TurnedClock) -> None:
+async def test_one_ip_is_slowed_down_and_others_are_not(clock: ManualClock) -> None:
     rates = IpRates(Rate(count=1, per=timedelta(seconds=1), burst=2), clock=clock)
     app = create_service("test", version="1", clock=clock, ip_rates=rates)
     async with client_of(app) as http, client_of(app, ip="192.0.2.2") as other:
@@ -190,7 +190,7 @@ async def test_one_ip_is_slowed_down_and_others_are_not(clock: TurnedClock) -> N
         assert (await http.get("/docs")).status_code == 200
 
 
-async def test_forwarded_addresses_count_only_from_our_proxies(clock: TurnedClock) -> None:
+async def test_forwarded_addresses_count_only_from_our_proxies(clock: ManualClock) -> None:
     rates = IpRates(Rate(count=1, per=timedelta(hours=1), burst=1), clock=clock)
     app = create_service("test", version="1", clock=clock, ip_rates=rates, callers=CallerAddresses(["192.0.2.0/28"]))
     async with client_of(app) as proxy, client_of(app, ip="198.51.100.1") as liar:
@@ -230,7 +230,7 @@ async def test_a_port_that_is_taken_is_said_so(app: FastAPI) -> None:
             await serve(app, port=other.getsockname()[1])
 
 
-async def test_loops_run_while_the_service_does_and_are_part_of_readiness(clock: TurnedClock) -> None:
+async def test_loops_run_while_the_service_does_and_are_part_of_readiness(clock: ManualClock) -> None:
     rounds = 0
 
     async def work() -> None:
@@ -252,8 +252,8 @@ SLOW_SERVICE = """
     import asyncio
     import resource
     from datetime import timedelta
-    from protocol.logs import configure_logs
-    from protocol.service import create_service, run_service
+    from protocol.runtime.logs import configure_logs
+    from protocol.http.service import create_service, run_service
 
     configure_logs()
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))

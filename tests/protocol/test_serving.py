@@ -12,13 +12,21 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
 
-from protocol.clock import TurnedClock
-from protocol.rates import CallerAddresses
-from protocol.service import create_service
-from protocol.serving.bodies import UNCOUNTED, BodyBudget
-from protocol.serving.connections import ConnectionGuard, ConnectionLimits
-from protocol.serving.descriptors import connection_room, raise_descriptor_limit
-from protocol.serving.http import BODY_S, HEAD_S, LEAST_RATE, LINGER_S, MOST_HEAD, STALLED_S, BoundedServer
+from protocol.http.rates import CallerAddresses
+from protocol.http.service import create_service
+from protocol.http.serving.bodies import UNCOUNTED, BodyBudget
+from protocol.http.serving.connections import ConnectionGuard, ConnectionLimits
+from protocol.http.serving.descriptors import connection_room, raise_descriptor_limit
+from protocol.http.serving.http import (
+    BODY_S,
+    HEAD_S,
+    LEAST_RATE,
+    LINGER_S,
+    MOST_HEAD,
+    STALLED_S,
+    BoundedServer,
+)
+from protocol.runtime.clock import ManualClock
 
 MEBIBYTE = 1 << 20
 
@@ -47,7 +55,7 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(clock: TurnedClock, **options: object) -> AsyncIterator[Served]:
+async def serving(clock: ManualClock, **options: object) -> AsyncIterator[Served]:
     app = create_service("test", version="1", clock=clock, body_limit=2 * MEBIBYTE, **options)  # type: ignore[arg-type]
     app.state.gate = asyncio.Event()
     app.state.held = []
@@ -96,7 +104,7 @@ async def serving(clock: TurnedClock, **options: object) -> AsyncIterator[Served
 
 
 @pytest.fixture
-async def served(clock: TurnedClock) -> AsyncIterator[Served]:
+async def served(clock: ManualClock) -> AsyncIterator[Served]:
     async with serving(clock) as place:
         yield place
 
@@ -238,7 +246,7 @@ async def test_an_upgrade_is_not_taken_up(served: Served) -> None:
 # Time
 
 
-async def test_who_is_slow_is_cut_off_and_who_waits_for_us_is_not(served: Served, clock: TurnedClock) -> None:
+async def test_who_is_slow_is_cut_off_and_who_waits_for_us_is_not(served: Served, clock: ManualClock) -> None:
     answered = request("GET", "/headers")
     slow = {
         "silent": await served.connect(),
@@ -268,7 +276,7 @@ async def test_who_is_slow_is_cut_off_and_who_waits_for_us_is_not(served: Served
     assert await answer(idle) == 200
 
 
-async def test_a_body_that_keeps_coming_has_the_time_that_it_needs(served: Served, clock: TurnedClock) -> None:
+async def test_a_body_that_keeps_coming_has_the_time_that_it_needs(served: Served, clock: ManualClock) -> None:
     steps, step = 10, LEAST_RATE * 10
     reader, writer = await served.connect(post("/whole", steps * step, sent=0))
     for number in range(1, steps + 1):
@@ -280,7 +288,7 @@ async def test_a_body_that_keeps_coming_has_the_time_that_it_needs(served: Serve
     assert await answer(reader) == 200
 
 
-async def test_the_rest_of_a_body_is_dropped_for_a_short_time_only(served: Served, clock: TurnedClock) -> None:
+async def test_the_rest_of_a_body_is_dropped_for_a_short_time_only(served: Served, clock: ManualClock) -> None:
     reader, writer = await served.connect(post("/nowhere", 1 << 40, sent=300_000))
     assert await answer(reader) == 413
     connections = served.server.server_state.connections
@@ -292,7 +300,7 @@ async def test_the_rest_of_a_body_is_dropped_for_a_short_time_only(served: Serve
     assert await answer(reader) == 0
 
 
-async def test_a_reader_that_takes_nothing_is_cut_off(served: Served, clock: TurnedClock) -> None:
+async def test_a_reader_that_takes_nothing_is_cut_off(served: Served, clock: ManualClock) -> None:
     await served.connect(request("GET", "/endless"))
     await until(lambda: any(each.flow.write_paused for each in served.server.server_state.connections))  # type: ignore[union-attr]
     for _ in range(3):
@@ -325,7 +333,7 @@ def test_connections_are_counted_by_network_and_proxies_in_all_only() -> None:
     assert [guard.admit("192.0.2.1"), guard.admit("192.0.2.2")] == [True, False]
 
 
-async def test_an_address_has_so_many_connections(clock: TurnedClock) -> None:
+async def test_an_address_has_so_many_connections(clock: ManualClock) -> None:
     async with serving(clock, connections=ConnectionLimits(per_address=2)) as served:
         reader, writer = await served.connect()
         other, _ = await served.connect()
@@ -353,7 +361,7 @@ def test_the_soft_limit_of_open_files_becomes_the_hard_one() -> None:
 # Bodies
 
 
-async def test_bodies_under_way_have_a_budget(clock: TurnedClock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bodies_under_way_have_a_budget(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """300 unsigned bodies held 288 MiB."""
     callers = CallerAddresses(["127.0.0.1"])
     async with serving(clock, callers=callers, body_limits=(("/streamed/", 1 << 30),)) as served:

@@ -11,7 +11,7 @@ import pytest
 from pydantic import Field, SecretStr, StringConstraints, TypeAdapter
 
 from cli.settings import PLACES
-from protocol.setting_descriptions import in_words
+from protocol.runtime.setting_descriptions import in_words
 
 
 class Colour(StrEnum):

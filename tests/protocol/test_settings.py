@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from protocol.errors import NotFound
-from protocol.settings import InvalidSetting, Settings
+from protocol.runtime.settings import InvalidSetting, Settings
 
 
 class Limits(BaseModel, extra="forbid"):

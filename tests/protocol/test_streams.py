@@ -16,13 +16,13 @@ from fastapi.responses import StreamingResponse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.client import BadAnswer
 from protocol.clients import OrchestratorClient
 from protocol.clients.streams import MOST_EVENT_BYTES, EventReader, ServerEvent
-from protocol.clock import TurnedClock
 from protocol.errors import Forbidden, RateLimited
+from protocol.http.client import BadAnswer
+from protocol.http.problems import install_problem_answers
 from protocol.identifiers import address
-from protocol.problems import install_problem_answers
+from protocol.runtime.clock import ManualClock
 from protocol.wire.heartbeat import LogLine
 
 NODE = address("0x" + "11" * 20)
@@ -92,12 +92,12 @@ class BreakingPool:
 
             return StreamingResponse(three(), media_type="text/event-stream")
 
-    def client(self, clock: TurnedClock) -> OrchestratorClient:
+    def client(self, clock: ManualClock) -> OrchestratorClient:
         transport = httpx.ASGITransport(app=self.app)
         return OrchestratorClient("http://127.0.0.1", token="mst_0", clock=clock, transport=transport)
 
 
-async def take(client: OrchestratorClient, clock: TurnedClock, count: int) -> list[int]:
+async def take(client: OrchestratorClient, clock: ManualClock, count: int) -> list[int]:
     found: list[int] = []
 
     async def follow() -> None:
@@ -115,19 +115,19 @@ async def take(client: OrchestratorClient, clock: TurnedClock, count: int) -> li
     return found
 
 
-async def test_a_stream_that_breaks_is_opened_again_where_it_stopped(clock: TurnedClock) -> None:
+async def test_a_stream_that_breaks_is_opened_again_where_it_stopped(clock: ManualClock) -> None:
     pool = BreakingPool()
     assert await take(pool.client(clock), clock, 8) == list(range(8))
     assert pool.asked == [None, 3, 6]
 
 
-async def test_a_refusal_ends_it(clock: TurnedClock) -> None:
+async def test_a_refusal_ends_it(clock: ManualClock) -> None:
     pool = BreakingPool(then=Forbidden("no more", hint="", code="scope"))
     with pytest.raises(Forbidden):
         await take(pool.client(clock), clock, 8)
 
 
-async def test_too_many_followers_is_no_refusal(clock: TurnedClock) -> None:
+async def test_too_many_followers_is_no_refusal(clock: ManualClock) -> None:
     pool = BreakingPool(then=RateLimited("crowded", retry_after=timedelta(seconds=30)))
     client = pool.client(clock)
     found: list[int] = []

@@ -10,13 +10,20 @@ import pytest
 from fastapi import Depends, FastAPI, Request
 from pydantic import ValidationError
 
-import protocol.tokens
-from protocol.auth import RequestSigner
-from protocol.clock import TurnedClock
+import protocol.http.tokens
 from protocol.errors import InvalidInput, Unauthenticated
+from protocol.http.auth import RequestSigner
+from protocol.http.tokens import (
+    OwnerRequest,
+    TokenBook,
+    TokenSetting,
+    hash_token,
+    new_token,
+    owner_access,
+)
 from protocol.identifiers import Address
-from protocol.scopes import Scope
-from protocol.tokens import OwnerRequest, TokenBook, TokenSetting, hash_token, new_token, owner_access
+from protocol.identity.scopes import Scope
+from protocol.runtime.clock import ManualClock
 from tests.protocol.conftest import NODE, SERVICE, STRANGER, Note
 
 TOKENS = {scope: new_token() for scope in Scope}
@@ -86,7 +93,7 @@ async def test_a_wrong_token_is_refused_and_not_repeated(
     assert "mst_0" not in answer.text
 
 
-async def test_the_managers_signature_is_as_good_as_an_admin_token(pool: httpx.AsyncClient, clock: TurnedClock) -> None:
+async def test_the_managers_signature_is_as_good_as_an_admin_token(pool: httpx.AsyncClient, clock: ManualClock) -> None:
     def signer(key: object) -> RequestSigner:
         return RequestSigner(key, audience=SERVICE.address, clock=clock)  # type: ignore[arg-type]  # keys, below
 
@@ -108,14 +115,14 @@ async def test_bodies_of_owners_are_bounded_too(pool: httpx.AsyncClient) -> None
 
 async def test_scrypt_is_paid_once_per_token_and_never_for_made_up_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     stretched = 0
-    stretch = protocol.tokens._stretch
+    stretch = protocol.http.tokens._stretch
 
     def counting(secret: str, salt: bytes) -> bytes:
         nonlocal stretched
         stretched += 1
         return stretch(secret, salt)
 
-    monkeypatch.setattr(protocol.tokens, "_stretch", counting)
+    monkeypatch.setattr(protocol.http.tokens, "_stretch", counting)
     book = TokenBook(HASHES)
     for _ in range(5):
         assert (await book.check(TOKENS[Scope.READ])).scope is Scope.READ

@@ -15,14 +15,14 @@ from eth_account.messages import encode_typed_data
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.consents import NodeConsent, ProviderConsent
-from protocol.curve import keccak
 from protocol.errors import InvalidInput
 from protocol.identifiers import Address, digest
+from protocol.identity.keys import Key
+from protocol.identity.secp256k1 import keccak
+from protocol.identity.typed_data import SigningDomain, TypedStruct
 from protocol.invites import Invite, Join, Leave
-from protocol.keys import Key
-from protocol.leases import Dispute, Lease, SlotSalt, Work, WorkKey
-from protocol.typed_data import SigningDomain, TypedStruct
+from protocol.leases import Dispute, Lease, SlotSalt, WorkClaim, WorkKey
+from protocol.node_registration import NodeConsent, ProviderConsent
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.invites import SignedInvite
 
@@ -53,7 +53,7 @@ STRUCTS: list[TypedStruct] = [
         max_units=8,
         expiry=1_800_000_000,
     ),
-    Work(lease_hash=ONE, sha256=TWO, units=12),
+    WorkClaim(lease_hash=ONE, sha256=TWO, units=12),
     Dispute(key=ONE, evidence_hash=TWO, deadline=1_800_000_000),
 ]
 SALT = SlotSalt(pool_id=3, run=ONE, step=4, index=5, node=OTHER.address, version=6, digest=TWO)

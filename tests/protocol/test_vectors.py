@@ -7,9 +7,8 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
-from protocol.invites import Invite
-from protocol.keys import Key
-from protocol.signing import (
+from protocol.identity.keys import Key
+from protocol.identity.signing import (
     check_response,
     check_signature,
     read_stamp,
@@ -18,7 +17,8 @@ from protocol.signing import (
     sign_request,
     sign_response,
 )
-from protocol.typed_data import SigningDomain
+from protocol.identity.typed_data import SigningDomain
+from protocol.invites import Invite
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
 NODE, SERVICE = Key(b"\x01" * 32), Key(b"\x02" * 32)

@@ -16,16 +16,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
-from protocol.admission import ADMISSION_LUA, Admission
-from protocol.clock import TurnedClock
-from protocol.curve import HALF_ORDER
 from protocol.errors import Conflict, InvalidInput, RateLimited, Unauthenticated
+from protocol.http.rates import Rate
+from protocol.http.replay_guard import ADMISSION_LUA, ReplayGuard
+from protocol.http.verification import RequestVerifier
 from protocol.identifiers import Address
-from protocol.keys import Key
-from protocol.rates import Rate
-from protocol.redis import RedisKeys, connect_redis
-from protocol.signing import RequestStamp, check_signature, read_stamp, sign_request
-from protocol.verification import RequestVerifier
+from protocol.identity.keys import Key
+from protocol.identity.secp256k1 import HALF_ORDER
+from protocol.identity.signing import RequestStamp, check_signature, read_stamp, sign_request
+from protocol.runtime.clock import ManualClock
+from protocol.runtime.redis import RedisKeys, connect_redis
 from tests.protocol.conftest import BODY_LIMIT, NODE, OTHER_SERVICE, SERVICE, STRANGER, build_app
 
 ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
@@ -48,7 +48,7 @@ class Sent:
 
 
 def signed(
-    clock: TurnedClock,
+    clock: ManualClock,
     *,
     key: Key = NODE,
     audience: Address = SERVICE.address,
@@ -61,16 +61,16 @@ def signed(
     return Sent(stamp.headers(), method=method, target=target, body=body)
 
 
-def with_header(name: str, change: Callable[[str], str]) -> Callable[[TurnedClock], Sent]:
-    def make(clock: TurnedClock) -> Sent:
+def with_header(name: str, change: Callable[[str], str]) -> Callable[[ManualClock], Sent]:
+    def make(clock: ManualClock) -> Sent:
         sent = signed(clock)
         return replace(sent, headers=sent.headers | {name: change(sent.headers[name])})
 
     return make
 
 
-def without(name: str) -> Callable[[TurnedClock], Sent]:
-    def make(clock: TurnedClock) -> Sent:
+def without(name: str) -> Callable[[ManualClock], Sent]:
+    def make(clock: ManualClock) -> Sent:
         sent = signed(clock)
         return replace(sent, headers={key: value for key, value in sent.headers.items() if key != name})
 
@@ -89,7 +89,7 @@ def low_v(signature: str) -> str:
     return signature[:-2] + f"{int(signature[-2:], 16) - 27:02x}"
 
 
-WRONG: dict[str, tuple[Callable[[TurnedClock], Sent], int, str]] = {
+WRONG: dict[str, tuple[Callable[[ManualClock], Sent], int, str]] = {
     "no address": (without("X-Muster-Address"), 401, "unsigned"),
     "no audience": (without("X-Muster-Audience"), 401, "unsigned"),
     "no timestamp": (without("X-Muster-Timestamp"), 401, "unsigned"),
@@ -147,7 +147,7 @@ WRONG: dict[str, tuple[Callable[[TurnedClock], Sent], int, str]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 async def test_a_wrong_request_is_refused_with_its_own_code(
-    name: str, http: httpx.AsyncClient, clock: TurnedClock
+    name: str, http: httpx.AsyncClient, clock: ManualClock
 ) -> None:
     make, status, code = WRONG[name]
     response = await make(clock).to(http)
@@ -158,7 +158,7 @@ async def test_a_wrong_request_is_refused_with_its_own_code(
     assert problem["instance"].endswith(response.headers["x-request-id"])
 
 
-async def test_a_right_request_is_served_as_its_signer(http: httpx.AsyncClient, clock: TurnedClock) -> None:
+async def test_a_right_request_is_served_as_its_signer(http: httpx.AsyncClient, clock: ManualClock) -> None:
     response = await signed(clock).to(http)
     assert response.status_code == 200
     assert response.json() == {"address": NODE.address, "text": "hello"}
@@ -166,19 +166,19 @@ async def test_a_right_request_is_served_as_its_signer(http: httpx.AsyncClient, 
 
 @pytest.mark.parametrize("seconds", [-60, 60])
 async def test_the_edge_of_the_clock_window_is_inside(
-    seconds: int, http: httpx.AsyncClient, clock: TurnedClock
+    seconds: int, http: httpx.AsyncClient, clock: ManualClock
 ) -> None:
     assert (await signed(clock, later=timedelta(seconds=seconds)).to(http)).status_code == 200
 
 
 @pytest.mark.parametrize("target", ["/v1/notes?a=1&b=%20", "/v1/notes?q=a%2Fb+c", "/v1/notes?a=1&a=2&"])
-async def test_the_query_is_signed_as_it_is_sent(target: str, http: httpx.AsyncClient, clock: TurnedClock) -> None:
+async def test_the_query_is_signed_as_it_is_sent(target: str, http: httpx.AsyncClient, clock: ManualClock) -> None:
     sent = signed(clock, method="GET", target=target, body=b"")
     assert (await sent.to(http)).status_code == 200
 
 
 async def test_a_replayed_request_is_refused_as_long_as_its_time_is_good(
-    http: httpx.AsyncClient, clock: TurnedClock
+    http: httpx.AsyncClient, clock: ManualClock
 ) -> None:
     sent = signed(clock, later=timedelta(seconds=59))
     assert (await sent.to(http)).status_code == 200
@@ -190,7 +190,7 @@ async def test_a_replayed_request_is_refused_as_long_as_its_time_is_good(
 
 
 async def test_a_nonce_outlives_every_moment_at_which_its_request_is_good(
-    http: httpx.AsyncClient, clock: TurnedClock, redis: Redis
+    http: httpx.AsyncClient, clock: ManualClock, redis: Redis
 ) -> None:
     await signed(clock).to(http)
     (nonce,) = await redis.keys("muster:{7}:nonce:*")
@@ -198,7 +198,7 @@ async def test_a_nonce_outlives_every_moment_at_which_its_request_is_good(
 
 
 async def test_an_address_that_calls_too_often_is_told_when_to_come_back(
-    http: httpx.AsyncClient, clock: TurnedClock
+    http: httpx.AsyncClient, clock: ManualClock
 ) -> None:
     answers = [await signed(clock).to(http) for _ in range(6)]
     assert [answer.status_code for answer in answers] == [200] * 5 + [429]
@@ -208,20 +208,20 @@ async def test_an_address_that_calls_too_often_is_told_when_to_come_back(
     assert (await signed(clock).to(http)).status_code == 200
 
 
-async def test_replays_do_not_use_up_the_rate_of_their_victim(http: httpx.AsyncClient, clock: TurnedClock) -> None:
+async def test_replays_do_not_use_up_the_rate_of_their_victim(http: httpx.AsyncClient, clock: ManualClock) -> None:
     sent = signed(clock)
     for _ in range(20):
         await sent.to(http)
     assert [(await signed(clock).to(http)).status_code for _ in range(4)] == [200] * 4
 
 
-async def test_a_clock_that_went_back_locks_nobody_out(http: httpx.AsyncClient, clock: TurnedClock) -> None:
+async def test_a_clock_that_went_back_locks_nobody_out(http: httpx.AsyncClient, clock: ManualClock) -> None:
     await signed(clock).to(http)
     clock.jump(timedelta(days=-30))
     assert (await signed(clock).to(http)).status_code == 200
 
 
-async def test_a_body_in_pieces_is_stopped_at_the_limit(http: httpx.AsyncClient, clock: TurnedClock) -> None:
+async def test_a_body_in_pieces_is_stopped_at_the_limit(http: httpx.AsyncClient, clock: ManualClock) -> None:
     taken = 0
 
     async def endless() -> AsyncIterator[bytes]:
@@ -235,12 +235,12 @@ async def test_a_body_in_pieces_is_stopped_at_the_limit(http: httpx.AsyncClient,
     assert response.json()["code"] == "too-large"
 
 
-async def test_a_size_that_is_no_number_is_refused(http: httpx.AsyncClient, clock: TurnedClock) -> None:
+async def test_a_size_that_is_no_number_is_refused(http: httpx.AsyncClient, clock: ManualClock) -> None:
     response = await http.post("/v1/notes", headers=signed(clock).headers | {"Content-Length": "1e3"}, content=b"")
     assert response.json()["code"] == "malformed-header"
 
 
-async def test_without_redis_nothing_is_accepted(clock: TurnedClock) -> None:
+async def test_without_redis_nothing_is_accepted(clock: ManualClock) -> None:
     down = connect_redis("redis://127.0.0.1:1/0", timeout=timedelta(milliseconds=200), retries=0)
     transport = httpx.ASGITransport(app=build_app(down, clock))
     async with httpx.AsyncClient(transport=transport, base_url="http://service") as http:
@@ -249,7 +249,7 @@ async def test_without_redis_nothing_is_accepted(clock: TurnedClock) -> None:
     assert (response.status_code, problem["code"], problem["retryable"]) == (503, "store-unavailable", True)
 
 
-async def test_cheap_checks_come_before_dear_ones(http: httpx.AsyncClient, clock: TurnedClock) -> None:
+async def test_cheap_checks_come_before_dear_ones(http: httpx.AsyncClient, clock: ManualClock) -> None:
     """Each request is wrong in two ways; the earlier check must answer."""
     oversized = replace(signed(clock, body=b"x" * (BODY_LIMIT + 1)), headers={})
     assert (await oversized.to(http)).status_code == 413
@@ -264,7 +264,7 @@ async def test_cheap_checks_come_before_dear_ones(http: httpx.AsyncClient, clock
 
 
 async def test_a_refused_request_leaves_nothing_in_redis(
-    http: httpx.AsyncClient, clock: TurnedClock, redis: Redis
+    http: httpx.AsyncClient, clock: ManualClock, redis: Redis
 ) -> None:
     await signed(clock, key=STRANGER).to(http)
     await replace(signed(clock), body=b"altered").to(http)
@@ -281,8 +281,8 @@ async def test_several_audiences_are_heard_while_a_key_is_rotated(app: FastAPI, 
         assert (await signed(clock, audience=service.address).to(http)).status_code == 200
 
 
-async def test_a_hot_path_admits_and_works_in_one_script(redis: Redis, clock: TurnedClock) -> None:
-    admission = Admission(
+async def test_a_hot_path_admits_and_works_in_one_script(redis: Redis, clock: ManualClock) -> None:
+    admission = ReplayGuard(
         redis, keys=RedisKeys("7"), rate=Rate(count=1, per=timedelta(seconds=1), burst=2), clock=clock
     )
     script = redis.register_script(
@@ -307,17 +307,17 @@ async def test_a_hot_path_admits_and_works_in_one_script(redis: Redis, clock: Tu
     assert await redis.get("muster:{7}:beats") == b"2"
 
 
-async def test_a_crowd_waits_for_its_turn_at_redis_and_is_admitted(redis_url: str, clock: TurnedClock) -> None:
+async def test_a_crowd_waits_for_its_turn_at_redis_and_is_admitted(redis_url: str, clock: ManualClock) -> None:
     few = connect_redis(redis_url, connections=3)
     rate = Rate(count=1000, per=timedelta(seconds=1), burst=1000)
-    admission = Admission(few, keys=RedisKeys("7"), rate=rate, clock=clock)
+    admission = ReplayGuard(few, keys=RedisKeys("7"), rate=rate, clock=clock)
     await asyncio.gather(*(admission.admit(NODE.address, f"{number:032x}") for number in range(300)))
     await few.aclose()
 
 
-async def test_of_many_equal_requests_at_once_one_is_admitted(redis: Redis, clock: TurnedClock) -> None:
+async def test_of_many_equal_requests_at_once_one_is_admitted(redis: Redis, clock: ManualClock) -> None:
     rate = Rate(count=1000, per=timedelta(seconds=1), burst=1000)
-    admission = Admission(redis, keys=RedisKeys("7"), rate=rate, clock=clock)
+    admission = ReplayGuard(redis, keys=RedisKeys("7"), rate=rate, clock=clock)
     tries = [admission.admit(NODE.address, "a" * 32) for _ in range(50)]
     outcomes = await asyncio.gather(*tries, return_exceptions=True)
     assert outcomes.count(None) == 1
@@ -325,7 +325,7 @@ async def test_of_many_equal_requests_at_once_one_is_admitted(redis: Redis, cloc
 
 
 STAMP = sign_request(
-    NODE, audience=SERVICE.address, method="POST", target="/v1/notes?a=1", body=GOOD_BODY, at=TurnedClock().now()
+    NODE, audience=SERVICE.address, method="POST", target="/v1/notes?a=1", body=GOOD_BODY, at=ManualClock().now()
 )
 WHOLE = (STAMP, "POST", "/v1/notes?a=1", GOOD_BODY)
 

@@ -9,11 +9,11 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
-from protocol.client import Answer, BadAnswer
+from protocol.http.client import BadAnswer, ServiceResponse
 from protocol.identifiers import Digest
-from protocol.keys import Key
+from protocol.identity.keys import Key
+from protocol.identity.typed_data import SigningDomain
 from protocol.leases import Lease
-from protocol.typed_data import SigningDomain
 from protocol.wire.base import parse_answer
 from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer
 from protocol.wire.leases import MOST_UNITS, SignedLease
@@ -204,7 +204,7 @@ def test_fields_that_a_newer_service_added_to_an_answer_are_ignored_at_every_dep
     resources = {**ASSIGNMENT["spec"]["resources"], "later": 1}
     spec = {**ASSIGNMENT["spec"], "resources": resources, "later": {"deep": [1]}}
     newer = {**plain, "later": "x", "assignment": {**ASSIGNMENT, "spec": spec, "later": 2}}
-    read = Answer(200, httpx.Headers(), json.dumps(newer).encode()).read(HeartbeatAnswer)
+    read = ServiceResponse(200, httpx.Headers(), json.dumps(newer).encode()).read(HeartbeatAnswer)
     assert read == HeartbeatAnswer.model_validate(plain)
     with pytest.raises(ValidationError, match="later"):
         HeartbeatAnswer.model_validate(newer)
@@ -216,7 +216,7 @@ def test_an_unknown_field_of_what_was_signed_is_refused_in_answers_too() -> None
     assert parse_answer(SlotGrant, json.dumps({**grant, "later": 1})).lease.lease == LEASE
     newer = json.dumps({**grant, "lease": {**lease, "until_block": 9}}).encode()
     with pytest.raises(BadAnswer, match="does not know what was signed as until_block: upgrade it"):
-        Answer(200, httpx.Headers(), newer).read(SlotGrant)
+        ServiceResponse(200, httpx.Headers(), newer).read(SlotGrant)
 
 
 def test_a_schema_of_answers_allows_more_fields_and_one_of_requests_does_not() -> None:

@@ -11,10 +11,12 @@ from safetensors.torch import load_file, save_file
 
 from protocol.identifiers import Digest, address, digest, run_id
 from rollouts.checks import CheckedVersion, SeedParts, SlotFacts, open_version
-from rollouts.engines.interface import Dtype
 from rollouts.engines.torch.engine import TorchEngine
+from rollouts.files.samples import RolloutFile, Sample, SlotHeader
+from rollouts.precision import (
+    Dtype,
+)
 from rollouts.recipe import EnvironmentChoice, LengthTargets, PromptRange, Recipe, SamplingChoice, write_recipe
-from rollouts.samples import RolloutFile, Sample, SlotHeader
 
 RUN, STEP, INDEX = run_id("vectors"), 3, 1
 NODE = address("0x" + "a1" * 20)

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from rollouts.engines.interface import Dtype
 from rollouts.errors import BadVersionFolder
-from rollouts.model import read_model
-from rollouts.policy import check_whole, load_policy
+from rollouts.models.facts import read_model
+from rollouts.models.policy import check_whole, load_policy
+from rollouts.precision import (
+    Dtype,
+)
 from tests.rollouts.tiny import rewrite_json, tiny_folder
 from trainer.models import open_model
 

@@ -16,8 +16,8 @@ from tokenizers import Tokenizer, models, processors
 from transformers import PreTrainedTokenizerFast
 
 from rollouts.errors import BadVersionFolder
-from rollouts.model import read_model
-from rollouts.tokenizer import FolderTokenizer
+from rollouts.models.facts import read_model
+from rollouts.models.tokenizer import FolderTokenizer
 from tests.rollouts.tiny import (
     BEGIN,
     CHARACTERS,

@@ -7,19 +7,27 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rollouts.calibration import RolloutCalibration, float32_limits
-from rollouts.near_ties import DRIFT, MOST_FILES, MOST_TOKENS, NearTies, near_ties, newest, over_budget
-from rollouts.scatter import FALSE_ALARM
+from rollouts.calibration.limits import RolloutCalibration, float32_limits
+from rollouts.calibration.near_ties import (
+    DRIFT,
+    MOST_FILES,
+    MOST_TOKENS,
+    NearTieCount,
+    near_ties,
+    newest,
+    over_budget,
+)
+from rollouts.calibration.noise_model import FALSE_ALARM
 
 RATE, SIZE, TOKENS = 0.0025, 0.075, 3_000
 """Of vLLM in bfloat16, and a file of a small model."""
 
 
-def files_of(draw: np.random.Generator, count: int, *, rate: float = RATE, times: float = 1.0) -> list[NearTies]:
+def files_of(draw: np.random.Generator, count: int, *, rate: float = RATE, times: float = 1.0) -> list[NearTieCount]:
     """Files whose deviations are `times` as large as those of honest machines."""
     numbers = draw.poisson(rate * TOKENS, count)
     sums = times * draw.gamma(np.maximum(numbers, 1e-9), SIZE)
-    return [NearTies(tokens=TOKENS, deviations=float(one), rate=RATE, size=SIZE) for one in sums]
+    return [NearTieCount(tokens=TOKENS, deviations=float(one), rate=RATE, size=SIZE) for one in sums]
 
 
 @pytest.mark.parametrize("drift", [1.0, 1.2], ids=["as calibrated", "a fifth above"])
@@ -41,7 +49,7 @@ def test_who_steers_near_ties_is_beyond_the_budget_after_few_files(times: float,
 
 
 def test_one_file_alone_may_show_what_many_together_may_not() -> None:
-    one = NearTies(tokens=TOKENS, deviations=3 * RATE * TOKENS * SIZE, rate=RATE, size=SIZE)
+    one = NearTieCount(tokens=TOKENS, deviations=3 * RATE * TOKENS * SIZE, rate=RATE, size=SIZE)
     assert not over_budget([one])
     words = over_budget([one] * 12)
     assert "36000 tokens in the node's newest 12 files" in words
@@ -49,13 +57,13 @@ def test_one_file_alone_may_show_what_many_together_may_not() -> None:
 
 
 def test_files_of_several_calibrations_count_together() -> None:
-    other = NearTies(tokens=TOKENS, deviations=0.0, rate=2 * RATE, size=SIZE / 2)
+    other = NearTieCount(tokens=TOKENS, deviations=0.0, rate=2 * RATE, size=SIZE / 2)
     assert not over_budget([other, replace(other, deviations=RATE * TOKENS * SIZE, rate=RATE, size=SIZE)])
     assert over_budget([other, replace(other, deviations=100.0)])
 
 
 def test_the_newest_files_count_within_both_bounds() -> None:
-    small = NearTies(tokens=1, deviations=0.0, rate=RATE, size=SIZE)
+    small = NearTieCount(tokens=1, deviations=0.0, rate=RATE, size=SIZE)
     large = replace(small, tokens=MOST_TOKENS)
     assert newest([small] * 1_000) == MOST_FILES
     assert newest([small, large]) == 1

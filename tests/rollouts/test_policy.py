@@ -9,12 +9,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rollouts import policy as policy_module
-from rollouts.engines.errors import OutOfMemory
-from rollouts.engines.interface import Dtype
-from rollouts.errors import BadVersionFolder
-from rollouts.model import ModelFacts, read_model
-from rollouts.policy import Policy, load_policy
+from rollouts.errors import (
+    BadVersionFolder,
+    OutOfMemory,
+)
+from rollouts.models import policy as policy_module
+from rollouts.models.facts import ModelFacts, read_model
+from rollouts.models.policy import Policy, load_policy
+from rollouts.precision import (
+    Dtype,
+)
 from tests.rollouts.tiny import rewrite_json, tiny_folder
 
 CPU = torch.device("cpu")

@@ -9,15 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollouts.calibration import (
+from rollouts.calibration.limits import (
     FLOAT32_SAMPLING,
     RolloutCalibration,
     SamplingLimits,
     float32_limits,
     model_names,
 )
-from rollouts.engines.interface import Dtype, EngineName
-from rollouts.model import read_model
+from rollouts.models.facts import read_model
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+)
 from rollouts.sampling.replay import Replay
 from rollouts.toploc import Arithmetic, BadCalibration, Thresholds
 

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollouts.sampling.drawing import NotANumber, draw, first_largest, process, scale
 from rollouts.sampling.mask import mask_of
 from rollouts.sampling.noise import noise, row_keys, stream
 from rollouts.sampling.parameters import SamplingParameters
+from rollouts.sampling.sampler import NotANumber, draw, first_largest, process, scale
 
 SEED = b"\x2a" * 32
 INFINITY = float("inf")

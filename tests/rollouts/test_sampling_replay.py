@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from protocol.errors import InvalidInput
 from rollouts.sampling import replay as replay_module
-from rollouts.sampling.drawing import draw
 from rollouts.sampling.noise import noise, row_keys, stream
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.replay import MOST_DEVIATION, Gaps, gaps, gaps_of_rows, summarise
+from rollouts.sampling.sampler import draw
 
 SEED, SAMPLE, LENGTH, VOCABULARY = b"\x11" * 32, 5, 400, 300
 PLAIN = SamplingParameters(max_new_tokens=LENGTH)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollouts.scatter import FALSE_ALARM, GroupFigures, Scatter, equally_large
+from rollouts.calibration.noise_model import FALSE_ALARM, GroupFigures, HonestNoise, equally_large
 
-MEASURED = Scatter(
+MEASURED = HonestNoise(
     distance_mean=0.8, distance_shape=2.7, mismatch_rate=0.003, mismatch_size=0.05, groups=800, group_rows=16
 )
 FILES = 100_000
@@ -92,14 +92,14 @@ def test_rows_of_one_group_and_few_rows_of_many_say_less_than_whole_groups() -> 
 
 def test_what_was_measured_comes_back_a_little_wider_and_covers_every_group() -> None:
     honest = honest_groups(2_000, seed=1)
-    found = Scatter.around(honest)
+    found = HonestNoise.around(honest)
     assert found is not None
     assert (found.groups, found.group_rows) == (2_000, 16)
     for name in ("distance_mean", "mismatch_rate", "mismatch_size"):
         assert 1 < getattr(found, name) / getattr(MEASURED, name) < 1.4, name
     assert found.distance_shape < MEASURED.distance_shape
     strange = GroupFigures(rows=16, distance=20.0, tokens=100, mismatches=1, deviations=3.0)
-    covering = Scatter.around([*honest, strange])
+    covering = HonestNoise.around([*honest, strange])
     assert covering is not None
     assert covering.distance_of(rows=16, groups=1) >= strange.distance
     assert covering.deviations_of(100) >= strange.deviations
@@ -115,14 +115,14 @@ def test_what_was_measured_comes_back_a_little_wider_and_covers_every_group() ->
     ],
 )
 def test_nothing_is_said_of_too_few_groups_or_of_those_that_agree_to_the_bit(honest: list[GroupFigures]) -> None:
-    assert Scatter.around(honest) is None
+    assert HonestNoise.around(honest) is None
 
 
 def test_groups_that_are_all_but_equal_have_a_shape_too() -> None:
     alike = [
         GroupFigures(rows=16, distance=0.1 + at * 1e-12, tokens=9, mismatches=1, deviations=0.1) for at in range(9)
     ]
-    found = Scatter.around(alike)
+    found = HonestNoise.around(alike)
     assert found is not None
     assert found.distance_of(rows=16, groups=1) == pytest.approx(0.1, rel=1e-3)
 
@@ -135,7 +135,7 @@ def test_limits_are_widened_as_a_whole(factor: float) -> None:
 
 
 def test_the_widest_of_two_lets_through_whatever_either_does() -> None:
-    first, second = (Scatter.around(honest_groups(50, seed=seed)) for seed in (3, 4))
+    first, second = (HonestNoise.around(honest_groups(50, seed=seed)) for seed in (3, 4))
     assert first is not None
     assert second is not None
     both = first.widest(second)

@@ -16,13 +16,13 @@ import pytest
 from prometheus_client import Counter
 
 from shardcast.client import Client
+from shardcast.download.peer_client import PeerTimeouts
 from shardcast.origin import Origin
-from shardcast.upstream import Patience
 from tests.shardcast.manifests import PUBLISHER
 
 RUN_NAME = "test"
 
-QUICK = Patience(
+QUICK = PeerTimeouts(
     connect=timedelta(seconds=2),
     answer=timedelta(seconds=2),
     appear=timedelta(milliseconds=300),

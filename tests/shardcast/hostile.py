@@ -11,7 +11,7 @@ from typing import Self
 import aiohttp
 from aiohttp import web
 
-from shardcast.extensions import BLOCK, MOST_VERSION
+from shardcast.manifest.records import BLOCK, MOST_VERSION
 from tests.shardcast.manifests import RUN, STRANGER, author, lines_of
 
 Spoil = Callable[["HostileRelay", web.Request, web.StreamResponse, bytes], Awaitable[web.StreamResponse]]

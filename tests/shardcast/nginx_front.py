@@ -17,8 +17,8 @@ import httpx
 import pytest
 from aiohttp import web
 
-from ledger.chain import free_port
-from shardcast.allowlist import Doors, Network, allowed_networks, nginx_list
+from ledger.devchain import free_port
+from shardcast.allowlist import FirewallRules, Network, allowed_networks, nginx_list
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "nginx"
 NGINX = shutil.which("nginx", path=os.environ["PATH"] + ":/usr/sbin:/sbin")
@@ -36,7 +36,7 @@ class Front:
 
     port: int
     pid: int
-    doors: Doors
+    doors: FirewallRules
 
     def client(self, ip: str) -> httpx.AsyncClient:
         """Speaks from one of loopback's many addresses."""
@@ -130,7 +130,9 @@ def running(home: Path, *, upstream: int) -> Iterator[Front]:
     process = subprocess.Popen([str(NGINX), "-e", f"{home}/error.log", "-c", f"{home}/nginx.conf"])
     try:
         wait_for(port, process, home / "error.log")
-        yield Front(port, process.pid, Doors(nginx=home / "muster" / "allowed.conf", nginx_pid=home / "nginx.pid"))
+        yield Front(
+            port, process.pid, FirewallRules(nginx=home / "muster" / "allowed.conf", nginx_pid=home / "nginx.pid")
+        )
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(PATIENCE)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import InvalidInput
-from shardcast.allowlist import Doors, ReloadFailed, allowed_networks, nftables_list, nginx_list, replace_file
+from shardcast.allowlist import FirewallRules, ReloadFailed, allowed_networks, nftables_list, nginx_list, replace_file
 
 CHAIN = Path(__file__).parents[2] / "deploy" / "nftables" / "shardcast.nft"
 
@@ -69,7 +69,7 @@ def test_a_file_is_replaced_in_one_step_and_only_if_it_changes(tmp_path: Path) -
 
 
 async def test_an_nginx_that_could_not_be_told_is_told_again(tmp_path: Path) -> None:
-    doors = Doors(nginx=tmp_path / "allowed.conf", nginx_pid=tmp_path / "nginx.pid")
+    doors = FirewallRules(nginx=tmp_path / "allowed.conf", nginx_pid=tmp_path / "nginx.pid")
     networks = allowed_networks([ip_address("203.0.113.7")])
     with pytest.raises(ReloadFailed, match=r"nginx\.pid"):
         await doors.install(networks)

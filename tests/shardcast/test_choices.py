@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardcast.manifest import BlockSpan
-from shardcast.peers import FIRST_QUARANTINE, HEALING, LONGEST_REST, Fault, Peers
-from shardcast.schedule import Claim, Schedule
+from shardcast.download.peers import FIRST_QUARANTINE, HEALING, LONGEST_REST, Fault, Peers
+from shardcast.download.schedule import BlockClaim, BlockSchedule
+from shardcast.manifest.manifest import BlockSpan
 
 AFTER_REST = LONGEST_REST.total_seconds()
 
@@ -66,7 +66,7 @@ def test_nobody_is_drawn_when_all_are_left_alone() -> None:
 
 
 def test_a_request_is_as_long_as_allowed_and_the_end_is_shared_out() -> None:
-    schedule = Schedule(span_blocks=8)
+    schedule = BlockSchedule(span_blocks=8)
     schedule.announce([BlockSpan(0, 0, 20)])
     counts = []
     while (claim := schedule.claim(0.0, connections=2)) is not None:
@@ -75,7 +75,7 @@ def test_a_request_is_as_long_as_allowed_and_the_end_is_shared_out() -> None:
 
 
 def test_a_few_blocks_of_a_growing_version_wait_for_more_while_a_request_is_on_its_way() -> None:
-    schedule = Schedule(span_blocks=8)
+    schedule = BlockSchedule(span_blocks=8)
     schedule.announce([BlockSpan(0, 0, 2)])
     first = schedule.claim(0.0, growing=True)
     assert first is not None
@@ -89,7 +89,7 @@ def test_a_few_blocks_of_a_growing_version_wait_for_more_while_a_request_is_on_i
 
 
 def test_a_few_blocks_wait_for_more_no_longer_than_a_moment_nor_when_nothing_is_on_its_way() -> None:
-    schedule = Schedule(span_blocks=8)
+    schedule = BlockSchedule(span_blocks=8)
     schedule.announce([BlockSpan(0, 0, 2)])
     first = schedule.claim(0.0, growing=True)
     schedule.announce([BlockSpan(0, 2, 3)])
@@ -109,7 +109,7 @@ def test_a_few_blocks_wait_for_more_no_longer_than_a_moment_nor_when_nothing_is_
 
 
 def test_the_claim_that_brought_nothing_for_longest_is_hedged_by_halves_from_its_end() -> None:
-    schedule = Schedule(span_blocks=4)
+    schedule = BlockSchedule(span_blocks=4)
     schedule.announce([BlockSpan(0, 0, 8)])
     slow, quick = schedule.claim(0.0), schedule.claim(1.0)
     assert slow is not None
@@ -132,7 +132,7 @@ def test_the_claim_that_brought_nothing_for_longest_is_hedged_by_halves_from_its
 
 
 def test_a_slow_claim_and_its_hedge_meet_and_nothing_comes_twice() -> None:
-    schedule = Schedule(span_blocks=16)
+    schedule = BlockSchedule(span_blocks=16)
     schedule.announce([BlockSpan(0, 0, 16)])
     slow = schedule.claim(0.0)
     assert slow is not None
@@ -152,7 +152,7 @@ def test_every_block_comes_whatever_fails_and_none_is_lost_or_counted_twice(
     schedule, wanted = announced_schedule(announced)
     here: set[tuple[int, int]] = set()
     chance = random.Random(seed)
-    claims: list[Claim] = []
+    claims: list[BlockClaim] = []
     for now in range(200):
         act = chance.choice(["claim", "hedge", "bring", "bring", "give up"])
         if act in {"claim", "hedge"} and len(claims) < 4:
@@ -177,8 +177,8 @@ def test_every_block_comes_whatever_fails_and_none_is_lost_or_counted_twice(
     assert (here, schedule.missing) == (wanted, 0)
 
 
-def announced_schedule(announced: list[tuple[int, int]]) -> tuple[Schedule, set[tuple[int, int]]]:
-    schedule = Schedule(span_blocks=4)
+def announced_schedule(announced: list[tuple[int, int]]) -> tuple[BlockSchedule, set[tuple[int, int]]]:
+    schedule = BlockSchedule(span_blocks=4)
     ends = Counter[int]()
     for file, count in announced:
         schedule.announce([BlockSpan(file, ends[file], count)])
@@ -186,7 +186,7 @@ def announced_schedule(announced: list[tuple[int, int]]) -> tuple[Schedule, set[
     return schedule, {(file, block) for file, count in ends.items() for block in range(count)}
 
 
-def bring_one(schedule: Schedule, claim: Claim, here: set[tuple[int, int]], now: float) -> None:
+def bring_one(schedule: BlockSchedule, claim: BlockClaim, here: set[tuple[int, int]], now: float) -> None:
     if claim.left:
         block = min(claim.left)
         schedule.brought(claim, block, now)

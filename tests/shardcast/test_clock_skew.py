@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from protocol.clock import SystemClock
+from protocol.runtime.clock import SystemClock
 from shardcast.client import Client
-from shardcast.freshness import Announced
+from shardcast.freshness import AnnouncedVersion
 from shardcast.origin import Origin
 from shardcast.relay import Relay
 from tests.shardcast.conftest import QUICK, RUN_NAME, content, read_folder, write_folder
@@ -35,9 +35,9 @@ class Ledger:
     """Names one version after the other as the newest."""
 
     def __init__(self) -> None:
-        self.announced: Announced | None = None
+        self.announced: AnnouncedVersion | None = None
 
-    async def latest(self) -> Announced | None:
+    async def latest(self) -> AnnouncedVersion | None:
         """The newest of them."""
         return self.announced
 
@@ -66,7 +66,7 @@ async def test_a_client_whose_clock_is_hours_off_fetches_what_the_ledger_names(
     for version in (1, 2):
         files = content(version, size=(1 << 20) + version)
         published = await origin.publish_folder(version, write_folder(tmp_path / f"source{version}", files))
-        ledger.announced = Announced(version, published.attempt, published.digest)
+        ledger.announced = AnnouncedVersion(version, published.attempt, published.digest)
         latest = await client.latest()
         fetched = await client.fetch(latest.version, tmp_path / "to")
         assert (latest.version, fetched.digest) == (version, published.digest)

@@ -11,14 +11,14 @@ from datetime import timedelta
 
 import pytest
 
-from shardcast.connection import BlockConnection, Failed
-from shardcast.extensions import BLOCK
-from shardcast.manifest import BlockSpan, FileState, VersionKey
-from shardcast.peers import Fault
+from shardcast.download.connection import BlockConnection, Failed
+from shardcast.download.peers import Fault
+from shardcast.manifest.manifest import BlockSpan, FileProgress, VersionKey
+from shardcast.manifest.records import BLOCK
 
 DATA = random.Random(5).randbytes(2 * BLOCK + 777)
 KEY = VersionKey(1, 1)
-STATE = FileState(index=0, path="model", kind="full", expected=None, announced=len(DATA))
+STATE = FileProgress(index=0, path="model", kind="full", expected=None, announced=len(DATA))
 WHOLE = BlockSpan(0, 0, 3)
 HEAD = (
     f"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-{len(DATA) - 1}/*\r\nContent-Length: {len(DATA)}\r\n\r\n"

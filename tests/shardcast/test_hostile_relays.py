@@ -13,11 +13,11 @@ import pytest
 
 from protocol.errors import MusterError
 from shardcast.client import Client
-from shardcast.following import FOLLOWERS
-from shardcast.manifest import VersionKey
+from shardcast.download.manifest_stream import FOLLOWERS
+from shardcast.download.peers import Peers
+from shardcast.download.transfer import TransferPace
+from shardcast.manifest.manifest import VersionKey
 from shardcast.origin import Origin
-from shardcast.peers import Peers
-from shardcast.transfer import Pace
 from tests.shardcast import hostile
 from tests.shardcast.conftest import QUICK, content, eventually, read_folder, total, write_folder
 from tests.shardcast.hostile import HostileRelay, Spoil
@@ -44,7 +44,7 @@ SURE = replace(
 )
 PATIENT = replace(QUICK, answer=timedelta(seconds=30), stall=timedelta(seconds=30), progress=timedelta(seconds=60))
 AT_ONCE = 6
-ONE_BY_ONE = Pace(connections=2, span_blocks=1)
+ONE_BY_ONE = TransferPace(connections=2, span_blocks=1)
 FILES = content(1)
 
 EVERYTHING = [

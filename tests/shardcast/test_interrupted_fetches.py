@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from protocol.clock import TurnedClock
 from protocol.errors import Conflict
 from protocol.identifiers import digest
+from protocol.runtime.clock import ManualClock
 from shardcast.client import Client
-from shardcast.errors import DiskFull, NoProgress, StaleRelays, VersionDropped, VersionGone
-from shardcast.extensions import BLOCK
-from shardcast.freshness import Announced
-from shardcast.manifest import VersionKey
+from shardcast.errors import NoProgress, StaleRelays, VersionDiskFull, VersionDropped, VersionGone
+from shardcast.freshness import AnnouncedVersion
+from shardcast.manifest.manifest import VersionKey
+from shardcast.manifest.records import BLOCK
 from shardcast.origin import Origin
 from tests.shardcast import hostile
 from tests.shardcast.conftest import content, eventually, read_folder, write_folder
@@ -35,10 +35,10 @@ OTHER = digest(b"\x07" * 32)
 class Said:
     """A ledger that says one thing."""
 
-    def __init__(self, announced: Announced | None) -> None:
+    def __init__(self, announced: AnnouncedVersion | None) -> None:
         self.announced = announced
 
-    async def latest(self) -> Announced | None:
+    async def latest(self) -> AnnouncedVersion | None:
         return self.announced
 
 
@@ -107,7 +107,7 @@ async def test_a_full_disk_is_said_and_leaves_nothing_half_done(
 
     monkeypatch.setattr(os, call, full)
     async with client_of(origin.url) as client:
-        with pytest.raises(DiskFull, match="no room"):
+        with pytest.raises(VersionDiskFull, match="no room"):
             await client.fetch(1, tmp_path / "to")
     assert list((tmp_path / "to").iterdir()) == []
 
@@ -115,7 +115,7 @@ async def test_a_full_disk_is_said_and_leaves_nothing_half_done(
 async def test_a_version_that_is_pruned_half_way_is_said_to_be_gone(
     origin: Origin, client_of: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardcast.transfer._GONE_FOR", HALF_A_SECOND)
+    monkeypatch.setattr("shardcast.download.transfer._GONE_FOR", HALF_A_SECOND)
     publication = origin.begin(1, folder=write_folder(tmp_path / "source", FILES))
     await publication.advance("model.safetensors")
     async with client_of(origin.url) as client:
@@ -156,24 +156,24 @@ async def test_the_ledger_says_what_is_newest_and_what_it_is(
 ) -> None:
     first = await origin.publish_folder(1, write_folder(tmp_path / "one", content(1)))
     await origin.publish_folder(2, write_folder(tmp_path / "two", content(2)))
-    ledger = Said(Announced(1, 1, first.digest))
+    ledger = Said(AnnouncedVersion(1, 1, first.digest))
     async with client_of(origin.url, announcements=ledger) as client:
         assert await client.latest() == VersionKey(1, 1)
         assert (await client.fetch(1, tmp_path / "to")).digest == first.digest
-        ledger.announced = Announced(2, 1, OTHER)
+        ledger.announced = AnnouncedVersion(2, 1, OTHER)
         with pytest.raises(VersionDropped, match="announced as"):
             await client.fetch(2, tmp_path / "to")
         assert [path.name for path in (tmp_path / "to").iterdir()] == ["1"]
-        ledger.announced = Announced(2, 2, OTHER)
+        ledger.announced = AnnouncedVersion(2, 2, OTHER)
         with pytest.raises(StaleRelays):
             await client.fetch(2, tmp_path / "to")
 
 
 async def test_relays_that_do_not_show_the_announced_version_are_stale(
-    origin: Origin, client_of: Clients, tmp_path: Path, clock: TurnedClock
+    origin: Origin, client_of: Clients, tmp_path: Path, clock: ManualClock
 ) -> None:
     await origin.publish_folder(1, write_folder(tmp_path / "one", {"a": b"1"}))
-    async with client_of(origin.url, announcements=Said(Announced(2, 1, OTHER)), clock=clock) as client:
+    async with client_of(origin.url, announcements=Said(AnnouncedVersion(2, 1, OTHER)), clock=clock) as client:
         asked = asyncio.create_task(client.latest())
         while not asked.done():
             await asyncio.sleep(0.01)
@@ -183,7 +183,7 @@ async def test_relays_that_do_not_show_the_announced_version_are_stale(
 
 
 async def test_a_publisher_that_falls_silent_is_waited_for_only_so_long(
-    origin: Origin, client_of: Clients, tmp_path: Path, clock: TurnedClock
+    origin: Origin, client_of: Clients, tmp_path: Path, clock: ManualClock
 ) -> None:
     origin.begin(1, folder=tmp_path / "source")
     async with client_of(origin.url, clock=clock) as client:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shardcast.client import Client
-from shardcast.upstream import Upstream
+from shardcast.download.peer_client import PeerClient
 from tests.shardcast.conftest import QUICK
 from tests.silence import SilentServer, as_it_falls_due
 
@@ -25,11 +25,11 @@ async def test_a_client_is_left_at_the_moment_at_which_a_relay_took_too_long(cli
         await as_it_falls_due(ANSWER_S)
 
 
-@pytest.mark.parametrize("ask", [Upstream.probe, Upstream.listing])
+@pytest.mark.parametrize("ask", [PeerClient.probe, PeerClient.listing])
 async def test_a_question_that_is_taken_back_as_its_time_runs_out_was_taken_back(
-    ask: Callable[[Upstream, str], Coroutine[Any, Any, object]],
+    ask: Callable[[PeerClient, str], Coroutine[Any, Any, object]],
 ) -> None:
-    async with SilentServer() as relay, Upstream(patience=HASTY) as upstream:
+    async with SilentServer() as relay, PeerClient(patience=HASTY) as upstream:
         asking = asyncio.create_task(ask(upstream, relay.url))
         await relay.asked()
         await as_it_falls_due(ANSWER_S)

@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from protocol.checkpoints import VersionFile, version_digest
 from protocol.errors import MusterError
 from shardcast.errors import BadManifest
-from shardcast.extensions import (
+from shardcast.manifest.manifest import BlockSpan, Manifest
+from shardcast.manifest.records import (
     BLOCK,
     MOST_EXTENSION_BYTES,
-    Base,
+    DeltaBase,
     Extension,
     FileEntry,
     Opening,
     canonical_json,
     sign_extension,
 )
-from shardcast.manifest import BlockSpan, Manifest
 from tests.shardcast.manifests import (
     PUBLISHER,
     RUN,
@@ -238,7 +238,7 @@ def test_a_version_is_based_on_an_older_one_only() -> None:
         attempt=1,
         sequence=0,
         previous=empty().head,
-        opening=Opening(base=Base.model_validate(BASE)),
+        opening=Opening(base=DeltaBase.model_validate(BASE)),
     )
     with pytest.raises(BadManifest, match="not older"):
         empty().read(sign_extension(extension, PUBLISHER))

@@ -11,12 +11,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ledger.chain import free_port
+from ledger.devchain import free_port
 from shardcast.allowlist import allowed_networks
-from shardcast.assembly import Progress
 from shardcast.client import Client
-from shardcast.guard import ServingLimits
+from shardcast.download.assembly import DownloadProgress
 from shardcast.origin import Origin
+from shardcast.serve.connection_limits import ServingLimits
 from tests.shardcast.conftest import RUN_NAME, content, read_folder
 from tests.shardcast.manifests import PUBLISHER
 from tests.shardcast.nginx_front import (
@@ -52,7 +52,7 @@ async def test_a_client_fetches_through_it_while_the_version_grows(
     data = content(1)["model.safetensors"]
     heard = asyncio.Event()
 
-    def progress(now: Progress) -> None:
+    def progress(now: DownloadProgress) -> None:
         if now.done:
             heard.set()
 

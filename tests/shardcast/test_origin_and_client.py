@@ -13,8 +13,8 @@ from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import InvalidInput
 from shardcast.client import Client
 from shardcast.errors import VersionGone
-from shardcast.extensions import BLOCK
-from shardcast.manifest import VersionKey
+from shardcast.manifest.manifest import VersionKey
+from shardcast.manifest.records import BLOCK
 from shardcast.origin import Origin
 from tests.shardcast.conftest import RUN_NAME, content, read_folder, write_folder
 from tests.shardcast.manifests import PUBLISHER, STRANGER

@@ -8,9 +8,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from protocol.budgets import KeepRule
+from protocol.runtime.budgets import KeepRule
 from shardcast.client import Client
-from shardcast.extensions import BLOCK
+from shardcast.manifest.records import BLOCK
 from shardcast.origin import Origin
 from shardcast.relay import Relay
 from tests.shardcast.conftest import QUICK, RUN_NAME, content, eventually, read_folder, status_of, total, write_folder

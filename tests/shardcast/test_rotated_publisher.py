@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from protocol.errors import MusterError
-from protocol.keys import Key
+from protocol.identity.keys import Key
 from shardcast.client import Client
-from shardcast.delta.anchors import next_form
 from shardcast.errors import BadManifest
-from shardcast.manifest import Manifest, VersionKey
+from shardcast.folder_watcher import FolderWatcher
+from shardcast.manifest.manifest import Manifest, VersionKey
+from shardcast.manifest.signers import Signers
 from shardcast.origin import Origin
+from shardcast.publish.anchors import next_form
 from shardcast.relay import Relay
-from shardcast.signers import Signers
-from shardcast.watching import Watcher
 from tests.shardcast.conftest import QUICK, RUN_NAME, content, eventually, read_folder, write_folder
 from tests.shardcast.manifests import PUBLISHER, RUN, STRANGER, author, lines_of
 
@@ -153,10 +153,10 @@ async def test_a_folder_that_is_moved_away_and_back_is_signed_anew(tmp_path: Pat
     """What an operator does about a version that the former key signed and the new one announced."""
     write_folder(tmp_path / "7", content(7, size=3000))
     async with Origin(tmp_path, run=RUN_NAME, key=PUBLISHER) as origin:
-        await Watcher(origin).look()
+        await FolderWatcher(origin).look()
         before = origin.newest
     async with Origin(tmp_path, run=RUN_NAME, key=SUCCESSOR) as origin:
-        watcher = Watcher(origin)
+        watcher = FolderWatcher(origin)
         await watcher.look()
         assert [each.manifest.signer for each in origin.shelf] == [PUBLISHER.address]
         for one, other in (("7", ".7"), (".7", "7")):

@@ -15,9 +15,9 @@ import aiohttp
 import pytest
 import uvloop
 
-from shardcast.extensions import BLOCK
+from shardcast.manifest.records import BLOCK
 from shardcast.origin import Origin
-from shardcast.sending import LEAST_BLOCKS, MOST_BLOCKS, QUICK_S, Sender, Strides
+from shardcast.serve.sender import LEAST_BLOCKS, MOST_BLOCKS, QUICK_S, RangeSender, Strides
 from tests.shardcast.conftest import RUN_NAME, write_folder
 from tests.shardcast.manifests import PUBLISHER
 from tests.shardcast.test_server import certificate
@@ -47,7 +47,7 @@ def test_a_reader_gets_more_at_a_time_while_it_is_quick(took: list[float], block
 async def test_what_a_connection_has_shown_counts_for_its_next_request(
     stack: AsyncExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardcast.sending.QUICK_S", 60.0)  # however slow this machine is
+    monkeypatch.setattr("shardcast.serve.sender.QUICK_S", 60.0)  # however slow this machine is
     origin = await stack.enter_async_context(Origin(tmp_path / "origin", run=RUN_NAME, key=PUBLISHER))
     data = Random(1).randbytes(MOST_BLOCKS * BLOCK)
     await origin.publish_folder(1, write_folder(tmp_path / "source", {"model.safetensors": data}))
@@ -87,10 +87,10 @@ async def test_a_reader_whose_first_blocks_the_kernel_took_need_not_be_quicker_t
         if len(sizes) == 2:
             await asyncio.sleep(60 if stalls else 1.5 * patience.total_seconds())
 
-    monkeypatch.setattr("shardcast.sending._hand_over", hand_over)
-    monkeypatch.setattr("shardcast.sending.QUICK_S", 60.0)
+    monkeypatch.setattr("shardcast.serve.sender._hand_over", hand_over)
+    monkeypatch.setattr("shardcast.serve.sender.QUICK_S", 60.0)
     (tmp_path / "file").touch()
-    sender = Sender(patience=patience, sent=lambda size: sizes.append(int(size) // BLOCK))
+    sender = RangeSender(patience=patience, sent=lambda size: sizes.append(int(size) // BLOCK))
     sending = sender.send(
         cast("Any", SimpleNamespace(transport=None)),
         cast("Any", None),

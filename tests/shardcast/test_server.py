@@ -17,13 +17,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from protocol.clock import TurnedClock
-from protocol.rates import HEALTH_RATE, Rate
-from protocol.serving.connections import ConnectionLimits
+from protocol.http.rates import HEALTH_RATE, Rate
+from protocol.http.serving.connections import ConnectionLimits
+from protocol.runtime.clock import ManualClock
 from shardcast.client import Client
-from shardcast.extensions import BLOCK
-from shardcast.guard import ServingLimits
+from shardcast.manifest.records import BLOCK
 from shardcast.origin import Origin
+from shardcast.serve.connection_limits import ServingLimits
 from tests.shardcast.conftest import RUN_NAME, content, eventually, read_folder, status_of, total, write_folder
 from tests.shardcast.manifests import PUBLISHER
 from tests.shardcast.test_relay import complete, relay_of
@@ -74,7 +74,7 @@ async def test_an_address_has_so_many_requests(stack: AsyncExitStack, tmp_path: 
 
 
 async def test_health_has_a_rate_of_its_own(stack: AsyncExitStack, tmp_path: Path) -> None:
-    clock = TurnedClock()
+    clock = ManualClock()
     origin = await stack.enter_async_context(Origin(tmp_path, run=RUN_NAME, key=PUBLISHER, clock=clock))
     statuses = [await status_of(f"{origin.url}/healthz") for _ in range(HEALTH_RATE.burst + 1)]
     assert statuses == [200] * HEALTH_RATE.burst + [429]

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from shardcast.client import Client
-from shardcast.extensions import BLOCK
-from shardcast.manifest import VersionKey
+from shardcast.folder_watcher import FolderWatcher
+from shardcast.manifest.manifest import VersionKey
+from shardcast.manifest.records import BLOCK
 from shardcast.origin import Origin
-from shardcast.watching import Watcher
 from tests.shardcast.conftest import content, eventually, read_folder, write_folder
 
 Clients = Callable[..., Client]
@@ -23,7 +23,7 @@ Clients = Callable[..., Client]
 @pytest.fixture
 async def watched(origin: Origin) -> AsyncIterator[Origin]:
     """An origin whose folder is watched."""
-    watching = asyncio.create_task(Watcher(origin, keep=3).run())
+    watching = asyncio.create_task(FolderWatcher(origin, keep=3).run())
     yield origin
     watching.cancel()
     with suppress(asyncio.CancelledError):

@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 
 from protocol.errors import InvalidInput
 from protocol.identifiers import ZERO_DIGEST
-from rollouts.engines.interface import Dtype, EngineName
 from rollouts.engines.opening import open_engine
 from rollouts.environments import is_held_out, load_environment
+from rollouts.models.tokenizer import FolderTokenizer
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+)
 from rollouts.recipe import EnvironmentChoice, LengthTargets, PromptRange, Recipe, SamplingChoice
-from rollouts.tokenizer import FolderTokenizer
-from trainer.evaluation import Evaluation, Evaluator, held_out_prompts, pass_at
+from trainer.evaluator import Evaluation, Evaluator, held_out_prompts, pass_at
 
 LETTERS = load_environment("letters")
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollouts.environments import Environment, is_held_out, load_environment
+from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.recipe import EnvironmentChoice, LengthTargets, PromptRange, Recipe, SamplingChoice
-from rollouts.tokenizer import FolderTokenizer
 from trainer.characters import END, write_character_tokenizer
 from trainer.errors import BadExamples
 from trainer.sft.example_files import FileCorpus

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.trainer_work import EvaluationChoices, run_evaluation
+from cli.trainer.work import EvaluationChoices, run_evaluation
 from protocol.errors import NotFound
 from rollouts.environments import is_held_out, load_environment
-from rollouts.model import read_model
+from rollouts.models.facts import read_model
 from rollouts.recipe import eligible_prompts, read_recipe
 from trainer.presets import DEVNET, DEVNET_LENGTH, devnet_base, preset_file, preset_names
 from trainer.sft.preparing import environment_of, recipe_of

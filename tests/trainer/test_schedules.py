@@ -8,30 +8,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.schedules import Schedule, learning_rate
+from trainer.schedules import LearningRateSchedule, learning_rate
 
 
 @pytest.mark.parametrize(
     ("schedule", "step", "expected"),
     [
-        (Schedule.CONSTANT, 60, 1.0),
-        (Schedule.LINEAR, 60, 0.5 + 0.5 * 0.2),
-        (Schedule.COSINE, 60, 0.5 + 0.5 * 0.2),
-        (Schedule.LINEAR, 85, 0.25 + 0.75 * 0.2),
-        (Schedule.COSINE, 110, 0.2),
-        (Schedule.LINEAR, 400, 0.2),
-        (Schedule.COSINE, 0, 0.1),
-        (Schedule.COSINE, 9, 1.0),
+        (LearningRateSchedule.CONSTANT, 60, 1.0),
+        (LearningRateSchedule.LINEAR, 60, 0.5 + 0.5 * 0.2),
+        (LearningRateSchedule.COSINE, 60, 0.5 + 0.5 * 0.2),
+        (LearningRateSchedule.LINEAR, 85, 0.25 + 0.75 * 0.2),
+        (LearningRateSchedule.COSINE, 110, 0.2),
+        (LearningRateSchedule.LINEAR, 400, 0.2),
+        (LearningRateSchedule.COSINE, 0, 0.1),
+        (LearningRateSchedule.COSINE, 9, 1.0),
     ],
 )
-def test_a_rate_is_where_its_schedule_says(schedule: Schedule, step: int, expected: float) -> None:
+def test_a_rate_is_where_its_schedule_says(schedule: LearningRateSchedule, step: int, expected: float) -> None:
     found = learning_rate(step, steps=111, peak=1.0, schedule=schedule, warm_up_steps=10, final_share=0.2)
     assert found == pytest.approx(expected)
 
 
-@given(st.sampled_from(Schedule), st.integers(1, 300), st.integers(0, 400), st.floats(0, 1), st.floats(1e-8, 1))
+@given(
+    st.sampled_from(LearningRateSchedule), st.integers(1, 300), st.integers(0, 400), st.floats(0, 1), st.floats(1e-8, 1)
+)
 def test_rates_rise_once_then_never_again_and_never_pass_the_peak(
-    schedule: Schedule, steps: int, warm_up: int, final: float, peak: float
+    schedule: LearningRateSchedule, steps: int, warm_up: int, final: float, peak: float
 ) -> None:
     rates = [
         learning_rate(step, steps=steps, peak=peak, schedule=schedule, warm_up_steps=warm_up, final_share=final)

@@ -16,24 +16,27 @@ from safetensors.torch import load_file, save_file
 
 from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import Conflict, MusterError
-from rollouts.engines.interface import Dtype, EngineName
 from rollouts.engines.opening import open_engine
 from rollouts.environments import load_environment
 from rollouts.errors import BadVersionFolder
-from rollouts.model import read_model
+from rollouts.models.facts import read_model
+from rollouts.models.tokenizer import FolderTokenizer
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+)
 from rollouts.recipe import read_recipe
-from rollouts.tokenizer import FolderTokenizer
 from tests.rollouts.tiny import rewrite_json, tiny_folder
 from tests.trainer.conftest import small
 from trainer.errors import BadSettings, NotWritten, TrainingDiverged
-from trainer.evaluation import Evaluator
+from trainer.evaluator import Evaluator
 from trainer.models import open_model
 from trainer.presets import devnet_base, preset_file
 from trainer.sft.examples import Example
 from trainer.sft.gradients import add_gradients
 from trainer.sft.settings import WarmUpSettings, check_settings, read_settings_file
 from trainer.sft.state import STATE_FILE
-from trainer.sft.warm_up import Progress, warm_up
+from trainer.sft.warm_up import WarmUpStep, warm_up
 
 CPU = torch.device("cpu")
 
@@ -42,11 +45,11 @@ class Killed(Exception):
     """Stands for a process that ends here."""
 
 
-def run(settings: WarmUpSettings, target: Path, *, until: int | None = None) -> list[Progress]:
+def run(settings: WarmUpSettings, target: Path, *, until: int | None = None) -> list[WarmUpStep]:
     """Warms up; ends like a killed process once step `until` is told of."""
-    told: list[Progress] = []
+    told: list[WarmUpStep] = []
 
-    def tell(done: Progress) -> None:
+    def tell(done: WarmUpStep) -> None:
         told.append(done)
         if done.step == until:
             raise Killed
@@ -228,7 +231,7 @@ def test_numbers_that_are_none_are_skipped_then_end_the_warm_up(tmp_path: Path) 
     tensors["lm_head.weight"][5] = float("nan")
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     before = weights(folder)
-    told: list[Progress] = []
+    told: list[WarmUpStep] = []
     with pytest.raises(TrainingDiverged, match="4 steps in a row gave no number, the last one step 4: loss nan"):
         warm_up(
             small(start={"kind": "folder", "folder": folder}), tmp_path / "version", device=CPU, progress=told.append

@@ -18,20 +18,20 @@ import pytest
 from fastapi import FastAPI
 
 from ledger.client import Ledger
-from ledger.client.work import Work as LedgerWork
-from ledger.events import VerdictGiven
-from ledger.inflight import SendPolicy
+from ledger.client.work import WorkRecord as LedgerWork
+from ledger.events.types import VerdictGiven
+from ledger.transactions.pending import SendPolicy
 from orchestrator.storage.local import LocalStore
-from protocol.auth import RequestSigner
 from protocol.clients import NodeClient, OrchestratorClient
-from protocol.clock import Clock, SystemClock, TurnedClock
+from protocol.http.auth import RequestSigner
+from protocol.http.object_transfer import ObjectTransfer
 from protocol.identifiers import Digest, digest
-from protocol.keys import Key
-from protocol.leases import Work
-from protocol.objects import ObjectTransfer
-from protocol.redis import connect_redis
+from protocol.identity.keys import Key
+from protocol.leases import WorkClaim
+from protocol.runtime.clock import Clock, ManualClock, SystemClock
+from protocol.runtime.redis import connect_redis
 from protocol.wire.audits import AuditFile
-from protocol.wire.leases import SignedWork
+from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.slots import SlotGrant
 from protocol.wire.uploads import ObjectKey
 from tests.ledger.client.conftest import POOL, URL, World, founded, world
@@ -41,10 +41,10 @@ from tests.orchestrator.runs.test_on_chain import join_by_relay, orchestrating, 
 from tests.validator.aging import age
 from tests.validator.scripted import ScriptedExaminer, concluded
 from validator.app import build_validator
-from validator.chain import Chain
-from validator.loops.background import look_after
-from validator.loops.looking import Looking
-from validator.parts import Parts, Remote
+from validator.audit_loops import Looking
+from validator.background import look_after
+from validator.chain.connection import PoolChain
+from validator.dependencies import Dependencies, Remote
 from validator.settings import ValidatorSettings
 
 __all__ = ["ScriptedExaminer", "concluded", "embedded", "embedded_process", "founded", "world"]
@@ -57,7 +57,7 @@ class ValidatorUnderTest:
     """One validator, its loops turned by hand."""
 
     app: FastAPI
-    parts: Parts
+    parts: Dependencies
     examiner: ScriptedExaminer
     looking: Looking
     key: Key
@@ -90,7 +90,7 @@ class ValidatorUnderTest:
 class Host:
     """The machine that a validator runs on, where it is not like all others."""
 
-    clock: TurnedClock | None = None
+    clock: ManualClock | None = None
     chain_url: str | None = None
     transport: httpx.AsyncBaseTransport | None = None
     orchestrator: str | None = None
@@ -131,7 +131,7 @@ class PoolWithValidators:
         app = build_validator(
             settings,
             redis=connect_redis(f"{self.url}?db={redis}", retries=0),
-            chain=Chain(
+            chain=PoolChain(
                 host.chain_url or self.world.url,
                 self.world.deployment,
                 key=key,
@@ -153,7 +153,7 @@ class PoolWithValidators:
             with_loops=live,
         )
         parts = app.state.parts
-        assert isinstance(parts, Parts)
+        assert isinstance(parts, Dependencies)
         parts.files.clear()
         made = ValidatorUnderTest(app, parts, examiner, Looking(parts), key)
         self.made.append(made)
@@ -209,11 +209,11 @@ class PoolWithValidators:
         return AuditFile.decode(content)
 
 
-def signed_work(node: Key, grant: SlotGrant, content: bytes) -> SignedWork:
+def signed_work(node: Key, grant: SlotGrant, content: bytes) -> SignedWorkClaim:
     """What a node hands in for a file."""
     sha256 = digest(hashlib.sha256(content).digest())
-    words = Work(lease_hash=grant.lease.lease.hash, sha256=sha256, units=7)
-    return SignedWork(
+    words = WorkClaim(lease_hash=grant.lease.lease.hash, sha256=sha256, units=7)
+    return SignedWorkClaim(
         lease=grant.lease, sha256=sha256, units=7, signature="0x" + words.sign(node, grant.lease.domain).hex()
     )
 

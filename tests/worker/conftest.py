@@ -15,7 +15,7 @@ from docker.errors import DockerException
 
 from cli.devnet.image import make_image
 from protocol.identifiers import Address
-from protocol.keys import Key
+from protocol.identity.keys import Key
 from tests.ledger.client.conftest import founded, world
 from tests.ledger.conftest import embedded, embedded_process
 from worker.runtime.docker import DockerRuntime, engine_socket

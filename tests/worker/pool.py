@@ -20,17 +20,17 @@ import httpx
 
 from cli.devnet.directory import DevnetDirectory
 from cli.devnet.economy import found_economy, worker_names
-from ledger.chain import ChainProcess, free_port
 from ledger.client import Ledger
 from ledger.deployment import Deployment
+from ledger.devchain import ChainProcess, free_port
 from protocol.clients import OrchestratorClient
 from protocol.errors import MusterError
-from protocol.keys import Key
-from protocol.scopes import Scope
-from protocol.tokens import hash_token, new_token
-from worker.control import Control
+from protocol.http.tokens import hash_token, new_token
+from protocol.identity.keys import Key
+from protocol.identity.scopes import Scope
+from worker.control import DaemonControl
+from worker.situation import WorkerStatus
 from worker.state import StateDirectory
-from worker.status import WorkerStatus
 
 T = TypeVar("T")
 POOL = 1
@@ -135,8 +135,8 @@ class Pool:
     def state_of(self, name: str) -> StateDirectory:
         return StateDirectory(self.states.get(name, self.home / f"state-{name}"))
 
-    def control(self, name: str = "node") -> Control:
-        return Control(self.state_of(name))
+    def control(self, name: str = "node") -> DaemonControl:
+        return DaemonControl(self.state_of(name))
 
     async def status(self, name: str = "node") -> WorkerStatus | None:
         try:

@@ -13,7 +13,7 @@ from ledger.errors import ChainUnavailable
 from protocol.identifiers import Digest, run_id
 from protocol.leases import Lease
 from tests.ledger.client.conftest import POOL, TERMS, World
-from worker.chain import LedgerChain
+from worker.chain.ledger_chain import LedgerChain
 
 VERSION = Digest("0x" + "ab" * 32)
 OTHER = Digest("0x" + "cd" * 32)
@@ -133,7 +133,7 @@ async def test_a_lease_that_the_escrow_may_not_pay_is_refused(
     world: World, chain: LedgerChain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the owner has announced to withdraw counts as withdrawn: it may take that at any moment once it is ready."""
-    monkeypatch.setattr("worker.chain.MONEY_GOOD_FOR", timedelta())
+    monkeypatch.setattr("worker.chain.ledger_chain.MONEY_GOOD_FOR", timedelta())
     await world.member()
     block = await announced(world)
     owner = await world.as_("owner")

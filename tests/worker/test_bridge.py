@@ -10,16 +10,16 @@ from typing import Any
 import httpx
 import pytest
 
-from protocol.clock import TurnedClock
+from protocol.http.unix_server import UnixServer, short_path
 from protocol.identifiers import Address, Digest
+from protocol.identity.typed_data import SigningDomain
 from protocol.leases import Lease
-from protocol.typed_data import SigningDomain
-from worker.bridge.app import BridgeParts, create_bridge
-from worker.memory import RunningTask
-from worker.queue.store import QueueStore
-from worker.slots import TaskSlots
+from protocol.runtime.clock import ManualClock
+from worker.delivery.queue.store import QueueStore
+from worker.slots.bridge.app import BridgeParts, create_bridge
+from worker.slots.task_slots import TaskSlots
 from worker.state import StateDirectory
-from worker.unix_server import UnixServer, short_path
+from worker.tasks.saved_state import RunningTask
 
 TASK = RunningTask(assignment_id="a" * 32, task_id="b" * 32, task_name="task", generation=3, token="right")
 
@@ -40,7 +40,7 @@ def idle_slots(home: Path, node: Address) -> TaskSlots:
         state=state,
         service=lambda: None,
         fault_of=never_asked,
-        clock=TurnedClock(),
+        clock=ManualClock(),
     )
 
 
@@ -78,7 +78,7 @@ async def bridged(tmp_path: Path, node: Address) -> AsyncIterator[Bridged]:
         queue=queue,
         on_metrics=bridged.metrics.update,
         on_file=lambda: bridged.woken.append(None),
-        clock=TurnedClock(),
+        clock=ManualClock(),
         most_file_bytes=5000,
         most_spooled_bytes=6000,
         slots=idle_slots(tmp_path, node),

@@ -10,15 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.wire.tasks import AssignmentState, RestartKind, RestartRule
-from worker.convergence import (
+from worker.runtime.interface import Container, ContainerStatus
+from worker.tasks.reconcile import (
     LONGEST_BACKOFF,
     STABLE_AFTER,
     Action,
+    AssignmentProgress,
     Desired,
-    Launch,
-    Progress,
-    Remove,
-    Stop,
+    LaunchContainer,
+    RemoveContainer,
+    StopContainer,
     backoff,
     converge,
     is_stale,
@@ -27,7 +28,6 @@ from worker.convergence import (
     launching,
     stable,
 )
-from worker.runtime.interface import Container, ContainerStatus
 
 RUNNING, EXITED, CREATED = ContainerStatus.RUNNING, ContainerStatus.EXITED, ContainerStatus.CREATED
 ALWAYS, ON_FAILURE, NEVER = RestartKind.ALWAYS, RestartKind.ON_FAILURE, RestartKind.NEVER
@@ -64,13 +64,17 @@ def there(
     )
 
 
-def so_far(state: AssignmentState = AssignmentState.RUNNING, **fields: object) -> Progress:
-    base = Progress(assignment_id="a", generation=1, fingerprint="f", restart_nonce=0, state=state, launches=1)
+def so_far(state: AssignmentState = AssignmentState.RUNNING, **fields: object) -> AssignmentProgress:
+    base = AssignmentProgress(
+        assignment_id="a", generation=1, fingerprint="f", restart_nonce=0, state=state, launches=1
+    )
     return replace(base, **fields)  # type: ignore[arg-type]
 
 
 def kinds(actions: tuple[Action, ...]) -> str:
-    return " ".join(f"{type(action).__name__}:{getattr(action, 'name', '')}".rstrip(":") for action in actions)
+    names = [type(action).__name__.removesuffix("Container") for action in actions]
+    targets = [getattr(action, "name", "") for action in actions]
+    return " ".join(f"{name}:{target}".rstrip(":") for name, target in zip(names, targets, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +117,11 @@ def kinds(actions: tuple[Action, ...]) -> str:
     ],
 )
 def test_what_is_there_becomes_what_was_asked_for(
-    desired: Desired | None, observed: list[Container], progress: Progress | None, actions: str, state: str | None
+    desired: Desired | None,
+    observed: list[Container],
+    progress: AssignmentProgress | None,
+    actions: str,
+    state: str | None,
 ) -> None:
     decision = converge(desired, observed, progress, now=100.0, luck=0.0)
     assert kinds(decision.actions) == actions
@@ -128,11 +136,11 @@ def test_a_restart_waits_for_its_backoff_and_no_longer() -> None:
     assert early.actions == ()
     assert early.wake_in == timedelta(seconds=0.5)
     due = converge(wanted(), [], ended.progress, now=101.0, luck=0.0)
-    assert due.actions == (Launch(number=2),)
+    assert due.actions == (LaunchContainer(number=2),)
 
 
 def test_an_exit_is_counted_once_however_often_it_is_seen() -> None:
-    progress: Progress | None = so_far()
+    progress: AssignmentProgress | None = so_far()
     for _ in range(5):
         progress = converge(wanted(), [there(EXITED, 1)], progress, now=0.0, luck=0.0).progress
     assert progress is not None
@@ -190,7 +198,7 @@ def test_any_history_ends_as_its_rule_says_and_never_runs_two_at_once(
 ) -> None:
     """Plays a whole life: launches exit with the given codes; once, the worker is killed right after a decision."""
     desired = replace(wanted(), restart=rule)
-    progress: Progress | None = None
+    progress: AssignmentProgress | None = None
     container: Container | None = None
     now, launches, crashed = 0.0, 0, False
     for step in range(200):
@@ -202,14 +210,14 @@ def test_any_history_ends_as_its_rule_says_and_never_runs_two_at_once(
         progress = decision.progress
         assert progress is not None
         for action in decision.actions:
-            if isinstance(action, Launch):
+            if isinstance(action, LaunchContainer):
                 assert container is None
                 progress = launched(launching(progress, number=action.number, detail=""), at_ms=0)
                 code = codes[launches] if launches < len(codes) else 0
                 launches += 1
                 container = there(EXITED, code, name=f"c-{action.number}")
             else:
-                assert isinstance(action, (Stop, Remove))
+                assert isinstance(action, (StopContainer, RemoveContainer))
                 container = None
         now += (decision.wake_in or timedelta()).total_seconds()
         if progress.state.is_final:

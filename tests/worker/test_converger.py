@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from protocol.clock import SystemClock
+from protocol.runtime.clock import SystemClock
 from protocol.wire.tasks import MEBIBYTE, Assignment, AssignmentState, Resources, TaskSpec
 from tests.worker.conftest import Engine
-from worker.converger import Converger
-from worker.memory import RunningTask
 from worker.runtime.docker import DockerRuntime
 from worker.runtime.interface import Runtime
 from worker.runtime.process import ProcessRuntime
 from worker.state import StateDirectory
+from worker.tasks.reconciler import Reconciler
+from worker.tasks.saved_state import RunningTask
 
 RUNNING, COMPLETED, FAILED = AssignmentState.RUNNING, AssignmentState.COMPLETED, AssignmentState.FAILED
 TICK = "import time\nfor i in range(1000): print(i, flush=True); time.sleep(.05)"
@@ -57,11 +57,11 @@ def asked(image: str, program: str, **changes: Any) -> Assignment:
     )
 
 
-def converger_of(runtime: Any, state: StateDirectory) -> Converger:
+def converger_of(runtime: Any, state: StateDirectory) -> Reconciler:
     async def no_bridge(task: RunningTask) -> None:
         (state.bridges / task.assignment_id).mkdir(parents=True, exist_ok=True)
 
-    return Converger(
+    return Reconciler(
         runtime=runtime,
         state=state,
         node=runtime._node,
@@ -74,7 +74,7 @@ def converger_of(runtime: Any, state: StateDirectory) -> Converger:
 
 
 @asynccontextmanager
-async def running(converger: Converger) -> AsyncIterator[Converger]:
+async def running(converger: Reconciler) -> AsyncIterator[Reconciler]:
     """Runs it, and stops it as abruptly as a kill: nothing is handed over."""
     task = asyncio.create_task(converger.run())
     try:
@@ -94,11 +94,11 @@ async def until(question: Callable[[], Any], what: str) -> Any:
     raise AssertionError(what)
 
 
-def state_is(converger: Converger, *states: AssignmentState) -> Callable[[], bool]:
+def state_is(converger: Reconciler, *states: AssignmentState) -> Callable[[], bool]:
     return lambda: (report := converger.report()) is not None and report.state in states
 
 
-def written(converger: Converger) -> list[str]:
+def written(converger: Reconciler) -> list[str]:
     lines = converger.logs.read(0, most=5000) if converger.logs is not None else []
     return [line.text for line in lines if line.stream == "stdout"]
 

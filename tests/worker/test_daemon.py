@@ -20,7 +20,7 @@ import pytest
 import pytest_asyncio
 import redis as sync_redis
 
-from ledger.chain import ChainKind, start_chain
+from ledger.devchain import ChainKind, start_chain
 from protocol.clients import OrchestratorClient
 from protocol.errors import MusterError
 from protocol.identifiers import digest, run_id
@@ -31,7 +31,7 @@ from protocol.wire.uploads import ObjectKey
 from tests.worker.conftest import Engine
 from tests.worker.pool import POOL, Pool, found_pool, until
 from worker.runtime.docker_arguments import LABEL_WORKER
-from worker.status import Phase, WorkerStatus
+from worker.situation import Phase, WorkerStatus
 
 TALK = "import time\nprint('first line', flush=True)\nwhile True: time.sleep(.2); print('tick', flush=True)"
 

@@ -22,34 +22,34 @@ import pytest
 import pytest_asyncio
 
 from ledger.amounts import UNIT
-from ledger.chain import ChainControls, ChainProcess
 from ledger.client.work import Submission as Carried
-from ledger.events import WorkSubmitted
+from ledger.devchain import ChainControls, ChainProcess
+from ledger.events.types import WorkSubmitted
 from orchestrator.app import build_orchestrator
-from orchestrator.runs.slots import SlotState
-from protocol.clock import TurnedClock
+from orchestrator.domain.slots import SlotState
 from protocol.errors import Conflict, NotFound, Unavailable
+from protocol.http.object_transfer import ObjectTransfer
 from protocol.identifiers import ZERO_DIGEST, Digest, digest, run_id
-from protocol.keys import Key
+from protocol.identity.keys import Key
 from protocol.leases import Lease
-from protocol.objects import ObjectTransfer
-from protocol.redis import connect_redis
-from protocol.wire.carried import ReceiptState, SubmissionReceipt
-from protocol.wire.leases import SignedLease, SignedWork
+from protocol.runtime.clock import ManualClock
+from protocol.runtime.redis import connect_redis
+from protocol.wire.leases import SignedLease, SignedWorkClaim
+from protocol.wire.relayed import ReceiptState, SubmissionReceipt
 from protocol.wire.uploads import UploadRequest, UploadTicket
 from tests.ledger.client.conftest import POOL, QUICK, TERMS, Founded, World
 from tests.orchestrator.conftest import under_test
 from tests.orchestrator.edge import MemoryLedger, PoolUnderTest
 from tests.serving import served
-from worker.chain import LedgerChain
-from worker.delivery import RELAY_PATIENCE, PoolDelivery
-from worker.leased_work import LEASED_WORK, LeasedWork
-from worker.membership import Membership
-from worker.orchestrator import Orchestrator
-from worker.pay_watch import PayWatch
-from worker.queue.item import QueueItem, Stage
-from worker.queue.runner import LONGEST_LOOK, QueueRunner
-from worker.queue.store import QueueStore
+from worker.chain.ledger_chain import LedgerChain
+from worker.delivery.pay_watch import PayWatch
+from worker.delivery.pool_delivery import RELAY_PATIENCE, PoolDelivery
+from worker.delivery.queue.item import DeliveryStage, QueueItem
+from worker.delivery.queue.runner import LONGEST_LOOK, QueueRunner
+from worker.delivery.queue.store import QueueStore
+from worker.delivery.work_signing import LEASED_WORK, LeasedWork
+from worker.membership.joining import OrchestratorLocation
+from worker.session.orchestrator_client import OrchestratorSession
 from worker.state import StateDirectory
 
 CONTENT = b"rollouts" * 1000
@@ -61,11 +61,11 @@ URL = "http://127.0.0.1:8002"
 class Relay:
     """The pool's orchestrator with a relayer in one of its moods."""
 
-    orchestrator: Orchestrator
+    orchestrator: OrchestratorSession
     world: World
     mood: str = "carries"
     reason: str = ""
-    handed: list[SignedWork] = field(default_factory=list)
+    handed: list[SignedWorkClaim] = field(default_factory=list)
     tickets: list[UploadTicket] = field(default_factory=list)
 
     @property
@@ -76,7 +76,7 @@ class Relay:
         self.tickets.append(await self.orchestrator.request_upload(request))
         return self.tickets[-1]
 
-    async def submit_work(self, work: SignedWork, *, figures: Mapping[str, float]) -> SubmissionReceipt:
+    async def submit_work(self, work: SignedWorkClaim, *, figures: Mapping[str, float]) -> SubmissionReceipt:
         if self.mood == "is down":
             raise Unavailable("the orchestrator is down")
         if self.mood == "has no run":
@@ -110,7 +110,7 @@ class Scene:
 
     home: Path
     world: World
-    clock: TurnedClock
+    clock: ManualClock
     pool: PoolUnderTest
     key: Key
     relay: Relay
@@ -246,15 +246,18 @@ async def chain(world: World) -> AsyncIterator[LedgerChain]:
 async def scene(tmp_path: Path, world: World, chain: LedgerChain, redis_url: str) -> AsyncIterator[Scene]:
     before = await world.controls.snapshot()
     key = world.keys["node"]
-    clock = TurnedClock(await (await world.as_("owner")).now())
+    clock = ManualClock(await (await world.as_("owner")).now())
     service = Key.generate()
     ledger = MemoryLedger(orchestrator=service.address)
     ledger.register(key.address, member=True)
     pool = under_test(redis_url, clock, ledger, service, tmp_path / "secrets.key", upload_most_bytes=10_000)
     pool.parts.uploads._slots = cast("Any", EveryLease())
     transport = httpx.ASGITransport(app=pool.app, raise_app_exceptions=False)
-    orchestrator = Orchestrator(
-        Membership(pool_id=POOL, url=URL, orchestrator=service.address), key=key, clock=clock, transport=transport
+    orchestrator = OrchestratorSession(
+        OrchestratorLocation(pool_id=POOL, url=URL, orchestrator=service.address),
+        key=key,
+        clock=clock,
+        transport=transport,
     )
     relay = Relay(orchestrator, world)
     state = StateDirectory(tmp_path / "worker")
@@ -333,7 +336,10 @@ async def test_work_that_the_relayer_has_is_waited_for_and_not_submitted_twice(s
     scene.relay.mood = "takes its time"
     await scene.hand_over()
     await scene.work(rounds=3)
-    assert (scene.item().stage, scene.item().error) == (Stage.SUBMITTED, "the relayer has it, the ledger not yet")
+    assert (scene.item().stage, scene.item().error) == (
+        DeliveryStage.SUBMITTED,
+        "the relayer has it, the ledger not yet",
+    )
     await scene.relay.carry()
     await scene.work(rounds=2)
     assert await scene.delivered()
@@ -361,7 +367,7 @@ async def test_an_orchestrator_that_is_down_is_waited_for_and_then_passed_by(sce
     scene.relay.mood = "is down"
     await scene.hand_over()
     await scene.work(rounds=2)
-    assert (scene.item().stage, scene.item().error) == (Stage.PUT, "the orchestrator is down")
+    assert (scene.item().stage, scene.item().error) == (DeliveryStage.PUT, "the orchestrator is down")
     await scene.clock.turn(RELAY_PATIENCE)
     await scene.work()
     assert await scene.delivered()
@@ -373,7 +379,7 @@ async def test_a_relayer_that_has_forgotten_is_told_again(scene: Scene) -> None:
     await scene.work()
     scene.relay.mood = "forgets"
     await scene.work(rounds=3)
-    assert (scene.item().stage, scene.item().attempts) == (Stage.PUT, 3)
+    assert (scene.item().stage, scene.item().attempts) == (DeliveryStage.PUT, 3)
     scene.relay.mood = "carries"
     await scene.work(rounds=2)
     assert await scene.delivered()
@@ -383,7 +389,10 @@ async def test_a_relayer_has_half_of_what_is_left_of_a_short_lease(scene: Scene)
     scene.relay.mood = "never"
     await scene.hand_over(await scene.leased(expiry=int(scene.clock.now().timestamp()) + 60))
     await scene.work(rounds=2)
-    assert (scene.item().stage, scene.item().error) == (Stage.SUBMITTED, "the relayer has it, the ledger not yet")
+    assert (scene.item().stage, scene.item().error) == (
+        DeliveryStage.SUBMITTED,
+        "the relayer has it, the ledger not yet",
+    )
     await scene.clock.turn(timedelta(seconds=30))
     await scene.work()
     assert await scene.delivered()
@@ -396,9 +405,9 @@ async def test_a_relayer_that_forgets_again_and_again_does_not_keep_work_until_i
     await scene.hand_over(await scene.leased(expiry=int(scene.clock.now().timestamp()) + 60))
     await scene.work()
     for later in (20, 15):
-        assert scene.item().stage is Stage.PUT, "in the first half of what is left it is handed over anew"
+        assert scene.item().stage is DeliveryStage.PUT, "in the first half of what is left it is handed over anew"
         await scene.clock.turn(timedelta(seconds=later))
-        scene.store.put_off(scene.item(), stage=Stage.PUT, until_ms=0, error="")
+        scene.store.put_off(scene.item(), stage=DeliveryStage.PUT, until_ms=0, error="")
         await scene.work()
     assert await scene.delivered()
 
@@ -409,7 +418,7 @@ async def test_without_relayer_and_gas_it_says_what_is_missing_and_goes_on_tryin
     await scene.hand_over()
     await scene.work()
     item = scene.item()
-    assert (item.stage, item.parked) == (Stage.PUT, "")
+    assert (item.stage, item.parked) == (DeliveryStage.PUT, "")
     assert "because" in item.error
     assert "gas" in item.error or "pay" in item.error
     await scene.world.controls.set_balance(scene.key.address, UNIT)
@@ -426,7 +435,7 @@ async def test_work_that_is_on_the_ledger_already_is_delivered_whoever_carried_i
     await scene.hand_over(lease)
     await scene.work()
     await scene.relay.carry()
-    scene.store.put_off(scene.item(), stage=Stage.HASHED, until_ms=0, error="")  # as after a crash
+    scene.store.put_off(scene.item(), stage=DeliveryStage.HASHED, until_ms=0, error="")  # as after a crash
     scene.relay.mood = "refuses"
     await scene.work()
     assert await scene.delivered()
@@ -443,11 +452,11 @@ async def test_another_file_under_the_same_lease_is_given_up_and_its_copy_delete
     assert (scene.store.counts()["delivered"], scene.store.counts()["given_up"]) == (1, 1)
 
 
-@pytest.mark.parametrize("stage", [Stage.HASHED, Stage.PUT, Stage.SUBMITTED])
-async def test_work_whose_lease_has_ended_is_given_up_in_plain_words(scene: Scene, stage: Stage) -> None:
+@pytest.mark.parametrize("stage", [DeliveryStage.HASHED, DeliveryStage.PUT, DeliveryStage.SUBMITTED])
+async def test_work_whose_lease_has_ended_is_given_up_in_plain_words(scene: Scene, stage: DeliveryStage) -> None:
     scene.relay.mood = "never"
     item = await scene.hand_over()
-    if stage is not Stage.HASHED:
+    if stage is not DeliveryStage.HASHED:
         await scene.work()
         scene.store.put_off(scene.item(), stage=stage, until_ms=0, error="")
     await scene.world.warp(timedelta(seconds=700))
@@ -517,7 +526,7 @@ async def test_a_url_that_expired_is_asked_for_again(scene: Scene) -> None:
     # The first round ends with a ticket in hand: the store is not to be reached.
     scene.delivery.connect(scene.relay, ObjectTransfer(URL, clock=scene.clock, transport=httpx.MockTransport(_break)))
     await runner.work()
-    assert scene.item().stage is Stage.REQUESTED
+    assert scene.item().stage is DeliveryStage.REQUESTED
     scene.delivery.connect(scene.relay, ObjectTransfer(URL, clock=scene.clock, transport=scene.transport))
     await scene.clock.turn(timedelta(minutes=20))
     await scene.work(rounds=3)
@@ -543,20 +552,20 @@ def answering(status: int, code: str = "", **headers: str) -> httpx.MockTranspor
 @pytest.mark.parametrize(
     ("store", "stage"),
     [
-        (answering(403, "AccessDenied"), Stage.HASHED),
-        (answering(500), Stage.REQUESTED),
-        (answering(307, Location="http://169.254.169.254/"), Stage.REQUESTED),
-        (answering(400, "BadDigest"), Stage.REQUESTED),
-        (answering(404, "NoSuchBucket"), Stage.REQUESTED),
-        (answering(413), Stage.REQUESTED),
-        (answering(507), Stage.REQUESTED),
-        (httpx.MockTransport(silent), Stage.REQUESTED),
-        (answering(200), Stage.HASHED),  # a lie: the object is not there
+        (answering(403, "AccessDenied"), DeliveryStage.HASHED),
+        (answering(500), DeliveryStage.REQUESTED),
+        (answering(307, Location="http://169.254.169.254/"), DeliveryStage.REQUESTED),
+        (answering(400, "BadDigest"), DeliveryStage.REQUESTED),
+        (answering(404, "NoSuchBucket"), DeliveryStage.REQUESTED),
+        (answering(413), DeliveryStage.REQUESTED),
+        (answering(507), DeliveryStage.REQUESTED),
+        (httpx.MockTransport(silent), DeliveryStage.REQUESTED),
+        (answering(200), DeliveryStage.HASHED),  # a lie: the object is not there
     ],
     ids=["403", "500", "redirect", "digest", "bucket", "413", "507", "never", "lie"],
 )
 async def test_a_store_that_fails_loses_nothing_and_is_tried_again(
-    scene: Scene, store: httpx.MockTransport, stage: Stage
+    scene: Scene, store: httpx.MockTransport, stage: DeliveryStage
 ) -> None:
     await scene.hand_over()
     scene.delivery.connect(scene.relay, ObjectTransfer(URL, clock=scene.clock, transport=store))
@@ -621,7 +630,9 @@ async def test_a_chain_that_is_down_holds_work_up_and_loses_none(scene: Scene, m
     with monkeypatch.context() as patched:
         patched.setattr(scene.chain, "work", down)
         await scene.work()
-    assert (scene.item().stage, scene.item().error) == (Stage.SUBMITTED, "the chain is down"), "the relayer has it"
+    assert (scene.item().stage, scene.item().error) == (DeliveryStage.SUBMITTED, "the chain is down"), (
+        "the relayer has it"
+    )
     assert scene.objects() == [SHA[2:]]
     await scene.work(rounds=2)
     assert await scene.delivered()
@@ -634,7 +645,13 @@ class Killed(BaseException):
     """What ends a process between two instructions; nothing in the worker catches it."""
 
 
-STAGES = [Stage.HASHED, Stage.REQUESTED, Stage.PUT, Stage.SUBMITTED, Stage.ACKNOWLEDGED]
+STAGES = [
+    DeliveryStage.HASHED,
+    DeliveryStage.REQUESTED,
+    DeliveryStage.PUT,
+    DeliveryStage.SUBMITTED,
+    DeliveryStage.ACKNOWLEDGED,
+]
 MOODS = ["carries", "never", "refuses"]
 
 
@@ -645,13 +662,15 @@ async def test_killed_between_doing_and_writing_down_neither_loses_nor_doubles(
     """At every stage in turn: each run dies after one more step was done, and before it was written down."""
     scene.relay.mood = mood
     await scene.hand_over()
-    died: list[Stage] = []
+    died: list[DeliveryStage] = []
     for dying in STAGES:
         store = QueueStore(scene.home / "queue.sqlite", scene.home / "spool")
         store.recover()
         advance = store.advance
 
-        def dead(item: QueueItem, stage: Stage, *, at: Stage = dying, real: Any = advance, **found: Any) -> None:
+        def dead(
+            item: QueueItem, stage: DeliveryStage, *, at: DeliveryStage = dying, real: Any = advance, **found: Any
+        ) -> None:
             if stage is at:
                 died.append(stage)
                 raise Killed
@@ -708,17 +727,17 @@ PROGRAM = """
 import asyncio, os, signal, sys
 from pathlib import Path
 from ledger.deployment import Deployment
-from protocol.clock import SystemClock
+from protocol.runtime.clock import SystemClock
 from protocol.identifiers import address
-from protocol.keys import Key
-from protocol.objects import ObjectTransfer
-from worker.chain import LedgerChain
-from worker.delivery import PoolDelivery
-from worker.membership import Membership
-from worker.orchestrator import Orchestrator
-from worker.pay_watch import PayWatch
-from worker.queue.runner import QueueRunner
-from worker.queue.store import QueueStore
+from protocol.identity.keys import Key
+from protocol.http.object_transfer import ObjectTransfer
+from worker.chain.ledger_chain import LedgerChain
+from worker.delivery.pool_delivery import PoolDelivery
+from worker.membership.joining import OrchestratorLocation
+from worker.session.orchestrator_client import OrchestratorSession
+from worker.delivery.pay_watch import PayWatch
+from worker.delivery.queue.runner import QueueRunner
+from worker.delivery.queue.store import QueueStore
 
 home, url, service, rpc, die_at = Path(sys.argv[1]), *sys.argv[2:]
 key, clock = Key.from_hex(os.environ["KEY"]), SystemClock()
@@ -734,7 +753,8 @@ async def main():
     store.advance = dead
     chain = LedgerChain(rpc=rpc, deployment=Deployment.load(home / "deployment.json"), key=key, pool_id=1)
     delivery = PoolDelivery(key=key, pool_id=1, chain=chain, clock=clock)
-    pool = Orchestrator(Membership(pool_id=1, url=url, orchestrator=address(service)), key=key, clock=clock)
+    location = OrchestratorLocation(pool_id=1, url=url, orchestrator=address(service))
+    pool = OrchestratorSession(location, key=key, clock=clock)
     delivery.connect(pool, ObjectTransfer(url, clock=clock))
     await QueueRunner(store, delivery, clock=clock).work()
     await chain.close()
@@ -768,7 +788,7 @@ async def test_a_worker_killed_with_9_before_it_noted_that_its_work_is_on_the_le
         return subprocess.run(command, check=False, timeout=60, env=environment).returncode
 
     with served(app, listener=listener):
-        assert await asyncio.to_thread(run, Stage.SUBMITTED) == -signal.SIGKILL
-        assert (scene.item().stage, len(await scene.on_ledger())) == (Stage.PUT, 1)
+        assert await asyncio.to_thread(run, DeliveryStage.SUBMITTED) == -signal.SIGKILL
+        assert (scene.item().stage, len(await scene.on_ledger())) == (DeliveryStage.PUT, 1)
         assert await asyncio.to_thread(run, "") == 0
     assert await scene.delivered()

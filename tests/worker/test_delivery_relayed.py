@@ -8,19 +8,19 @@ from pathlib import Path
 
 import httpx
 
+from protocol.http.object_transfer import ObjectTransfer
 from protocol.identifiers import digest
-from protocol.objects import ObjectTransfer
-from protocol.wire.carried import ReceiptState
+from protocol.wire.relayed import ReceiptState
 from tests.ledger.client.conftest import POOL, URL, World
 from tests.orchestrator.runs.test_on_chain import join_by_relay, orchestrating, publish
-from worker.chain import LedgerChain
-from worker.delivery import PoolDelivery
-from worker.leased_work import LEASED_WORK, LeasedWork
-from worker.membership import Membership
-from worker.orchestrator import Orchestrator
-from worker.queue.item import Stage
-from worker.queue.runner import LONGEST_LOOK, QueueRunner
-from worker.queue.store import QueueStore
+from worker.chain.ledger_chain import LedgerChain
+from worker.delivery.pool_delivery import PoolDelivery
+from worker.delivery.queue.item import DeliveryStage
+from worker.delivery.queue.runner import LONGEST_LOOK, QueueRunner
+from worker.delivery.queue.store import QueueStore
+from worker.delivery.work_signing import LEASED_WORK, LeasedWork
+from worker.membership.joining import OrchestratorLocation
+from worker.session.orchestrator_client import OrchestratorSession
 
 CONTENT = b"rollouts" * 5000
 
@@ -53,8 +53,8 @@ async def test_a_nodes_file_is_stored_carried_listed_and_read_back(
         os.close(descriptor)
 
         transport, clock = httpx.ASGITransport(app=run.pool.app), run.pool.clock
-        membership = Membership(pool_id=POOL, url=URL, orchestrator=run.pool.parts.key.address)
-        orchestrator = Orchestrator(membership, key=key, clock=clock, transport=transport)
+        membership = OrchestratorLocation(pool_id=POOL, url=URL, orchestrator=run.pool.parts.key.address)
+        orchestrator = OrchestratorSession(membership, key=key, clock=clock, transport=transport)
         chain = LedgerChain(rpc=world.url, deployment=world.deployment, key=key, pool_id=POOL)
         transfer = ObjectTransfer(URL, clock=clock, transport=transport)
         delivery = PoolDelivery(key=key, pool_id=POOL, chain=chain, clock=clock)
@@ -63,7 +63,7 @@ async def test_a_nodes_file_is_stored_carried_listed_and_read_back(
 
         await runner.work()
         (item,) = store.items()
-        assert (item.stage, item.error) == (Stage.SUBMITTED, "the relayer has it, the ledger not yet")
+        assert (item.stage, item.error) == (DeliveryStage.SUBMITTED, "the relayer has it, the ledger not yet")
         assert await run.relayer.round() == 1
         await clock.turn(LONGEST_LOOK)
         await runner.work()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import InvalidInput
-from protocol.keys import Key
+from protocol.identity.keys import Key
 from protocol.wire.tasks import MEBIBYTE, NetworkMode, RegistryCredentials, Resources
 from tests.worker.conftest import Engine
 from tests.worker.specs import run_to_end, spec_for, text_of

@@ -17,19 +17,19 @@ from typing import Any
 import pytest
 
 from ledger.amounts import UNIT
-from protocol.clock import SystemClock, TurnedClock
 from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST
-from protocol.keys import Key
+from protocol.identity.keys import Key
+from protocol.runtime.clock import ManualClock, SystemClock
 from protocol.wire.nodes import Gpu, Hardware
 from protocol.wire.runs import CheckpointRef, StepAnswer
+from worker.chain.pool_record import PoolRecord
 from worker.doctor import machine, network, software
-from worker.doctor.finding import Finding, Level, exit_code, failure, ok, warning
+from worker.doctor.finding import DoctorFinding, Level, exit_code, failure, ok, warning
 from worker.doctor.ledger import check_record
 from worker.doctor.run import check_run, what_is_paid
-from worker.gpus import GpuInventory, read_gpus
-from worker.launch import InstalledGpu
-from worker.membership import Membership
-from worker.pool_record import PoolRecord
+from worker.machine.gpus import GpuInventory, read_gpus
+from worker.membership.joining import OrchestratorLocation
+from worker.tasks.container_spec import InstalledGpu
 
 H200 = InstalledGpu(gpu=Gpu(index=0, model="NVIDIA H200", memory_bytes=141 << 30), uuid="GPU-0")
 RTX = InstalledGpu(gpu=Gpu(index=1, model="NVIDIA RTX 4090", memory_bytes=24 << 30), uuid="GPU-1")
@@ -65,7 +65,7 @@ def service() -> Iterator[tuple[str, type[_Service]]]:
     server.server_close()
 
 
-async def examined(url: str) -> dict[str, Finding]:
+async def examined(url: str) -> dict[str, DoctorFinding]:
     found = await network.check_service("discovery", url, clock=SystemClock(), allow_plain_http=False)
     return {finding.check: finding for finding in found}
 
@@ -190,7 +190,7 @@ def test_a_member_hears_what_the_run_pays_for(answer: StepAnswer, level: Level, 
 
 
 async def test_an_orchestrator_that_does_not_answer_what_it_pays_for_is_a_warning() -> None:
-    nobody = Membership(pool_id=7, url="http://127.0.0.1:9", orchestrator=ZERO_ADDRESS)
+    nobody = OrchestratorLocation(pool_id=7, url="http://127.0.0.1:9", orchestrator=ZERO_ADDRESS)
     within, key = timedelta(milliseconds=200), Key.generate()
     found = await check_run(nobody, key=key, clock=SystemClock(), allow_plain_http=True, has_gpu=False, within=within)
     assert found is not None
@@ -220,7 +220,7 @@ def test_a_pool_that_does_not_pay_is_warned_of(record: PoolRecord, level: Level,
     ("findings", "code"),
     [([], 0), ([ok("a", "b")], 0), ([warning("a", "b", "c"), ok("a", "b")], 1), ([failure("a", "b", "c")], 2)],
 )
-def test_the_exit_code_is_the_worst_finding(findings: list[Finding], code: int) -> None:
+def test_the_exit_code_is_the_worst_finding(findings: list[DoctorFinding], code: int) -> None:
     assert exit_code(findings) == code
 
 
@@ -243,6 +243,6 @@ def test_on_a_fresh_machine_without_docker_and_settings_every_line_says_what_to_
     assert "pool_id" in checks["settings"]["found"]
 
 
-def test_a_clock_that_agrees_to_the_second_is_right(clock: TurnedClock) -> None:
+def test_a_clock_that_agrees_to_the_second_is_right(clock: ManualClock) -> None:
     finding = network._clock(format_datetime(clock.now(), usegmt=True), clock)
     assert finding.level is Level.OK

@@ -13,32 +13,32 @@ import httpx
 import pytest
 from fastapi import FastAPI, Request, Response
 
-from protocol.clock import TurnedClock
 from protocol.errors import Unavailable
 from protocol.identifiers import Address, Digest, address
-from protocol.keys import Key
+from protocol.identity.keys import Key
+from protocol.identity.signing import check_signature, read_stamp, sign_response, unix_ms
+from protocol.identity.typed_data import SigningDomain
 from protocol.leases import Lease, WorkKey
-from protocol.signing import check_signature, read_stamp, sign_response, unix_ms
-from protocol.typed_data import SigningDomain
+from protocol.runtime.clock import ManualClock
 from protocol.wire.heartbeat import Heartbeat, LogBatch
 from protocol.wire.invites import SignedInvite
-from protocol.wire.leases import SignedWork
+from protocol.wire.leases import SignedWorkClaim
 from tests.rest import at_rest, one_thread
-from worker.chain import Payment, Standing, SubmittedWork
-from worker.converger import Converger
-from worker.heart import MOST_REMEMBERED, SILENT_AFTER, Ending, Heart
-from worker.log_pusher import LogPusher
-from worker.logs import LogStore
-from worker.membership import Membership
-from worker.orchestrator import Orchestrator
-from worker.pool_record import PoolRecord
+from worker.chain.ledger_chain import LedgerWork, NodeStatus, Payment
+from worker.chain.pool_record import PoolRecord
+from worker.heartbeat import MOST_REMEMBERED, SILENT_AFTER, HeartbeatLoop, HeartbeatStop
+from worker.logs.push import LogPusher
+from worker.logs.store import LogStore
+from worker.membership.joining import OrchestratorLocation
 from worker.runtime.interface import OutputLine
 from worker.runtime.process import ProcessRuntime
+from worker.session.orchestrator_client import OrchestratorSession
+from worker.situation import Phase, Situation
 from worker.state import StateDirectory
-from worker.status import Phase, Situation
+from worker.tasks.reconciler import Reconciler
 
 URL = "http://127.0.0.1:1"
-MEMBER = Standing(
+MEMBER = NodeStatus(
     provider=address("0x52908400098527886E0F7030069857D2E4169EE7"),
     member=True,
     banned=False,
@@ -70,7 +70,7 @@ class ScriptedChain:
     def work_domain(self) -> SigningDomain:
         return SigningDomain(1, self.key)
 
-    async def standing(self) -> Standing:
+    async def standing(self) -> NodeStatus:
         if self.down:
             raise Unavailable("the chain is down")
         return self.at
@@ -104,17 +104,17 @@ class ScriptedChain:
     async def now(self) -> datetime:
         raise AssertionError("not in these tests")
 
-    async def work(self, key: WorkKey) -> SubmittedWork | None:
+    async def work(self, key: WorkKey) -> LedgerWork | None:
         raise AssertionError("not in these tests")
 
-    async def submit(self, work: SignedWork) -> None:
+    async def submit(self, work: SignedWorkClaim) -> None:
         raise AssertionError("not in these tests")
 
 
 class Side:
     """The orchestrator's side: answers what it is told, signs with what it is told, remembers what it heard."""
 
-    def __init__(self, clock: TurnedClock) -> None:
+    def __init__(self, clock: ManualClock) -> None:
         self.key = Key.generate()
         self.clock = clock
         self.offset = timedelta()
@@ -159,21 +159,21 @@ class Side:
 
 
 @pytest.fixture
-def side(clock: TurnedClock) -> Side:
+def side(clock: ManualClock) -> Side:
     return Side(clock)
 
 
 @pytest.fixture
-async def heart(side: Side, clock: TurnedClock, state: StateDirectory, node: Address) -> AsyncIterator[Heart]:
+async def heart(side: Side, clock: ManualClock, state: StateDirectory, node: Address) -> AsyncIterator[HeartbeatLoop]:
     key = Key.generate()
-    membership = Membership(pool_id=1, url=URL, orchestrator=side.key.address)
+    membership = OrchestratorLocation(pool_id=1, url=URL, orchestrator=side.key.address)
     transport = httpx.ASGITransport(app=side.app)
-    orchestrator = Orchestrator(membership, key=key, clock=clock, transport=transport)
+    orchestrator = OrchestratorSession(membership, key=key, clock=clock, transport=transport)
 
     async def no_bridge(_: object) -> None:
         return
 
-    converger = Converger(
+    converger = Reconciler(
         runtime=ProcessRuntime(node, directory=state.processes),
         state=state,
         node=node,
@@ -182,7 +182,7 @@ async def heart(side: Side, clock: TurnedClock, state: StateDirectory, node: Add
         clock=clock,
         on_task=no_bridge,
     )
-    yield Heart(
+    yield HeartbeatLoop(
         orchestrator=orchestrator,
         known_key=side.key.address,
         pool_id=1,
@@ -199,14 +199,14 @@ async def heart(side: Side, clock: TurnedClock, state: StateDirectory, node: Add
     await orchestrator.close()
 
 
-async def turned(clock: TurnedClock, seconds: float) -> None:
+async def turned(clock: ManualClock, seconds: float) -> None:
     """Turns the clock in small steps, and lets threads keep up."""
     for _ in range(int(seconds * 2)):
         await clock.turn(timedelta(seconds=0.5))
         await at_rest()
 
 
-async def test_it_beats_at_the_orchestrators_pace(heart: Heart, side: Side, clock: TurnedClock) -> None:
+async def test_it_beats_at_the_orchestrators_pace(heart: HeartbeatLoop, side: Side, clock: ManualClock) -> None:
     beating = asyncio.create_task(heart.beat_until_end())
     await at_rest()
     assert len(side.beats) == 1
@@ -219,12 +219,12 @@ async def test_it_beats_at_the_orchestrators_pace(heart: Heart, side: Side, cloc
     await turned(clock, 60)
     assert len(side.beats) == heard
     heart._stopping.set()
-    assert await beating is Ending.STOPPED
+    assert await beating is HeartbeatStop.STOPPED
 
 
 @pytest.mark.parametrize(("signature", "tamper"), [(False, False), (True, True)], ids=["unsigned", "altered"])
 async def test_an_answer_that_the_orchestrator_did_not_sign_changes_nothing(
-    heart: Heart, side: Side, clock: TurnedClock, signature: bool, tamper: bool
+    heart: HeartbeatLoop, side: Side, clock: ManualClock, signature: bool, tamper: bool
 ) -> None:
     side.signature, side.tamper = signature, tamper
     side.answer["assignment"] = {
@@ -242,7 +242,7 @@ async def test_an_answer_that_the_orchestrator_did_not_sign_changes_nothing(
 
 
 async def test_an_orchestrator_that_is_down_is_tried_again_with_bounded_pauses_for_ever(
-    heart: Heart, side: Side, clock: TurnedClock
+    heart: HeartbeatLoop, side: Side, clock: ManualClock
 ) -> None:
     side.status = 503
     beating = asyncio.create_task(heart.beat_until_end())
@@ -260,7 +260,7 @@ async def test_an_orchestrator_that_is_down_is_tried_again_with_bounded_pauses_f
 
 @pytest.mark.parametrize("wrong", ["down", "another service"])
 async def test_after_three_beats_without_an_answer_it_looks_elsewhere_once_for_each(
-    heart: Heart, side: Side, clock: TurnedClock, wrong: str
+    heart: HeartbeatLoop, side: Side, clock: ManualClock, wrong: str
 ) -> None:
     side.status, side.signature = (503, True) if wrong == "down" else (200, False)
     beating = asyncio.create_task(heart.beat_until_end())
@@ -268,10 +268,10 @@ async def test_after_three_beats_without_an_answer_it_looks_elsewhere_once_for_e
     assert 1 <= side.looks <= len(side.beats) - SILENT_AFTER + 1
     side.moved = True
     await turned(clock, 40)
-    assert await beating is Ending.MOVED
+    assert await beating is HeartbeatStop.MOVED
 
 
-async def test_an_answer_begins_the_count_anew(heart: Heart, side: Side, clock: TurnedClock) -> None:
+async def test_an_answer_begins_the_count_anew(heart: HeartbeatLoop, side: Side, clock: ManualClock) -> None:
     side.moved = True
     beating = asyncio.create_task(heart.beat_until_end())
     for _ in range(3):
@@ -291,11 +291,11 @@ async def test_an_answer_begins_the_count_anew(heart: Heart, side: Side, clock: 
     ids=["removed", "member", "chain down"],
 )
 async def test_a_node_that_was_removed_while_nobody_answered_waits_for_an_invite(
-    heart: Heart, side: Side, clock: TurnedClock, ledger: Standing | Unavailable, ends: bool
+    heart: HeartbeatLoop, side: Side, clock: ManualClock, ledger: NodeStatus | Unavailable, ends: bool
 ) -> None:
     side.status = 503
     chain = cast("ScriptedChain", heart._chain)
-    if isinstance(ledger, Standing):
+    if isinstance(ledger, NodeStatus):
         chain.at = ledger
     else:
         chain.down = True
@@ -303,12 +303,12 @@ async def test_a_node_that_was_removed_while_nobody_answered_waits_for_an_invite
     await turned(clock, 30)
     assert beating.done() is ends
     if ends:
-        assert await beating is Ending.NOT_A_MEMBER
+        assert await beating is HeartbeatStop.NOT_A_MEMBER
     beating.cancel()
 
 
 async def test_a_machine_whose_clock_jumps_goes_on_signing_with_the_right_time(
-    heart: Heart, side: Side, clock: TurnedClock
+    heart: HeartbeatLoop, side: Side, clock: ManualClock
 ) -> None:
     stamps: list[int] = []
 
@@ -331,7 +331,7 @@ async def test_a_machine_whose_clock_jumps_goes_on_signing_with_the_right_time(
 
 @pytest.mark.parametrize("said", ["discovered", "invited", "dead", "evicted"])
 async def test_a_node_that_the_pool_lost_goes_back_to_waiting_for_an_invite(
-    heart: Heart, side: Side, clock: TurnedClock, said: str
+    heart: HeartbeatLoop, side: Side, clock: ManualClock, said: str
 ) -> None:
     chain = heart._chain
     assert isinstance(chain, ScriptedChain)
@@ -341,10 +341,12 @@ async def test_a_node_that_the_pool_lost_goes_back_to_waiting_for_an_invite(
     assert not beating.done()  # the ledger still has it: the orchestrator lags behind
     chain.at = replace(MEMBER, member=False)
     await turned(clock, 25)
-    assert await asyncio.wait_for(beating, 60) is Ending.NOT_A_MEMBER
+    assert await asyncio.wait_for(beating, 60) is HeartbeatStop.NOT_A_MEMBER
 
 
-async def test_a_banned_node_says_why_and_asks_again_slowly(heart: Heart, side: Side, clock: TurnedClock) -> None:
+async def test_a_banned_node_says_why_and_asks_again_slowly(
+    heart: HeartbeatLoop, side: Side, clock: ManualClock
+) -> None:
     chain = heart._chain
     assert isinstance(chain, ScriptedChain)
     chain.at = replace(MEMBER, member=False, banned=True)
@@ -359,10 +361,12 @@ async def test_a_banned_node_says_why_and_asks_again_slowly(heart: Heart, side: 
     chain.at = replace(MEMBER, member=False)
     side.answer.update(state="discovered", reason="unbanned")
     await turned(clock, 80)
-    assert await asyncio.wait_for(beating, 60) is Ending.NOT_A_MEMBER
+    assert await asyncio.wait_for(beating, 60) is HeartbeatStop.NOT_A_MEMBER
 
 
-async def test_a_rotated_key_is_believed_when_the_ledger_says_so(heart: Heart, side: Side, clock: TurnedClock) -> None:
+async def test_a_rotated_key_is_believed_when_the_ledger_says_so(
+    heart: HeartbeatLoop, side: Side, clock: ManualClock
+) -> None:
     chain = heart._chain
     assert isinstance(chain, ScriptedChain)
     side.key = Key.generate()
@@ -371,11 +375,11 @@ async def test_a_rotated_key_is_believed_when_the_ledger_says_so(heart: Heart, s
     assert not beating.done()
     chain.key = side.key.address
     await turned(clock, 40)
-    assert await asyncio.wait_for(beating, 60) is Ending.KEY_CHANGED
+    assert await asyncio.wait_for(beating, 60) is HeartbeatStop.KEY_CHANGED
 
 
 async def test_commands_are_carried_out_once_and_acknowledged_until_that_is_heard(
-    heart: Heart, side: Side, clock: TurnedClock
+    heart: HeartbeatLoop, side: Side, clock: ManualClock
 ) -> None:
     side.answer["commands"] = [{"id": "c" * 32, "kind": "show-notice", "text": "maintenance at noon"}]
     await heart.beat()
@@ -388,7 +392,7 @@ async def test_commands_are_carried_out_once_and_acknowledged_until_that_is_hear
 
 
 async def test_what_is_remembered_of_commands_is_bounded_and_one_that_comes_again_stays_known(
-    heart: Heart, side: Side
+    heart: HeartbeatLoop, side: Side
 ) -> None:
     steady = {"id": "f" * 32, "kind": "show-notice", "text": "once"}
     for number in range(2 * MOST_REMEMBERED):
@@ -400,13 +404,13 @@ async def test_what_is_remembered_of_commands_is_bounded_and_one_that_comes_agai
     assert list(heart._situation.notices) == []
 
 
-async def test_logs_are_pushed_while_somebody_reads(side: Side, clock: TurnedClock, state: StateDirectory) -> None:
+async def test_logs_are_pushed_while_somebody_reads(side: Side, clock: ManualClock, state: StateDirectory) -> None:
     store = LogStore(state.logs / "x")
     store.append(
         "c", [OutputLine(time_ns=number + 1, stream="stdout", text=f"line {number}") for number in range(1200)]
     )
-    membership = Membership(pool_id=1, url=URL, orchestrator=side.key.address)
-    orchestrator = Orchestrator(
+    membership = OrchestratorLocation(pool_id=1, url=URL, orchestrator=side.key.address)
+    orchestrator = OrchestratorSession(
         membership, key=Key.generate(), clock=clock, transport=httpx.ASGITransport(app=side.app)
     )
     pusher = LogPusher(lambda name: store if name == "a" * 32 else None, clock=clock)
@@ -428,7 +432,7 @@ async def test_logs_are_pushed_while_somebody_reads(side: Side, clock: TurnedClo
     await orchestrator.close()
 
 
-async def test_no_orchestrator_makes_a_worker_spin(heart: Heart, side: Side, clock: TurnedClock) -> None:
+async def test_no_orchestrator_makes_a_worker_spin(heart: HeartbeatLoop, side: Side, clock: ManualClock) -> None:
     side.answer["next_interval_seconds"] = 1e-9
     beating = asyncio.create_task(heart.beat_until_end())
     await at_rest()
@@ -436,4 +440,4 @@ async def test_no_orchestrator_makes_a_worker_spin(heart: Heart, side: Side, clo
     await turned(clock, 5)
     assert len(side.beats) > 2
     heart._stopping.set()
-    assert await beating is Ending.STOPPED
+    assert await beating is HeartbeatStop.STOPPED

@@ -8,14 +8,14 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from protocol.clock import TurnedClock
+from protocol.identity.keys import Key
+from protocol.identity.signing import sign_response
+from protocol.identity.typed_data import SigningDomain
 from protocol.invites import Invite, Join
-from protocol.keys import Key
-from protocol.signing import sign_response
-from protocol.typed_data import SigningDomain
-from protocol.wire.carried import Joining, JoinReceipt, ReceiptState
+from protocol.runtime.clock import ManualClock
 from protocol.wire.invites import SignedInvite
-from worker.join_relay import PATIENCE, JoinRelay
+from protocol.wire.relayed import JoinReceipt, JoinRequest, ReceiptState
+from worker.membership.relayed_join import PATIENCE, RelayedJoin
 
 DOMAIN = SigningDomain(1, Key.generate().address)
 POOL, NODE = Key.generate(), Key.generate()
@@ -25,16 +25,16 @@ POOL, NODE = Key.generate(), Key.generate()
 class Orchestrator:
     """Answers `POST /v1/joins` as it is told, and signs it."""
 
-    clock: TurnedClock
+    clock: ManualClock
     states: list[ReceiptState]
     signer: Key = POOL
-    asked: list[Joining] = field(default_factory=list)
+    asked: list[JoinRequest] = field(default_factory=list)
 
     def transport(self) -> httpx.MockTransport:
         return httpx.MockTransport(self._answer)
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
-        self.asked.append(Joining.model_validate_json(request.content))
+        self.asked.append(JoinRequest.model_validate_json(request.content))
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
         body = JoinReceipt(state=state, reason="as the test says").model_dump_json().encode()
         asker, nonce = NODE.address, request.headers["X-Muster-Nonce"]
@@ -42,7 +42,7 @@ class Orchestrator:
         return httpx.Response(200, content=body, headers=headers)
 
 
-class HastyClock(TurnedClock):
+class HastyClock(ManualClock):
     """Turns itself when somebody waits."""
 
     async def sleep(self, duration: timedelta) -> None:
@@ -50,7 +50,7 @@ class HastyClock(TurnedClock):
         await self.turn(duration)
 
 
-def invite(clock: TurnedClock) -> SignedInvite:
+def invite(clock: ManualClock) -> SignedInvite:
     expiry = int(clock.now().timestamp()) + 300
     made = Invite(pool_id=1, domain_id=1, node=NODE.address, nonce=1, expiry=expiry, url="http://127.0.0.1:1")
     return SignedInvite.of(made, domain=DOMAIN, signature=made.sign(POOL, DOMAIN))
@@ -80,7 +80,7 @@ async def test_the_ledger_says_whether_the_orchestrator_carried_it(
         looks += 1
         return looks >= member_after
 
-    relay = JoinRelay(NODE, clock=clock, transport=orchestrator.transport())
+    relay = RelayedJoin(NODE, clock=clock, transport=orchestrator.transport())
     began = clock.monotonic()
     assert await relay.carry(invite(clock), orchestrator=POOL.address, is_member=is_member) is carried
     assert clock.monotonic() - began <= (PATIENCE + timedelta(seconds=2)).total_seconds()
@@ -97,5 +97,5 @@ async def test_an_orchestrator_that_is_down_costs_a_word_in_the_log_only() -> No
         return False
 
     clock = HastyClock()
-    relay = JoinRelay(NODE, clock=clock, transport=httpx.MockTransport(down))
+    relay = RelayedJoin(NODE, clock=clock, transport=httpx.MockTransport(down))
     assert await relay.carry(invite(clock), orchestrator=POOL.address, is_member=is_member) is False

@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from protocol.clock import TurnedClock
 from protocol.errors import Unavailable
 from protocol.identifiers import Address
+from protocol.identity.keys import Key
 from protocol.invites import Invite
-from protocol.keys import Key
+from protocol.runtime.clock import ManualClock
 from protocol.wire.base import MAX_INT64
 from protocol.wire.invites import SignedInvite
 from tests.rest import at_rest, one_thread
 from tests.worker.test_heart import ScriptedChain
-from worker.membership import Joiner
-from worker.pool_record import PoolRecord
-from worker.registration import Registrar
-from worker.status import Situation
+from worker.chain.pool_record import PoolRecord
+from worker.membership.joining import Joiner
+from worker.membership.registration import Registrar
+from worker.situation import Situation
 
 URL = "https://orchestrator.example"
 
@@ -66,18 +66,18 @@ class LyingService:
         return
 
 
-def registrar_of(services: Any, clock: TurnedClock, situation: Situation) -> Registrar:
+def registrar_of(services: Any, clock: ManualClock, situation: Situation) -> Registrar:
     describe: Any = lambda: None  # noqa: E731 - nothing of it is looked at
     return Registrar(services, describe=describe, clock=clock, situation=situation, longest_pause=timedelta(seconds=30))
 
 
-async def turned(clock: TurnedClock, seconds: float) -> None:
+async def turned(clock: ManualClock, seconds: float) -> None:
     for _ in range(int(seconds * 4)):
         await clock.turn(timedelta(seconds=0.25))
         await at_rest()
 
 
-async def test_forged_invites_do_not_hold_up_the_good_one_behind_them(clock: TurnedClock) -> None:
+async def test_forged_invites_do_not_hold_up_the_good_one_behind_them(clock: ManualClock) -> None:
     pool, node, forger, situation = Key.generate(), Key.generate(), Key.generate(), Situation()
     chain, registrar, service = ScriptedChain(pool.address), registrar_of((), clock, situation), LyingService()
     expiry = int(clock.now().timestamp()) + 300
@@ -104,7 +104,7 @@ async def test_forged_invites_do_not_hold_up_the_good_one_behind_them(clock: Tur
 
 @pytest.mark.parametrize(("expires", "seen"), [(MAX_INT64, 0), (0, MAX_INT64), (MAX_INT64, MAX_INT64)])
 async def test_a_service_with_impossible_times_is_registered_with_all_the_same(
-    clock: TurnedClock, expires: int, seen: int
+    clock: ManualClock, expires: int, seen: int
 ) -> None:
     service = LyingService(expires_at_ms=expires, last_seen_ms=seen)
     registrar = registrar_of((service,), clock, Situation())
@@ -125,7 +125,7 @@ async def test_a_service_with_impossible_times_is_registered_with_all_the_same(
     ],
 )
 async def test_a_joining_node_logs_whether_the_pool_pays(
-    clock: TurnedClock, record: PoolRecord | Unavailable, level: str, words: str
+    clock: ManualClock, record: PoolRecord | Unavailable, level: str, words: str
 ) -> None:
     pool, node = Key.generate(), Key.generate()
     chain = Newcomer(pool.address, record)

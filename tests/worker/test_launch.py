@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from protocol.identifiers import address
 from protocol.wire.nodes import Gpu
 from protocol.wire.tasks import VARIABLES, Assignment, GpuNeeds
-from worker.launch import (
+from worker.runtime.interface import ContainerSpec, LaunchRefused
+from worker.tasks.container_spec import (
     TOKEN_VARIABLE,
+    ContainerPlacement,
     InstalledGpu,
-    Placement,
     Volumes,
     choose_gpus,
     container_spec,
     expand,
     fingerprint,
 )
-from worker.runtime.interface import ContainerSpec, LaunchRefused
 
 NODE = address("0x52908400098527886E0F7030069857D2E4169EE7")
 SECRET = b"s" * 32
@@ -40,7 +40,7 @@ def asked(**changes: Any) -> Assignment:
 
 def made(assignment: Assignment, gpus: tuple[InstalledGpu, ...] = GPUS) -> ContainerSpec:
     volumes = Volumes(task=Path("/state/tasks/b"), shared=Path("/state/shared"), bridge=Path("/state/bridges/a"))
-    placement = Placement(node=NODE, pool_id=7, volumes=volumes, gpus=gpus, bridge_token="token")
+    placement = ContainerPlacement(node=NODE, pool_id=7, volumes=volumes, gpus=gpus, bridge_token="token")
     return container_spec(assignment, placement, fingerprint="f", number=2)
 
 

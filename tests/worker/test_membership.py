@@ -11,17 +11,17 @@ from typing import Any, cast
 import pytest
 
 from protocol.clients.discovery import DiscoveryClient
-from protocol.clock import TurnedClock
 from protocol.errors import InvalidInput, Unavailable
 from protocol.identifiers import Address, address
+from protocol.identity.keys import Key
+from protocol.identity.typed_data import SigningDomain
 from protocol.invites import LONGEST_INVITE, Invite
-from protocol.keys import Key
-from protocol.typed_data import SigningDomain
+from protocol.runtime.clock import ManualClock
 from protocol.wire.invites import SignedInvite
 from tests.worker.test_heart import MEMBER
-from worker.chain import Chain, Standing
-from worker.membership import Membership, check_invite, load_membership, save_membership
-from worker.relocation import MOST_INVITES, Relocation
+from worker.chain.ledger_chain import NodeStatus, WorkerChain
+from worker.membership.joining import OrchestratorLocation, check_invite, load_membership, save_membership
+from worker.membership.relocation import MOST_INVITES, Relocation
 from worker.state import StateDirectory
 
 NODE, ORCHESTRATOR = Key.generate(), Key.generate()
@@ -77,7 +77,7 @@ def test_an_altered_invite_has_another_signer(change: dict[str, Any]) -> None:
 
 
 def test_a_membership_is_remembered_for_its_pool_only(state: StateDirectory) -> None:
-    membership = Membership(pool_id=1, url="https://x.example", orchestrator=ORCHESTRATOR.address)
+    membership = OrchestratorLocation(pool_id=1, url="https://x.example", orchestrator=ORCHESTRATOR.address)
     save_membership(state, membership)
     assert load_membership(state, 1) == membership
     assert load_membership(state, 2) is None
@@ -100,7 +100,7 @@ READY = replace(MEMBER, member=False, free_stake=10, needed_stake=10)
         (replace(READY, free_stake=9), "stake"),
     ],
 )
-def test_what_keeps_a_node_out_is_said_with_what_to_do(standing: Standing, words: str | None) -> None:
+def test_what_keeps_a_node_out_is_said_with_what_to_do(standing: NodeStatus, words: str | None) -> None:
     obstacle = standing.obstacle()
     if words is None:
         assert obstacle is None
@@ -113,7 +113,7 @@ def test_what_keeps_a_node_out_is_said_with_what_to_do(standing: Standing, words
 # Another URL
 
 SOON, OLD_URL, NEW_URL = int(NOW) + 50, "https://old.example", "https://new.example"
-HERE = Membership(pool_id=1, url=OLD_URL, orchestrator=ORCHESTRATOR.address, expiry=SOON)
+HERE = OrchestratorLocation(pool_id=1, url=OLD_URL, orchestrator=ORCHESTRATOR.address, expiry=SOON)
 
 
 class Mailbox:
@@ -152,9 +152,9 @@ class RoleChain:
 def relocation(*services: Mailbox, chain: RoleChain | None = None) -> Relocation:
     return Relocation(
         node=NODE.address,
-        chain=cast("Chain", chain or RoleChain()),
+        chain=cast("WorkerChain", chain or RoleChain()),
         services=cast("list[DiscoveryClient]", services),
-        clock=TurnedClock(datetime.fromtimestamp(NOW, UTC)),
+        clock=ManualClock(datetime.fromtimestamp(NOW, UTC)),
         allow_plain_http=False,
     )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import MusterError, NotFound, TooLarge
-from worker.bridge.paths import PathRefused, names_of, open_inside
+from worker.slots.bridge.paths import PathRefused, names_of, open_inside
 
 
 @pytest.fixture

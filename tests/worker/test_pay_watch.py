@@ -11,15 +11,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from ledger.amounts import UNIT, format_amount
-from protocol.clock import TurnedClock
 from protocol.errors import Unavailable
 from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST, Digest
 from protocol.leases import Lease, WorkKey
+from protocol.runtime.clock import ManualClock
 from protocol.verdicts import Outcome, ReasonCode
 from tests.ledger.client.conftest import POOL, QUICK, TERMS, World
 from tests.ledger.client.verdicts import verdict_on
-from worker.chain import Chain, LedgerChain, Payment
-from worker.pay_watch import LOOKS_A_ROUND, MOST_WATCHED, PayWatch
+from worker.chain.ledger_chain import LedgerChain, Payment, WorkerChain
+from worker.delivery.pay_watch import LOOKS_A_ROUND, MOST_WATCHED, PayWatch
 from worker.state import StateDirectory
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -63,7 +63,7 @@ def lease(index: int, *, pool_id: int = POOL) -> Lease:
 
 
 def watch(state: StateDirectory, ends: Ends) -> PayWatch:
-    return PayWatch(state=state, chain=cast("Chain", ends), clock=TurnedClock(NOW))
+    return PayWatch(state=state, chain=cast("WorkerChain", ends), clock=ManualClock(NOW))
 
 
 async def ended(pay: PayWatch, ends: Ends, *how: Payment | None, first: int = 0) -> None:
@@ -209,7 +209,7 @@ async def test_silent_validators_are_noticed_also_where_nobody_marks_their_work_
     world: World, chain: LedgerChain, state: StateDirectory
 ) -> None:
     await world.member()
-    pay = PayWatch(state=state, chain=chain, clock=TurnedClock())
+    pay = PayWatch(state=state, chain=chain, clock=ManualClock())
     leases = [await submitted(world, index) for index in range(3)]
     for one in leases:
         pay.delivered(one)
@@ -273,5 +273,5 @@ async def test_only_a_bounded_number_of_blocks_is_read(
     await (await world.as_("owner")).work.expire([one.key.hash])
     assert (await chain.pool_record()).expired == 1
     await world.controls.mine(5)
-    monkeypatch.setattr("worker.pool_record.BLOCKS_BACK", (1, 2, 4))
+    monkeypatch.setattr("worker.chain.pool_record.BLOCKS_BACK", (1, 2, 4))
     assert (await chain.pool_record()).total == 0

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from protocol.keys import Key
+from protocol.identity.keys import Key
 from protocol.wire.tasks import MEBIBYTE, NetworkMode, Resources
 from tests.worker.specs import run_to_end, spec_for, text_of
 from worker.runtime.control_groups import find_control_groups

@@ -18,11 +18,18 @@ from pathlib import Path
 
 import pytest
 
-from protocol.clock import TurnedClock
 from protocol.errors import InvalidInput, NotFound, RateLimited, TooLarge, Unavailable
-from worker.queue.item import QueueItem, Stage
-from worker.queue.runner import LONGEST_LOOK, LONGEST_WAIT, GivenUp, NotYet, QueueRunner, StepBack
-from worker.queue.store import QueueFull, QueueStore
+from protocol.runtime.clock import ManualClock
+from worker.delivery.queue.item import DeliveryStage, QueueItem
+from worker.delivery.queue.runner import (
+    LONGEST_LOOK,
+    LONGEST_WAIT,
+    GivenUp,
+    NotYet,
+    QueueRunner,
+    StepBack,
+)
+from worker.delivery.queue.store import QueueFull, QueueStore
 
 CONTENT = b"rollouts" * 1000
 
@@ -77,7 +84,7 @@ def hand_over(store: QueueStore, tmp_path: Path, key: str = "k", *, most: int = 
 
 
 async def test_an_item_goes_through_every_stage_in_order_and_its_copy_is_deleted_last(
-    store: QueueStore, tmp_path: Path, clock: TurnedClock
+    store: QueueStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     hand_over(store, tmp_path)
     delivery = Recorded()
@@ -116,7 +123,7 @@ def test_limits_are_kept_and_leave_nothing_behind(store: QueueStore, tmp_path: P
 def test_so_many_files_may_wait_however_small_they_are(
     store: QueueStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.queue.store.MOST_ITEMS", 2)
+    monkeypatch.setattr("worker.delivery.queue.store.MOST_ITEMS", 2)
     for key in ("a", "b", "a"):
         hand_over(store, tmp_path, key)
     with pytest.raises(QueueFull):
@@ -125,7 +132,7 @@ def test_so_many_files_may_wait_however_small_they_are(
 
 
 async def test_a_failure_is_retried_from_its_own_stage_after_a_growing_wait(
-    store: QueueStore, tmp_path: Path, clock: TurnedClock
+    store: QueueStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     hand_over(store, tmp_path)
     delivery = Recorded()
@@ -133,7 +140,7 @@ async def test_a_failure_is_retried_from_its_own_stage_after_a_growing_wait(
     runner = QueueRunner(store, delivery, clock=clock)
     await runner.work()
     waiting = store.items()[0]
-    assert (waiting.stage, waiting.attempts, waiting.error) == (Stage.REQUESTED, 1, "store down")
+    assert (waiting.stage, waiting.attempts, waiting.error) == (DeliveryStage.REQUESTED, 1, "store down")
     assert await runner.work() == 0  # not due yet
     await clock.turn(timedelta(seconds=5))
     await runner.work()
@@ -143,7 +150,7 @@ async def test_a_failure_is_retried_from_its_own_stage_after_a_growing_wait(
 
 
 async def test_who_is_told_when_to_ask_again_does_not_ask_before(
-    store: QueueStore, tmp_path: Path, clock: TurnedClock
+    store: QueueStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     hand_over(store, tmp_path)
     delivery = Recorded()
@@ -158,11 +165,11 @@ async def test_who_is_told_when_to_ask_again_does_not_ask_before(
 
 
 async def test_an_expired_answer_sends_an_item_back_but_not_for_ever(
-    store: QueueStore, tmp_path: Path, clock: TurnedClock
+    store: QueueStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     hand_over(store, tmp_path)
     delivery = Recorded()
-    delivery.fail("put", *(StepBack(Stage.HASHED, "the URL has expired") for _ in range(100)))
+    delivery.fail("put", *(StepBack(DeliveryStage.HASHED, "the URL has expired") for _ in range(100)))
     runner = QueueRunner(store, delivery, clock=clock, attempts=3)
     for _ in range(10):
         await runner.work()
@@ -172,7 +179,7 @@ async def test_an_expired_answer_sends_an_item_back_but_not_for_ever(
 
 
 async def test_what_can_never_work_is_parked_and_a_person_can_let_it_go_on(
-    store: QueueStore, tmp_path: Path, clock: TurnedClock
+    store: QueueStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     item_id = hand_over(store, tmp_path)
     delivery = Recorded()
@@ -189,7 +196,7 @@ async def test_what_can_never_work_is_parked_and_a_person_can_let_it_go_on(
 
 
 async def test_a_clock_that_was_turned_back_holds_nothing_up(
-    store: QueueStore, tmp_path: Path, clock: TurnedClock
+    store: QueueStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     hand_over(store, tmp_path)
     delivery = Recorded()
@@ -200,7 +207,7 @@ async def test_a_clock_that_was_turned_back_holds_nothing_up(
     assert await runner.work() == 1
 
 
-async def test_one_item_that_fails_holds_up_no_other(store: QueueStore, tmp_path: Path, clock: TurnedClock) -> None:
+async def test_one_item_that_fails_holds_up_no_other(store: QueueStore, tmp_path: Path, clock: ManualClock) -> None:
     class First(Recorded):
         async def put(self, item: QueueItem) -> Mapping[str, str]:
             if item.key == "bad":
@@ -217,7 +224,7 @@ async def test_one_item_that_fails_holds_up_no_other(store: QueueStore, tmp_path
     assert [item.key for item in store.items()] == ["bad"]
 
 
-async def test_a_file_that_takes_long_holds_up_no_other(store: QueueStore, tmp_path: Path, clock: TurnedClock) -> None:
+async def test_a_file_that_takes_long_holds_up_no_other(store: QueueStore, tmp_path: Path, clock: ManualClock) -> None:
     class OneIsSlow(Recorded):
         def __init__(self) -> None:
             super().__init__()
@@ -241,7 +248,7 @@ async def test_a_file_that_takes_long_holds_up_no_other(store: QueueStore, tmp_p
         runner.wake()
         async with asyncio.timeout(90):
             await delivery.delivered.acquire()
-    assert store.get(slow).stage is Stage.REQUESTED
+    assert store.get(slow).stage is DeliveryStage.REQUESTED
     delivery.gate.set()
     async with asyncio.timeout(90):
         await delivery.delivered.acquire()
@@ -251,7 +258,7 @@ async def test_a_file_that_takes_long_holds_up_no_other(store: QueueStore, tmp_p
 
 
 async def test_a_last_attempt_ignores_waits_and_counts_what_is_left(
-    store: QueueStore, tmp_path: Path, clock: TurnedClock
+    store: QueueStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     hand_over(store, tmp_path, "good")
     store.park(store.get(hand_over(store, tmp_path, "parked")), why="x")
@@ -281,7 +288,7 @@ def test_what_an_earlier_release_delivered_is_still_known(tmp_path: Path) -> Non
 
 
 async def test_what_is_given_up_is_remembered_with_its_reason_and_its_copy_deleted(
-    store: QueueStore, tmp_path: Path, clock: TurnedClock
+    store: QueueStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     item = hand_over(store, tmp_path)
     delivery = Recorded()
@@ -295,7 +302,7 @@ async def test_what_is_given_up_is_remembered_with_its_reason_and_its_copy_delet
 
 
 async def test_waiting_for_somebody_else_is_looked_at_often_and_is_no_failure(
-    store: QueueStore, tmp_path: Path, clock: TurnedClock
+    store: QueueStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     hand_over(store, tmp_path)
     delivery = Recorded()
@@ -309,7 +316,7 @@ async def test_waiting_for_somebody_else_is_looked_at_often_and_is_no_failure(
 
 
 async def test_the_last_time_lingers_for_what_was_submitted_and_for_nothing_else(
-    store: QueueStore, tmp_path: Path, clock: TurnedClock
+    store: QueueStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     delivery = Recorded()
     delivery.fail("acknowledge", NotYet("soon"), NotYet("soon"))
@@ -328,9 +335,9 @@ async def test_the_last_time_lingers_for_what_was_submitted_and_for_nothing_else
 PROGRAM = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from protocol.clock import SystemClock
-from worker.queue.runner import QueueRunner
-from worker.queue.store import QueueStore
+from protocol.runtime.clock import SystemClock
+from worker.delivery.queue.runner import QueueRunner
+from worker.delivery.queue.store import QueueStore
 
 home, die_at, when = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import pytest
 
-from protocol.keys import Key
+from protocol.identity.keys import Key
 from protocol.wire.tasks import RegistryCredentials
 from worker.runtime.docker import DockerRuntime
 

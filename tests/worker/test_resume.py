@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from protocol.http.unix_server import UnixServer
 from protocol.identifiers import ZERO_ADDRESS
 from worker import cli
 from worker.control import create_control
-from worker.queue.store import QueueStore
+from worker.delivery.queue.store import QueueStore
+from worker.situation import Phase, WorkerStatus
 from worker.state import StateDirectory
-from worker.status import Phase, WorkerStatus
-from worker.unix_server import UnixServer
 
 WHY = "3 delivered pieces of work in a row were not paid: step 3, index 0 expired without a verdict"
 

@@ -14,25 +14,25 @@ import httpx
 import pytest
 from fastapi import FastAPI, Request, Response
 
-from protocol.client import BadAnswer
-from protocol.clock import TurnedClock
 from protocol.errors import Conflict, Unavailable
+from protocol.http.client import BadAnswer
 from protocol.identifiers import ZERO_DIGEST, Address, Digest, run_id
-from protocol.keys import Key
+from protocol.identity.keys import Key
+from protocol.identity.signing import read_stamp, sign_response
+from protocol.identity.typed_data import SigningDomain
 from protocol.leases import Lease
-from protocol.signing import read_stamp, sign_response
-from protocol.typed_data import SigningDomain
+from protocol.runtime.clock import ManualClock
 from protocol.wire.leases import SignedLease
 from protocol.wire.runs import StepAnswer
 from protocol.wire.slots import SlotGrant, SlotName, SlotRequest
-from worker.bridge.app import BridgeParts, create_bridge
-from worker.leased_work import LEASED_WORK, LeasedWork
-from worker.membership import Membership
-from worker.memory import RunningTask
-from worker.orchestrator import Orchestrator
-from worker.queue.store import QueueStore
-from worker.slots import TaskSlots
+from worker.delivery.queue.store import QueueStore
+from worker.delivery.work_signing import LEASED_WORK, LeasedWork
+from worker.membership.joining import OrchestratorLocation
+from worker.session.orchestrator_client import OrchestratorSession
+from worker.slots.bridge.app import BridgeParts, create_bridge
+from worker.slots.task_slots import TaskSlots
 from worker.state import StateDirectory
+from worker.tasks.saved_state import RunningTask
 
 TASK = RunningTask(assignment_id="a" * 32, task_id="b" * 32, task_name="task", generation=1, token="right")
 DOMAIN = SigningDomain(1, Key.generate().address)
@@ -44,7 +44,7 @@ class Pool:
     """The orchestrator's side: grants what it is asked for, with changes, or fails."""
 
     node: Address
-    clock: TurnedClock
+    clock: ManualClock
     key: Key = field(default_factory=Key.generate)
     asked: list[SlotRequest] = field(default_factory=list)
     released: list[SlotName] = field(default_factory=list)
@@ -102,7 +102,7 @@ class Bridged:
     pool: Pool
     home: Path
     queue: QueueStore
-    clock: TurnedClock
+    clock: ManualClock
     reachable: bool = True
     fault: str | Exception = ""
     unpaid: str = ""
@@ -165,7 +165,7 @@ class Bridged:
 
 
 @pytest.fixture
-async def bridged(tmp_path: Path, node: Address, clock: TurnedClock) -> AsyncIterator[Bridged]:
+async def bridged(tmp_path: Path, node: Address, clock: ManualClock) -> AsyncIterator[Bridged]:
     (tmp_path / "data").mkdir()
     for name in ("out", "other"):
         (tmp_path / "data" / name).write_bytes(name.encode())
@@ -357,8 +357,8 @@ async def test_an_orchestrator_of_a_former_release_is_told_from_a_broken_one(bri
         headers = sign_response(key, address=stamp.address, nonce=stamp.nonce, status=200, body=body)
         return Response(body, 200, headers)
 
-    orchestrator = Orchestrator(
-        Membership(pool_id=POOL, url="http://127.0.0.1:1", orchestrator=key.address),
+    orchestrator = OrchestratorSession(
+        OrchestratorLocation(pool_id=POOL, url="http://127.0.0.1:1", orchestrator=key.address),
         key=Key.generate(),
         clock=bridged.clock,
         transport=httpx.ASGITransport(app=old),

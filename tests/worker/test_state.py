@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.logs import LogStore, open_kept
+from worker.logs.store import LogStore, open_kept
 from worker.state import remove_tree
 
 

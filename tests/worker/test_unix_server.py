@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
-from worker.unix_server import MOST_CONNECTIONS, UnixServer
+from protocol.http.unix_server import MOST_CONNECTIONS, UnixServer
 
 
 async def test_a_task_can_not_use_up_the_workers_descriptors(tmp_path: Path) -> None:

@@ -26,11 +26,11 @@ _Ratio = Annotated[float, Field(ge=0, le=1e6)]
 _Coefficient = Annotated[float, Field(ge=0, le=1e3)]
 
 
-class _Part(BaseModel):
+class _LossTerm(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class ClippedTerm(_Part):
+class ClippedTerm(_LossTerm):
     """PPO's surrogate, with a bound for negative advantages too."""
 
     kind: Literal["clipped"] = "clipped"
@@ -47,7 +47,7 @@ class ClippedTerm(_Part):
         return clipped_term(ratio_n=ratio_n, advantage_n=advantage_n, low=self.low, high=self.high, cap=self.cap)
 
 
-class TruncatedTerm(_Part):
+class TruncatedTerm(_LossTerm):
     """The policy gradient with a bounded weight."""
 
     kind: Literal["truncated"] = "truncated"
@@ -63,7 +63,7 @@ class TruncatedTerm(_Part):
         )
 
 
-class MaskedTerm(_Part):
+class MaskedTerm(_LossTerm):
     """The policy gradient without tokens that trainer and sampler disagree about."""
 
     kind: Literal["masked"] = "masked"
@@ -124,7 +124,7 @@ def algorithm_names() -> list[str]:
     return list(_NAMED)
 
 
-class Algorithm(_Part):
+class Algorithm(_LossTerm):
     """A loss. Fields that are not given are those of the named algorithm."""
 
     name: str = "grpo"

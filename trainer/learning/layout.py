@@ -43,7 +43,7 @@ class Layout(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Piece:
+class LayoutPiece:
     """A prefix and the inputs of some answers to it, which stand together in a row.
 
     Args:
@@ -63,7 +63,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Rows:
+class PackedBatch:
     """Rows that go through the model together, and where their answers' log-probabilities come out.
 
     Args:
@@ -97,7 +97,7 @@ class Rows:
 
 def lay_out(
     groups: Sequence[TrainingGroup], *, layout: Layout, row_tokens: int, rows_at_once: int, width: int
-) -> list[Rows]:
+) -> list[PackedBatch]:
     """Lays a batch's answers into rows, each answer once; equal batches always lie alike.
 
     Args:
@@ -127,7 +127,7 @@ def lay_out(
     return [_rows(pieces, places, range(first, min(rows, first + at_once))) for first in range(0, rows, at_once)]
 
 
-def _choices(groups: Sequence[TrainingGroup], layout: Layout, row_tokens: int) -> Iterator[list[Piece]]:
+def _choices(groups: Sequence[TrainingGroup], layout: Layout, row_tokens: int) -> Iterator[list[LayoutPiece]]:
     """The ways to cut groups into pieces, the one with the fewest tokens first."""
     largest = max((len(group.samples) for group in groups), default=1)
     if layout == Layout.SHARED:
@@ -139,7 +139,7 @@ def _choices(groups: Sequence[TrainingGroup], layout: Layout, row_tokens: int) -
         yield _pieces(groups, row_tokens, most=1)
 
 
-def _cost(pieces: Sequence[Piece], *, width: int) -> int:
+def _cost(pieces: Sequence[LayoutPiece], *, width: int) -> int:
     """Work for the rows of some pieces, in units of one token's attention to another."""
     lengths = [piece.length for piece in pieces]
     length = max(lengths, default=0)
@@ -147,16 +147,16 @@ def _cost(pieces: Sequence[Piece], *, width: int) -> int:
     return rows * length * (_MATRICES * width + length)
 
 
-def _pieces(groups: Sequence[TrainingGroup], row_tokens: int, *, most: int) -> list[Piece]:
+def _pieces(groups: Sequence[TrainingGroup], row_tokens: int, *, most: int) -> list[LayoutPiece]:
     """Cuts groups into pieces of at most so many answers."""
-    pieces: list[Piece] = []
+    pieces: list[LayoutPiece] = []
     answer = 0
     for group in groups:
         inputs = [np.concatenate([group.prompt_tokens[-1:], sample.output_tokens[:-1]]) for sample in group.samples]
         prefix = group.prompt_tokens[:-1]
         for span in _spans([len(each) for each in inputs], row_tokens - len(prefix), most=most):
             numbers = tuple(answer + number for number in span)
-            pieces.append(Piece(prefix=prefix, answers=numbers, inputs=tuple(inputs[number] for number in span)))
+            pieces.append(LayoutPiece(prefix=prefix, answers=numbers, inputs=tuple(inputs[number] for number in span)))
         answer += len(inputs)
     return pieces
 
@@ -172,7 +172,7 @@ def _spans(lengths: Sequence[int], room: int, *, most: int) -> Iterator[range]:
     yield range(first, len(lengths))
 
 
-def _rows(pieces: Sequence[Piece], places: Sequence[Placed], rows: range) -> Rows:
+def _rows(pieces: Sequence[LayoutPiece], places: Sequence[Placed], rows: range) -> PackedBatch:
     here = [(number, spot) for number, spot in enumerate(places) if spot.row in rows]
     shape = (len(rows), max(spot.start + spot.length for _, spot in here))
     tokens, positions = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
@@ -192,7 +192,7 @@ def _rows(pieces: Sequence[Piece], places: Sequence[Placed], rows: range) -> Row
             starts[answer] = row * shape[1] + at, len(inputs)
             at += len(inputs)
     answers = sorted(starts)
-    return Rows(
+    return PackedBatch(
         tokens=tokens,
         positions=positions,
         pieces=numbers,

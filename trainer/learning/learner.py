@@ -30,13 +30,13 @@ from transformers import PreTrainedModel
 from protocol.errors import InvalidInput
 from trainer.errors import TrainingDiverged
 from trainer.learning.batch import Answers, Counts, answers_of
+from trainer.learning.forward import answer_logits, checkpoint_activations, layers_of
 from trainer.learning.groups import TrainingGroup
-from trainer.learning.layout import Rows, lay_out
+from trainer.learning.layout import PackedBatch, lay_out
 from trainer.learning.losses import COUNTED, logprobs_and_entropies
-from trainer.learning.measures import LearnedStep, Sums
+from trainer.learning.metrics import LearnedStep, MetricSums
 from trainer.learning.objective import objective_of
 from trainer.learning.optimisers import make_optimisers, set_learning_rate
-from trainer.learning.passes import answer_logits, checkpoint_activations, layers_of
 from trainer.learning.settings import LearningSettings
 from trainer.learning.sharding import agreed, check_same_batch, own_share, shard
 from trainer.schedules import learning_rate
@@ -106,7 +106,7 @@ class Learner:
         self._optimisers = make_optimisers(model, settings.optimiser)
         self._bad = self._bad_in_a_row = 0
         self._step = 0
-        self._counts, self._sums, self._seconds = Counts(), Sums(), 0.0
+        self._counts, self._sums, self._seconds = Counts(), MetricSums(), 0.0
 
     @property
     def skipped(self) -> int:
@@ -131,7 +131,7 @@ class Learner:
     def begin(self, *, step: int) -> None:
         """Begins a step; what an unfinished one had added is forgotten."""
         self._step = step
-        self._counts, self._sums, self._seconds = Counts(), Sums(), 0.0
+        self._counts, self._sums, self._seconds = Counts(), MetricSums(), 0.0
         self._forget_gradients()
 
     def add(self, groups: Sequence[TrainingGroup]) -> None:
@@ -247,7 +247,7 @@ class Learner:
         self._bad, self._bad_in_a_row = state.counts["bad"], state.counts["bad_in_a_row"]
         self._forget_gradients()
 
-    def _add_rows(self, rows: Rows, answers: Answers, *, counts: bool) -> None:
+    def _add_rows(self, rows: PackedBatch, answers: Answers, *, counts: bool) -> None:
         """Adds the gradient of some rows; without counting it, for the company of processes that have more rows."""
         picked = answers.pick(torch.from_numpy(rows.answers), self._model.device)
         logprob_n, entropy_n = self._logprobs(self._model, rows, picked)
@@ -268,7 +268,9 @@ class Learner:
         if counts:
             self._sums.add(found, sampler_n=picked.sampler_n, rows_tokens=rows.tokens.size)
 
-    def _logprobs(self, model: PreTrainedModel, rows: Rows, picked: Answers) -> tuple[torch.Tensor, torch.Tensor]:
+    def _logprobs(
+        self, model: PreTrainedModel, rows: PackedBatch, picked: Answers
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         logits_nv = answer_logits(model, rows, dtype=self._settings.dtype)
         return logprobs_and_entropies(logits_nv, picked.token_n, temperature=self._temperature)
 

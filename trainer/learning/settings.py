@@ -13,15 +13,17 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rollouts.engines.interface import Dtype
+from rollouts.precision import (
+    Dtype,
+)
 from trainer.learning.algorithms import Algorithm
 from trainer.learning.layout import Layout
-from trainer.schedules import Schedule
+from trainer.schedules import LearningRateSchedule
 
 _Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
-class _Part(BaseModel):
+class _LearningModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
@@ -42,13 +44,13 @@ class OldPolicy(StrEnum):
     """The trainer's own at the start of the step. With one step on each batch that makes every ratio 1."""
 
 
-class LearningOptimiser(_Part):
+class LearningOptimiser(_LearningModel):
     """How weights move."""
 
     kind: OptimiserKind = OptimiserKind.ADAMW
     learning_rate: Annotated[float, Field(gt=0, le=1)] = 1e-6
     """The largest. Muon's steps are scaled to be as long as AdamW's at the same rate."""
-    schedule: Schedule = Schedule.CONSTANT
+    schedule: LearningRateSchedule = LearningRateSchedule.CONSTANT
     steps: _Count = 1_000_000
     """When a falling schedule ends."""
     warm_up_steps: Annotated[int, Field(ge=0)] = 5
@@ -64,7 +66,7 @@ class LearningOptimiser(_Part):
     """So many steps in a row may be skipped; one more ends the run."""
 
 
-class LearningSettings(_Part):
+class LearningSettings(_LearningModel):
     """One way to learn from groups of rollouts."""
 
     algorithm: Algorithm = Algorithm()

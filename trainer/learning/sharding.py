@@ -20,9 +20,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn import Module
 
 from protocol.errors import InvalidInput
+from trainer.learning.forward import layers_of
 from trainer.learning.groups import TrainingGroup
-from trainer.learning.layout import Rows
-from trainer.learning.passes import layers_of
+from trainer.learning.layout import PackedBatch
 
 
 def make_mesh(device: str) -> DeviceMesh:
@@ -39,7 +39,7 @@ def shard(model: Module, mesh: DeviceMesh) -> None:
     fully_shard(model, mesh=mesh)
 
 
-def own_share(rows: Sequence[Rows], mesh: DeviceMesh | None) -> Iterator[tuple[Rows, bool]]:
+def own_share(rows: Sequence[PackedBatch], mesh: DeviceMesh | None) -> Iterator[tuple[PackedBatch, bool]]:
     """This process's rows, and whether they count; each of them counts in one process."""
     processes, rank = (1, 0) if mesh is None else (mesh.size(), mesh.get_local_rank())
     for first in range(0, len(rows), processes):

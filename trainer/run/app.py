@@ -10,40 +10,40 @@ import httpx
 
 from ledger.client import Ledger
 from ledger.deployment import Deployment
-from ledger.inflight import SendPolicy
-from protocol.budgets import keep_rule
+from ledger.transactions.pending import SendPolicy
 from protocol.clients.orchestrator import OrchestratorClient
-from protocol.clock import Clock, SystemClock
 from protocol.errors import Conflict
+from protocol.http.object_transfer import ObjectTransfer
 from protocol.identifiers import run_id
-from protocol.keys import Key
-from protocol.keystores import find_key
-from protocol.objects import ObjectTransfer
-from rollouts.decoding import Decoder
+from protocol.identity.keys import Key
+from protocol.identity.keystores import find_key
+from protocol.runtime.budgets import keep_rule
+from protocol.runtime.clock import Clock, SystemClock
 from rollouts.sandbox import Sandboxes, SandboxSettings
+from rollouts.sandboxed_decoder import Decoder
 from shardcast.origin import KEPT_VERSIONS as PUBLISHED_VERSIONS
+from trainer.distributed.ranks import RankInfo, device_of
 from trainer.errors import BadSettings
-from trainer.mesh.place import Place, device_of
-from trainer.run.base import Base, copy_base, open_base
-from trainer.run.changes import learned_under
-from trainer.run.desk import DemandDesk
-from trainer.run.evaluation import EvaluationProcess
-from trainer.run.files import FileRules
-from trainer.run.intake import Intake, step_folder
+from trainer.policy.base_model import PolicyBase, copy_base, open_base
+from trainer.policy.policy_trainer import PolicyTrainer
+from trainer.run.config_history import learned_under
+from trainer.run.demand import DemandPublisher
+from trainer.run.dependencies import RunParts
+from trainer.run.evaluation_process import EvaluationProcess
+from trainer.run.intake import RolloutIntake, step_folder
 from trainer.run.journal import Journal
 from trainer.run.lease import RunLease
 from trainer.run.lock import hold_state
 from trainer.run.loop import TrainingRun
-from trainer.run.opening import learning_settings, opened_student
-from trainer.run.parts import RunParts
-from trainer.run.patience import Patience
-from trainer.run.progress import Progress
+from trainer.run.outages import OutageRetry
+from trainer.run.policy_trainer_thread import PolicyTrainerThread
+from trainer.run.progress import ProgressLog
 from trainer.run.publishing import KEPT_VERSIONS, Publisher
 from trainer.run.resuming import Resumption, resume
+from trainer.run.rollout_files import FileRules
 from trainer.run.settings import TrainerSettings
-from trainer.run.state import RunState
-from trainer.run.student import Student
-from trainer.run.student_thread import StudentThread
+from trainer.run.setup import learning_settings, opened_student
+from trainer.run.state import TrainerState
 from trainer.run.verdicts import LedgerVerdicts
 
 
@@ -68,8 +68,8 @@ async def run_trainer(
     stop: asyncio.Event,
     key: Key | None = None,
     outside: Outside | None = None,
-    place: Place | None = None,
-) -> RunState:
+    place: RankInfo | None = None,
+) -> TrainerState:
     """Trains until the steps are done or `stop` is set; returns where the run is then.
 
     Args:
@@ -77,7 +77,7 @@ async def run_trainer(
         stop: Ends it after what can't be left undone.
         key: The publisher's; by default from its keystore or the environment.
         outside: Clock and connections.
-        place: This process's among those that torchrun started; the others follow it (`trainer.mesh.follower`).
+        place: This process's among those that torchrun started; the others follow it (`trainer.run.follower`).
 
     Raises:
         MeshBroken: One of them is gone.
@@ -90,7 +90,7 @@ async def run_trainer(
     deployment = Deployment.load(settings.deployment)
     with hold_state(settings.state):
         async with AsyncExitStack() as stack:
-            in_thread = await stack.enter_async_context(StudentThread())
+            in_thread = await stack.enter_async_context(PolicyTrainerThread())
             student = await stack.enter_async_context(
                 opened_student(base, learning, settings, place=place, stop=stop, in_thread=in_thread)
             )
@@ -140,16 +140,16 @@ class _Links:
     client: OrchestratorClient
     transfer: ObjectTransfer
     clock: Clock
-    place: Place | None
-    student_thread: StudentThread
+    place: RankInfo | None
+    student_thread: PolicyTrainerThread
 
 
 async def _prepare(
-    settings: TrainerSettings, base: Base, student: Student, links: _Links, stack: AsyncExitStack
-) -> tuple[RunParts, RunState]:
+    settings: TrainerSettings, base: PolicyBase, student: PolicyTrainer, links: _Links, stack: AsyncExitStack
+) -> tuple[RunParts, TrainerState]:
     """Everything that the loop needs, with the student where the journal ends."""
     ledger, client, clock = links.ledger, links.client, links.clock
-    patience = Patience(clock=clock, longest=settings.patience)
+    patience = OutageRetry(clock=clock, longest=settings.patience)
     lease = RunLease(client, folder=settings.state, clock=clock, patience=patience)
     stack.push_async_callback(lease.give_up)
     await lease.take()
@@ -196,7 +196,7 @@ async def _prepare(
     )
     await _write_base(settings, base, publisher)
     verdicts = LedgerVerdicts(ledger, pool_id=settings.pool_id)
-    progress = Progress(settings.state, clock=clock)
+    progress = ProgressLog(settings.state, clock=clock)
     if settings.metrics_port is not None:
         progress.serve(settings.metrics_port)
     evaluation: EvaluationProcess | None = None
@@ -204,8 +204,8 @@ async def _prepare(
         evaluation = EvaluationProcess(settings, progress=progress, clock=clock)
         stack.push_async_callback(evaluation.aclose)
 
-    def intake(step: int) -> Intake:
-        return Intake(
+    def intake(step: int) -> RolloutIntake:
+        return RolloutIntake(
             step,
             client=client,
             transfer=links.transfer,
@@ -227,7 +227,7 @@ async def _prepare(
         candidates=base.candidates,
         journal=journal,
         publisher=publisher,
-        desk=DemandDesk(client, patience=patience, lease=lease),
+        desk=DemandPublisher(client, patience=patience, lease=lease),
         lease=lease,
         intake=intake,
         progress=progress,
@@ -247,7 +247,7 @@ async def _decoder(stack: AsyncExitStack) -> Decoder:
     return decoder
 
 
-async def _write_base(settings: TrainerSettings, base: Base, publisher: Publisher) -> None:
+async def _write_base(settings: TrainerSettings, base: PolicyBase, publisher: Publisher) -> None:
     try:
         settings.policies.mkdir(parents=True, exist_ok=True)
     except OSError as error:

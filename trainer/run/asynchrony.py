@@ -142,7 +142,7 @@ class Move(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class DemandDecision:
     """What to do, and the demand to raise to."""
 
     move: Move
@@ -159,7 +159,7 @@ def next_move(
     share: float,
     max_rounds: int,
     lingered: bool,
-) -> Decision:
+) -> DemandDecision:
     """Whether a step's batch is full, wants more, or is waited for.
 
     Args:
@@ -175,14 +175,14 @@ def next_move(
     """
     outstanding = now.leased + now.pending + coming
     if useful >= wanted:
-        return Decision(Move.WAIT if outstanding and not lingered else Move.FULL)
+        return DemandDecision(Move.WAIT if outstanding and not lingered else Move.FULL)
     missing = wanted - useful
     if now.closed or now.rounds >= max_rounds:
         left = outstanding + held_up + (0 if now.closed else now.need)
-        return Decision(Move.WAIT if left else Move.FULL)
+        return DemandDecision(Move.WAIT if left else Move.FULL)
     underway = now.underway + coming
     if underway >= missing:
-        return Decision(Move.WAIT)
+        return DemandDecision(Move.WAIT)
     last_chance = 2 if now.rounds + 1 >= max_rounds else 1
     asked = max(now.demand, now.accepted + now.pending + now.leased)
-    return Decision(Move.RAISE, asked + max(1, math.ceil(missing / share) * last_chance - underway))
+    return DemandDecision(Move.RAISE, asked + max(1, math.ceil(missing / share) * last_chance - underway))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from trainer.learning.groups import TrainingGroup
 from trainer.run.journal import JournalFile
-from trainer.run.state import RunState
+from trainer.run.state import TrainerState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ def signal_share(files: Iterable[SeenFile], *, before: float, weight: int = 16) 
     return max(0.05, min(1.0, (before * weight + useful) / (weight + seen)))
 
 
-def after_batch(state: RunState, files: Sequence[SeenFile], *, learned: bool) -> RunState:
+def after_batch(state: TrainerState, files: Sequence[SeenFile], *, learned: bool) -> TrainerState:
     """The state after a step; what the student knows stands beside it."""
     return replace(
         state,

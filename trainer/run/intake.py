@@ -12,18 +12,18 @@ from pathlib import Path
 import structlog
 
 from protocol.clients.orchestrator import OrchestratorClient
-from protocol.clock import Clock
 from protocol.errors import InvalidInput, MusterError, NotFound, TooLarge
+from protocol.http.object_transfer import BytesRefused, ObjectTransfer
 from protocol.identifiers import Digest
-from protocol.objects import BytesRefused, ObjectTransfer
+from protocol.runtime.clock import Clock
 from protocol.verdicts import Outcome
 from protocol.wire.audits import LARGEST_AUDIT_FILE
 from protocol.wire.listings import RolloutItem
-from rollouts.decoding import Decoder
+from rollouts.sandboxed_decoder import Decoder
 from trainer.errors import NotWritten
 from trainer.run.batches import SeenFile, in_lease_order
-from trainer.run.files import FileRules, UnusableFile, read_accepted
 from trainer.run.journal import JournalFile
+from trainer.run.rollout_files import FileRules, UnusableFile, read_accepted
 from trainer.run.verdicts import LedgerVerdicts, NotOnLedger
 
 _log = structlog.get_logger(__name__)
@@ -51,7 +51,7 @@ def remove_files(state: Path, *, below: int) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-class Intake:
+class RolloutIntake:
     """Takes the files of one step in.
 
     Args:

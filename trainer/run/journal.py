@@ -47,7 +47,7 @@ class JournalFile(_Line):
     groups: Annotated[int, Field(ge=1)]
 
 
-class Batch(_Line):
+class StepBatch(_Line):
     """What a step learns from."""
 
     kind: Literal["batch"] = "batch"
@@ -78,7 +78,7 @@ class LearnedUnder(_Line):
     """By name, as `learning.optimiser.learning_rate`."""
 
 
-Entry: TypeAlias = Batch | Written | LearnedUnder
+Entry: TypeAlias = StepBatch | Written | LearnedUnder
 
 _ENTRY: TypeAdapter[Entry] = TypeAdapter(Annotated[Entry, Field(discriminator="kind")])
 
@@ -127,12 +127,12 @@ class Journal:
         Raises:
             Conflict: A line is no entry of this release, or steps are missing.
         """
-        batches: dict[int, Batch] = {}
+        batches: dict[int, StepBatch] = {}
         written: dict[int, Digest] = {}
         under: list[LearnedUnder] = []
         for entry in self._entries():
             match entry:
-                case Batch():
+                case StepBatch():
                     if batches and entry.step != max(batches) + 1:
                         raise Conflict(f"{self.path}: after step {max(batches)} stands step {entry.step}", hint=_HINT)
                     batches[entry.step] = entry
@@ -166,7 +166,7 @@ class Recorded:
         learned_under: Settings, the last ones last.
     """
 
-    batches: dict[int, Batch]
+    batches: dict[int, StepBatch]
     written: dict[int, Digest]
     learned_under: tuple[LearnedUnder, ...] = ()
 

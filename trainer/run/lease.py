@@ -17,12 +17,12 @@ from typing import TypeVar
 import structlog
 
 from protocol.clients.orchestrator import OrchestratorClient
-from protocol.clock import Clock
 from protocol.errors import Conflict, MusterError
+from protocol.runtime.clock import Clock
 from protocol.wire.runs import TrainerWish
 from trainer.errors import AnotherTrainer
 from trainer.files import write_whole
-from trainer.run.patience import Patience
+from trainer.run.outages import OutageRetry
 
 LIFE = timedelta(seconds=30)
 _AT_ONCE = timedelta(milliseconds=1)
@@ -44,7 +44,7 @@ class RunLease:
         patience: Waits for the orchestrator at first.
     """
 
-    def __init__(self, client: OrchestratorClient, *, folder: Path, clock: Clock, patience: Patience) -> None:
+    def __init__(self, client: OrchestratorClient, *, folder: Path, clock: Clock, patience: OutageRetry) -> None:
         self._client = client
         self._folder = folder
         self._clock = clock

@@ -17,19 +17,19 @@ from typing import Any, TypeVar
 
 import structlog
 
-from protocol.signing import unix_ms
+from protocol.identity.signing import unix_ms
 from trainer.errors import NothingToLearn
 from trainer.files import sync_names
 from trainer.learning.groups import TrainingGroup
+from trainer.policy.policy_trainer import StepResult, add_batch
 from trainer.run.batches import SeenFile, after_batch, choose, groups_at
-from trainer.run.gathering import Gathered, Gathering
+from trainer.run.collector import Gathered, RolloutCollector
+from trainer.run.dependencies import RunParts
 from trainer.run.intake import step_folder
-from trainer.run.journal import Batch
-from trainer.run.parts import RunParts
+from trainer.run.journal import StepBatch
 from trainer.run.reporting import IdleShare, StepDone, StepTimes, step_facts
-from trainer.run.state import RunState
-from trainer.run.student import Lesson, add_batch
-from trainer.run.versions import Versions
+from trainer.run.state import TrainerState
+from trainer.run.versions import VersionPublisher
 
 T = TypeVar("T")
 
@@ -45,17 +45,17 @@ class TrainingRun:
         stop: Ends it after what it can't leave undone.
     """
 
-    def __init__(self, parts: RunParts, state: RunState, *, stop: asyncio.Event) -> None:
+    def __init__(self, parts: RunParts, state: TrainerState, *, stop: asyncio.Event) -> None:
         self._parts = parts
         self._settings = parts.settings
         self._state = state
         self._stop = stop
-        self._versions = Versions(parts, lambda: self._state)
-        self._gathering = Gathering(parts, self._versions, lambda: self._state, stop=stop)
+        self._versions = VersionPublisher(parts, lambda: self._state)
+        self._gathering = RolloutCollector(parts, self._versions, lambda: self._state, stop=stop)
         self._idle = IdleShare()
 
     @property
-    def state(self) -> RunState:
+    def state(self) -> TrainerState:
         """Where it is."""
         return self._state
 
@@ -103,7 +103,7 @@ class TrainingRun:
             chosen = choose(files, step=step, most=self._settings.most_groups, seed=self._settings.seed)
         else:
             chosen, parts = gathered.streamed.close(files)
-        batch = Batch(
+        batch = StepBatch(
             step=step,
             at_ms=unix_ms(self._parts.clock.now()),
             files=tuple(file.entry for file in files),
@@ -121,18 +121,18 @@ class TrainingRun:
             lesson=lesson,
         )
 
-    def _record(self, batch: Batch) -> None:
+    def _record(self, batch: StepBatch) -> None:
         """Journals a batch whose files survive a power cut: their bytes are on the disk, and here their names."""
         state = self._settings.state
         sync_names(step_folder(state, batch.step), within=state)
         self._parts.journal.append(batch)
 
-    async def _learn_batch(self, batch: Batch, files: Sequence[SeenFile], times: StepTimes) -> Lesson:
+    async def _learn_batch(self, batch: StepBatch, files: Sequence[SeenFile], times: StepTimes) -> StepResult:
         """Learns a batch, while what is there of the next step is fetched."""
         groups = groups_at(files, batch.groups)
         ahead = asyncio.create_task(self._gathering.look_ahead(batch.step + 1))
         try:
-            lesson = await self._step_on(groups, batch, times) if groups else Lesson()
+            lesson = await self._step_on(groups, batch, times) if groups else StepResult()
         finally:
             ahead.cancel()
             await asyncio.gather(ahead, return_exceptions=True)
@@ -141,7 +141,7 @@ class TrainingRun:
             raise NothingToLearn(f"the last {self._state.empty_steps} steps had no group whose rewards differ")
         return lesson
 
-    async def _step_on(self, groups: Sequence[TrainingGroup], batch: Batch, times: StepTimes) -> Lesson:
+    async def _step_on(self, groups: Sequence[TrainingGroup], batch: StepBatch, times: StepTimes) -> StepResult:
         """Adds a batch's gradients unless they were added as they came, and takes the optimiser step.
 
         The state that is being written is the student's own tensors: the optimiser step, which changes them, waits.

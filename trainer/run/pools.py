@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 _TAG = b"muster-pools-v1"
 
 
-class Pool(StrEnum):
+class DifficultyPool(StrEnum):
     """How hard a prompt is for the policy."""
 
     EASY = "easy"
@@ -45,7 +45,7 @@ class PoolSettings(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class PromptRecord:
     """What is known of a prompt.
 
     Args:
@@ -58,12 +58,12 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Pools:
+class DifficultyPools:
     """What is known of all prompts that were ever asked; never changed, only replaced."""
 
-    records: Mapping[int, Record] = field(default_factory=dict)
+    records: Mapping[int, PromptRecord] = field(default_factory=dict)
 
-    def after(self, seen: Iterable[tuple[int, float]]) -> Pools:
+    def after(self, seen: Iterable[tuple[int, float]]) -> DifficultyPools:
         """The pools after a step.
 
         Args:
@@ -73,12 +73,12 @@ class Pools:
         for prompt, solved in seen:
             before = records.get(prompt)
             streak = (before.streak if before else 0) + 1 if solved >= 1 else 0
-            records[prompt] = Record(solved, streak)
-        return Pools(records)
+            records[prompt] = PromptRecord(solved, streak)
+        return DifficultyPools(records)
 
-    def counts(self, settings: PoolSettings) -> dict[Pool, int]:
+    def counts(self, settings: PoolSettings) -> dict[DifficultyPool, int]:
         """How many prompts are in which pool."""
-        found = dict.fromkeys(Pool, 0)
+        found = dict.fromkeys(DifficultyPool, 0)
         for record in self.records.values():
             found[pool_of(record, settings)] += 1
         return found
@@ -108,10 +108,14 @@ class Pools:
         return np.sort(np.concatenate([kept, np.array(back, np.uint64)]))
 
     @staticmethod
-    def _stays(prompt: int, record: Record, settings: PoolSettings, version: int, seed: int) -> bool:
+    def _stays(prompt: int, record: PromptRecord, settings: PoolSettings, version: int, seed: int) -> bool:
         if settings.retire_after and record.streak >= settings.retire_after:
             return False
-        shares = {Pool.EASY: settings.easy_share, Pool.NORMAL: 1.0, Pool.HARD: settings.hard_share}
+        shares = {
+            DifficultyPool.EASY: settings.easy_share,
+            DifficultyPool.NORMAL: 1.0,
+            DifficultyPool.HARD: settings.hard_share,
+        }
         return _drawn(prompt, version, seed) < shares[pool_of(record, settings)]
 
     def as_json(self) -> list[list[float]]:
@@ -119,16 +123,16 @@ class Pools:
         return [[prompt, record.solved, record.streak] for prompt, record in sorted(self.records.items())]
 
     @classmethod
-    def of_json(cls, rows: Sequence[Sequence[float]]) -> Pools:
+    def of_json(cls, rows: Sequence[Sequence[float]]) -> DifficultyPools:
         """What `as_json` gave."""
-        return cls({int(prompt): Record(float(solved), int(streak)) for prompt, solved, streak in rows})
+        return cls({int(prompt): PromptRecord(float(solved), int(streak)) for prompt, solved, streak in rows})
 
 
-def pool_of(record: Record, settings: PoolSettings) -> Pool:
+def pool_of(record: PromptRecord, settings: PoolSettings) -> DifficultyPool:
     """Which pool a prompt is in."""
     if record.solved > settings.easy_above:
-        return Pool.EASY
-    return Pool.HARD if record.solved < settings.hard_below else Pool.NORMAL
+        return DifficultyPool.EASY
+    return DifficultyPool.HARD if record.solved < settings.hard_below else DifficultyPool.NORMAL
 
 
 def _drawn(prompt: int, version: int, seed: int) -> float:

@@ -15,15 +15,15 @@ from typing import Any
 import structlog
 from prometheus_client import CollectorRegistry, Gauge, start_http_server
 
-from protocol.clock import Clock
-from protocol.signing import unix_ms
+from protocol.identity.signing import unix_ms
+from protocol.runtime.clock import Clock
 
 PROGRESS_FILE = "progress.jsonl"
 
 _log = structlog.get_logger(__name__)
 
 
-class Progress:
+class ProgressLog:
     """Writes lines and sets gauges. A disk that refuses costs the line, never the run.
 
     Args:

@@ -16,17 +16,17 @@ import structlog
 
 from ledger.client import Ledger
 from ledger.errors import TransactionReverted
-from protocol.budgets import KeepRule, stored_version
 from protocol.checkpoints import folder_files, version_digest
 from protocol.clients.orchestrator import OrchestratorClient
 from protocol.errors import Conflict
 from protocol.identifiers import Digest
+from protocol.runtime.budgets import KeepRule, stored_version
 from protocol.wire.runs import CheckpointRef, NewCheckpoint, RunView
 from trainer.errors import AnotherTrainer
 from trainer.files import put_in_place
 from trainer.run.journal import Journal, Written
 from trainer.run.lease import RunLease
-from trainer.run.patience import Patience
+from trainer.run.outages import OutageRetry
 
 KEPT_VERSIONS = 16
 """Folders that are kept if the disk allows: relays that were away fetch them from here."""
@@ -70,7 +70,7 @@ class Publisher:
         arithmetic: tuple[str, ...],
         relays: tuple[str, ...],
         keep: KeepRule,
-        patience: Patience,
+        patience: OutageRetry,
         lease: RunLease,
     ) -> None:
         self._policies = policies

@@ -11,12 +11,12 @@ from typing import Any
 
 import psutil
 
+from trainer.policy.policy_trainer import StepResult
 from trainer.run.asynchrony import StepStanding
 from trainer.run.batches import Chosen, SeenFile, groups_at, staleness
-from trainer.run.journal import Batch
+from trainer.run.journal import StepBatch
 from trainer.run.pools import PoolSettings
-from trainer.run.state import RunState
-from trainer.run.student import Lesson
+from trainer.run.state import TrainerState
 
 
 @dataclass(slots=True)
@@ -54,15 +54,15 @@ class IdleShare:
 class StepDone:
     """A step that was learned."""
 
-    batch: Batch
+    batch: StepBatch
     files: Sequence[SeenFile]
     chosen: Chosen
     dropped: Counter[str]
     standing: StepStanding
-    lesson: Lesson
+    lesson: StepResult
 
 
-def step_facts(done: StepDone, times: StepTimes, *, state: RunState, pools: PoolSettings) -> dict[str, Any]:
+def step_facts(done: StepDone, times: StepTimes, *, state: TrainerState, pools: PoolSettings) -> dict[str, Any]:
     """The facts of a `step` line.
 
     `reward` and `solved` are over all decided groups, those without signal too: over the batch alone they would say

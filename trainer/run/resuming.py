@@ -11,15 +11,15 @@ import structlog
 
 from protocol.errors import Conflict
 from protocol.identifiers import Digest
-from rollouts.decoding import Decoder
+from rollouts.sandboxed_decoder import Decoder
 from trainer.errors import TrainingDiverged
+from trainer.policy.policy_trainer import PolicyTrainer, learn_batch
 from trainer.run.batches import SeenFile, after_batch, groups_at
-from trainer.run.changes import adopt
-from trainer.run.files import FileRules, UnusableFile, read_accepted
+from trainer.run.config_history import adopt
 from trainer.run.intake import file_paths, remove_files, step_folder
-from trainer.run.journal import Batch, Journal, Recorded, Value
-from trainer.run.state import RunState, load_state, save_state
-from trainer.run.student import Student, learn_batch
+from trainer.run.journal import Journal, Recorded, StepBatch, Value
+from trainer.run.rollout_files import FileRules, UnusableFile, read_accepted
+from trainer.run.state import TrainerState, load_state, save_state
 
 _log = structlog.get_logger(__name__)
 _OLD = "journal and state are of different days: put back the copy of one directory, whole"
@@ -49,7 +49,7 @@ class Resumption:
     under: Mapping[str, Value]
 
 
-def resume(words: Resumption, *, student: Student) -> RunState:
+def resume(words: Resumption, *, student: PolicyTrainer) -> TrainerState:
     """Brings the student to where the journal ends, and returns where that is.
 
     Args:
@@ -66,7 +66,7 @@ def resume(words: Resumption, *, student: Student) -> RunState:
     state = _restored(words, student)
     if state is None and recorded.batches and min(recorded.batches) > 0:
         raise Conflict(f"the journal begins with step {min(recorded.batches)}, and there is no state", hint=_HINT)
-    state = state or RunState()
+    state = state or TrainerState()
     ends = max(recorded.batches, default=None)
     if ends is not None and ends + 1 < state.step:
         raise Conflict(f"the journal ends with step {ends}, and the state is that of step {state.step}", hint=_OLD)
@@ -90,7 +90,7 @@ def resume(words: Resumption, *, student: Student) -> RunState:
     return state
 
 
-def _restored(words: Resumption, student: Student) -> RunState | None:
+def _restored(words: Resumption, student: PolicyTrainer) -> TrainerState | None:
     """Brings the student to the state on the disk, and lets go of the tensors that were read; None if there is none."""
     loaded = load_state(words.folder, about=words.about)
     if loaded is None:
@@ -100,14 +100,14 @@ def _restored(words: Resumption, student: Student) -> RunState | None:
     return state
 
 
-def _keep(words: Resumption, state: RunState, student: Student, *, first: int) -> None:
+def _keep(words: Resumption, state: TrainerState, student: PolicyTrainer, *, first: int) -> None:
     """Writes what was learned again, so that it is not a third time, and settings may be changed from here on."""
     if state.step > first:
         save_state(words.folder, state=state, snapshot=student.snapshot(), about=words.about)
         remove_files(words.folder, below=state.step)
 
 
-def _files(batch: Batch, words: Resumption) -> list[SeenFile]:
+def _files(batch: StepBatch, words: Resumption) -> list[SeenFile]:
     found = []
     for entry in batch.files:
         paths = file_paths(step_folder(words.folder, batch.step), entry)

@@ -15,8 +15,8 @@ from safetensors import SafetensorError, safe_open
 
 from protocol.errors import Conflict
 from trainer.files import write_whole
-from trainer.run.pools import Pools
-from trainer.run.student import Snapshot
+from trainer.policy.policy_trainer import TrainerSnapshot
+from trainer.run.pools import DifficultyPools
 from trainer.tensor_file import tensor_file
 
 STATE_FILE = "state.safetensors"
@@ -25,7 +25,7 @@ _HINT = "give the --state of this run, or an empty one to begin anew"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunState:
+class TrainerState:
     """Where a run is.
 
     Args:
@@ -36,12 +36,12 @@ class RunState:
     """
 
     step: int = 0
-    pools: Pools = field(default_factory=Pools)
+    pools: DifficultyPools = field(default_factory=DifficultyPools)
     signal_share: float = 0.75
     empty_steps: int = 0
 
 
-def save_state(folder: Path, *, state: RunState, snapshot: Snapshot, about: Mapping[str, str]) -> None:
+def save_state(folder: Path, *, state: TrainerState, snapshot: TrainerSnapshot, about: Mapping[str, str]) -> None:
     """Replaces the state; killed in between, the one before it stands.
 
     Raises:
@@ -59,7 +59,7 @@ def save_state(folder: Path, *, state: RunState, snapshot: Snapshot, about: Mapp
     write_whole(folder / STATE_FILE, tensor_file(snapshot.tensors, metadata={"muster": json.dumps(said)}))
 
 
-def load_state(folder: Path, *, about: Mapping[str, str]) -> tuple[RunState, Snapshot] | None:
+def load_state(folder: Path, *, about: Mapping[str, str]) -> tuple[TrainerState, TrainerSnapshot] | None:
     """Reads the state; None if there is none yet.
 
     Raises:
@@ -73,13 +73,13 @@ def load_state(folder: Path, *, about: Mapping[str, str]) -> tuple[RunState, Sna
             said: dict[str, Any] = json.loads(file.metadata()["muster"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
         _check(path, said, about)
-        state = RunState(
+        state = TrainerState(
             step=int(said["step"]),
-            pools=Pools.of_json(said["pools"]),
+            pools=DifficultyPools.of_json(said["pools"]),
             signal_share=float(said["signal_share"]),
             empty_steps=int(said["empty_steps"]),
         )
-        return state, Snapshot(tensors, said["student"])
+        return state, TrainerSnapshot(tensors, said["student"])
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise Conflict(f"{path} is no state of a trainer: {error}", hint=_HINT) from error
 

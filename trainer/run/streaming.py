@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from protocol.identifiers import Digest
 from trainer.learning.groups import TrainingGroup
+from trainer.policy.policy_trainer import PolicyTrainer
 from trainer.run.batches import Chosen, SeenFile, unused
-from trainer.run.student import Student
-from trainer.run.student_thread import StudentThread
+from trainer.run.policy_trainer_thread import PolicyTrainerThread
 
 
 class StreamedStep:
@@ -27,7 +27,7 @@ class StreamedStep:
         most: The most groups of the batch.
     """
 
-    def __init__(self, student: Student, in_thread: StudentThread, *, step: int, most: int) -> None:
+    def __init__(self, student: PolicyTrainer, in_thread: PolicyTrainerThread, *, step: int, most: int) -> None:
         self._student = student
         self._in_thread = in_thread
         self._step = step

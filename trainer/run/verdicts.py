@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ledger.client import Ledger
-from ledger.events import VerdictGiven
+from ledger.events.types import VerdictGiven
 from protocol.errors import Unavailable
 from protocol.identifiers import Digest
 from protocol.verdicts import Outcome

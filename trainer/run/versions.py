@@ -12,12 +12,12 @@ from datetime import timedelta
 import structlog
 
 from protocol.wire.runs import RunView
+from trainer.run.dependencies import RunParts, Where
 from trainer.run.intake import remove_files
-from trainer.run.parts import RunParts, Where
 from trainer.run.publishing import Writer
 from trainer.run.reporting import StepTimes
 from trainer.run.state import save_state
-from trainer.run.window import open_window
+from trainer.run.step_window import open_window
 
 _log = structlog.get_logger(__name__)
 
@@ -25,7 +25,7 @@ LAST_PATIENCE = timedelta(seconds=30)
 """How long a trainer that was told to stop waits for the announcement that is under way."""
 
 
-class Versions:
+class VersionPublisher:
     """Versions and states of one run on their way out.
 
     Args:

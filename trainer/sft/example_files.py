@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from rollouts.tokenizer import FolderTokenizer
+from rollouts.models.tokenizer import FolderTokenizer
 from trainer.errors import BadExamples
 from trainer.sft.examples import Example
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from rollouts.environments import Environment, is_held_out
 from rollouts.errors import BadVersionFolder
+from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.plan import SlotPlanner
 from rollouts.recipe import Recipe
-from rollouts.tokenizer import FolderTokenizer
 from trainer.errors import BadExamples
 
 _TARGET_TAG = b"muster-demonstration-v1"

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rollouts.environments import Environment, is_held_out, load_environment
+from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.recipe import PromptRange, PromptTable, Recipe
-from rollouts.tokenizer import FolderTokenizer
 from trainer.errors import BadSettings
-from trainer.evaluation import Evaluator, held_out_prompts
+from trainer.evaluator import Evaluator, held_out_prompts
 from trainer.models import make_model
 from trainer.sft.example_files import FileCorpus
 from trainer.sft.examples import Corpus, EnvironmentCorpus

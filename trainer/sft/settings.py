@@ -23,27 +23,29 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
-from rollouts.engines.interface import Dtype
+from rollouts.precision import (
+    Dtype,
+)
 from rollouts.recipe import MOST_HELD_OUT, EnvironmentChoice, LengthTargets, SamplingChoice, TakenArithmetic
 from trainer.errors import BadSettings
-from trainer.schedules import Schedule
+from trainer.schedules import LearningRateSchedule
 
 _MOST_BYTES = 1024 * 1024
 _Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
-class _Part(BaseModel):
+class _SftModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class FolderStart(_Part):
+class FolderStart(_SftModel):
     """Weights and tokenizer of a Hugging Face folder."""
 
     kind: Literal["folder"] = "folder"
     folder: Path
 
 
-class ScratchStart(_Part):
+class ScratchStart(_SftModel):
     """Random weights, drawn from the settings' seed, and a tokenizer of single characters."""
 
     kind: Literal["scratch"] = "scratch"
@@ -55,7 +57,7 @@ class ScratchStart(_Part):
     """One token for each, after those for padding, the end, and what is unknown."""
 
 
-class EnvironmentExamples(_Part):
+class EnvironmentExamples(_SftModel):
     """The recipe's environment shows how it is done; what the recipe holds out is left out."""
 
     kind: Literal["environment"] = "environment"
@@ -65,14 +67,14 @@ class EnvironmentExamples(_Part):
     """How many candidates there are from there; None for all of a finite environment."""
 
 
-class FileExamples(_Part):
+class FileExamples(_SftModel):
     """Rows of `prompt` and `completion`, JSON lines or Parquet."""
 
     kind: Literal["file"] = "file"
     path: Path
 
 
-class ResultRecipe(_Part):
+class ResultRecipe(_SftModel):
     """How the result is used. Its eligible prompts are a range of candidates without what is held out."""
 
     environment: EnvironmentChoice
@@ -90,12 +92,12 @@ class ResultRecipe(_Part):
     """How many prompts may become eligible; None for all of a finite environment."""
 
 
-class Optimiser(_Part):
+class Optimiser(_SftModel):
     """AdamW, and how large its steps are."""
 
     learning_rate: Annotated[float, Field(gt=0, le=1)] = 1e-5
     """The largest."""
-    schedule: Schedule = Schedule.COSINE
+    schedule: LearningRateSchedule = LearningRateSchedule.COSINE
     warm_up_steps: Annotated[int, Field(ge=0)] = 20
     final_share: Annotated[float, Field(ge=0, le=1)] = 0.0
     """What share of the largest rate the last step has."""
@@ -107,7 +109,7 @@ class Optimiser(_Part):
     """So many steps in a row may be skipped because loss or gradient is no number; one more ends the warm-up."""
 
 
-class EvaluationChoice(_Part):
+class EvaluationChoice(_SftModel):
     """What is asked while a model learns; nothing of it changes the result."""
 
     every: Annotated[int, Field(ge=0)] = 0
@@ -118,7 +120,7 @@ class EvaluationChoice(_Part):
     """Answers to each for pass@k, besides the greedy one."""
 
 
-class WarmUpSettings(_Part):
+class WarmUpSettings(_SftModel):
     """One warm-up from its start to its result."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1

@@ -27,7 +27,7 @@ _OTHER_FOLDER = "give another --to, or delete the folder to begin anew"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class WarmUpState:
     """How far a warm-up is.
 
     Args:
@@ -46,7 +46,7 @@ class Place:
 def save_state(
     folder: Path,
     *,
-    place: Place,
+    place: WarmUpState,
     about: Mapping[str, object],
     model: PreTrainedModel,
     optimiser: torch.optim.Optimizer,
@@ -70,7 +70,7 @@ def save_state(
 
 def load_state(
     folder: Path, *, about: Mapping[str, object], model: PreTrainedModel, optimiser: torch.optim.Optimizer
-) -> Place:
+) -> WarmUpState:
     """Puts the state back, if there is one; returns where it is.
 
     Raises:
@@ -78,14 +78,14 @@ def load_state(
     """
     path = folder / STATE_FILE
     if not path.exists():
-        return Place()
+        return WarmUpState()
     try:
         with safe_open(path, framework="pt") as file:
             said = json.loads(file.metadata()["muster"])
             _check(path, said, about)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
         restore_training(tensors, model, [optimiser])
-        return Place(
+        return WarmUpState(
             step=said["step"],
             position=said["position"],
             skipped=said["skipped"],
@@ -95,8 +95,8 @@ def load_state(
         raise Conflict(f"{path} is no state of a warm-up: {error}", hint=_OTHER_FOLDER) from error
 
 
-def _as_json(place: Place) -> dict[str, int]:
-    return {name: getattr(place, name) for name in Place.__slots__}
+def _as_json(place: WarmUpState) -> dict[str, int]:
+    return {name: getattr(place, name) for name in WarmUpState.__slots__}
 
 
 def _check(path: Path, said: Mapping[str, Any], about: Mapping[str, object]) -> None:

@@ -21,18 +21,21 @@ import torch
 
 from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import Conflict
-from rollouts.engines.interface import Dtype, EngineName
 from rollouts.engines.opening import open_engine
-from rollouts.tokenizer import FolderTokenizer
+from rollouts.models.tokenizer import FolderTokenizer
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+)
 from trainer.errors import BadSettings, TrainingDiverged
-from trainer.evaluation import Evaluation
+from trainer.evaluator import Evaluation
 from trainer.models import end_token, open_model, write_version
 from trainer.schedules import learning_rate
 from trainer.sft.examples import ExampleStream
 from trainer.sft.gradients import add_gradients
 from trainer.sft.preparing import corpus_of, environment_of, evaluator_of, recipe_of, start_of
 from trainer.sft.settings import WarmUpSettings
-from trainer.sft.state import STATE_FILE, Place, load_state, save_state
+from trainer.sft.state import STATE_FILE, WarmUpState, load_state, save_state
 
 _EVALUATED = "evaluated"
 _WITHOUT_EFFECT = {"checkpoint_every", "evaluation", "dtype"}
@@ -40,7 +43,7 @@ _WITHOUT_EFFECT = {"checkpoint_every", "evaluation", "dtype"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class WarmUpStep:
     """One step that was done, or an evaluation after it.
 
     Args:
@@ -71,7 +74,7 @@ def warm_up(
     target: Path,
     *,
     device: torch.device,
-    progress: Callable[[Progress], None] = lambda _: None,
+    progress: Callable[[WarmUpStep], None] = lambda _: None,
 ) -> Evaluation | None:
     """Makes a version; goes on where an earlier call with these settings and this target was stopped.
 
@@ -135,7 +138,7 @@ class WarmUp:
         )
         self._evaluator = evaluator_of(settings, environment, self._recipe, tokenizer)
 
-    def run(self, target: Path | None, progress: Callable[[Progress], None]) -> Evaluation | None:
+    def run(self, target: Path | None, progress: Callable[[WarmUpStep], None]) -> Evaluation | None:
         """Does the steps that are missing, and writes the version.
 
         Args:
@@ -172,7 +175,7 @@ class WarmUp:
             "examples": [said["examples"], self._examples_digest],
         }
 
-    def _step(self, place: Place) -> tuple[Place, Progress]:
+    def _step(self, place: WarmUpState) -> tuple[WarmUpState, WarmUpStep]:
         settings, since = self._settings, time.perf_counter()
         examples = self._stream.take(settings.examples_per_step)
         rate = learning_rate(
@@ -192,7 +195,7 @@ class WarmUp:
                 group["lr"] = rate
             self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)
-        after = Place(
+        after = WarmUpState(
             step=place.step + 1,
             position=self._stream.position,
             skipped=place.skipped + (not good),
@@ -203,7 +206,7 @@ class WarmUp:
                 f"{after.skipped_in_a_row} steps in a row gave no number, the last one step {after.step}: loss {loss}, "
                 f"gradient {length}"
             )
-        done = Progress(
+        done = WarmUpStep(
             step=after.step,
             steps=settings.steps,
             loss=loss,

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from math import comb
 
 from validator.audit.draw import rows_drawn
-from validator.audit.rate import NodeRecord, RatePolicy, share_of
+from validator.audit.rate import AuditRecord, RatePolicy, share_of
 
 MOST_STAGES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class AuditStage:
     """How much of a node's files is computed again, from so many clean verdicts in a row on."""
 
     clean: int
@@ -37,13 +37,13 @@ class RowForgery:
     gain: int
 
 
-def stages(policy: RatePolicy, *, floor: float) -> tuple[Stage, ...]:
+def stages(policy: RatePolicy, *, floor: float) -> tuple[AuditStage, ...]:
     """The way of a node that never fails, from all rows down to the floor."""
-    found: list[Stage] = []
+    found: list[AuditStage] = []
     clean = 0
     for _ in range(MOST_STAGES):
-        share, _ = share_of(NodeRecord(clean=clean), floor=floor, policy=policy)
-        found.append(Stage(clean=clean, share=share))
+        share, _ = share_of(AuditRecord(clean=clean), floor=floor, policy=policy)
+        found.append(AuditStage(clean=clean, share=share))
         if share <= floor:
             break
         clean = policy.trial if clean == 0 else clean + policy.halved_after

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from dataclasses import dataclass
 
 from protocol.errors import InvalidInput
 from protocol.identifiers import Digest
 from rollouts.seeds import draw_places
-from validator.examination.interface import RowDraw
 
 ROWS_TAG = b"muster-audit-rows-v1"
 """Keeps this use of a seed apart from others. Another tag draws other rows, and old audits can't be recomputed."""
@@ -55,3 +55,16 @@ def draw_rows(draw: RowDraw, rows: int) -> tuple[int, ...]:
     if draw.seed is None:
         raise InvalidInput(f"{draw.share} of the rows are to be drawn without a seed", hint="without one, draw all")
     return tuple(sorted(draw_places(ROWS_TAG, draw.seed, rows, wanted)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowDraw:
+    """Which rows are to be computed again.
+
+    Args:
+        seed: 32 bytes that nobody could know before the submission; None only if the share is 1.
+        share: Of the rows, 0 < share <= 1; 1 is all of them.
+    """
+
+    seed: bytes | None
+    share: float

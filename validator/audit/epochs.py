@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from ledger.client import Ledger
 from ledger.client.audits import Commitment, commitment_of
 from protocol.identifiers import ZERO_DIGEST, Address, Digest
-from protocol.keys import Key
+from protocol.identity.keys import Key
 
 TAG = "muster-audit-secret-v1"
 """Another tag makes other secrets: what was committed before could not be revealed."""

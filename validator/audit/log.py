@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from ledger.client import Ledger
-from ledger.events import SecretCommitted, SecretRevealed, VerdictGiven, WorkSubmitted
+from ledger.events.types import SecretCommitted, SecretRevealed, VerdictGiven, WorkSubmitted
 from protocol.errors import MusterError, NotFound
 from protocol.identifiers import Address, Digest
 from protocol.wire.audits import AuditFile
 from validator.audit.draw import BASIS_POINTS
-from validator.audit.recompute import Comparison, Finding, PastEpoch, PastVerdict, compare
-from validator.submissions import SubmittedWork
+from validator.audit.recompute import AuditComparison, Comparison, PastEpoch, PastVerdict, compare
+from validator.domain.submissions import SubmittedWork
 
 ReadEvidence = Callable[[Address, Digest], Awaitable[AuditFile]]
 """Fetches the audit file of a validator with this SHA-256, and compares it with that."""
@@ -22,7 +22,7 @@ AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogLine:
+class AuditLogEntry:
     """One verdict of an epoch."""
 
     verdict: PastVerdict
@@ -47,12 +47,12 @@ class EpochLog:
     first: int
     last: int
     secret: bytes | None
-    lines: tuple[LogLine, ...]
+    lines: tuple[AuditLogEntry, ...]
 
     @property
     def differs(self) -> bool:
         """Whether anything is not as it has to be."""
-        return any(line.comparison.finding is Finding.DIFFERS for line in self.lines)
+        return any(line.comparison.finding is AuditComparison.DIFFERS for line in self.lines)
 
 
 class AuditLog:
@@ -118,9 +118,9 @@ class AuditLog:
         past = PastEpoch(epoch=epoch, secret=self._secret(validator, epoch))
         verdicts, gate = self._of(validator, first, last), asyncio.Semaphore(AT_ONCE)
 
-        async def line(verdict: PastVerdict) -> LogLine:
+        async def line(verdict: PastVerdict) -> AuditLogEntry:
             async with gate:
-                return LogLine(verdict=verdict, comparison=await self._compared(verdict, past))
+                return AuditLogEntry(verdict=verdict, comparison=await self._compared(verdict, past))
 
         lines = await asyncio.gather(*map(line, verdicts))
         return EpochLog(
@@ -131,7 +131,7 @@ class AuditLog:
         try:
             audit = await self._read(verdict.validator, verdict.audit_hash)
         except MusterError as error:
-            return Comparison(finding=Finding.UNKNOWN, why=f"its evidence can't be read: {error.detail}")
+            return Comparison(finding=AuditComparison.UNKNOWN, why=f"its evidence can't be read: {error.detail}")
         try:
             block_hash = await self._ledger.block_hash(verdict.work.block + 1)
         except NotFound:

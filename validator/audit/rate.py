@@ -28,7 +28,7 @@ class RatePolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRecord:
+class AuditRecord:
     """What a node's verdicts say of it.
 
     Args:
@@ -43,11 +43,11 @@ class NodeRecord:
     provider_forged_at: datetime | None = None
 
 
-NEW = NodeRecord()
+NEW = AuditRecord()
 """Of a node that nobody knows."""
 
 
-def share_of(record: NodeRecord, *, floor: float, policy: RatePolicy) -> tuple[float, str]:
+def share_of(record: AuditRecord, *, floor: float, policy: RatePolicy) -> tuple[float, str]:
     """The share of a file's rows that is computed again, floor ≤ share ≤ 1, and why, in one line.
 
     Args:
@@ -69,7 +69,7 @@ def share_of(record: NodeRecord, *, floor: float, policy: RatePolicy) -> tuple[f
     return share, f"a node that proves itself: {record.clean} clean verdicts in a row"
 
 
-def after(record: NodeRecord, outcome: Outcome, *, at: datetime) -> NodeRecord:
+def after(record: AuditRecord, outcome: Outcome, *, at: datetime) -> AuditRecord:
     """The record after one more verdict; any that is not clean begins it anew.
 
     Args:
@@ -79,4 +79,4 @@ def after(record: NodeRecord, outcome: Outcome, *, at: datetime) -> NodeRecord:
     """
     if outcome is Outcome.ACCEPTED:
         return replace(record, clean=record.clean + 1)
-    return NodeRecord(failed_at=at)
+    return AuditRecord(failed_at=at)

@@ -8,12 +8,16 @@ from enum import StrEnum
 from protocol.identifiers import Address, Digest
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import AuditDraw, AuditFile
-from validator.audit.draw import BASIS_POINTS, draw_rows, row_seed
-from validator.examination.interface import RowDraw
-from validator.submissions import SubmittedWork
+from validator.audit.draw import (
+    BASIS_POINTS,
+    RowDraw,
+    draw_rows,
+    row_seed,
+)
+from validator.domain.submissions import SubmittedWork
 
 
-class Finding(StrEnum):
+class AuditComparison(StrEnum):
     """What recomputing came to."""
 
     AGREES = "agrees"
@@ -69,7 +73,7 @@ class Comparison:
         rows: How many there are.
     """
 
-    finding: Finding
+    finding: AuditComparison
     why: str
     share: float | None = None
     drawn: int = 0
@@ -90,7 +94,7 @@ def compare(
     """
     other = _other_subject(verdict, audit)
     if other:
-        return Comparison(finding=Finding.DIFFERS, why=other)
+        return Comparison(finding=AuditComparison.DIFFERS, why=other)
     if audit.draw is None:
         return _without_draw(verdict)
     found, why = _whole(verdict, audit, audit.draw) or _part(
@@ -127,20 +131,22 @@ def _other_subject(verdict: PastVerdict, audit: AuditFile) -> str:
 
 def _without_draw(verdict: PastVerdict) -> Comparison:
     if verdict.reason == ReasonCode.RESOLVED_BY_HAND:
-        return Comparison(finding=Finding.AGREES, why="a person decided, and nothing was drawn")
+        return Comparison(finding=AuditComparison.AGREES, why="a person decided, and nothing was drawn")
     if verdict.outcome is Outcome.ACCEPTED:
-        return Comparison(finding=Finding.DIFFERS, why="it was accepted, and no row was computed again")
-    return Comparison(finding=Finding.AGREES, why="an earlier check failed, so that no row had to be computed again")
+        return Comparison(finding=AuditComparison.DIFFERS, why="it was accepted, and no row was computed again")
+    return Comparison(
+        finding=AuditComparison.AGREES, why="an earlier check failed, so that no row had to be computed again"
+    )
 
 
-def _whole(verdict: PastVerdict, audit: AuditFile, draw: AuditDraw) -> tuple[Finding, str] | None:
+def _whole(verdict: PastVerdict, audit: AuditFile, draw: AuditDraw) -> tuple[AuditComparison, str] | None:
     """What can be said without repeating the draw; None if it has to be repeated."""
     if draw.rows != tuple(row.row for row in audit.rows if row.audited):
-        return Finding.DIFFERS, "its evidence contradicts itself about which rows were computed again"
+        return AuditComparison.DIFFERS, "its evidence contradicts itself about which rows were computed again"
     if len(draw.rows) == len(audit.rows):
-        return Finding.AGREES, f"every row was computed again: {draw.why}"
+        return AuditComparison.AGREES, f"every row was computed again: {draw.why}"
     if verdict.outcome is not Outcome.ACCEPTED:
-        return Finding.AGREES, "what was computed again was enough to reject it"
+        return AuditComparison.AGREES, "what was computed again was enough to reject it"
     return None
 
 
@@ -152,21 +158,21 @@ def _part(
     epoch: PastEpoch,
     block_hash: Digest | None,
     floor: float,
-) -> tuple[Finding, str]:
+) -> tuple[AuditComparison, str]:
     """Whether the rows of an acceptance that rests on some of them are those that had to be drawn."""
     broken = _broken_rule(verdict, draw, rows=rows, epoch=epoch, floor=floor)
     if broken:
-        return Finding.DIFFERS, broken
+        return AuditComparison.DIFFERS, broken
     if epoch.secret is None:
-        return Finding.UNKNOWN, f"the secret of epoch {epoch.epoch} was not shown yet"
+        return AuditComparison.UNKNOWN, f"the secret of epoch {epoch.epoch} was not shown yet"
     if block_hash is None:
-        return Finding.UNKNOWN, f"the chain's node does not have block {verdict.work.block + 1}"
+        return AuditComparison.UNKNOWN, f"the chain's node does not have block {verdict.work.block + 1}"
     seed = row_seed(epoch.secret, verdict.work.key, block_hash)
     missing = sorted(set(draw_rows(RowDraw(seed=seed, share=draw.share), rows)) - set(draw.rows))
     if missing:
         listed = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
-        return Finding.DIFFERS, f"rows {listed} were drawn, and were not computed again"
-    return Finding.AGREES, f"the rows are those that epoch {epoch.epoch} draws"
+        return AuditComparison.DIFFERS, f"rows {listed} were drawn, and were not computed again"
+    return AuditComparison.AGREES, f"the rows are those that epoch {epoch.epoch} draws"
 
 
 def _broken_rule(verdict: PastVerdict, draw: AuditDraw, *, rows: int, epoch: PastEpoch, floor: float) -> str:

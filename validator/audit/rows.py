@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import MOST_FINDINGS, AuditCheck, AuditFile, AuditFinding, AuditRow, CheckState
-from validator.submissions import SubmittedWork
+from validator.domain.submissions import SubmittedWork
 
 CHECK = "second-look"
 """Name of the check in the audit file."""

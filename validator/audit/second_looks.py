@@ -10,7 +10,7 @@ import hashlib
 import hmac
 from dataclasses import dataclass
 
-from ledger.client.work import Work
+from ledger.client.work import WorkRecord
 from protocol.identifiers import Address, Digest
 from protocol.verdicts import Outcome
 
@@ -71,6 +71,6 @@ def contradicts(first: Outcome, own: Outcome) -> bool:
             return first is Outcome.FORGED
 
 
-def may_decide(me: Address, work: Work) -> bool:
+def may_decide(me: Address, work: WorkRecord) -> bool:
     """Whether `me` may give a verdict in a dispute: it is no party and has said nothing of the work (decision 55)."""
     return me not in {work.judge, work.looker, work.disputer, work.juror, work.node, work.provider}

@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rollouts.calibration import Limits
+from rollouts.calibration.limits import CheckLimits
+from rollouts.calibration.noise_model import GroupFigures
 from rollouts.checks import RowEvidence
 from rollouts.checks.computation import forgiven
-from rollouts.samples import RolloutFile
+from rollouts.files.samples import RolloutFile
 from rollouts.sampling.replay import Replay, summarise
-from rollouts.scatter import GroupFigures
-from rollouts.toploc import Aggregate, Outcome, aggregate, judge
+from rollouts.toploc import Aggregate, ProofOutcome, aggregate, judge
 
 
 @dataclass(slots=True)
-class Figures:
+class CalibrationFigures:
     """Of any number of files.
 
     Args:
@@ -49,7 +49,7 @@ class Figures:
             )
         )
 
-    def extend(self, others: Figures) -> None:
+    def extend(self, others: CalibrationFigures) -> None:
         """Takes the figures of other files in."""
         self.replays += others.replays
         self.files += others.files
@@ -92,7 +92,7 @@ class Figures:
         """Of one proof."""
         return max(one.figures.distance_worst for one in self.files)
 
-    def rejected(self, limits: Limits) -> tuple[int, int]:
+    def rejected(self, limits: CheckLimits) -> tuple[int, int]:
         """How many files replay, and proofs, reject."""
         sampling = limits.sampling
         by_replay = sum(
@@ -101,7 +101,7 @@ class Figures:
             or one.largest_sum > sampling.largest_sum
             for one in self.replays
         )
-        by_proofs = sum(judge(one, limits.file).outcome is not Outcome.PASSED for one in self.files)
+        by_proofs = sum(judge(one, limits.file).outcome is not ProofOutcome.PASSED for one in self.files)
         return by_replay, by_proofs
 
 

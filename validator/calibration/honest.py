@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 
 from rollouts.checks import CheckedVersion
 from rollouts.engines.interface import Completion, Engine
+from rollouts.files.samples import RolloutFile
+from rollouts.files.synthetic_files import unleased_header, unrewarded_sample
 from rollouts.plan import SlotPlan
-from rollouts.samples import RolloutFile
-from rollouts.unleased import unleased_header, unrewarded_sample
 
 _TAG = b"muster-calibration-v2"
 

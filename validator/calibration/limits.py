@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rollouts.calibration import Limits, LogprobLimits, RolloutCalibration, SamplingLimits, float32_limits
-from rollouts.engines.interface import Dtype, EngineName
-from rollouts.scatter import Scatter
+from rollouts.calibration.limits import (
+    CheckLimits,
+    LogprobLimits,
+    RolloutCalibration,
+    SamplingLimits,
+    float32_limits,
+)
+from rollouts.calibration.noise_model import HonestNoise
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+)
 from rollouts.toploc import TOPLOC, Arithmetic, Thresholds
-from validator.calibration.figures import Figures
+from validator.calibration.figures import CalibrationFigures
 
 HEADROOM = 2.0
 """Limits are the largest honest figures times this. Of n files a next one is beyond the largest once in n + 1 times;
@@ -24,7 +33,7 @@ mostly 0, and no multiple of 0 leaves room for the next honest sample."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class ArithmeticPair:
     """Who generates, and who checks."""
 
     prover: Arithmetic
@@ -36,13 +45,15 @@ class Pair:
         return self.prover.dtype is self.verifier.dtype is Dtype.FLOAT32
 
     @classmethod
-    def of(cls, engine: EngineName, dtype: Dtype, *, verified_in: Dtype) -> Pair:
+    def of(cls, engine: EngineName, dtype: Dtype, *, verified_in: Dtype) -> ArithmeticPair:
         """A prover that is checked by torch."""
         verifier = Arithmetic(engine=EngineName.TORCH, dtype=verified_in)
         return cls(Arithmetic(engine=engine, dtype=dtype), verifier)
 
 
-def limits_around(honest: Figures, *, model: str, pair: Pair, headroom: float = HEADROOM) -> Limits:
+def limits_around(
+    honest: CalibrationFigures, *, model: str, pair: ArithmeticPair, headroom: float = HEADROOM
+) -> CheckLimits:
     """The largest honest figures, times the headroom, and never less than float32 is allowed.
 
     Raises:
@@ -50,7 +61,7 @@ def limits_around(honest: Figures, *, model: str, pair: Pair, headroom: float = 
     """
     floor = float32_limits((model,))
     least = floor.sample.model_copy(update={"mantissa_median": 0.0 if pair.exact else MEDIAN})
-    return Limits(
+    return CheckLimits(
         model=model,
         codec=TOPLOC.name,
         prover=pair.prover,
@@ -68,11 +79,13 @@ def limits_around(honest: Figures, *, model: str, pair: Pair, headroom: float = 
             largest=max(floor.logprobs.largest, headroom * honest.largest_error),
         ),
         headroom=headroom,
-        scatter=None if pair.exact else Scatter.around(honest.groups),
+        scatter=None if pair.exact else HonestNoise.around(honest.groups),
     )
 
 
-def merged(before: RolloutCalibration | None, entries: Iterable[Limits], *, widen: bool = False) -> RolloutCalibration:
+def merged(
+    before: RolloutCalibration | None, entries: Iterable[CheckLimits], *, widen: bool = False
+) -> RolloutCalibration:
     """A calibration with these entries, and those of another one that they do not replace.
 
     Args:
@@ -88,7 +101,7 @@ def merged(before: RolloutCalibration | None, entries: Iterable[Limits], *, wide
     return RolloutCalibration(entries=tuple(every[key] for key in sorted(every)))
 
 
-def _widest(one: Limits, other: Limits) -> Limits:
+def _widest(one: CheckLimits, other: CheckLimits) -> CheckLimits:
     """Figure by figure; of all the samples and files."""
     changes: dict[str, object] = {
         name: getattr(one, name).model_copy(
@@ -101,7 +114,7 @@ def _widest(one: Limits, other: Limits) -> Limits:
     return one.model_copy(update=changes | {"headroom": min(one.headroom, other.headroom)})
 
 
-def _key(one: Limits) -> tuple[str, ...]:
+def _key(one: CheckLimits) -> tuple[str, ...]:
     return one.model, one.codec, one.prover.engine, one.prover.dtype, one.verifier.engine, one.verifier.dtype
 
 

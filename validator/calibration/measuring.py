@@ -10,14 +10,17 @@ from pathlib import Path
 import torch
 
 from protocol.errors import InvalidInput
-from rollouts.calibration import Limits, model_names
+from rollouts.calibration.limits import CheckLimits, model_names
 from rollouts.checks import CheckedVersion, gather, open_version
-from rollouts.engines.interface import Dtype, EngineName
 from rollouts.engines.opening import engine_class, open_engine
-from rollouts.policy import Policy, load_policy
-from validator.calibration.figures import Figures
+from rollouts.models.policy import Policy, load_policy
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+)
+from validator.calibration.figures import CalibrationFigures
 from validator.calibration.honest import honest_files
-from validator.calibration.limits import HEADROOM, Pair, limits_around
+from validator.calibration.limits import HEADROOM, ArithmeticPair, limits_around
 
 Progress = Callable[[str], None]
 
@@ -60,14 +63,14 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredEntry:
     """One entry, and what it was made of."""
 
-    limits: Limits
-    figures: Figures
+    limits: CheckLimits
+    figures: CalibrationFigures
 
 
-def measure(wanted: Measurement, *, progress: Progress) -> list[Measured]:
+def measure(wanted: Measurement, *, progress: Progress) -> list[MeasuredEntry]:
     """Generates, checks, and draws the limits.
 
     Raises:
@@ -81,7 +84,7 @@ def measure(wanted: Measurement, *, progress: Progress) -> list[Measured]:
         engine_class(engine)  # one that is missing is missed before another was measured for hours
     version = open_version(wanted.model)
     name = model_names(version.model, digest=version.digest)[1]
-    figures: defaultdict[Pair, Figures] = defaultdict(Figures)
+    figures: defaultdict[ArithmeticPair, CalibrationFigures] = defaultdict(CalibrationFigures)
     for engine in wanted.engines:
         for dtype in wanted.dtypes:
             for batch in wanted.batches:
@@ -89,17 +92,17 @@ def measure(wanted: Measurement, *, progress: Progress) -> list[Measured]:
                 for pair, found in _of_way(wanted, version, way, progress):
                     figures[pair].extend(found)
     return [
-        Measured(limits_around(found, model=name, pair=pair, headroom=wanted.headroom), found)
+        MeasuredEntry(limits_around(found, model=name, pair=pair, headroom=wanted.headroom), found)
         for pair, found in figures.items()
     ]
 
 
 def _of_way(
     wanted: Measurement, version: CheckedVersion, way: Way, progress: Progress
-) -> Iterator[tuple[Pair, Figures]]:
+) -> Iterator[tuple[ArithmeticPair, CalibrationFigures]]:
     """The figures of one way to generate, for each type that checks it."""
-    pairs = [Pair.of(way.engine, way.dtype, verified_in=checked) for checked in _checked_in(way.dtype)]
-    found = {pair: Figures() for pair in pairs}
+    pairs = [ArithmeticPair.of(way.engine, way.dtype, verified_in=checked) for checked in _checked_in(way.dtype)]
+    found = {pair: CalibrationFigures() for pair in pairs}
     policies = {pair: _policy(version, pair.verifier.dtype, wanted.device) for pair in pairs}
     engine = open_engine(way.engine, dtype=way.dtype, device=wanted.device, max_batch=way.batch)
     try:

@@ -10,11 +10,19 @@ from typing import Annotated, BinaryIO, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator
 
 from protocol.identifiers import Digest
-from rollouts.engines.interface import Dtype
-from rollouts.schema import ReadLimits
-from validator.examination.interface import Conclusion, NotJudged, RowDraw
+from rollouts.files.schema import ReadLimits
+from rollouts.precision import (
+    Dtype,
+)
+from validator.audit.draw import (
+    RowDraw,
+)
+from validator.domain.submissions import WorkFacts
+from validator.examination.interface import (
+    Conclusion,
+    NotJudged,
+)
 from validator.examination.orders import Order
-from validator.submissions import WorkFacts
 
 _LENGTH = 4
 
@@ -23,7 +31,7 @@ class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Start(_Message):
+class StartExaminer(_Message):
     """The first one to a process: what it works with, for as long as it lives."""
 
     calibration: Path | None
@@ -38,14 +46,14 @@ class Start(_Message):
     most: ReadLimits
 
 
-class Ready(_Message):
+class ExaminerReady(_Message):
     """The first one back: it can take orders."""
 
     kind: Literal["ready"] = "ready"
 
 
 class TryOut(_Message):
-    """To it: whether everything works that an examination needs. An `Answer` comes back, without a conclusion."""
+    """Request to test everything that an examination needs; answered by an `ExaminationReply` without conclusion."""
 
     kind: Literal["try-out"] = "try-out"
 
@@ -89,7 +97,7 @@ class Reply(_Message):
     """None if nobody can say: the examination is given up."""
 
 
-class Answer(_Message):
+class ExaminationReply(_Message):
     """Back, at its end."""
 
     kind: Literal["answer"] = "answer"
@@ -108,7 +116,7 @@ class Orders(_Message):
 class Reports(_Message):
     """Anything that comes back."""
 
-    report: Ready | Question | Answer
+    report: ExaminerReady | Question | ExaminationReply
 
 
 def write(stream: BinaryIO, message: BaseModel) -> None:
@@ -139,7 +147,7 @@ async def send(stream: asyncio.StreamWriter, message: BaseModel) -> None:
     await stream.drain()
 
 
-async def receive(stream: asyncio.StreamReader) -> Ready | Question | Answer:
+async def receive(stream: asyncio.StreamReader) -> ExaminerReady | Question | ExaminationReply:
     """The next message of a process.
 
     Raises:

@@ -13,13 +13,13 @@ from pydantic import BaseModel, ValidationError
 
 from protocol.errors import Unavailable
 from validator.examination.channel import (
-    Answer,
+    ExaminationReply,
+    ExaminerReady,
     Orders,
     Question,
-    Ready,
     Reply,
     Request,
-    Start,
+    StartExaminer,
     TryOut,
     receive,
     send,
@@ -130,7 +130,7 @@ class ExaminerProcess:
         except BaseException:
             self._kill()
             raise
-        return report.not_judged if isinstance(report, Answer) else None
+        return report.not_judged if isinstance(report, ExaminationReply) else None
 
     async def end(self) -> None:
         """Ends the process."""
@@ -148,7 +148,7 @@ class ExaminerProcess:
 
     async def _ask(
         self, child: asyncio.subprocess.Process, order: Order, is_copy: IsCopy
-    ) -> tuple[Answer, Exception | None]:
+    ) -> tuple[ExaminationReply, Exception | None]:
         """The answer, and what went wrong on our side while it was waited for."""
         await _tell(child, Orders(order=Request.of(order)))
         failed: Exception | None = None
@@ -161,7 +161,7 @@ class ExaminerProcess:
                 except Exception as error:  # noqa: BLE001 - raised when the process is free again
                     failed = error
                 await _tell(child, Reply(copy_found=copy_found))
-            elif isinstance(report, Answer):
+            elif isinstance(report, ExaminationReply):
                 return report, failed
 
     async def _started(self) -> asyncio.subprocess.Process:
@@ -190,9 +190,9 @@ class ExaminerProcess:
                 raise
             return child
 
-    def _start(self) -> Start:
+    def _start(self) -> StartExaminer:
         told = self._settings
-        return Start(
+        return StartExaminer(
             calibration=told.calibration,
             device=told.device,
             dtype=told.dtype,
@@ -226,7 +226,7 @@ async def _tell(child: asyncio.subprocess.Process, message: BaseModel) -> None:
         raise ExaminerDied(f"the process has ended: {error}") from error
 
 
-async def _hear(child: asyncio.subprocess.Process) -> Ready | Question | Answer:
+async def _hear(child: asyncio.subprocess.Process) -> ExaminerReady | Question | ExaminationReply:
     if child.stdout is None:
         raise ExaminerDied("the process has no output")
     try:

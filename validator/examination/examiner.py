@@ -12,8 +12,8 @@ from typing import Self
 
 import structlog
 
-from protocol.clock import Clock
 from protocol.errors import MusterError
+from protocol.runtime.clock import Clock
 from rollouts.errors import BadVersionFolder
 from rollouts.task.fetching import RelayFetch
 from rollouts.task.policies import Fetch, PolicyStore
@@ -21,7 +21,7 @@ from validator.examination.child import ExaminerDied, ExaminerProcess, ExaminerU
 from validator.examination.interface import Conclusion, Examination, IsCopy, NotJudged
 from validator.examination.orders import Order
 from validator.examination.settings import ExaminerSettings
-from validator.examination.versions import Versions
+from validator.examination.versions import VersionFolders
 
 MOST_DEATHS = 3
 """Of examiners over one file, until it is left to a person."""
@@ -45,7 +45,7 @@ class LocalExaminer:
         self._settings = settings
         fetch = fetch or RelayFetch(clock=clock, allow_plain_http=settings.allow_plain_http)
         store = PolicyStore(settings.home, fetch=fetch, clock=clock, keep=settings.keep)
-        self._versions = Versions(store, policies=settings.policies, keep=settings.keep)
+        self._versions = VersionFolders(store, policies=settings.policies, keep=settings.keep)
         self._processes = [ExaminerProcess(settings) for _ in range(settings.processes)]
         self._free: asyncio.LifoQueue[ExaminerProcess] = asyncio.LifoQueue()
         self._starting: list[asyncio.Task[None]] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from protocol.identifiers import Digest, digest
-from rollouts.samples import RolloutFile, Sample
+from rollouts.files.samples import RolloutFile, Sample
 
 _TAG = b"muster-outputs-v1"
 

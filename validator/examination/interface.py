@@ -11,21 +11,9 @@ from protocol.identifiers import Digest
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import AuditCheck, AuditRow
 from protocol.wire.runs import CheckpointRef
-from rollouts.near_ties import NearTies
-from validator.submissions import WorkFacts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowDraw:
-    """Which rows are to be computed again.
-
-    Args:
-        seed: 32 bytes that nobody could know before the submission; None only if the share is 1.
-        share: Of the rows, 0 < share <= 1; 1 is all of them.
-    """
-
-    seed: bytes | None
-    share: float
+from rollouts.calibration.near_ties import NearTieCount
+from validator.audit.draw import RowDraw
+from validator.domain.submissions import WorkFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +87,7 @@ class Conclusion:
     dtype: str = ""
     verifier_engine: str = ""
     verifier_dtype: str = ""
-    near_ties: NearTies | None = None
+    near_ties: NearTieCount | None = None
     timings: Timings | None = None
 
 

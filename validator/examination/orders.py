@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from validator.examination.interface import RowDraw
-from validator.submissions import WorkFacts
+from validator.audit.draw import (
+    RowDraw,
+)
+from validator.domain.submissions import WorkFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

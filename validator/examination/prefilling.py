@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import torch
 
-from rollouts.calibration import Limits
-from rollouts.checks import PREFILL_CHECKS, Case, RowEvidence, RowSpread, State, gather
+from rollouts.calibration.limits import CheckLimits
+from rollouts.checks import PREFILL_CHECKS, CheckInput, CheckOutcome, RowEvidence, RowSpread, gather
 from rollouts.checks.sampling import CHECK as REPLAY
-from rollouts.engines.interface import Dtype
-from rollouts.policy import Policy
+from rollouts.models.policy import Policy
+from rollouts.precision import (
+    Dtype,
+)
 from rollouts.prefill import usual_tokens
 from validator.examination.conclusion import Prefilled
 
@@ -41,7 +43,7 @@ class Prefill:
         margin: How much wider limits are made to find what is beyond doubt.
     """
 
-    def __init__(self, case: Case, limits: Limits, policy: Policy, *, margin: float) -> None:
+    def __init__(self, case: CheckInput, limits: CheckLimits, policy: Policy, *, margin: float) -> None:
         float32 = case.file.header.dtype is Dtype.FLOAT32 and policy.dtype is torch.float32
         self._noisy = NOISY if float32 else 0
         factor = FLOAT32_SPREAD if float32 else MEASURED_SPREAD
@@ -99,11 +101,11 @@ class Prefill:
         evidence = dict(sorted(evidence.items()))
         case, wide = (replace(one, evidence=evidence, spread=spread) for one in (self._case, self._wide))
         results = tuple(check.judge(case) for check in PREFILL_CHECKS)
-        failed = {one.check for one in results if one.state is State.FAILED}
+        failed = {one.check for one in results if one.state is CheckOutcome.FAILED}
         beyond = {
             check.name: result
             for check in PREFILL_CHECKS
-            if check.name in failed and (result := check.judge(wide)).state is State.FAILED
+            if check.name in failed and (result := check.judge(wide)).state is CheckOutcome.FAILED
         }
         replay_agrees = REPLAY.name in beyond
         sure = (name for name, result in beyond.items() if result.broad or replay_agrees)

@@ -13,16 +13,21 @@ from datetime import timedelta
 from protocol.errors import MusterError
 from protocol.identifiers import Digest
 from protocol.verdicts import ReasonCode
-from rollouts.calibration import Limits, RolloutCalibration
-from rollouts.checks import EXACT_CHECKS, Case, CheckedVersion, CheckResult, SeedParts, SlotFacts, State
-from rollouts.engines.errors import OutOfMemory
-from rollouts.engines.interface import Dtype
-from rollouts.schema import ReadLimits
+from rollouts.calibration.limits import CheckLimits, RolloutCalibration
+from rollouts.checks import EXACT_CHECKS, CheckedVersion, CheckInput, CheckOutcome, CheckResult, SeedParts, SlotFacts
+from rollouts.errors import (
+    OutOfMemory,
+)
+from rollouts.files.schema import ReadLimits
+from rollouts.precision import (
+    Dtype,
+)
 from rollouts.verify import limits_of
 from validator.audit.draw import draw_rows
+from validator.domain.submissions import WorkFacts
 from validator.examination.conclusion import (
+    ExaminationVerdict,
     Prefilled,
-    Verdict,
     accepted,
     forged,
     not_taken,
@@ -31,13 +36,12 @@ from validator.examination.conclusion import (
     statistical,
 )
 from validator.examination.interface import Conclusion, NotJudged
+from validator.examination.model_cache import ModelCache
 from validator.examination.orders import Order
 from validator.examination.prefilling import Prefill
 from validator.examination.reading import LimitedReader
-from validator.examination.record import Record, Stages, unread
+from validator.examination.record import ExaminationRecord, Stages, unread
 from validator.examination.scoring import scored
-from validator.examination.shelf import Shelf
-from validator.submissions import WorkFacts
 
 _SLACK = 4
 """How much larger than the largest honest file one may be and still be read, so that the check it fails says why."""
@@ -69,7 +73,7 @@ class Procedure:
         self,
         *,
         reader: LimitedReader,
-        shelf: Shelf,
+        shelf: ModelCache,
         calibration: RolloutCalibration,
         dtype: Dtype | None,
         margin: float,
@@ -119,13 +123,17 @@ class Procedure:
             is_old = read.findings[0].reason is ReasonCode.FORMAT_OLD
             return unread(read, old(read) if is_old else forged(read), clock.timings())
         file, format_result = read
-        record = Record(file=file, results=[format_result], clock=clock, beacon_block=order.facts.work.beacon_block)
-        case = Case(file=file, facts=_slot(order.facts), version=version)
+        record = ExaminationRecord(
+            file=file, results=[format_result], clock=clock, beacon_block=order.facts.work.beacon_block
+        )
+        case = CheckInput(file=file, facts=_slot(order.facts), version=version)
         with clock.stage("exact"):
             verdict = _exact(case, record)
         return record.conclusion(verdict or self._beyond_the_file(case, order, record, is_copy))
 
-    def _beyond_the_file(self, case: Case, order: Order, record: Record, is_copy: AskCopy) -> Verdict:
+    def _beyond_the_file(
+        self, case: CheckInput, order: Order, record: ExaminationRecord, is_copy: AskCopy
+    ) -> ExaminationVerdict:
         """Checks 8 to 10 on the drawn rows, then check 7 on all rows.
 
         In this order, because scoring may run what the node chose for minutes. And nothing is rejected leniently before
@@ -150,7 +158,9 @@ class Procedure:
         with record.clock.stage("reward"):
             return self._score(case, record)
 
-    def _compute(self, case: Case, order: Order, record: Record, limits: Limits, dtype: Dtype) -> Verdict | None:
+    def _compute(
+        self, case: CheckInput, order: Order, record: ExaminationRecord, limits: CheckLimits, dtype: Dtype
+    ) -> ExaminationVerdict | None:
         """Checks 8 to 10; None if they pass."""
         clock, rows = record.clock, len(case.file.samples)
         with clock.stage("policy"):
@@ -175,10 +185,10 @@ class Procedure:
         record.results += first.results
         return verdict
 
-    def _score(self, case: Case, record: Record) -> Verdict:
+    def _score(self, case: CheckInput, record: ExaminationRecord) -> ExaminationVerdict:
         """Check 7, of a file that passed all others."""
         result = scored(case, budget=self._scoring)
-        if result.state is State.UNKNOWN:
+        if result.state is CheckOutcome.UNKNOWN:
             raise _CannotJudgeError(
                 NotJudged(
                     code="environment-differs",
@@ -189,7 +199,7 @@ class Procedure:
             )
         record.results.append(result)
         rows = len(case.file.samples)
-        if result.state is State.PASSED:
+        if result.state is CheckOutcome.PASSED:
             slow, unscored = (sum(bool(one[name]) for one in result.rows.values()) for name in ("slow", "unscored"))
             return accepted(rows=rows, audited=len(record.audited), slow=slow, unscored=unscored, copy=record.copy)
         environment = case.version.recipe.environment.name
@@ -220,17 +230,17 @@ def _slot(facts: WorkFacts) -> SlotFacts:
     )
 
 
-def _exact(case: Case, record: Record) -> Verdict | None:
+def _exact(case: CheckInput, record: ExaminationRecord) -> ExaminationVerdict | None:
     """Checks 3 to 6; None if they pass."""
     for check in EXACT_CHECKS:
         result = check.judge(case)
         record.results.append(result)
-        if result.state is State.FAILED:
+        if result.state is CheckOutcome.FAILED:
             return forged(result)
     return None
 
 
-def _not_calibrated(case: Case, dtype: Dtype) -> NotJudged:
+def _not_calibrated(case: CheckInput, dtype: Dtype) -> NotJudged:
     header = case.file.header
     return NotJudged(
         code="no-calibration",
@@ -242,7 +252,7 @@ def _not_calibrated(case: Case, dtype: Dtype) -> NotJudged:
 
 
 def _all_measured(first: Prefilled) -> None:
-    unknown = [one for one in first.results if one.state is State.UNKNOWN]
+    unknown = [one for one in first.results if one.state is CheckOutcome.UNKNOWN]
     if unknown:
         why = f"{unknown[0].check}: {unknown[0].note}"
         raise _CannotJudgeError(NotJudged(code="not-measured", why=why, retryable=False))

@@ -13,28 +13,28 @@ from typing import BinaryIO
 
 import torch
 
-from protocol.budgets import machine_memory, weights_budget
 from protocol.identifiers import Digest
-from protocol.logs import configure_logs
-from rollouts.calibration import RolloutCalibration
+from protocol.runtime.budgets import machine_memory, weights_budget
+from protocol.runtime.logs import configure_logs
+from rollouts.calibration.limits import RolloutCalibration
 from rollouts.sandbox import Sandboxes
 from validator.examination.channel import (
-    Answer,
+    ExaminationReply,
+    ExaminerReady,
     Orders,
     Question,
-    Ready,
     Reply,
     Reports,
     Request,
-    Start,
+    StartExaminer,
     TryOut,
     read,
     write,
 )
 from validator.examination.interface import Conclusion, NotJudged
+from validator.examination.model_cache import ModelCache
 from validator.examination.procedure import Procedure
 from validator.examination.reading import LimitedReader
-from validator.examination.shelf import Shelf
 
 
 def main() -> None:
@@ -46,8 +46,8 @@ def main() -> None:
     content = read(orders)
     if content is None:
         return
-    procedure = _procedure(Start.model_validate_json(content))
-    _say(answers, Ready())
+    procedure = _procedure(StartExaminer.model_validate_json(content))
+    _say(answers, ExaminerReady())
     while (content := read(orders)) is not None:
         order = Orders.model_validate_json(content).order
         if isinstance(order, TryOut):
@@ -59,11 +59,11 @@ def main() -> None:
             return
 
 
-def _say(answers: BinaryIO, report: Ready | Question | Answer) -> None:
+def _say(answers: BinaryIO, report: ExaminerReady | Question | ExaminationReply) -> None:
     write(answers, Reports(report=report))
 
 
-def _procedure(start: Start) -> Procedure:
+def _procedure(start: StartExaminer) -> Procedure:
     torch.set_num_threads(start.threads)
     device = torch.device(start.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     calibration = RolloutCalibration.shipped()
@@ -71,7 +71,7 @@ def _procedure(start: Start) -> Procedure:
         calibration = RolloutCalibration.read(start.calibration)
     return Procedure(
         reader=LimitedReader(Sandboxes(), most=start.most),
-        shelf=Shelf(device, budget=weights_of(start, device), strict=start.policy_memory is not None),
+        shelf=ModelCache(device, budget=weights_of(start, device), strict=start.policy_memory is not None),
         calibration=calibration,
         dtype=start.dtype,
         margin=start.margin,
@@ -79,7 +79,7 @@ def _procedure(start: Start) -> Procedure:
     )
 
 
-def weights_of(start: Start, device: torch.device) -> int:
+def weights_of(start: StartExaminer, device: torch.device) -> int:
     """Returns the bytes of weights that this process may hold on a device."""
     if start.policy_memory is not None:
         return start.policy_memory
@@ -91,7 +91,7 @@ class _GivenUpError(Exception):
     """The service has ended, or wants to hear no more of this file."""
 
 
-def _examine(procedure: Procedure, request: Request, orders: BinaryIO, answers: BinaryIO) -> Answer:
+def _examine(procedure: Procedure, request: Request, orders: BinaryIO, answers: BinaryIO) -> ExaminationReply:
     def is_copy(fingerprint: Digest) -> bool:
         _say(answers, Question(fingerprint=fingerprint))
         content = read(orders)
@@ -103,10 +103,10 @@ def _examine(procedure: Procedure, request: Request, orders: BinaryIO, answers: 
     try:
         return _guarded(lambda: procedure.examine(request.order, is_copy=is_copy))
     except _GivenUpError:
-        return Answer(not_judged=NotJudged(code="given-up", why="the service gave it up", retryable=True))
+        return ExaminationReply(not_judged=NotJudged(code="given-up", why="the service gave it up", retryable=True))
 
 
-def _guarded(work: Callable[[], Conclusion | NotJudged | None]) -> Answer:
+def _guarded(work: Callable[[], Conclusion | NotJudged | None]) -> ExaminationReply:
     """What it comes to, crashes too.
 
     Raises:
@@ -120,8 +120,8 @@ def _guarded(work: Callable[[], Conclusion | NotJudged | None]) -> Answer:
         traceback.print_exc()
         broken = isinstance(error, RuntimeError) and torch.cuda.is_available()
         why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"
-        return Answer(not_judged=NotJudged(code="examiner-failed", why=why, retryable=True), ends=broken)
-    return Answer(conclusion=found) if isinstance(found, Conclusion) else Answer(not_judged=found)
+        return ExaminationReply(not_judged=NotJudged(code="examiner-failed", why=why, retryable=True), ends=broken)
+    return ExaminationReply(conclusion=found) if isinstance(found, Conclusion) else ExaminationReply(not_judged=found)
 
 
 if __name__ == "__main__":

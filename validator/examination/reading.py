@@ -10,12 +10,12 @@ from protocol.identifiers import Digest, digest
 from protocol.verdicts import ReasonCode
 from rollouts.checks import CheckResult
 from rollouts.checks.reading import passed, reason_of, refused
-from rollouts.decoding import BEYOND_LIMITS, Decoder, no_memory
 from rollouts.errors import BadRolloutFile, NotDecoded
-from rollouts.samples import RolloutFile
+from rollouts.files.samples import RolloutFile
+from rollouts.files.schema import ReadLimits
+from rollouts.files.self_test_file import TRIAL_LIMITS, trial_file
 from rollouts.sandbox import Sandboxes
-from rollouts.schema import ReadLimits
-from rollouts.trial import TRIAL_LIMITS, trial_file
+from rollouts.sandboxed_decoder import BEYOND_LIMITS, Decoder, no_memory
 from validator.examination.interface import NotJudged
 
 _LIMITS_BEHIND: dict[str, tuple[str, ...]] = {

@@ -9,13 +9,16 @@ from dataclasses import dataclass, field
 
 from protocol.identifiers import Digest
 from protocol.verdicts import Outcome
-from rollouts.calibration import Limits
+from rollouts.calibration.limits import CheckLimits
+from rollouts.calibration.near_ties import NearTieCount, near_ties
 from rollouts.checks import CheckResult
 from rollouts.checks.sampling import CHECK as REPLAY
-from rollouts.engines.interface import Dtype, EngineName
-from rollouts.near_ties import NearTies, near_ties
-from rollouts.samples import RolloutFile
-from validator.examination.conclusion import Verdict
+from rollouts.files.samples import RolloutFile
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+)
+from validator.examination.conclusion import ExaminationVerdict
 from validator.examination.fingerprint import fingerprint
 from validator.examination.interface import Conclusion, Timings
 from validator.examination.prefilling import Prefill
@@ -47,7 +50,7 @@ class Stages:
 
 
 @dataclass(slots=True, kw_only=True)
-class Record:
+class ExaminationRecord:
     """What was found so far of a file that could be read."""
 
     file: RolloutFile
@@ -55,7 +58,7 @@ class Record:
     clock: Stages
     copy: bool = False
     beacon_block: int | None = None
-    limits: Limits | None = None
+    limits: CheckLimits | None = None
     dtype: Dtype | None = None
     prefill: Prefill | None = None
     fingerprint: Digest = field(init=False)
@@ -68,7 +71,7 @@ class Record:
         """The rows that were computed again, ascending."""
         return () if self.prefill is None else tuple(sorted(self.prefill.evidence))
 
-    def conclusion(self, verdict: Verdict) -> Conclusion:
+    def conclusion(self, verdict: ExaminationVerdict) -> Conclusion:
         """All of it, under a verdict.
 
         Raises:
@@ -98,7 +101,7 @@ class Record:
             timings=self.clock.timings(self.file, self.prefill),
         )
 
-    def _near_ties(self) -> NearTies | None:
+    def _near_ties(self) -> NearTieCount | None:
         """What replay found over all rows that were computed again."""
         figures = next((one.figures for one in self.results if one.check == REPLAY.name), {})
         tokens, deviations = figures.get("tokens"), figures.get("sum")
@@ -108,7 +111,7 @@ class Record:
         return near_ties(tokens=tokens, deviations=deviations, limits=self.limits)
 
 
-def unread(result: CheckResult, verdict: Verdict, timings: Timings) -> Conclusion:
+def unread(result: CheckResult, verdict: ExaminationVerdict, timings: Timings) -> Conclusion:
     """The conclusion about bytes that are no file of rollouts."""
     return Conclusion(
         outcome=verdict.outcome,

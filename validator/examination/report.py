@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from protocol.wire.audits import MOST_FIGURES, AuditCheck, AuditFinding, AuditRow, CheckState
 from protocol.wire.base import MAX_INT64
-from rollouts.checks import EXACT_CHECKS, FORMAT, PREFILL_CHECKS, SCORE_CHECK, CheckResult, Finding
+from rollouts.checks import EXACT_CHECKS, FORMAT, PREFILL_CHECKS, SCORE_CHECK, CheckFinding, CheckResult
 from rollouts.checks.result import Figure
-from rollouts.samples import RolloutFile
+from rollouts.files.samples import RolloutFile
 
 ORDER = (FORMAT.name, *(one.name for one in EXACT_CHECKS), *(one.name for one in PREFILL_CHECKS), SCORE_CHECK.name)
 """All checks of a file's content, as they are made."""
@@ -104,7 +104,7 @@ def _check(result: CheckResult) -> AuditCheck:
     )
 
 
-def _finding(finding: Finding) -> AuditFinding:
+def _finding(finding: CheckFinding) -> AuditFinding:
     return AuditFinding(
         reason=int(finding.reason),
         what=text(finding.what),

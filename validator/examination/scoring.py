@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 
-from rollouts.checks import SCORE_CHECK, Case, CheckResult
+from rollouts.checks import SCORE_CHECK, CheckInput, CheckResult
 from rollouts.checks.result import unknown
 from rollouts.checks.reward import UNSCORED, RowScore, RowScorer, compared, differs, other_build, undecided
 from rollouts.sandbox.deadline import jobs_end_by
@@ -14,7 +14,7 @@ SCORED_AGAIN = 2
 """Times. A program that is scored by chance comes out differently in one of them, and is excused."""
 
 
-def scored(case: Case, *, budget: timedelta) -> CheckResult:
+def scored(case: CheckInput, *, budget: timedelta) -> CheckResult:
     """Scores every row; one that differs from the file is scored again at once, and has no score if it then has two.
 
     When the time is over, the job under way is ended, and its row and the remaining ones are `UNSCORED`. So the node's
@@ -43,7 +43,7 @@ def scored(case: Case, *, budget: timedelta) -> CheckResult:
     return compared(case, scores)
 
 
-def _row(case: Case, scorer: RowScorer, row: int) -> RowScore | None:
+def _row(case: CheckInput, scorer: RowScorer, row: int) -> RowScore | None:
     score = scorer.score(row)
     if score is None or not differs(case, row, score):
         return score

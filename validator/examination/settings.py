@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from protocol.budgets import KeepRule
-from rollouts.engines.interface import Dtype
-from rollouts.schema import ReadLimits
+from protocol.runtime.budgets import KeepRule
+from rollouts.files.schema import ReadLimits
+from rollouts.precision import (
+    Dtype,
+)
 
 KEPT_VERSIONS = 3
 """Fetched versions that stay on disk beside those in use; others are fetched again when work names them."""

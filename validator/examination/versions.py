@@ -12,10 +12,10 @@ from pathlib import Path
 
 import structlog
 
-from protocol.budgets import KeepRule, StoredVersion
 from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import MusterError
 from protocol.identifiers import Digest
+from protocol.runtime.budgets import KeepRule, StoredVersion
 from protocol.wire.runs import CheckpointRef
 from rollouts.errors import BadVersionFolder
 from rollouts.task.policies import HeldPolicy, PolicyStore, Stamp, stamp_of
@@ -29,7 +29,7 @@ class _Held:
     users: int = 0
 
 
-class Versions:
+class VersionFolders:
     """Folders by digest.
 
     Args:

@@ -10,9 +10,9 @@ from enum import StrEnum
 import structlog
 
 from ledger.client import Ledger
-from ledger.client.work import Confirmation, Work, WorkStatus
+from ledger.client.work import Confirmation, WorkRecord, WorkStatus
 from ledger.errors import TransactionReverted
-from ledger.events import VerdictGiven
+from ledger.events.types import VerdictGiven
 from protocol.identifiers import Address, Digest
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import AuditFile, AuditFinding
@@ -25,9 +25,9 @@ from validator.audit.rows import (
     without_scores,
 )
 from validator.audit.second_looks import contradicts
+from validator.domain.items import Item
 from validator.examination.interface import Conclusion
 from validator.files import AuditFileWrong
-from validator.items import Item
 from validator.loops.confirmations import Confirmations
 
 ReadAudit = Callable[[Address, Digest], Awaitable[AuditFile]]
@@ -123,7 +123,7 @@ class LookResults:
         return Followed.AGREES
 
     async def _dispute(
-        self, ledger: Ledger, work: Work, key: Digest, own: Outcome, audit_hash: Digest, *, audits: bool
+        self, ledger: Ledger, work: WorkRecord, key: Digest, own: Outcome, audit_hash: Digest, *, audits: bool
     ) -> Followed:
         try:
             await ledger.work.dispute(key, audit_hash)
@@ -162,7 +162,7 @@ def _row_differences(theirs: AuditFile, own: Conclusion) -> tuple[AuditFinding, 
     return row_differences(theirs.rows, rows, environment=own.environment, scoring=timedelta(seconds=seconds))
 
 
-def _over_budget(work: Work, conclusion: Conclusion) -> bool:
+def _over_budget(work: WorkRecord, conclusion: Conclusion) -> bool:
     """Whether the verdict rests on a node's other files, which one look at one file says nothing of.
 
     Only where this file has near-ties to count: in float32 there are none, and such a verdict is worth a dispute.

@@ -10,7 +10,7 @@ import structlog
 from ledger.client import Ledger
 from ledger.client.pools import Terms
 from ledger.errors import TransactionReverted
-from ledger.events import SecretCommitted, SecretRevealed
+from ledger.events.types import SecretCommitted, SecretRevealed
 from protocol.errors import InvalidInput
 from protocol.identifiers import Address
 from validator.audit.epochs import Epochs

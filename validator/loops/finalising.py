@@ -13,13 +13,13 @@ from datetime import datetime, timedelta
 import structlog
 
 from ledger.client import Ledger
-from ledger.client.work import Work, WorkStatus
+from ledger.client.work import WorkRecord, WorkStatus
 from protocol.errors import MusterError
 from protocol.identifiers import Digest
-from protocol.redis import StoreUnavailable
-from validator.chain import Chain
+from protocol.runtime.redis import StoreUnavailable
+from validator.chain.connection import PoolChain
 from validator.store.deadlines import Deadlines
-from validator.store.leases import LoopLease
+from validator.store.leases import LeaderLease
 
 _log = structlog.get_logger(__name__)
 
@@ -36,7 +36,7 @@ class Finalising:
     """
 
     def __init__(
-        self, chain: Chain, *, deadlines: Deadlines, lease: LoopLease, batch: int, lag: timedelta = timedelta()
+        self, chain: PoolChain, *, deadlines: Deadlines, lease: LeaderLease, batch: int, lag: timedelta = timedelta()
     ) -> None:
         self._chain = chain
         self._deadlines = deadlines
@@ -102,6 +102,6 @@ class Finalising:
         return len(late)
 
 
-def is_due(work: Work, *, now: datetime) -> bool:
+def is_due(work: WorkRecord, *, now: datetime) -> bool:
     """Whether the ledger lets go of a piece of work: a deadline's own second still counts for the other side."""
     return work.deadline is not None and now > work.deadline

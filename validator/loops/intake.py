@@ -12,24 +12,24 @@ from datetime import UTC, datetime, timedelta
 import structlog
 
 from ledger.client import Ledger
-from ledger.cursor import Batch
-from ledger.events import WorkSubmitted
-from ledger.following import Following
-from protocol.clock import Clock
+from ledger.client.event_follower import EventFollower
+from ledger.events.cursor import EventBatch
+from ledger.events.types import WorkSubmitted
 from protocol.errors import MusterError, NotFound
 from protocol.identifiers import Address
-from protocol.redis import StoreUnavailable
-from validator.awake import awake_of, rank_here
-from validator.chain import Chain
-from validator.happenings import Periods, Plan, Told, plan_of
-from validator.items import Kind
+from protocol.runtime.clock import Clock
+from protocol.runtime.redis import StoreUnavailable
+from validator.assignment.liveness import awake_of, rank_here
+from validator.assignment.turns import delay_of
+from validator.chain.connection import PoolChain
+from validator.domain.items import ItemKind
+from validator.domain.submissions import SubmittedWork
+from validator.queue.queue_plan import ObservedEvent, Periods, QueueChanges, plan_of
+from validator.queue.store import NewItem, WorkQueue
 from validator.store.deadlines import Deadlines
-from validator.store.leases import LoopLease
+from validator.store.leases import LeaderLease
 from validator.store.members import Members
-from validator.store.queue import NewItem, WorkQueue
 from validator.store.validators import KnownValidators
-from validator.submissions import SubmittedWork
-from validator.turns import delay_of
 
 LOST_VERDICT_REST = timedelta(seconds=5)
 """After a reorg a verdict's transaction is mostly mined again; only then is its work examined anew."""
@@ -37,7 +37,7 @@ LOST_VERDICT_REST = timedelta(seconds=5)
 _log = structlog.get_logger(__name__)
 
 
-class Intake:
+class LedgerIntake:
     """One reading of the ledger's events.
 
     Args:
@@ -59,13 +59,13 @@ class Intake:
         self,
         me: Address,
         *,
-        chain: Chain,
-        following: Following,
+        chain: PoolChain,
+        following: EventFollower,
         queue: WorkQueue,
         deadlines: Deadlines,
         known: KnownValidators,
         members: Members,
-        lease: LoopLease,
+        lease: LeaderLease,
         takeover: timedelta,
         awake_within: timedelta,
         ring: Callable[[], None],
@@ -129,12 +129,12 @@ class Intake:
             if self._following.at_head(batch):
                 return read
 
-    async def _apply(self, ledger: Ledger, batch: Batch) -> None:
+    async def _apply(self, ledger: Ledger, batch: EventBatch) -> None:
         told = []
         for each in batch.events:
             event = self._following.decode(each.log)
             if event is not None:
-                told.append(Told(event, reverted=each.reverted))
+                told.append(ObservedEvent(event, reverted=each.reverted))
         at = await self._since(ledger, batch)
         terms = await self._chain.terms()
         periods = Periods(judge=terms.judge_period, challenge=terms.challenge_period, dispute=terms.dispute_period)
@@ -142,7 +142,9 @@ class Intake:
         now = datetime.fromtimestamp(batch.head_time, UTC)
         await self._write(ledger, plan, at=at, now=now, judge_period=terms.judge_period)
 
-    async def _write(self, ledger: Ledger, plan: Plan, *, at: int, now: datetime, judge_period: timedelta) -> None:
+    async def _write(
+        self, ledger: Ledger, plan: QueueChanges, *, at: int, now: datetime, judge_period: timedelta
+    ) -> None:
         await self._known.heard_of(plan.heard)
         await self._queue.drop(plan.drop)
         await self._deadlines.forget(plan.settled)
@@ -152,7 +154,7 @@ class Intake:
         for key, node in plan.lost.items():
             history = await ledger.history(WorkSubmitted, pool_id=self._chain.pool_id, second=node)
             new += [
-                NewItem(work=SubmittedWork.of(event), kind=Kind.FIRST, deadline_s=deadline, delay=LOST_VERDICT_REST)
+                NewItem(work=SubmittedWork.of(event), kind=ItemKind.FIRST, deadline_s=deadline, delay=LOST_VERDICT_REST)
                 for event in history
                 if event.key == key
             ]
@@ -174,14 +176,14 @@ class Intake:
         return [
             NewItem(
                 work=work,
-                kind=Kind.FIRST,
+                kind=ItemKind.FIRST,
                 deadline_s=deadline_s,
                 delay=delay_of(rank_here(work.key, here=here, awake=awake), takeover=self._takeover, left=left),
             )
             for work in works
         ]
 
-    async def _since(self, ledger: Ledger, batch: Batch) -> int:
+    async def _since(self, ledger: Ledger, batch: EventBatch) -> int:
         """The time of the first block with an event: no deadline is taken for later than it is."""
         if batch.since is not None:
             return batch.since

@@ -13,32 +13,32 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 
-from ledger.client.work import Work
-from protocol.clock import Clock
+from ledger.client.work import WorkRecord
 from protocol.errors import MusterError, RateLimited
 from protocol.identifiers import Address, Digest
+from protocol.runtime.clock import Clock
 from protocol.wire.listings import RolloutItem
 from protocol.wire.runs import CheckpointRef
-from validator.chain import Chain, NotSeated
-from validator.drawing import Drawing
-from validator.evidence import Drawn, audit_file, by_hand
+from validator.assignment.eligibility import Next, standing_of
+from validator.chain.checkpoints import Checkpoints
+from validator.chain.connection import NotSeated, PoolChain
+from validator.domain.items import LOOKS, Item, ItemId, ItemKind, Staged
+from validator.domain.submissions import WorkFacts
 from validator.examination.interface import Conclusion, Examination, Examiner, NotJudged
-from validator.faults import Whose, whose
 from validator.files import WorkFiles
 from validator.health import Health
-from validator.holding import InHand
-from validator.items import LOOKS, Item, ItemId, Kind, Staged
 from validator.loops.disputes import LookResults
 from validator.loops.juries import Juries
 from validator.loops.verdicts import NOT_OURS_STEP, TURN_CODE, Verdicts, until_turn
-from validator.measures import Measures
-from validator.patience import STILL_GIVEN_UP, Patience, Step, after_trouble
-from validator.standing import Next, standing_of
+from validator.metrics import ValidatorMetrics
+from validator.queue.error_class import ErrorClass, whose
+from validator.queue.leases import HeldItems
+from validator.queue.retry_policy import STILL_GIVEN_UP, RetryPolicy, Step, after_trouble
+from validator.queue.store import Put, WorkQueue
 from validator.store.copies import SeenOutputs
 from validator.store.near_ties import NearTieBudgets
-from validator.store.queue import Put, WorkQueue
-from validator.submissions import WorkFacts
-from validator.versions import Versions
+from validator.verdicts.audit_file import DrawnRows, audit_file, by_hand
+from validator.verdicts.row_sampling import RowSampling
 
 SOONEST = timedelta(seconds=1)
 """The shortest pause before a dispute is looked at again that is not this validator's turn."""
@@ -85,21 +85,21 @@ class Judging:
         self,
         me: Address,
         *,
-        chain: Chain,
+        chain: PoolChain,
         queue: WorkQueue,
-        held: InHand,
+        held: HeldItems,
         health: Health,
         files: WorkFiles,
-        versions: Versions,
-        drawing: Drawing,
+        versions: Checkpoints,
+        drawing: RowSampling,
         examiner: Examiner,
         seen: SeenOutputs,
         near_ties: NearTieBudgets,
         verdicts: Verdicts,
         looks: LookResults,
         juries: Juries,
-        patience: Patience,
-        measures: Measures,
+        patience: RetryPolicy,
+        measures: ValidatorMetrics,
         clock: Clock,
     ) -> None:
         self._me = me
@@ -188,7 +188,7 @@ class Judging:
         elif standing.next is Next.LEAVE:
             self._held.remove(item)
             await self._queue.failed(item, NOT_OURS_STEP, code="not-ours", why=standing.why)
-        elif item.kind is Kind.DISPUTE and (wait := await self._until_turn(item, now)):
+        elif item.kind is ItemKind.DISPUTE and (wait := await self._until_turn(item, now)):
             self._held.remove(item)
             await self._queue.failed(item, until_turn(wait), code=TURN_CODE, why="others decide the dispute first")
         elif item.staged is not None and self._said(item):
@@ -223,7 +223,7 @@ class Judging:
         """Whether it is for others or a person to find a verdict."""
         return item.spent and item.resolution is None and not self._said(item)
 
-    async def _look_up(self, item: Item) -> Work | None:
+    async def _look_up(self, item: Item) -> WorkRecord | None:
         return await (await self._chain.ledger()).work.get(item.work.key)
 
     async def _listed(self, item: Item) -> RolloutItem | None:
@@ -232,7 +232,7 @@ class Judging:
         with self._measures.stage("listed"):
             return await self._files.listed(item.work)
 
-    async def _examine(self, item: Item, listed: RolloutItem | None) -> tuple[Conclusion, Drawn]:
+    async def _examine(self, item: Item, listed: RolloutItem | None) -> tuple[Conclusion, DrawnRows]:
         gathering = asyncio.ensure_future(self._gathered(item))  # while its file is on the way
         try:
             async with AsyncExitStack() as stack:
@@ -252,12 +252,12 @@ class Judging:
             await asyncio.gather(gathering, return_exceptions=True)
         if isinstance(found, NotJudged):
             raise CannotJudge(found.why, hint=found.hint, code=found.code, retryable=found.retryable)
-        if item.kind is Kind.FIRST:
+        if item.kind is ItemKind.FIRST:
             found = await self._near_ties.applied(item.work, found)
         self._measures.examined(found)
         return found, drawn
 
-    async def _gathered(self, item: Item) -> tuple[WorkFacts, CheckpointRef, Drawn]:
+    async def _gathered(self, item: Item) -> tuple[WorkFacts, CheckpointRef, DrawnRows]:
         """What the ledger says of the work, its policy, and the rows to compute again."""
         connected = await self._chain.connected()
         with self._measures.stage("facts"):
@@ -265,7 +265,7 @@ class Judging:
                 connected.facts.facts(item.work), self._versions.of(item.work), self._drawing.draw(item)
             )
 
-    async def _conclude(self, item: Item, conclusion: Conclusion, *, drawn: Drawn | None, looked_at: float) -> None:
+    async def _conclude(self, item: Item, conclusion: Conclusion, *, drawn: DrawnRows | None, looked_at: float) -> None:
         """Leaves the evidence in the store, then writes the verdict down, then hands it on: in this order only."""
         if item.kind in LOOKS:
             conclusion = await self._looks.compared(item, conclusion)
@@ -289,7 +289,7 @@ class Judging:
     async def _trouble(self, item: Item, error: MusterError) -> None:
         fault = whose(error.code, retryable=error.retryable)
         leaves_it = self._leaves_it(item)
-        if not leaves_it and fault is not Whose.EVERYBODYS and not await self._health.doubt():
+        if not leaves_it and fault is not ErrorClass.EVERYBODYS and not await self._health.doubt():
             self._measures.trouble(error.code, parked=False)
             _log.debug("given-back", item=item.id, code=error.code, why=error.detail)
             await self._settled(item, self._queue.give_back(item))
@@ -303,8 +303,8 @@ class Judging:
         elif put is Put.AGAIN:
             in_s = round(step.pause.total_seconds(), 1)
             _log.info("again", item=item.id, code=error.code, why=error.detail, in_s=in_s)
-        if not leaves_it and fault in {Whose.OUTSIDE, Whose.UNSURE}:
-            await self._health.failed(item.id, error, outside=fault is Whose.OUTSIDE)
+        if not leaves_it and fault in {ErrorClass.OUTSIDE, ErrorClass.UNSURE}:
+            await self._health.failed(item.id, error, outside=fault is ErrorClass.OUTSIDE)
 
     def _step(self, item: Item, error: MusterError) -> Step:
         if self._leaves_it(item):

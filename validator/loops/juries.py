@@ -15,12 +15,12 @@ from datetime import datetime, timedelta
 import structlog
 
 from ledger.client import Ledger
-from ledger.client.work import Work, WorkStatus
-from protocol.clock import Clock
+from ledger.client.work import WorkRecord, WorkStatus
 from protocol.identifiers import Address, Digest
+from protocol.runtime.clock import Clock
+from validator.assignment.turns import rank_of
 from validator.audit.second_looks import may_decide
-from validator.chain import Chain
-from validator.turns import rank_of
+from validator.chain.connection import PoolChain
 
 READABLE = 256
 """Blocks for which a hash can be read."""
@@ -67,7 +67,7 @@ class Juries:
         clock: Measures how long an order is missed.
     """
 
-    def __init__(self, me: Address, *, chain: Chain, clock: Clock) -> None:
+    def __init__(self, me: Address, *, chain: PoolChain, clock: Clock) -> None:
         self._me = me
         self._chain = chain
         self._clock = clock
@@ -127,13 +127,15 @@ class Juries:
             return True
         return entry.block is not None and head - entry.block >= entry.due_after
 
-    def _is_ours(self, work: Work, *, validators: list[Address], now: datetime) -> bool:
+    def _is_ours(self, work: WorkRecord, *, validators: list[Address], now: datetime) -> bool:
         """Whether this validator may still decide the dispute."""
         if work.status is not WorkStatus.DISPUTED or work.deadline is None or now > work.deadline:
             return False
         return self._me in validators and may_decide(self._me, work)
 
-    async def _is_due(self, ledger: Ledger, key: Digest, work: Work, *, head: int, validators: list[Address]) -> bool:
+    async def _is_due(
+        self, ledger: Ledger, key: Digest, work: WorkRecord, *, head: int, validators: list[Address]
+    ) -> bool:
         entry = self._watched[key]
         rank = rank_of(key, self._me, [each for each in validators if may_decide(each, work)])
         if entry.undrawn_since is not None:

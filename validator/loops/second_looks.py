@@ -14,8 +14,9 @@ from datetime import UTC, datetime, timedelta
 import structlog
 
 from ledger.client import Ledger
-from ledger.client.work import Work, WorkStatus
-from ledger.events import (
+from ledger.client.event_follower import EventFollower
+from ledger.client.work import WorkRecord, WorkStatus
+from ledger.events.types import (
     LedgerEvent,
     VerdictConfirmed,
     VerdictContradicted,
@@ -23,17 +24,16 @@ from ledger.events import (
     WorkDisputed,
     WorkSubmitted,
 )
-from ledger.following import Following
 from protocol.identifiers import Address, Digest
 from protocol.verdicts import Outcome, ReasonCode
+from validator.assignment.turns import delay_of, rank_of
 from validator.audit.epochs import Epochs
 from validator.audit.second_looks import LookPolicy, is_chosen, may_decide
-from validator.items import Kind
+from validator.domain.items import ItemKind
+from validator.domain.submissions import SubmittedWork
 from validator.loops.juries import READABLE, Juries
-from validator.store.queue import NewItem, WorkQueue
+from validator.queue.store import NewItem, WorkQueue
 from validator.store.records import Judged, NodeRecords
-from validator.submissions import SubmittedWork
-from validator.turns import delay_of, rank_of
 
 _log = structlog.get_logger(__name__)
 
@@ -100,7 +100,7 @@ class SecondLooks:
     def __init__(
         self,
         ledger: Ledger,
-        following: Following,
+        following: EventFollower,
         *,
         queue: WorkQueue,
         records: NodeRecords,
@@ -185,8 +185,8 @@ class SecondLooks:
 
     # Looks
 
-    async def _wanted(self, events: Sequence[LedgerEvent | None]) -> dict[tuple[Digest, Kind], NewItem]:
-        wanted: dict[tuple[Digest, Kind], NewItem] = {}
+    async def _wanted(self, events: Sequence[LedgerEvent | None]) -> dict[tuple[Digest, ItemKind], NewItem]:
+        wanted: dict[tuple[Digest, ItemKind], NewItem] = {}
         for event in events:
             found: list[NewItem] = []
             match event:
@@ -265,9 +265,9 @@ class SecondLooks:
         work = await self._ledger.work.get(key)
         if work is None or work.status is not WorkStatus.PROVISIONAL or self._me in {work.node, work.provider}:
             return []
-        return await self._items(node, work, key, Kind.SECOND_LOOK)
+        return await self._items(node, work, key, ItemKind.SECOND_LOOK)
 
-    async def _paid_looks(self) -> dict[tuple[Digest, Kind], NewItem]:
+    async def _paid_looks(self) -> dict[tuple[Digest, ItemKind], NewItem]:
         """Others' verdicts for which the terms pay one look, each at this validator's turn.
 
         A verdict is drawn by the hash of the next block, so it is asked for when that block is there; where blocks come
@@ -291,7 +291,7 @@ class SecondLooks:
                 del self._undrawn[key]
             return {}
         wanted = await asyncio.gather(*(self._ledger.work.look_wanted(key) for key, _ in ready))
-        found: dict[tuple[Digest, Kind], NewItem] = {}
+        found: dict[tuple[Digest, ItemKind], NewItem] = {}
         for (key, each), is_wanted in zip(ready, wanted, strict=True):
             each.asked_at = head
             if is_wanted or head > each.event.log.block_number + 1:  # nodes differ in when they tell the newest hash
@@ -299,7 +299,7 @@ class SecondLooks:
             if is_wanted:
                 for item in await self._paid_look(each.event):
                     self.counts.paid += 1
-                    found[key, Kind.PAID_LOOK] = item
+                    found[key, ItemKind.PAID_LOOK] = item
         return found
 
     async def _paid_look(self, event: VerdictGiven) -> list[NewItem]:
@@ -312,7 +312,7 @@ class SecondLooks:
             return []
         left = work.deadline - await self._ledger.now()
         delay = delay_of(rank_of(event.key, self._me, may_look), takeover=self._takeover, left=left)
-        return await self._items(event.node, work, event.key, Kind.PAID_LOOK, delay=delay)
+        return await self._items(event.node, work, event.key, ItemKind.PAID_LOOK, delay=delay)
 
     async def _dispute(self, event: WorkDisputed | VerdictContradicted) -> list[NewItem]:
         """The ledger's order says when it is this validator's turn: who takes the work earlier puts it back."""
@@ -326,10 +326,10 @@ class SecondLooks:
             self._juries.watch(event.key, block=event.log.block_number)
         else:
             self.counts.contradicted += 1
-        return await self._items(event.node, work, event.key, Kind.DISPUTE)
+        return await self._items(event.node, work, event.key, ItemKind.DISPUTE)
 
     async def _items(
-        self, node: Address, work: Work, key: Digest, kind: Kind, *, delay: timedelta = timedelta()
+        self, node: Address, work: WorkRecord, key: Digest, kind: ItemKind, *, delay: timedelta = timedelta()
     ) -> list[NewItem]:
         submitted = await self._ledger.history(WorkSubmitted, pool_id=self._pool_id, second=node, third=key)
         if not submitted or work.deadline is None:
@@ -337,7 +337,7 @@ class SecondLooks:
         deadline_s = int(work.deadline.timestamp())
         return [NewItem(work=SubmittedWork.of(submitted[-1]), kind=kind, deadline_s=deadline_s, delay=delay)]
 
-    async def _put(self, wanted: dict[tuple[Digest, Kind], NewItem]) -> None:
+    async def _put(self, wanted: dict[tuple[Digest, ItemKind], NewItem]) -> None:
         if wanted:
             await self._queue.put(list(wanted.values()))
 

@@ -15,15 +15,15 @@ from datetime import timedelta
 import structlog
 
 from ledger.client import Ledger
-from ledger.client.work import Refusal, Verdict, Work, WorkStatus
+from ledger.client.work import Refusal, Verdict, WorkRecord, WorkStatus
 from ledger.errors import TransactionReverted
-from protocol.clock import Clock
-from validator.chain import Chain
-from validator.holding import InHand
-from validator.items import Item, Kind, Staged
-from validator.measures import Measures
-from validator.patience import GivesUp, Step
-from validator.store.queue import WorkQueue
+from protocol.runtime.clock import Clock
+from validator.chain.connection import PoolChain
+from validator.domain.items import Item, ItemKind, Staged
+from validator.metrics import ValidatorMetrics
+from validator.queue.leases import HeldItems
+from validator.queue.retry_policy import GivesUp, Step
+from validator.queue.store import WorkQueue
 
 NOT_OURS_STEP = Step(pause=timedelta(seconds=3), for_all=False, counted=False, gives_up=GivesUp.BARRED)
 """What this validator does about work that it may not judge: another on this Redis may, at once."""
@@ -74,7 +74,7 @@ class Given:
             outcome=self.staged.outcome,
             reason=self.staged.reason,
             audit_hash=self.staged.audit_hash,
-            decisive=self.item.kind is Kind.DISPUTE,
+            decisive=self.item.kind is ItemKind.DISPUTE,
         )
 
 
@@ -107,7 +107,7 @@ class Verdicts:
         return batch
 
 
-class Lane:
+class SendQueue:
     """One transaction with verdicts at a time; several lanes let what comes meanwhile into the same block.
 
     Args:
@@ -125,12 +125,12 @@ class Lane:
         self,
         verdicts: Verdicts,
         *,
-        chain: Chain,
+        chain: PoolChain,
         queue: WorkQueue,
-        held: InHand,
+        held: HeldItems,
         batch: int,
         told: Taken,
-        measures: Measures,
+        measures: ValidatorMetrics,
         clock: Clock,
     ) -> None:
         self._verdicts = verdicts
@@ -228,10 +228,10 @@ def until_turn(pause: timedelta) -> Step:
     return Step(pause=pause, for_all=False, counted=False, gives_up=GivesUp.NOT)
 
 
-def _awaits(work: Work | None, given: Given) -> bool:
+def _awaits(work: WorkRecord | None, given: Given) -> bool:
     """Whether a verdict of this kind, on this submission, is still wanted from this validator."""
     item = given.item
-    wanted = WorkStatus.DISPUTED if item.kind is Kind.DISPUTE else WorkStatus.SUBMITTED
+    wanted = WorkStatus.DISPUTED if item.kind is ItemKind.DISPUTE else WorkStatus.SUBMITTED
     if work is None or work.status is not wanted or not item.work.is_what(work):
         return False
     return work.juror != given.staged.validator

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.redis import RedisKeys
+from protocol.runtime.redis import RedisKeys
 
 
 def keys_of(pool_id: int) -> RedisKeys:

@@ -7,11 +7,11 @@ from datetime import timedelta
 
 from redis.asyncio import Redis
 
-from protocol.redis import RedisKeys, store_errors
-from validator.scripts import script
+from protocol.runtime.redis import RedisKeys, store_errors
+from validator.store.scripts import script
 
 
-class LoopLease:
+class LeaderLease:
     """The lease of one loop. What the loop writes may be written twice, so that a late holder does no harm.
 
     Args:

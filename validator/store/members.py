@@ -14,8 +14,8 @@ from typing import Any, NewType
 from redis.asyncio import Redis
 
 from protocol.identifiers import Address, address
-from protocol.redis import RedisKeys, store_errors
-from validator.scripts import script
+from protocol.runtime.redis import RedisKeys, store_errors
+from validator.store.scripts import script
 
 MemberId = NewType("MemberId", str)
 """Twelve hexadecimal digits."""
@@ -32,7 +32,7 @@ REMEMBERED = timedelta(hours=1)
 _LONGEST = 500
 
 
-class State(StrEnum):
+class MemberState(StrEnum):
     """How a member is."""
 
     STARTING = "starting"
@@ -54,7 +54,7 @@ class Condition:
         tests: Self-tests that failed since it is so.
     """
 
-    state: State
+    state: MemberState
     code: str = ""
     why: str = ""
     hint: str = ""
@@ -174,7 +174,7 @@ def _member(now: int, row: list[bytes]) -> Member:
         validator=address(fields["validator"]),
         place=fields["place"],
         condition=Condition(
-            state=State(fields["state"]),
+            state=MemberState(fields["state"]),
             code=fields["code"],
             why=fields["why"],
             hint=fields["hint"],

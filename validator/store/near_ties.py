@@ -11,11 +11,11 @@ from typing import Any
 from redis.asyncio import Redis
 
 from protocol.identifiers import Address, Digest
-from protocol.redis import RedisKeys, store_errors
+from protocol.runtime.redis import RedisKeys, store_errors
 from protocol.verdicts import Outcome, ReasonCode
-from rollouts.near_ties import NearTies, newest, over_budget
+from rollouts.calibration.near_ties import NearTieCount, newest, over_budget
+from validator.domain.submissions import SubmittedWork
 from validator.examination.interface import Conclusion
-from validator.submissions import SubmittedWork
 
 KEPT = timedelta(days=30)
 """What a node did longer ago, with nothing since, is forgotten."""
@@ -29,7 +29,7 @@ class _Window:
     file after file. The rejected work is remembered, because a verdict may be looked for twice.
     """
 
-    files: tuple[tuple[str, NearTies], ...] = ()
+    files: tuple[tuple[str, NearTieCount], ...] = ()
     charged: str = ""
     words: str = ""
 
@@ -69,7 +69,7 @@ class NearTieBudgets:
             words=f"sampling: {words}; it is not paid, and costs nothing more",
         )
 
-    async def _count(self, node: Address, arithmetic: str, key: Digest, ties: NearTies) -> str:
+    async def _count(self, node: Address, arithmetic: str, key: Digest, ties: NearTieCount) -> str:
         name = self._keys.of("near-ties", self._validator, node, arithmetic)
         found: list[str] = []
 
@@ -84,7 +84,7 @@ class NearTieBudgets:
         return found[0]
 
 
-def _with(window: _Window, key: Digest, ties: NearTies) -> _Window:
+def _with(window: _Window, key: Digest, ties: NearTieCount) -> _Window:
     if window.charged == key:
         return window
     files = (*(each for each in window.files if each[0] != key), (key, ties))
@@ -93,7 +93,7 @@ def _with(window: _Window, key: Digest, ties: NearTies) -> _Window:
     return _Window(charged=key, words=words) if words else replace(window, files=files)
 
 
-def _ties(files: Sequence[tuple[str, NearTies]]) -> list[NearTies]:
+def _ties(files: Sequence[tuple[str, NearTieCount]]) -> list[NearTieCount]:
     return [ties for _, ties in files]
 
 
@@ -107,7 +107,7 @@ def _load(text: bytes | None) -> _Window:
         return _Window()
     values = json.loads(text)
     return _Window(
-        files=tuple((key, NearTies(**ties)) for key, ties in values["files"]),
+        files=tuple((key, NearTieCount(**ties)) for key, ties in values["files"]),
         charged=values["charged"],
         words=values["words"],
     )

@@ -16,10 +16,10 @@ from typing import Any
 from redis.asyncio import Redis
 
 from protocol.identifiers import Address, Digest
-from protocol.redis import RedisKeys, store_errors
-from protocol.signing import unix_ms
+from protocol.identity.signing import unix_ms
+from protocol.runtime.redis import RedisKeys, store_errors
 from protocol.verdicts import Outcome
-from validator.audit.rate import NEW, NodeRecord, after
+from validator.audit.rate import NEW, AuditRecord, after
 
 MOST_RECENT = 64
 """Verdicts that a dispute can still take out of a node's record; older ones are only counted."""
@@ -63,11 +63,11 @@ class _Entry:
 class _History:
     """A record of all that is old, the newest verdicts one by one, and how far the ledger was read for them."""
 
-    old: NodeRecord = NEW
+    old: AuditRecord = NEW
     recent: tuple[_Entry, ...] = ()
     through: tuple[int, int] = (-1, -1)
 
-    def record(self, forgery: _Forgery | None) -> NodeRecord:
+    def record(self, forgery: _Forgery | None) -> AuditRecord:
         own = _folded(self.old, self.recent)
         if forgery is None or (own.failed_at is not None and own.failed_at >= forgery.at):
             return own
@@ -101,7 +101,7 @@ class NodeRecords:
         self._keys = keys
         self._validator = validator
 
-    async def of(self, node: Address, *, provider: Address | None = None) -> NodeRecord:
+    async def of(self, node: Address, *, provider: Address | None = None) -> AuditRecord:
         """A node's record; of one that nobody knows, that of a new one.
 
         Args:
@@ -186,7 +186,7 @@ def _with(history: _History, verdict: Judged) -> _History:
     return _History(_folded(history.old, recent[:spare]), tuple(recent[spare:]), verdict.place)
 
 
-def _folded(record: NodeRecord, entries: Sequence[_Entry]) -> NodeRecord:
+def _folded(record: AuditRecord, entries: Sequence[_Entry]) -> AuditRecord:
     for entry in entries:
         if entry.outcome:
             record = after(record, Outcome(entry.outcome), at=datetime.fromtimestamp(entry.at_ms / 1000, UTC))
@@ -212,7 +212,7 @@ def _load(text: bytes | None) -> _History:
     failed = values["failed"]
     at = None if failed is None else datetime.fromtimestamp(failed / 1000, UTC)
     return _History(
-        NodeRecord(clean=values["clean"], failed_at=at),
+        AuditRecord(clean=values["clean"], failed_at=at),
         tuple(_Entry(*each) for each in values["recent"]),
         (values["through"][0], values["through"][1]),
     )

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 
-from protocol.clock import SystemClock
 from protocol.errors import MusterError
+from protocol.runtime.clock import SystemClock
 from worker.app import node_key
 from worker.doctor import ledger, machine, network, run, software
-from worker.doctor.finding import Finding, failure, ok
-from worker.gpus import read_gpus
-from worker.hardware import read_hardware
-from worker.membership import Membership, load_membership
+from worker.doctor.finding import DoctorFinding, failure, ok
+from worker.machine.gpus import read_gpus
+from worker.machine.hardware import read_hardware
+from worker.membership.joining import OrchestratorLocation, load_membership
 from worker.settings import WorkerSettings, default_state
 from worker.state import StateDirectory
 
 
-async def examine(settings: WorkerSettings | None, trouble: MusterError | None = None) -> list[Finding]:
+async def examine(settings: WorkerSettings | None, trouble: MusterError | None = None) -> list[DoctorFinding]:
     """Returns a line per check.
 
     Args:
@@ -53,7 +53,7 @@ async def examine(settings: WorkerSettings | None, trouble: MusterError | None =
     return findings + await ledger.check_ledger(settings, key)
 
 
-async def _services(settings: WorkerSettings, membership: Membership | None) -> list[Finding]:
+async def _services(settings: WorkerSettings, membership: OrchestratorLocation | None) -> list[DoctorFinding]:
     places = [("discovery", location) for location in settings.discovery]
     if membership is not None:
         places.append(("orchestrator", membership.url))

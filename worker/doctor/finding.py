@@ -18,7 +18,7 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class DoctorFinding:
     """One line of the report.
 
     Args:
@@ -34,22 +34,22 @@ class Finding:
     advice: str = ""
 
 
-def ok(check: str, found: str) -> Finding:
+def ok(check: str, found: str) -> DoctorFinding:
     """All is well."""
-    return Finding(check=check, level=Level.OK, found=found)
+    return DoctorFinding(check=check, level=Level.OK, found=found)
 
 
-def warning(check: str, found: str, advice: str) -> Finding:
+def warning(check: str, found: str, advice: str) -> DoctorFinding:
     """It could be better."""
-    return Finding(check=check, level=Level.WARNING, found=found, advice=advice)
+    return DoctorFinding(check=check, level=Level.WARNING, found=found, advice=advice)
 
 
-def failure(check: str, found: str, advice: str) -> Finding:
+def failure(check: str, found: str, advice: str) -> DoctorFinding:
     """The worker can't join like this."""
-    return Finding(check=check, level=Level.FAILURE, found=found, advice=advice)
+    return DoctorFinding(check=check, level=Level.FAILURE, found=found, advice=advice)
 
 
-def exit_code(findings: Iterable[Finding]) -> int:
+def exit_code(findings: Iterable[DoctorFinding]) -> int:
     """0 if all is well, 1 with warnings, 2 with failures."""
     levels = {finding.level for finding in findings}
     if Level.FAILURE in levels:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from ledger.deployment import Deployment
 from protocol.errors import MusterError
-from protocol.keys import Key
-from worker.chain import Standing, open_chain
-from worker.doctor.finding import Finding, failure, ok, warning
-from worker.pool_record import PoolRecord
+from protocol.identity.keys import Key
+from worker.chain.ledger_chain import NodeStatus, open_chain
+from worker.chain.pool_record import PoolRecord
+from worker.doctor.finding import DoctorFinding, failure, ok, warning
 from worker.settings import WorkerSettings
 
 
-async def check_ledger(settings: WorkerSettings, key: Key) -> list[Finding]:
+async def check_ledger(settings: WorkerSettings, key: Key) -> list[DoctorFinding]:
     """Everything that joining the pool needs of the ledger."""
     try:
         deployment = Deployment.load(settings.deployment)
@@ -28,21 +28,21 @@ async def check_ledger(settings: WorkerSettings, key: Key) -> list[Finding]:
     return [found, _wallet(key, standing), *_registration(settings, standing), check_record(record)]
 
 
-def check_record(record: PoolRecord) -> Finding:
+def check_record(record: PoolRecord) -> DoctorFinding:
     """Whether the pool's newest work was judged and paid."""
     if record.is_bad:
         return warning("pool record", record.words, "ask the pool's owner why, or choose another: `muster pool list`")
     return ok("pool record", record.words)
 
 
-def _wallet(key: Key, standing: Standing) -> Finding:
+def _wallet(key: Key, standing: NodeStatus) -> DoctorFinding:
     found = f"node {key.address}, {standing.gas / 1e18:.4f} of the chain's coin for gas"
     if standing.gas == 0 and not standing.member:
         return warning("wallet", found, "send it a little, unless the pool carries joins for its nodes")
     return ok("wallet", found)
 
 
-def _registration(settings: WorkerSettings, standing: Standing) -> list[Finding]:
+def _registration(settings: WorkerSettings, standing: NodeStatus) -> list[DoctorFinding]:
     if standing.provider is None:
         return [failure("registration", *(standing.obstacle() or ("", "")))]
     findings = [ok("registration", f"registered by {standing.provider} with capacity {standing.capacity}")]

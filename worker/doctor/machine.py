@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 
 from protocol.wire.nodes import Hardware
-from worker.doctor.finding import Finding, failure, ok, warning
-from worker.gpus import GpuInventory
+from worker.doctor.finding import DoctorFinding, failure, ok, warning
+from worker.machine.gpus import GpuInventory
 
 GIB = 1 << 30
 LEAST_MEMORY = 2 * GIB
@@ -17,7 +17,7 @@ LEAST_DISK = 5 * GIB
 COMFORTABLE_DISK = 50 * GIB
 
 
-def check_gpus(inventory: GpuInventory, *, devices: Path = Path("/dev")) -> Finding:
+def check_gpus(inventory: GpuInventory, *, devices: Path = Path("/dev")) -> DoctorFinding:
     """Counts GPUs by model; a device without a driver is worth a word."""
     if inventory.gpus:
         counted = Counter(f"{found.gpu.model} with {found.gpu.memory_bytes / GIB:.0f} GiB" for found in inventory.gpus)
@@ -33,7 +33,7 @@ def check_gpus(inventory: GpuInventory, *, devices: Path = Path("/dev")) -> Find
     return warning("gpu", "none", "tasks that need a GPU will not come here; others will")
 
 
-def check_processor(hardware: Hardware) -> Finding:
+def check_processor(hardware: Hardware) -> DoctorFinding:
     """Cores that this process may use."""
     found = f"{hardware.cpu_cores} cores, {hardware.cpu_model} ({hardware.architecture})"
     if hardware.cpu_cores < 2:
@@ -41,7 +41,7 @@ def check_processor(hardware: Hardware) -> Finding:
     return ok("cpu", found)
 
 
-def check_memory(hardware: Hardware) -> Finding:
+def check_memory(hardware: Hardware) -> DoctorFinding:
     """Memory, in all and free."""
     free = psutil.virtual_memory().available
     found = f"{hardware.memory_bytes / GIB:.1f} GiB, {free / GIB:.1f} GiB of it available"
@@ -52,7 +52,7 @@ def check_memory(hardware: Hardware) -> Finding:
     return ok("memory", found)
 
 
-def check_disk(place: Path) -> Finding:
+def check_disk(place: Path) -> DoctorFinding:
     """Free space on the file system where volumes go."""
     existing = next(parent for parent in (place, *place.parents) if parent.exists())
     free = psutil.disk_usage(str(existing)).free

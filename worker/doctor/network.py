@@ -8,11 +8,11 @@ from email.utils import parsedate_to_datetime
 
 import httpx
 
-from protocol.client import check_service_url
 from protocol.clients import ServiceLocation
-from protocol.clock import Clock
 from protocol.errors import MusterError
-from worker.doctor.finding import Finding, failure, ok, warning
+from protocol.http.client import check_service_url
+from protocol.runtime.clock import Clock
+from worker.doctor.finding import DoctorFinding, failure, ok, warning
 
 MOST_SKEW_S = 60.0
 """Requests that are further off are refused."""
@@ -21,7 +21,7 @@ _MEASURED_S = 1.0
 _MOST_BYTES = 64 << 20
 
 
-async def check_service(name: str, location: str, *, clock: Clock, allow_plain_http: bool) -> list[Finding]:
+async def check_service(name: str, location: str, *, clock: Clock, allow_plain_http: bool) -> list[DoctorFinding]:
     """Reachability, clock and bandwidth of one service.
 
     Args:
@@ -55,14 +55,14 @@ async def check_service(name: str, location: str, *, clock: Clock, allow_plain_h
         ]
 
 
-def _readiness(name: str, url: str, status: int, took: float) -> Finding:
+def _readiness(name: str, url: str, status: int, took: float) -> DoctorFinding:
     found = f"{url} answers in {took * 1000:.0f} ms"
     if status == 200:
         return ok(name, found)
     return warning(name, f"{found}, but says that it is not ready ({status})", "its operator can see why; wait a while")
 
 
-def _clock(date: str, clock: Clock) -> Finding:
+def _clock(date: str, clock: Clock) -> DoctorFinding:
     """Against the answer's date, which has whole seconds."""
     try:
         skew = (clock.now() - parsedate_to_datetime(date).astimezone(UTC)).total_seconds()
@@ -77,7 +77,7 @@ def _clock(date: str, clock: Clock) -> Finding:
     return ok("clock", f"within {max(1, abs(skew)):.0f} s of the service")
 
 
-async def _bandwidth(name: str, client: httpx.AsyncClient) -> Finding:
+async def _bandwidth(name: str, client: httpx.AsyncClient) -> DoctorFinding:
     """Downloads what the service has for everybody, again and again for a second: a lower bound of the way's speed."""
     began, received = time.perf_counter(), 0
     while time.perf_counter() - began < _MEASURED_S and received < _MOST_BYTES:

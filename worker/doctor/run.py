@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from protocol.clock import Clock
 from protocol.errors import MusterError, NotFound
-from protocol.keys import Key
+from protocol.identity.keys import Key
+from protocol.runtime.clock import Clock
 from protocol.wire.runs import StepAnswer
-from worker.doctor.finding import Finding, ok, warning
-from worker.membership import Membership
-from worker.orchestrator import Orchestrator
+from worker.doctor.finding import DoctorFinding, ok, warning
+from worker.membership.joining import OrchestratorLocation
+from worker.session.orchestrator_client import OrchestratorSession
 
 _WANTS_A_GPU = "vllm/"
 _LATER = "ask again when the orchestrator answers"
@@ -19,14 +19,14 @@ _PATIENCE = timedelta(seconds=10)
 
 
 async def check_run(
-    membership: Membership,
+    membership: OrchestratorLocation,
     *,
     key: Key,
     clock: Clock,
     allow_plain_http: bool,
     has_gpu: bool,
     within: timedelta = _PATIENCE,
-) -> Finding | None:
+) -> DoctorFinding | None:
     """Asks what the newest version of the policy is paid for; None where the pool has no run.
 
     Args:
@@ -37,7 +37,7 @@ async def check_run(
         has_gpu: Whether the machine has one.
         within: For an answer.
     """
-    orchestrator = Orchestrator(membership, key=key, clock=clock, allow_plain_http=allow_plain_http)
+    orchestrator = OrchestratorSession(membership, key=key, clock=clock, allow_plain_http=allow_plain_http)
     try:
         async with asyncio.timeout(within.total_seconds()):
             return what_is_paid(await orchestrator.step(), has_gpu=has_gpu)
@@ -51,7 +51,7 @@ async def check_run(
         await orchestrator.close()
 
 
-def what_is_paid(answer: StepAnswer, *, has_gpu: bool) -> Finding:
+def what_is_paid(answer: StepAnswer, *, has_gpu: bool) -> DoctorFinding:
     """What the run says of engines and types. Which of them this node uses is in the task's own command."""
     if answer.checkpoint is None:
         return ok("run", f"{answer.run}: {answer.reason or 'no version of the policy yet'}")

@@ -9,14 +9,14 @@ from tempfile import TemporaryDirectory
 
 from protocol.errors import MusterError
 from protocol.identifiers import ZERO_ADDRESS
-from worker.chain import why
-from worker.doctor.finding import Finding, Level, failure, ok, warning
-from worker.gpus import GpuInventory
+from worker.chain.ledger_chain import why
+from worker.doctor.finding import DoctorFinding, Level, failure, ok, warning
+from worker.machine.gpus import GpuInventory
 from worker.runtime.docker import DockerRuntime, engine_socket
 from worker.runtime.process import WARNING, ProcessRuntime
 
 
-async def check_docker(docker_host: str | None) -> tuple[Finding, bool | None]:
+async def check_docker(docker_host: str | None) -> tuple[DoctorFinding, bool | None]:
     """Asks the engine for its version; also says whether it hands out GPUs, None if it can't be asked."""
     try:
         runtime = DockerRuntime(ZERO_ADDRESS, socket=engine_socket(docker_host))
@@ -33,7 +33,7 @@ async def check_docker(docker_host: str | None) -> tuple[Finding, bool | None]:
         await runtime.close()
 
 
-def check_toolkit(inventory: GpuInventory, gpus_supported: bool | None) -> Finding | None:
+def check_toolkit(inventory: GpuInventory, gpus_supported: bool | None) -> DoctorFinding | None:
     """Whether the engine can hand the GPUs out; nothing to say without GPUs or without an engine."""
     if not inventory.gpus or gpus_supported is None:
         return None
@@ -46,7 +46,7 @@ def check_toolkit(inventory: GpuInventory, gpus_supported: bool | None) -> Findi
     )
 
 
-async def check_sandbox(docker: Finding) -> Finding:
+async def check_sandbox(docker: DoctorFinding) -> DoctorFinding:
     """Whether tasks can run without Docker; a must only where there is no engine."""
     with TemporaryDirectory(prefix="muster-doctor-") as place:
         runtime = ProcessRuntime(ZERO_ADDRESS, directory=Path(place))

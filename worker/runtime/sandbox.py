@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from protocol.links import names_of
+from protocol.runtime.links import names_of
 from protocol.wire.tasks import NetworkMode
 from worker.runtime.interface import ContainerSpec, LaunchRefused, Mount
 

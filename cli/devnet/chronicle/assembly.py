@@ -6,20 +6,20 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cli.devnet.chronicle.material import Contributor, Material
+from cli.devnet.chronicle.data import Contributor, Material
 from cli.devnet.chronicle.stages import stages
 from cli.devnet.chronicle.timing import journey, lanes, latencies
-from cli.devnet.chronicle.work import Work, all_work, of
-from cli.devnet.report.model import Evaluation, LearnedStep, NodeAccount, Report, VerdictCount
-from ledger.events import Departure, MemberLeft
+from cli.devnet.chronicle.work import WorkTimeline, all_work, of
+from cli.devnet.report.model import NodeAccount, ReportedEvaluation, ReportedStep, ReportedVerdicts, RunReport
+from ledger.events.types import Departure, MemberLeft
 from protocol.verdicts import Outcome
 
 
-def assemble(material: Material) -> Report:
+def assemble(material: Material) -> RunReport:
     """The report; what is not known is left out of it."""
     work = all_work(material)
     began = run_began(material, work)
-    return Report(
+    return RunReport(
         about=material.about,
         wall_seconds=material.ended - material.began,
         steps=tuple(learned(material, began=began)),
@@ -34,7 +34,7 @@ def assemble(material: Material) -> Report:
     )
 
 
-def run_began(material: Material, work: Sequence[Work]) -> float:
+def run_began(material: Material, work: Sequence[WorkTimeline]) -> float:
     """The first lease, or what comes nearest to it; Unix time in seconds."""
     known = [moment for one in work for moment in (one.leased, one.submitted) if moment is not None]
     return min(known, default=material.began)
@@ -46,10 +46,10 @@ def _last_of(progress: Sequence[Mapping[str, Any]], kind: str, key: str) -> list
     return [found[number] for number in sorted(found)]
 
 
-def learned(material: Material, *, began: float) -> list[LearnedStep]:
+def learned(material: Material, *, began: float) -> list[ReportedStep]:
     """The steps of the trainer, in order."""
     return [
-        LearnedStep(
+        ReportedStep(
             step=int(line["step"]),
             at=float(line["at_ms"]) / 1000 - began,
             reward=float(line["reward"]),
@@ -61,10 +61,10 @@ def learned(material: Material, *, began: float) -> list[LearnedStep]:
     ]
 
 
-def evaluations(material: Material) -> list[Evaluation]:
+def evaluations(material: Material) -> list[ReportedEvaluation]:
     """What versions can do, in their order."""
     return [
-        Evaluation(
+        ReportedEvaluation(
             version=int(line["version"]),
             greedy=float(line["greedy"]),
             pass_at_1=_number((line.get("pass_at") or {}).get("1")),
@@ -79,11 +79,11 @@ def _number(value: float | None) -> float | None:
     return None if value is None else float(value)
 
 
-def _verdicts(work: Sequence[Work]) -> list[VerdictCount]:
+def _verdicts(work: Sequence[WorkTimeline]) -> list[ReportedVerdicts]:
     judged = [one for one in work if one.outcome is not None]
     kinds = Counter((one.outcome, one.reason_name, bool(one.contributor.cheat)) for one in judged)
     return [
-        VerdictCount(
+        ReportedVerdicts(
             outcome=outcome,
             reason=reason,
             honest=kinds[outcome, reason, False],
@@ -93,10 +93,10 @@ def _verdicts(work: Sequence[Work]) -> list[VerdictCount]:
     ]
 
 
-def account(material: Material, contributor: Contributor, work: Sequence[Work]) -> NodeAccount:
+def account(material: Material, contributor: Contributor, work: Sequence[WorkTimeline]) -> NodeAccount:
     """What a contributor did and what became of its money, by its own work."""
 
-    def count(wanted: Callable[[Work], bool]) -> int:
+    def count(wanted: Callable[[WorkTimeline], bool]) -> int:
         return sum(1 for one in work if wanted(one))
 
     return NodeAccount(

@@ -10,13 +10,13 @@ from contextlib import suppress
 from datetime import timedelta
 
 from ledger.client import Ledger
-from ledger.cursor import EventCursor
-from ledger.cursor_stores import MemoryCursorStore
-from ledger.event_decoder import EventDecoder
-from ledger.event_source import Web3Events
-from ledger.events import EVENTS, LedgerEvent
-from protocol.clock import Clock
+from ledger.events.cursor import EventCursor
+from ledger.events.cursor_stores import MemoryCursorStore
+from ledger.events.decoder import EventDecoder
+from ledger.events.source import Web3Events
+from ledger.events.types import EVENTS, LedgerEvent
 from protocol.errors import MusterError
+from protocol.runtime.clock import Clock
 
 _LOOK = timedelta(milliseconds=40)
 

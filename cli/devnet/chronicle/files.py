@@ -8,9 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from protocol.clock import Clock
 from protocol.errors import MusterError
 from protocol.identifiers import Digest, digest
+from protocol.runtime.clock import Clock
 
 _LOOK = timedelta(milliseconds=100)
 

@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cli.devnet.chronicle.material import Material
+from cli.devnet.chronicle.data import Material
 from cli.devnet.chronicle.timing import announcements, learned_steps
-from cli.devnet.chronicle.work import Work
-from cli.devnet.report.model import Stage
+from cli.devnet.chronicle.work import WorkTimeline
+from cli.devnet.report.model import PipelineStage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepTimes:
+class StageTimes:
     """Seconds that one step costs each part, on average."""
 
     generation: float
@@ -34,7 +34,7 @@ class StepTimes:
         return max(self.generation, self.training, self.way)
 
 
-def stages(material: Material, work: Sequence[Work], *, began: float) -> list[Stage]:
+def stages(material: Material, work: Sequence[WorkTimeline], *, began: float) -> list[PipelineStage]:
     """One row for each part that did anything."""
     steps = learned_steps(material)
     ends = [float(line["at_ms"]) / 1000 for line in steps.values()]
@@ -47,7 +47,7 @@ def stages(material: Material, work: Sequence[Work], *, began: float) -> list[St
     if judged:
         waiting = _covered([(one.submitted, one.judged) for one in judged if one.submitted is not None])
         found.append(
-            Stage(
+            PipelineStage(
                 name="verification",
                 did=f"{len(judged):,} files",
                 rate=f"{len(judged) / seconds:.1f} files/s",
@@ -59,7 +59,7 @@ def stages(material: Material, work: Sequence[Work], *, began: float) -> list[St
     return [*found, broadcast] if broadcast is not None else found
 
 
-def _times(material: Material, work: Sequence[Work]) -> StepTimes:
+def _times(material: Material, work: Sequence[WorkTimeline]) -> StageTimes:
     steps, versions = learned_steps(material), announcements(material)
     nodes = max(1, len(material.contributors))
     busy = sum(one.generated - one.leased for one in work if one.generated is not None and one.leased is not None)
@@ -71,7 +71,7 @@ def _times(material: Material, work: Sequence[Work]) -> StepTimes:
             ways.append(versions[step + 1][1] - min(leased))
     count = max(1, len(steps))
     way = sum(ways) / len(ways) / material.steps_under_way if ways else 0.0
-    return StepTimes(generation=busy / nodes / count, training=training / count, way=way)
+    return StageTimes(generation=busy / nodes / count, training=training / count, way=way)
 
 
 def _busy(line: Mapping[str, Any]) -> float:
@@ -80,11 +80,11 @@ def _busy(line: Mapping[str, Any]) -> float:
     return float(seconds.get("learn", 0)) + float(seconds.get("write", 0))
 
 
-def _generation(material: Material, work: Sequence[Work], seconds: float, times: StepTimes) -> Stage:
+def _generation(material: Material, work: Sequence[WorkTimeline], seconds: float, times: StageTimes) -> PipelineStage:
     tokens = sum(one.units for one in work)
     nodes = max(1, len(material.contributors))
     busy = sum(one.generated - one.leased for one in work if one.generated is not None and one.leased is not None)
-    return Stage(
+    return PipelineStage(
         name="generation",
         did=f"{tokens:,} tokens in {len(work):,} files",
         rate=f"{tokens / seconds:,.0f} tokens/s",
@@ -93,13 +93,13 @@ def _generation(material: Material, work: Sequence[Work], seconds: float, times:
     )
 
 
-def _training(material: Material, seconds: float, times: StepTimes) -> Stage:
+def _training(material: Material, seconds: float, times: StageTimes) -> PipelineStage:
     steps = learned_steps(material)
     busy, tokens = (
         sum(_busy(line) for line in steps.values()),
         sum(int(line.get("tokens") or 0) for line in steps.values()),
     )
-    return Stage(
+    return PipelineStage(
         name="training",
         did=f"{len(steps)} steps, {tokens:,} tokens",
         rate=f"{tokens / seconds:,.0f} tokens/s",
@@ -108,7 +108,7 @@ def _training(material: Material, seconds: float, times: StepTimes) -> Stage:
     )
 
 
-def _broadcast(material: Material, seconds: float) -> Stage | None:
+def _broadcast(material: Material, seconds: float) -> PipelineStage | None:
     spans = [
         (at, max(arrived.values()))
         for digest, at in announcements(material).values()
@@ -117,7 +117,7 @@ def _broadcast(material: Material, seconds: float) -> Stage | None:
     if not spans:
         return None
     arrivals = sum(len(arrived) for arrived in material.arrivals.values())
-    return Stage(
+    return PipelineStage(
         name="broadcast",
         did=f"{len(spans)} versions to {arrivals} disks",
         rate=f"{arrivals / seconds:.1f} versions/s",

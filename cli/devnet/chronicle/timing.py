@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cli.devnet.chronicle.material import Material
-from cli.devnet.chronicle.work import Work
-from cli.devnet.report.model import Journey, Lane, Latency, Leg, Span
-from ledger.events import CheckpointAnnounced
+from cli.devnet.chronicle.data import Material
+from cli.devnet.chronicle.work import WorkTimeline
+from cli.devnet.report.model import Journey, Latency, Leg, TimelineRow, TimeSpan
+from ledger.events.types import CheckpointAnnounced
 from protocol.identifiers import Digest
 from protocol.verdicts import Outcome
 
 WINDOW = 10.0
 """Seconds of the run that are shown in full."""
 
-_WAYS: tuple[tuple[str, Callable[[Work], float | None], Callable[[Work], float | None]], ...] = (
+_WAYS: tuple[tuple[str, Callable[[WorkTimeline], float | None], Callable[[WorkTimeline], float | None]], ...] = (
     ("upload to provisional verdict", lambda work: work.uploaded, lambda work: work.judged),
     ("lease to upload", lambda work: work.leased, lambda work: work.uploaded),
     ("upload to the ledger", lambda work: work.uploaded, lambda work: work.submitted),
@@ -23,7 +23,7 @@ _WAYS: tuple[tuple[str, Callable[[Work], float | None], Callable[[Work], float |
 )
 
 
-def latencies(work: Sequence[Work]) -> list[Latency]:
+def latencies(work: Sequence[WorkTimeline]) -> list[Latency]:
     """The ways of files that went the whole of them."""
     found = []
     for name, begin, end in _WAYS:
@@ -52,7 +52,7 @@ def learned_steps(material: Material) -> dict[int, Mapping[str, Any]]:
     return {int(line["step"]): line for line in material.progress if line.get("kind") == "step"}
 
 
-def journey(material: Material, work: Sequence[Work]) -> Journey | None:
+def journey(material: Material, work: Sequence[WorkTimeline]) -> Journey | None:
     """The way of a file from the middle of the run whose every part is known."""
     steps, versions = learned_steps(material), announcements(material)
     whole = [one for one in work if _legs(material, one, steps, versions)]
@@ -66,7 +66,7 @@ def journey(material: Material, work: Sequence[Work]) -> Journey | None:
 
 def _legs(
     material: Material,
-    work: Work,
+    work: WorkTimeline,
     steps: Mapping[int, Mapping[str, Any]],
     versions: Mapping[int, tuple[Digest, float]],
 ) -> list[Leg]:
@@ -98,7 +98,7 @@ def _legs(
     return legs
 
 
-def lanes(material: Material, work: Sequence[Work], *, began: float) -> list[Lane]:
+def lanes(material: Material, work: Sequence[WorkTimeline], *, began: float) -> list[TimelineRow]:
     """A window from the middle of the run, in which everybody's spans are seen."""
     steps = sorted(float(line["at_ms"]) / 1000 for line in learned_steps(material).values())
     if not steps:
@@ -113,7 +113,7 @@ def lanes(material: Material, work: Sequence[Work], *, began: float) -> list[Lan
     found = []
     for name, spans in shown:
         inside = [
-            Span(
+            TimeSpan(
                 begin=max(span.begin, first) - began,
                 end=min(span.end, first + WINDOW) - began,
                 kind=span.kind,
@@ -122,40 +122,40 @@ def lanes(material: Material, work: Sequence[Work], *, began: float) -> list[Lan
             for span in spans
             if span.end > first and span.begin < first + WINDOW
         ]
-        found.append(Lane(name=name, spans=tuple(inside)))
+        found.append(TimelineRow(name=name, spans=tuple(inside)))
     return found
 
 
-def _generated(work: Sequence[Work], name: str) -> list[Span]:
+def _generated(work: Sequence[WorkTimeline], name: str) -> list[TimeSpan]:
     return [
-        Span(begin=one.leased, end=one.generated, kind="generate", label=f"step {one.step}, version {one.version}")
+        TimeSpan(begin=one.leased, end=one.generated, kind="generate", label=f"step {one.step}, version {one.version}")
         for one in work
         if one.contributor.name == name and one.leased is not None and one.generated is not None
     ]
 
 
-def _verified(work: Sequence[Work]) -> list[Span]:
+def _verified(work: Sequence[WorkTimeline]) -> list[TimeSpan]:
     return [
-        Span(begin=one.submitted, end=one.judged, kind="verify", label=f"step {one.step} of {one.contributor.name}")
+        TimeSpan(begin=one.submitted, end=one.judged, kind="verify", label=f"step {one.step} of {one.contributor.name}")
         for one in work
         if one.submitted is not None and one.judged is not None
     ]
 
 
-def _trained(material: Material) -> list[Span]:
+def _trained(material: Material) -> list[TimeSpan]:
     spans = []
     for step, line in learned_steps(material).items():
         seconds, end = line.get("seconds") or {}, float(line["at_ms"]) / 1000
         busy = float(seconds.get("learn", 0)) + float(seconds.get("write", 0))
         begun = end - float(seconds.get("total", busy))
-        spans.append(Span(begin=begun, end=end - busy, kind="wait", label=f"step {step}"))
-        spans.append(Span(begin=end - busy, end=end, kind="learn", label=f"step {step}"))
+        spans.append(TimeSpan(begin=begun, end=end - busy, kind="wait", label=f"step {step}"))
+        spans.append(TimeSpan(begin=end - busy, end=end, kind="learn", label=f"step {step}"))
     return spans
 
 
-def _broadcast(material: Material) -> list[Span]:
+def _broadcast(material: Material) -> list[TimeSpan]:
     return [
-        Span(begin=at, end=max(arrived.values()), kind="broadcast", label=f"version {version}")
+        TimeSpan(begin=at, end=max(arrived.values()), kind="broadcast", label=f"version {version}")
         for version, (name, at) in announcements(material).items()
         if (arrived := material.arrivals.get(name)) and max(arrived.values()) > at
     ]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from cli.devnet.chronicle.material import Contributor, Material
-from ledger.events import VerdictGiven, WorkExpired, WorkFinal, WorkSubmitted
+from cli.devnet.chronicle.data import Contributor, Material
+from ledger.events.types import VerdictGiven, WorkExpired, WorkFinal, WorkSubmitted
 from protocol.identifiers import Digest
 from protocol.verdicts import Outcome, ReasonCode
 
@@ -15,7 +15,7 @@ SECONDS = "seconds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class WorkTimeline:
     """One file. Times are Unix times in seconds; None where it did not come so far, or nobody saw it."""
 
     key: Digest
@@ -46,7 +46,7 @@ class Work:
             return str(self.reason)
 
 
-def all_work(material: Material) -> list[Work]:
+def all_work(material: Material) -> list[WorkTimeline]:
     """Every file that came to the ledger, in the order in which it did."""
     by_node = {one.node: one for one in material.contributors}
     leased = {
@@ -55,12 +55,12 @@ def all_work(material: Material) -> list[Work]:
         for lease in leases
     }
     took = {item.key: item.figures[SECONDS] for item in material.rollouts if SECONDS in item.figures}
-    found: dict[Digest, Work] = {}
+    found: dict[Digest, WorkTimeline] = {}
     for event in material.events:
         match event:
             case WorkSubmitted() if event.node in by_node:
                 begun = leased.get((event.node, event.step, event.index))
-                found[event.key] = Work(
+                found[event.key] = WorkTimeline(
                     key=event.key,
                     contributor=by_node[event.node],
                     step=event.step,
@@ -88,6 +88,6 @@ def all_work(material: Material) -> list[Work]:
     return list(found.values())
 
 
-def of(work: Iterable[Work], contributor: Contributor) -> list[Work]:
+def of(work: Iterable[WorkTimeline], contributor: Contributor) -> list[WorkTimeline]:
     """The files of one contributor."""
     return [one for one in work if one.contributor.node == contributor.node]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from cli.devnet.report.model import Lane, Leg
+from cli.devnet.report.model import Leg, TimelineRow
 
 WIDTH = 1080
 _NARROW = 500
@@ -149,7 +149,7 @@ def waterfall(legs: Sequence[Leg]) -> str:
     return _svg(height, parts)
 
 
-def swimlanes(lanes: Sequence[Lane], *, begin: float, end: float) -> str:
+def swimlanes(lanes: Sequence[TimelineRow], *, begin: float, end: float) -> str:
     """What each part did between two moments; a span's colour is its kind."""
     row, left, right = 26, 120, 16
     height = row * len(lanes) + 34

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cli.devnet.goals import Goal
 from cli.devnet.options import NEVER_SLASHED, ONLY_JUDGED
-from cli.devnet.report.model import NodeAccount, Report
+from cli.devnet.report.model import NodeAccount, RunReport
 
 _CAME_LATE = "it handed in nothing, so that nothing was shown (more --steps give it time)"
 
@@ -21,7 +21,7 @@ class Criterion:
     """What was found, in words and numbers."""
 
 
-def judge(report: Report, *, goal: Goal) -> tuple[Criterion, ...]:
+def judge(report: RunReport, *, goal: Goal) -> tuple[Criterion, ...]:
     """The criteria of a run, each with what was found.
 
     Args:
@@ -32,7 +32,7 @@ def judge(report: Report, *, goal: Goal) -> tuple[Criterion, ...]:
     return (_learned(report, goal.rise), *lengths, _nobody_wronged(report), *_cheaters_caught(report))
 
 
-def _learned(report: Report, wanted: float) -> Criterion:
+def _learned(report: RunReport, wanted: float) -> Criterion:
     name = f"held-out greedy accuracy rose by at least {wanted:.0%}".replace("%", " points")
     if report.greedy is None:
         return Criterion(name, met=False, found="it was not measured before and after")
@@ -40,7 +40,7 @@ def _learned(report: Report, wanted: float) -> Criterion:
     return Criterion(name, met=after - before >= wanted, found=f"from {before:.1%} to {after:.1%}")
 
 
-def _lengths_learned(report: Report, wanted: float) -> Criterion:
+def _lengths_learned(report: RunReport, wanted: float) -> Criterion:
     """It must have come nearer, too: a base that is near already has learned nothing."""
     name = f"answers to held-out prompts came within {wanted:g} tokens of the wanted length, on average"
     if report.distance is None:
@@ -49,14 +49,14 @@ def _lengths_learned(report: Report, wanted: float) -> Criterion:
     return Criterion(name, met=after < before and after <= wanted, found=f"from {before:.2f} to {after:.2f} tokens off")
 
 
-def _nobody_wronged(report: Report) -> Criterion:
+def _nobody_wronged(report: RunReport) -> Criterion:
     wronged = [f"{node.name} ({node.forged})" for node in report.honest if node.forged]
     files = sum(node.files for node in report.honest)
     found = f"called forged: {', '.join(wronged)}" if wronged else f"none of {files} files"
     return Criterion("no honest submission was rejected as forged", met=not wronged and files > 0, found=found)
 
 
-def _cheaters_caught(report: Report) -> list[Criterion]:
+def _cheaters_caught(report: RunReport) -> list[Criterion]:
     criteria = []
     for node in report.cheaters:
         if node.cheat in NEVER_SLASHED:

@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 
 from cli.devnet.report.charts import Scale, Series, lines
-from cli.devnet.report.model import Evaluation, Report
+from cli.devnet.report.model import ReportedEvaluation, RunReport
 
 _COLOURS = ("generate", "verify", "learn", "broadcast")
 """CSS variables that are easy to tell apart."""
 _MOST_TICKS = 8
 
 
-def length_charts(report: Report) -> str:
+def length_charts(report: RunReport) -> str:
     """Mean lengths, and the distance to the wanted ones; nothing where no length was wanted."""
     known = [one for one in report.evaluations if one.distance is not None]
     if not known:
@@ -26,7 +26,7 @@ def length_charts(report: Report) -> str:
     )
 
 
-def _means(known: Sequence[Evaluation]) -> list[Series]:
+def _means(known: Sequence[ReportedEvaluation]) -> list[Series]:
     wanted = sorted({length for one in known for length in one.lengths})
     return [
         Series(
@@ -39,7 +39,7 @@ def _means(known: Sequence[Evaluation]) -> list[Series]:
     ]
 
 
-def _distances(report: Report, known: Sequence[Evaluation]) -> list[Series]:
+def _distances(report: RunReport, known: Sequence[ReportedEvaluation]) -> list[Series]:
     held_out = [(float(one.version), one.distance) for one in known if one.distance is not None]
     learned = [(step.step + 1.0, step.distance) for step in report.steps if step.distance is not None]
     return [

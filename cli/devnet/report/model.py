@@ -12,7 +12,7 @@ from protocol.verdicts import Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
+class ReportedEvaluation:
     """How a version does on prompts that were held out of training."""
 
     version: int
@@ -27,7 +27,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LearnedStep:
+class ReportedStep:
     """One step of the trainer."""
 
     step: int
@@ -42,7 +42,7 @@ class LearnedStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class PipelineStage:
     """One part of the pipeline over the whole run."""
 
     name: str
@@ -57,7 +57,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerdictCount:
+class ReportedVerdicts:
     """Files with one outcome and one reason."""
 
     outcome: Outcome
@@ -132,7 +132,7 @@ class Journey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class TimeSpan:
     """Something that took some time."""
 
     begin: float
@@ -147,11 +147,11 @@ KINDS = ("generate", "verify", "learn", "broadcast", "wait")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
+class TimelineRow:
     """What one part did in the window that is shown."""
 
     name: str
-    spans: tuple[Span, ...]
+    spans: tuple[TimeSpan, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,21 +164,21 @@ class ProcessCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class RunReport:
     """A whole run."""
 
     about: Mapping[str, str]
     """How it was run: task, seed, workers, runtime, machine."""
     wall_seconds: float
     """From the start of the devnet to its end."""
-    steps: tuple[LearnedStep, ...]
-    evaluations: tuple[Evaluation, ...]
-    stages: tuple[Stage, ...]
-    verdicts: tuple[VerdictCount, ...]
+    steps: tuple[ReportedStep, ...]
+    evaluations: tuple[ReportedEvaluation, ...]
+    stages: tuple[PipelineStage, ...]
+    verdicts: tuple[ReportedVerdicts, ...]
     nodes: tuple[NodeAccount, ...]
     latencies: tuple[Latency, ...]
     journey: Journey | None
-    lanes: tuple[Lane, ...]
+    lanes: tuple[TimelineRow, ...]
     processes: tuple[ProcessCost, ...]
 
     @property

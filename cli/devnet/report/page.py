@@ -8,7 +8,7 @@ from html import escape
 from cli.devnet.report.charts import Series, bars, lines, swimlanes, waterfall
 from cli.devnet.report.judgement import Criterion
 from cli.devnet.report.length_charts import length_charts
-from cli.devnet.report.model import KINDS, NodeAccount, Report, Stage
+from cli.devnet.report.model import KINDS, NodeAccount, PipelineStage, RunReport
 from cli.devnet.report.style import STYLE
 from cli.devnet.report.words import briefly, duration, fate, money, tiles
 
@@ -26,7 +26,7 @@ _KIND_NAMES = {
 _OUTCOMES = ("accepted", "rejected", "forged", "expired", "open")
 
 
-def as_page(report: Report, criteria: Sequence[Criterion]) -> str:
+def as_page(report: RunReport, criteria: Sequence[Criterion]) -> str:
     """The whole page."""
     passed = all(one.met for one in criteria)
     body = [
@@ -72,7 +72,7 @@ def _verdict(criteria: Sequence[Criterion], *, passed: bool) -> str:
     return f'<div class="verdict {"good" if passed else "bad"}"><ul>{items}</ul></div>'
 
 
-def _learning(report: Report) -> str:
+def _learning(report: RunReport) -> str:
     reward = [(step.step + 1.0, step.reward) for step in report.steps]
     greedy = [(float(one.version), one.greedy) for one in report.evaluations]
     drawn = [(float(one.version), one.pass_at_1) for one in report.evaluations if one.pass_at_1 is not None]
@@ -86,13 +86,13 @@ def _learning(report: Report) -> str:
     )
 
 
-def _lengths(report: Report) -> str:
+def _lengths(report: RunReport) -> str:
     charts = length_charts(report)
     note = "Mean length of answers to held-out prompts, a line for each length that prompts ask for."
     return _section("Length", note) + charts + "</section>" if charts else ""
 
 
-def _overlap(report: Report) -> str:
+def _overlap(report: RunReport) -> str:
     spans = [span for lane in report.lanes for span in lane.spans]
     if not spans:
         return ""
@@ -107,7 +107,7 @@ def _overlap(report: Report) -> str:
     )
 
 
-def _journey(report: Report) -> str:
+def _journey(report: RunReport) -> str:
     journey = report.journey
     if journey is None:
         return ""
@@ -115,25 +115,25 @@ def _journey(report: Report) -> str:
     return _section("One rollout's way through the system", note) + waterfall(journey.legs) + "</section>"
 
 
-def _stages(report: Report) -> str:
+def _stages(report: RunReport) -> str:
     rows = [(stage.name, stage.did, stage.rate, _Raw(_meter(stage))) for stage in report.stages]
     note = "Idle: share of the run with nothing to do. The mark is what the stages' own times predict."
     return _section("Stages", note) + _table(("stage", "did", "rate", "idle"), rows) + "</section>"
 
 
-def _meter(stage: Stage) -> str:
+def _meter(stage: PipelineStage) -> str:
     mark = "" if stage.predicted_idle is None else f'<b style="left:{min(stage.predicted_idle, 1) * 100:.0f}%"></b>'
     filled = f'<i style="width:{min(stage.idle, 1) * 100:.0f}%"></i>'
     return f'<span class="meter">{filled}{mark}</span>{stage.idle:.0%}'
 
 
-def _latencies(report: Report) -> str:
+def _latencies(report: RunReport) -> str:
     rows = [(one.name, f"{one.count:,}", briefly(one.p50), briefly(one.p99)) for one in report.latencies]
     note = "Medians and 99th percentiles over all files of the run."
     return _section("Latencies", note) + _table(("way", "#count", "#p50", "#p99"), rows) + "</section>"
 
 
-def _nodes(report: Report) -> str:
+def _nodes(report: RunReport) -> str:
     key = "".join(f'<span><i style="background:var(--{name})"></i>{name}</span>' for name in _OUTCOMES)
     rows = [
         (
@@ -169,13 +169,13 @@ def _stack(node: NodeAccount) -> str:
     return f'<div class="stack">{parts}</div>'
 
 
-def _verdicts(report: Report) -> str:
+def _verdicts(report: RunReport) -> str:
     rows = [(one.outcome.name.lower(), one.reason, f"{one.honest:,}", f"{one.cheating:,}") for one in report.verdicts]
     note = "Every verdict on the ledger, of honest nodes and of those that cheat."
     return _section("Verdicts", note) + _table(("outcome", "reason", "#honest", "#cheating"), rows) + "</section>"
 
 
-def _staleness(report: Report) -> str:
+def _staleness(report: RunReport) -> str:
     if not report.staleness:
         return ""
     values = [(str(behind), float(count)) for behind, count in report.staleness.items()]
@@ -183,7 +183,7 @@ def _staleness(report: Report) -> str:
     return _section("Staleness", note) + bars(values, colour="generate", unit=" behind") + "</section>"
 
 
-def _processes(report: Report) -> str:
+def _processes(report: RunReport) -> str:
     most = max((one.cpu_seconds for one in report.processes), default=0) or 1
     rows = [
         (

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from cli.devnet.report.judgement import Criterion
-from cli.devnet.report.model import Evaluation, Report
+from cli.devnet.report.model import ReportedEvaluation, RunReport
 from cli.devnet.report.words import briefly, duration, fate, lengths, money, spark
 
 _NODE_HEAD = ("node", "files", "accepted", "rejected", "forged", "unjudged", "stake", "earned", "slashed", "now")
 
 
-def as_text(report: Report, criteria: Sequence[Criterion]) -> str:
+def as_text(report: RunReport, criteria: Sequence[Criterion]) -> str:
     """The whole report; lines of at most about 110 characters."""
     sections = (
         ("", [f"{name}: {value}" for name, value in report.about.items()]),
@@ -37,7 +37,7 @@ def _criterion(one: Criterion) -> str:
     return f"[{'yes' if one.met else ' NO'}] {one.name}: {one.found}"
 
 
-def _learning(report: Report) -> list[str]:
+def _learning(report: RunReport) -> list[str]:
     found = []
     if report.steps:
         rewards = [step.reward for step in report.steps]
@@ -50,24 +50,24 @@ def _learning(report: Report) -> list[str]:
     return found
 
 
-def _evaluation(one: Evaluation) -> str:
+def _evaluation(one: ReportedEvaluation) -> str:
     drawn = "" if one.pass_at_1 is None else f", pass@1 {one.pass_at_1:.1%}"
     off = f", {lengths(one)}" if one.distance is not None else ""
     return f"version {one.version:>4}: greedy {one.greedy:.1%}{drawn}{off}"
 
 
-def _stages(report: Report) -> Iterable[Sequence[str]]:
+def _stages(report: RunReport) -> Iterable[Sequence[str]]:
     for stage in report.stages:
         predicted = "" if stage.predicted_idle is None else f"{stage.predicted_idle:.0%}"
         yield stage.name, stage.did, stage.rate, f"{stage.idle:.0%}", predicted
 
 
-def _verdicts(report: Report) -> Iterable[Sequence[str]]:
+def _verdicts(report: RunReport) -> Iterable[Sequence[str]]:
     for one in report.verdicts:
         yield one.outcome.name.lower(), one.reason, str(one.honest), str(one.cheating)
 
 
-def _nodes(report: Report) -> Iterable[Sequence[str]]:
+def _nodes(report: RunReport) -> Iterable[Sequence[str]]:
     for node in report.nodes:
         name = f"{node.name} ({node.cheat})" if node.cheat else node.name
         counts = (str(node.files), str(node.accepted), str(node.rejected), str(node.forged), str(node.unjudged))
@@ -75,12 +75,12 @@ def _nodes(report: Report) -> Iterable[Sequence[str]]:
         yield name, *counts, stake, money(node.earned), money(node.slashed), fate(node)
 
 
-def _latencies(report: Report) -> Iterable[Sequence[str]]:
+def _latencies(report: RunReport) -> Iterable[Sequence[str]]:
     for one in report.latencies:
         yield one.name, str(one.count), briefly(one.p50), briefly(one.p99)
 
 
-def _journey(report: Report) -> list[str]:
+def _journey(report: RunReport) -> list[str]:
     journey = report.journey
     if journey is None:
         return []
@@ -89,7 +89,7 @@ def _journey(report: Report) -> list[str]:
     return [head, *_table(("part", "from", "took", ""), rows)]
 
 
-def _processes(report: Report) -> Iterable[Sequence[str]]:
+def _processes(report: RunReport) -> Iterable[Sequence[str]]:
     for one in report.processes:
         yield one.name, f"{one.cpu_seconds:.1f}", f"{one.memory_mib:.0f}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cli.devnet.report.model import Evaluation, NodeAccount, Report
+from cli.devnet.report.model import NodeAccount, ReportedEvaluation, RunReport
 from ledger.amounts import format_amount
 
 _SPARKS = "▁▂▃▄▅▆▇█"
@@ -33,7 +33,7 @@ def fate(node: NodeAccount) -> str:
     return "member"
 
 
-def lengths(one: Evaluation) -> str:
+def lengths(one: ReportedEvaluation) -> str:
     """`0.42 tokens off; wanted 1: 1.1, 3: 3.0`, or nothing where no length is wanted."""
     if one.distance is None:
         return ""
@@ -41,7 +41,7 @@ def lengths(one: Evaluation) -> str:
     return f"{one.distance:.2f} tokens off" + (f"; wanted {means}" if means else "")
 
 
-def tiles(report: Report) -> list[tuple[str, str]]:
+def tiles(report: RunReport) -> list[tuple[str, str]]:
     """What a reader wants first: a value and what it is."""
     found: list[tuple[str, str]] = []
     if report.greedy is not None:

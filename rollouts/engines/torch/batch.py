@@ -11,10 +11,10 @@ from transformers.cache_utils import DynamicCache
 
 from rollouts.engines.interface import FinishReason, SampleRequest
 from rollouts.engines.torch.cache import Layer, RowCache, layers_of
-from rollouts.policy import Policy
-from rollouts.sampling.drawing import draw
+from rollouts.models.policy import Policy
 from rollouts.sampling.noise import noise, row_keys, stream
 from rollouts.sampling.parameters import SamplingParameters
+from rollouts.sampling.sampler import draw
 
 _TOKENS_AT_ONCE = {"cpu": 1024}
 _TOKENS_AT_ONCE_ELSEWHERE = 16_384
@@ -22,7 +22,7 @@ _TOKENS_AT_ONCE_ELSEWHERE = 16_384
 
 
 @dataclass(slots=True)
-class Answer:
+class GrowingCompletion:
     """One answer as it grows."""
 
     request: SampleRequest
@@ -42,7 +42,7 @@ class Answer:
         return self.tokens[-1] if self.tokens else self.request.prompt_tokens[-1]
 
 
-class Batch:
+class GenerationBatch:
     """Up to `rows` answers of one version.
 
     The prompt without its last token is computed once for all samples that share it; its last token is each answer's
@@ -65,7 +65,7 @@ class Batch:
         rows: int,
         budget: int,
     ) -> None:
-        self.answers: list[Answer] = []
+        self.answers: list[GrowingCompletion] = []
         self._samples: tuple[int, ...] | None = None
         self._policy = policy
         self._parameters = parameters
@@ -99,7 +99,7 @@ class Batch:
             length = len(request.prompt_tokens) - 1
             if length:
                 self._cache.put([len(self.answers)], self._prompts[request.prompt_tokens], length=length)
-            self.answers.append(Answer(request, stream(request.seed, request.sample)))
+            self.answers.append(GrowingCompletion(request, stream(request.seed, request.sample)))
         self._samples = None
         wanted = waiting[0].prompt_tokens if waiting else None
         self._prompts = {prompt: layers for prompt, layers in self._prompts.items() if prompt == wanted}
@@ -130,7 +130,7 @@ class Batch:
         return states[:, 0]
 
     @torch.inference_mode()
-    def take_finished(self) -> list[Answer]:
+    def take_finished(self) -> list[GrowingCompletion]:
         """Returns the answers that have ended; the last rows move into theirs."""
         finished = [answer for answer in self.answers if answer.finish is not None]
         for row in reversed(range(len(self.answers))):

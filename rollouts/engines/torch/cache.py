@@ -27,7 +27,7 @@ def layers_of(cache: DynamicCache) -> list[Layer]:
     return [(layer.keys, layer.values) for layer in layers]
 
 
-class NoRoom(MemoryError):
+class CacheFull(MemoryError):
     """The cache would need more memory than it may take."""
 
 
@@ -83,7 +83,7 @@ class RowCache(Cache):
         if room * self._bytes_per_place > self._budget:
             room = length
         if room * self._bytes_per_place > self._budget:
-            raise NoRoom(f"{room} positions need {room * self._bytes_per_place >> 20} MiB of {self._budget >> 20}")
+            raise CacheFull(f"{room} positions need {room * self._bytes_per_place >> 20} MiB of {self._budget >> 20}")
         for at, pair in enumerate(self._pairs):
             self._pairs[at] = tuple(_longer(one, room) for one in pair)
         self._room = room

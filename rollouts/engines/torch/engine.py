@@ -18,14 +18,29 @@ from transformers.cache_utils import DynamicCache
 from protocol.errors import InvalidInput
 from protocol.identifiers import Digest
 from rollouts.engines.batch_size import fewer
-from rollouts.engines.errors import EngineBusy, EngineFailed, GenerationStopped, NothingLoaded
-from rollouts.engines.interface import Completion, Dtype, EngineName, SampleRequest, check_requests
-from rollouts.engines.torch.batch import Answer, Batch
+from rollouts.engines.errors import (
+    EngineBusy,
+    GenerationStopped,
+    NothingLoaded,
+)
+from rollouts.engines.interface import (
+    Completion,
+    SampleRequest,
+    check_requests,
+)
+from rollouts.engines.torch.batch import GenerationBatch, GrowingCompletion
 from rollouts.engines.torch.cache import Layer, layers_of
-from rollouts.memory import available_memory
-from rollouts.policy import Policy, load_policy
-from rollouts.sampling.drawing import NotANumber
+from rollouts.errors import (
+    EngineFailed,
+)
+from rollouts.models.memory import available_memory
+from rollouts.models.policy import Policy, load_policy
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+)
 from rollouts.sampling.parameters import SamplingParameters
+from rollouts.sampling.sampler import NotANumber
 from rollouts.toploc import ProofBuilder, Unprovable
 
 _SHARE_FOR_CACHE = 0.7
@@ -140,7 +155,7 @@ class TorchEngine:
         with ExitStack() as stack:
             builder = stack.enter_context(ProofBuilder()) if with_proofs else None
             while left:
-                batch = Batch(policy, parameters, layers=self._layers, rows=rows, budget=self._budget())
+                batch = GenerationBatch(policy, parameters, layers=self._layers, rows=rows, budget=self._budget())
                 try:
                     for completion in _completions(batch, list(left.values()), version, builder, check):
                         del left[completion.sample]
@@ -175,7 +190,7 @@ def _layers_of_one_token(policy: Policy) -> list[Layer]:
 
 
 def _completions(
-    batch: Batch,
+    batch: GenerationBatch,
     requests: Sequence[SampleRequest],
     version: Digest,
     builder: ProofBuilder | None,
@@ -186,7 +201,7 @@ def _completions(
     for place, request in enumerate(requests):
         first_asked.setdefault(request.prompt_tokens, place)
     waiting = deque(sorted(requests, key=lambda request: first_asked[request.prompt_tokens]))
-    proving: deque[tuple[Answer, _Pending]] = deque()
+    proving: deque[tuple[GrowingCompletion, _Pending]] = deque()
     while waiting or batch.answers:
         check()
         batch.admit(waiting, check=check)
@@ -214,11 +229,11 @@ class _NoProofs:
         return b""
 
 
-def _proofs(builder: ProofBuilder | None, answer: Answer) -> _Pending:
+def _proofs(builder: ProofBuilder | None, answer: GrowingCompletion) -> _Pending:
     return _NoProofs() if builder is None else builder.finish(answer.request.sample, rows=len(answer.tokens))
 
 
-def _completion(answer: Answer, proofs: _Pending, version: Digest) -> Completion:
+def _completion(answer: GrowingCompletion, proofs: _Pending, version: Digest) -> Completion:
     if answer.finish is None:
         raise EngineFailed(f"sample {answer.request.sample} ended without a reason")
     return Completion(

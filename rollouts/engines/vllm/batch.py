@@ -9,10 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from protocol.identifiers import Digest
-from rollouts.engines.errors import EngineFailed
 from rollouts.engines.interface import Completion, FinishReason, SampleRequest
-from rollouts.engines.vllm.drawing import Drawing
 from rollouts.engines.vllm.running import RunningVllm
+from rollouts.engines.vllm.sampler_hook import SamplerHook
+from rollouts.errors import (
+    EngineFailed,
+)
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.toploc import PendingProofs, ProofBuilder, Unprovable
 
@@ -31,7 +33,7 @@ class _Ended:
         return self.proofs is None or self.proofs.done()
 
 
-class Batch:
+class VllmBatch:
     """One batch.
 
     Args:
@@ -59,7 +61,7 @@ class Batch:
         self._builder = builder
         self._rows = rows
         self._prompt_tokens_at_once = prompt_tokens_at_once
-        self._drawing = Drawing(parameters, builder)
+        self._drawing = SamplerHook(parameters, builder)
         self._growing: set[int] = set()
         running.begin(self._drawing)
 

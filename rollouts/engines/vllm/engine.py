@@ -14,16 +14,33 @@ import torch
 from safetensors import SafetensorError
 
 from protocol.errors import InvalidInput, MusterError
-from protocol.extras import installation
 from protocol.identifiers import ZERO_DIGEST, Digest
+from protocol.runtime.extras import installation
 from rollouts.engines.batch_size import fewer, is_of_memory
-from rollouts.engines.errors import EngineBusy, EngineFailed, GenerationStopped, NothingLoaded, OutOfMemory
-from rollouts.engines.interface import SEED_BYTES, Completion, Dtype, EngineName, SampleRequest, check_requests
-from rollouts.engines.vllm.batch import Batch
+from rollouts.engines.errors import (
+    EngineBusy,
+    GenerationStopped,
+    NothingLoaded,
+)
+from rollouts.engines.interface import (
+    SEED_BYTES,
+    Completion,
+    SampleRequest,
+    check_requests,
+)
+from rollouts.engines.vllm.batch import VllmBatch
 from rollouts.engines.vllm.running import RunningVllm
-from rollouts.errors import BadVersionFolder
-from rollouts.model import ModelFacts, fingerprint, read_model
-from rollouts.policy import check_memory, check_whole
+from rollouts.errors import (
+    BadVersionFolder,
+    EngineFailed,
+    OutOfMemory,
+)
+from rollouts.models.facts import ModelFacts, fingerprint, read_model
+from rollouts.models.policy import check_memory, check_whole
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+)
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.toploc import ProofBuilder
 
@@ -194,7 +211,7 @@ class VllmEngine:
     def _try_out(self, facts: ModelFacts) -> None:
         """Draws one token: vLLM takes models at its start that it has no kernels for, and says so in the first step."""
         parameters = SamplingParameters(max_new_tokens=1)
-        batch = Batch(
+        batch = VllmBatch(
             self._held(), parameters, end_tokens=facts.end_tokens, builder=None, rows=1, prompt_tokens_at_once=1
         )
         request = SampleRequest(sample=0, prompt_tokens=(0,), seed=bytes(SEED_BYTES))
@@ -231,7 +248,7 @@ class VllmEngine:
         with ExitStack() as stack:
             builder = stack.enter_context(ProofBuilder()) if with_proofs else None
             while left:
-                batch = Batch(
+                batch = VllmBatch(
                     self._held(),
                     parameters,
                     end_tokens=facts.end_tokens,

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import torch
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
 
-from rollouts.engines.vllm.drawing import Drawing
-from rollouts.engines.vllm.rows import Row, Rows
+from rollouts.engines.vllm.rows import BatchRows, Row
+from rollouts.engines.vllm.sampler_hook import SamplerHook
 
 SAMPLE = "muster_sample"
 """Under this name a request carries its sample's number: vLLM adds something random to the names of requests."""
@@ -32,9 +32,9 @@ class SeededDraws(LogitsProcessor):  # type: ignore[misc]  # vLLM has no types w
 
     def __init__(self, vllm_config: object, device: torch.device, is_pin_memory: bool) -> None:
         del vllm_config, device, is_pin_memory
-        self.drawing: Drawing | None = None
+        self.drawing: SamplerHook | None = None
         self.states: torch.Tensor | None = None
-        self._rows = Rows()
+        self._rows = BatchRows()
 
     def is_argmax_invariant(self) -> bool:
         """It changes which token is the largest, so vLLM must not leave it out."""

@@ -22,7 +22,7 @@ class Row:
     drawn: Sequence[int]
 
 
-class Rows:
+class BatchRows:
     """The rows as they are now."""
 
     def __init__(self) -> None:

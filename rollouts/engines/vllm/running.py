@@ -9,11 +9,16 @@ from typing import Any
 import torch
 
 from protocol.errors import InvalidInput
-from rollouts.engines.interface import Dtype, SampleRequest
-from rollouts.engines.vllm.drawing import Drawing
+from rollouts.engines.interface import (
+    SampleRequest,
+)
+from rollouts.engines.vllm.sampler_hook import SamplerHook
 from rollouts.engines.vllm.settings import engine_arguments, prepare_process
-from rollouts.model import ModelFacts
-from rollouts.policy import read_tensor
+from rollouts.models.facts import ModelFacts
+from rollouts.models.policy import read_tensor
+from rollouts.precision import (
+    Dtype,
+)
 from rollouts.sampling.parameters import SamplingParameters
 
 
@@ -52,7 +57,7 @@ class RunningVllm:
         self._engine: Any = LLMEngine.from_engine_args(EngineArgs(**arguments, logits_processors=[SeededDraws]))
         (self._draws,) = self._engine.collective_rpc(attach)
 
-    def begin(self, drawing: Drawing) -> None:
+    def begin(self, drawing: SamplerHook) -> None:
         """Draws what comes from now on."""
         self._draws.drawing = drawing
 

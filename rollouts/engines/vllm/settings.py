@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 
-from rollouts.engines.interface import Dtype
-from rollouts.memory import available_memory
-from rollouts.model import ModelFacts
+from rollouts.models.facts import ModelFacts
+from rollouts.models.memory import available_memory
+from rollouts.precision import (
+    Dtype,
+)
 
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

@@ -1,4 +1,4 @@
-"""A job: reads a stranger's file of rollouts and writes it to descriptor 3 as plain numbers (`rollouts.flat`).
+"""Job that reads an untrusted rollout file and writes it to descriptor 3 in the packed format.
 
 The decoder is a library of a few hundred thousand lines of C++ that is given hostile bytes; here it can open nothing,
 reach nobody, and use so much memory and time and no more.
@@ -10,9 +10,9 @@ import json
 import os
 
 from rollouts.errors import BadRolloutFile
-from rollouts.flat import pack
-from rollouts.schema import ReadLimits, read_rollout_bytes
-from rollouts.trial import trial_file
+from rollouts.files.packed_format import pack
+from rollouts.files.schema import ReadLimits, read_rollout_bytes
+from rollouts.files.self_test_file import trial_file
 
 from .program import OUT_OF_MEMORY
 

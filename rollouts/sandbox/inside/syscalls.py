@@ -11,7 +11,7 @@ import platform
 from typing import NamedTuple
 
 
-class Machine(NamedTuple):
+class SyscallTable(NamedTuple):
     """System calls of one processor architecture by number."""
 
     audit: int
@@ -24,7 +24,7 @@ class Machine(NamedTuple):
     """Allowed for some arguments; `confine.py` says which."""
 
 
-_X86_64 = Machine(
+_X86_64 = SyscallTable(
     audit=0xC000003E,
     plain={
         "read": 0, "write": 1, "close": 3, "fstat": 5, "poll": 7, "lseek": 8, "mmap": 9, "mprotect": 10, "munmap": 11,
@@ -48,7 +48,7 @@ _X86_64 = Machine(
     },
 )  # fmt: skip
 
-_AARCH64 = Machine(
+_AARCH64 = SyscallTable(
     audit=0xC00000B7,
     plain={
         "dup": 23, "dup3": 24, "close": 57, "pipe2": 59, "lseek": 62, "read": 63, "write": 64, "readv": 65,
@@ -74,7 +74,7 @@ _AARCH64 = Machine(
 MACHINES = {"x86_64": _X86_64, "aarch64": _AARCH64}
 
 
-def this_machine() -> Machine:
+def this_machine() -> SyscallTable:
     """The table for the processor that this runs on.
 
     Raises:

@@ -6,18 +6,18 @@ import math
 from dataclasses import replace
 
 from cli.devnet.report.model import (
-    Evaluation,
     Journey,
-    Lane,
     Latency,
-    LearnedStep,
     Leg,
     NodeAccount,
+    PipelineStage,
     ProcessCost,
-    Report,
-    Span,
-    Stage,
-    VerdictCount,
+    ReportedEvaluation,
+    ReportedStep,
+    ReportedVerdicts,
+    RunReport,
+    TimelineRow,
+    TimeSpan,
 )
 from ledger.amounts import UNIT
 from protocol.verdicts import Outcome
@@ -40,7 +40,7 @@ def node(name: str, *, accepted: int, forged: int = 0, cheat: str = "", evicted:
     )
 
 
-def with_lengths(report: Report) -> Report:
+def with_lengths(report: RunReport) -> RunReport:
     """The same report of a run whose prompts ask for a length: from 2.4 tokens off to 0.4."""
     last = max(1, len(report.steps))
 
@@ -57,10 +57,10 @@ def with_lengths(report: Report) -> Report:
     )
 
 
-def a_report(steps: int = 90) -> Report:
+def a_report(steps: int = 90) -> RunReport:
     """Ninety steps of three honest workers and one that cheats."""
     learned = [
-        LearnedStep(
+        ReportedStep(
             step=step,
             at=2.0 + step * 1.6,
             reward=0.3 + 0.58 * (1 - math.exp(-step / 30)) + 0.05 * math.sin(step * 1.7),
@@ -69,7 +69,7 @@ def a_report(steps: int = 90) -> Report:
         for step in range(steps)
     ]
     evaluations = [
-        Evaluation(
+        ReportedEvaluation(
             version=version,
             greedy=0.94 - 0.51 * math.exp(-version / 28),
             pass_at_1=0.88 - 0.59 * math.exp(-version / 32),
@@ -77,37 +77,37 @@ def a_report(steps: int = 90) -> Report:
         for version in range(0, steps + 1, 15)
     ]
     lanes = [
-        Lane(
+        TimelineRow(
             name=f"worker-{worker}",
             spans=tuple(
-                Span(begin=40 + worker * 0.2 + n * 0.9, end=40.35 + worker * 0.2 + n * 0.9, kind="generate")
+                TimeSpan(begin=40 + worker * 0.2 + n * 0.9, end=40.35 + worker * 0.2 + n * 0.9, kind="generate")
                 for n in range(11)
             ),
         )
         for worker in (1, 2, 3)
     ]
     lanes += [
-        Lane(
+        TimelineRow(
             name="validator",
-            spans=tuple(Span(begin=40.4 + n * 0.5, end=40.8 + n * 0.5, kind="verify") for n in range(19)),
+            spans=tuple(TimeSpan(begin=40.4 + n * 0.5, end=40.8 + n * 0.5, kind="verify") for n in range(19)),
         ),
-        Lane(
+        TimelineRow(
             name="trainer",
             spans=tuple(
                 span
                 for n in range(6)
                 for span in (
-                    Span(begin=40 + n * 1.6, end=41.1 + n * 1.6, kind="wait"),
-                    Span(begin=41.1 + n * 1.6, end=41.5 + n * 1.6, kind="learn", label=f"step {n}"),
+                    TimeSpan(begin=40 + n * 1.6, end=41.1 + n * 1.6, kind="wait"),
+                    TimeSpan(begin=41.1 + n * 1.6, end=41.5 + n * 1.6, kind="learn", label=f"step {n}"),
                 )
             ),
         ),
-        Lane(
+        TimelineRow(
             name="shardcast",
-            spans=tuple(Span(begin=41.6 + n * 1.6, end=42.1 + n * 1.6, kind="broadcast") for n in range(5)),
+            spans=tuple(TimeSpan(begin=41.6 + n * 1.6, end=42.1 + n * 1.6, kind="broadcast") for n in range(5)),
         ),
     ]
-    return Report(
+    return RunReport(
         about={
             "task": "instruction following by reward",
             "seed": "1",
@@ -118,14 +118,16 @@ def a_report(steps: int = 90) -> Report:
         steps=tuple(learned),
         evaluations=tuple(evaluations),
         stages=(
-            Stage(name="generation", did="143,000 tokens", rate="1,010 tokens/s", idle=0.62, predicted_idle=0.58),
-            Stage(name="verification", did="612 files", rate="4.3 files/s", idle=0.71),
-            Stage(name="learning", did=f"{steps} steps", rate="0.6 steps/s", idle=0.55, predicted_idle=0.5),
-            Stage(name="broadcast", did=f"{steps} versions, 158 MB", rate="1.1 MB/s", idle=0.8),
+            PipelineStage(
+                name="generation", did="143,000 tokens", rate="1,010 tokens/s", idle=0.62, predicted_idle=0.58
+            ),
+            PipelineStage(name="verification", did="612 files", rate="4.3 files/s", idle=0.71),
+            PipelineStage(name="learning", did=f"{steps} steps", rate="0.6 steps/s", idle=0.55, predicted_idle=0.5),
+            PipelineStage(name="broadcast", did=f"{steps} versions, 158 MB", rate="1.1 MB/s", idle=0.8),
         ),
         verdicts=(
-            VerdictCount(outcome=Outcome.ACCEPTED, reason="passed", honest=606, cheating=4),
-            VerdictCount(outcome=Outcome.FORGED, reason="computation-other-model", honest=0, cheating=2),
+            ReportedVerdicts(outcome=Outcome.ACCEPTED, reason="passed", honest=606, cheating=4),
+            ReportedVerdicts(outcome=Outcome.FORGED, reason="computation-other-model", honest=0, cheating=2),
         ),
         nodes=(
             node("worker-1", accepted=210),

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.devnet.chronicle.assembly import assemble
+from cli.devnet.chronicle.data import Contributor, Material
 from cli.devnet.chronicle.files import ArrivalWatch, read_progress, stored_at
-from cli.devnet.chronicle.material import Contributor, Material
 from cli.devnet.chronicle.timing import quantile
 from cli.devnet.goals import Goal
 from cli.devnet.report.judgement import judge
-from ledger.events import (
+from ledger.events.types import (
     CheckpointAnnounced,
     Departure,
     LedgerEvent,
@@ -29,10 +29,10 @@ from ledger.events import (
     WorkFinal,
     WorkSubmitted,
 )
-from ledger.receipts import Log
-from protocol.clock import TurnedClock
+from ledger.transactions.receipts import EventLog
 from protocol.identifiers import ZERO_DIGEST, Address, Digest, digest, run_id
-from protocol.keys import Key
+from protocol.identity.keys import Key
+from protocol.runtime.clock import ManualClock
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.listings import RolloutItem, RolloutStatus
 from protocol.wire.slots import LeaseState, LeaseView
@@ -46,8 +46,8 @@ def name(number: int) -> Digest:
     return digest(f"0x{number:064x}")
 
 
-def log(block: int) -> Log:
-    return Log(
+def log(block: int) -> EventLog:
+    return EventLog(
         address=VALIDATOR,
         topics=(),
         data=b"",
@@ -231,7 +231,7 @@ def test_a_quantile_is_the_least_value_that_so_many_do_not_exceed(values: list[f
     assert sum(value < found for value in ordered) < share * len(ordered) + 1e-6
 
 
-async def test_versions_are_seen_as_they_come_and_stay_known_when_they_go(tmp_path: Path, clock: TurnedClock) -> None:
+async def test_versions_are_seen_as_they_come_and_stay_known_when_they_go(tmp_path: Path, clock: ManualClock) -> None:
     folder = tmp_path / "checkpoints"
     watch = ArrivalWatch({"worker-1": tmp_path}, clock=clock)
     watching = asyncio.create_task(watch.run())

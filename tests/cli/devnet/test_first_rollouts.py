@@ -15,9 +15,9 @@ from cli.devnet.directory import DevnetDirectory
 from cli.devnet.run import await_first_rollouts
 from cli.devnet.services import ServicePlaces
 from cli.devnet.supervisor import ProcessFailed
-from protocol.clock import TurnedClock
 from protocol.identifiers import Address
-from protocol.keys import Key
+from protocol.identity.keys import Key
+from protocol.runtime.clock import ManualClock
 from tests.serving import served
 
 FAST, SLOW, CHEAT = (Key.from_hex("0x" + f"{number:064x}").address for number in (1, 2, 3))
@@ -86,7 +86,7 @@ def orchestrator(
         )
 
 
-class LeapingClock(TurnedClock):
+class LeapingClock(ManualClock):
     """Time passes thirty times as fast as it is waited for; once 150 s have passed, something happens."""
 
     def __init__(self, happens: Callable[[], object]) -> None:

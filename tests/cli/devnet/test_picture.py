@@ -8,9 +8,9 @@ from dataclasses import replace
 from rich.console import Console
 
 from cli.devnet.dashboard import Dashboard
-from cli.devnet.picture import news
+from cli.devnet.live_view import news
 from cli.devnet.view import LiveView, PlainView
-from protocol.clock import TurnedClock
+from protocol.runtime.clock import ManualClock
 from tests.cli.devnet.a_report import a_report, with_lengths
 
 
@@ -32,7 +32,7 @@ def a_dashboard(steps: int = 40) -> Dashboard:
 
 def test_the_live_view_shows_where_a_run_is_and_who_lost_what() -> None:
     console = Console(file=io.StringIO(), width=110, height=40, force_terminal=True, color_system=None)
-    view = LiveView(console=console, clock=TurnedClock())
+    view = LiveView(console=console, clock=ManualClock())
     view.facts({"pool": "1 active, 4 members"})
     view.dashboard(a_dashboard())
     console.print(view.render())
@@ -50,7 +50,7 @@ def test_the_live_view_shows_where_a_run_is_and_who_lost_what() -> None:
 def test_where_a_length_is_wanted_view_and_lines_say_how_near_answers_are() -> None:
     shown = replace(a_dashboard(), evaluations=with_lengths(a_report()).evaluations)
     console = Console(file=io.StringIO(), width=130, height=40, force_terminal=True, color_system=None)
-    view = LiveView(console=console, clock=TurnedClock())
+    view = LiveView(console=console, clock=ManualClock())
     view.dashboard(shown)
     console.print(view.render())
     assert "0.40 tokens off; wanted 1: 1.4, 7: 6.6" in console.file.getvalue()  # type: ignore[attr-defined]
@@ -70,6 +70,6 @@ def test_lines_say_each_thing_once() -> None:
 
 
 def test_plain_lines_carry_the_time(capsys: object) -> None:
-    view = PlainView(clock=TurnedClock())
+    view = PlainView(clock=ManualClock())
     view.dashboard(a_dashboard(1))
     assert "[   0.0 s] step 1 of 90: reward 0.30" in capsys.readouterr().out  # type: ignore[attr-defined]

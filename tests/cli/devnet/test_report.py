@@ -8,12 +8,12 @@ from html.parser import HTMLParser
 
 import pytest
 
-from cli.devnet.cheats.cheat import End
-from cli.devnet.cheats.registry import CHEATS
+from cli.devnet.attacks.attack import End
+from cli.devnet.attacks.registry import CHEATS
 from cli.devnet.goals import Goal
 from cli.devnet.options import NEVER_SLASHED, NOT_SHOWN, ONLY_JUDGED
 from cli.devnet.report.judgement import judge
-from cli.devnet.report.model import NodeAccount, Report
+from cli.devnet.report.model import NodeAccount, RunReport
 from cli.devnet.report.page import as_page
 from cli.devnet.report.text import as_text
 from tests.cli.devnet.a_report import a_report, with_lengths
@@ -22,7 +22,7 @@ GOAL = Goal(rise=0.3)
 VOID = {"meta", "line", "rect", "path", "circle", "br"}
 
 
-def changed(report: Report, name: str, **values: object) -> Report:
+def changed(report: RunReport, name: str, **values: object) -> RunReport:
     """The same report, with one node another."""
     nodes = tuple(replace(node, **values) if node.name == name else node for node in report.nodes)  # type: ignore[arg-type]
     return replace(report, nodes=nodes)
@@ -45,7 +45,7 @@ def changed(report: Report, name: str, **values: object) -> Report:
         pytest.param(replace(a_report(), nodes=()), "none of 0 files", id="nobody worked"),
     ],
 )
-def test_a_run_is_good_only_if_it_learned_wronged_nobody_and_caught_the_cheat(report: Report, missed: str) -> None:
+def test_a_run_is_good_only_if_it_learned_wronged_nobody_and_caught_the_cheat(report: RunReport, missed: str) -> None:
     failed = [one for one in judge(report, goal=GOAL) if not one.met]
     assert [one for one in failed if missed in one.found] == failed
     assert bool(failed) == bool(missed)
@@ -60,7 +60,9 @@ def test_a_run_is_good_only_if_it_learned_wronged_nobody_and_caught_the_cheat(re
         pytest.param(a_report(), 3.0, "measured before and after", id="no length was wanted"),
     ],
 )
-def test_where_a_length_is_wanted_answers_have_to_come_near_to_it(report: Report, wanted: float, missed: str) -> None:
+def test_where_a_length_is_wanted_answers_have_to_come_near_to_it(
+    report: RunReport, wanted: float, missed: str
+) -> None:
     criteria = judge(report, goal=Goal(rise=-1.0, distance=wanted))
     (one,) = [one for one in criteria if "wanted length" in one.name]
     assert one.met is not bool(missed)
@@ -164,7 +166,7 @@ def test_files_that_nobody_could_judge_are_counted() -> None:
 
 
 def test_text_and_page_are_made_of_any_report_also_an_empty_one() -> None:
-    empty = Report(
+    empty = RunReport(
         about={},
         wall_seconds=0.0,
         steps=(),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ledger.chain import ChainControls, ChainKind, chain_command, start_chain
-from ledger.chain.anvil import ANVIL_VARIABLE, find_anvil
+from ledger.devchain import ChainControls, ChainKind, chain_command, start_chain
+from ledger.devchain.anvil import ANVIL_VARIABLE, find_anvil
 from ledger.errors import AnvilMissing
 from tests.ledger.chain import gadget
 from tests.ledger.chain.wire import Wire

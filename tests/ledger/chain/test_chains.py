@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from eth_abi.abi import encode
 
-from ledger.chain import ChainKind
+from ledger.devchain import ChainKind
 from ledger.errors import ChainRefused
 from tests.ledger.chain import gadget
 from tests.ledger.chain.wire import GWEI, Refusal, Wire, signed

@@ -16,13 +16,13 @@ from typing import Any
 import httpx
 import pytest
 
-from ledger.chain import ChainControls, development_accounts, free_port, start_chain
-from ledger.chain import process as chain_process
-from ledger.chain.embedded import methods
-from ledger.chain.embedded.errors import RpcError
-from ledger.chain.embedded.node import Node
-from ledger.chain.embedded.server import MAX_BODY, dispatch
-from ledger.chain.embedded.store import ChainStore
+from ledger.devchain import ChainControls, development_accounts, free_port, start_chain
+from ledger.devchain import process as chain_process
+from ledger.devchain.embedded import methods
+from ledger.devchain.embedded.errors import RpcError
+from ledger.devchain.embedded.node import EmbeddedChain
+from ledger.devchain.embedded.server import MAX_BODY, dispatch
+from ledger.devchain.embedded.store import ChainStore
 from ledger.errors import ChainUnavailable, NoFreePort
 from protocol.identifiers import address
 from tests.ledger.chain import gadget
@@ -145,7 +145,7 @@ async def test_a_revert_and_other_transactions_make_a_reorg(embedded: LiveChain)
 async def test_too_many_events_at_once_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(methods, "MAX_LOGS", 1)
     alice = development_accounts(1)[0]
-    node = Node(ChainStore(None), chain_id=31337, balances={bytes.fromhex(alice.address[2:]): 10**21})
+    node = EmbeddedChain(ChainStore(None), chain_id=31337, balances={bytes.fromhex(alice.address[2:]): 10**21})
 
     async def ask(method: str, *params: object) -> Any:
         answer = await dispatch(node, {"id": 1, "method": method, "params": list(params)})
@@ -165,10 +165,12 @@ async def test_questions_have_their_turn_while_a_block_takes_long_and_a_short_on
     monkeypatch: pytest.MonkeyPatch, longest: timedelta, turns: int
 ) -> None:
     alice, asked = development_accounts(1)[0], 0
-    node = Node(ChainStore(None), chain_id=31337, balances={bytes.fromhex(alice.address[2:]): 10**21}, automine=False)
+    node = EmbeddedChain(
+        ChainStore(None), chain_id=31337, balances={bytes.fromhex(alice.address[2:]): 10**21}, automine=False
+    )
     for nonce in range(3):
         await node.submit(bytes.fromhex(signed(alice, to=alice.address, nonce=nonce, value=1)[2:]))
-    monkeypatch.setattr("ledger.chain.embedded.node._TURN", longest)
+    monkeypatch.setattr("ledger.devchain.embedded.node._TURN", longest)
 
     async def ask() -> None:
         nonlocal asked
@@ -185,7 +187,7 @@ async def test_questions_have_their_turn_while_a_block_takes_long_and_a_short_on
 async def test_a_full_disk_costs_no_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     alice = development_accounts(1)[0]
     store = ChainStore(None)
-    node = Node(store, chain_id=31337, balances={bytes.fromhex(alice.address[2:]): 10**21}, automine=False)
+    node = EmbeddedChain(store, chain_id=31337, balances={bytes.fromhex(alice.address[2:]): 10**21}, automine=False)
     sent = [await node.submit(bytes.fromhex(signed(alice, to=alice.address, nonce=n, value=1)[2:])) for n in (0, 1)]
     with monkeypatch.context() as full:
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 from eth_account import Account
 
-from ledger.chain import DevelopmentAccount
+from ledger.devchain import DevelopmentAccount
 from protocol.identifiers import Address, address
 from tests.ledger.chain import gadget
 

@@ -12,19 +12,19 @@ import pytest
 import pytest_asyncio
 
 from ledger.amounts import UNIT
-from ledger.chain import ChainControls, ChainProcess
 from ledger.client import Ledger
 from ledger.client.pools import Roles, Terms
 from ledger.client.work import Submission
 from ledger.deployment import Deployment, deploy
-from ledger.inflight import Call
-from ledger.rpc import connect
-from ledger.sender import Sender, SendPolicy
-from protocol.consents import NodeConsent
+from ledger.devchain import ChainControls, ChainProcess
+from ledger.rpc.connection import connect
+from ledger.transactions.pending import TransactionCall
+from ledger.transactions.sender import SendPolicy, TransactionSender
 from protocol.identifiers import ZERO_DIGEST, Digest, run_id
+from protocol.identity.keys import Key
 from protocol.invites import Invite
-from protocol.keys import Key
-from protocol.leases import Lease, Work
+from protocol.leases import Lease, WorkClaim
+from protocol.node_registration import NodeConsent
 from tests.ledger.conftest import LiveChain
 
 UNBONDING = timedelta(days=7)
@@ -128,7 +128,7 @@ class World:
             expiry=int((await ledger.now()).timestamp()) + lasts,
         )
         sha256 = Digest("0x" + f"{index:064x}")
-        words = Work(lease_hash=lease.hash, sha256=sha256, units=units)
+        words = WorkClaim(lease_hash=lease.hash, sha256=sha256, units=units)
         domain = ledger.work.domain
         return Submission(lease, lease.sign(self.keys[signer], domain), sha256, units, words.sign(key, domain))
 
@@ -162,10 +162,10 @@ async def found(process: ChainProcess) -> Founded:
     keys = {name: Key.generate() for name in (*ROLES, "node", "node-2")}
     web3 = await connect(url, expected_chain_id=chain_id)
     bank = Key.from_hex(process.accounts[0].key)
-    async with Sender(web3, bank.account(), chain_id=chain_id, policy=QUICK) as sender:
-        calls = [Call(to=key.address, value=UNIT) for key in keys.values()]
+    async with TransactionSender(web3, bank.account(), chain_id=chain_id, policy=QUICK) as sender:
+        calls = [TransactionCall(to=key.address, value=UNIT) for key in keys.values()]
         await asyncio.gather(*[sender.send(call, deadline=timedelta(seconds=30)) for call in calls])
-    async with Sender(web3, keys["governor"].account(), chain_id=chain_id, policy=QUICK) as sender:
+    async with TransactionSender(web3, keys["governor"].account(), chain_id=chain_id, policy=QUICK) as sender:
         deployment = await deploy(web3, sender, governor=keys["governor"].address, unbonding_period=UNBONDING)
     await web3.provider.disconnect()
     async with Ledger.connect(url, deployment, key=keys["governor"], policy=QUICK) as governor:

@@ -7,12 +7,12 @@ from datetime import timedelta
 import pytest
 
 from ledger.amounts import UNIT
-from ledger.client.pools import Joining
+from ledger.client.pools import SignedJoin
 from ledger.errors import TransactionReverted
-from ledger.events import Departure, MemberJoined, MemberLeft
-from protocol.consents import NodeConsent, ProviderConsent
+from ledger.events.types import Departure, MemberJoined, MemberLeft
 from protocol.identifiers import ZERO_DIGEST, Digest
 from protocol.invites import Join, Leave
+from protocol.node_registration import NodeConsent, ProviderConsent
 from tests.ledger.client.conftest import POOL, TERMS, World
 
 
@@ -113,7 +113,7 @@ async def test_a_batch_of_joins_names_those_that_were_refused_and_takes_the_othe
     for nonce, name in enumerate(["node", "node-2"], start=1):
         invite, signature = await world.invite(name, nonce=nonce)
         consent = Join(invite_hash=invite.hash).sign(world.keys[name], carrier.pools.domain)
-        items.append(Joining(invite, signature, consent))
+        items.append(SignedJoin(invite, signature, consent))
     (refusal,) = await carrier.pools.join_batch(items)
     assert refusal.node == world.keys["node-2"].address
     assert refusal.reason.startswith("NotRegistered")

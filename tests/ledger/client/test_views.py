@@ -8,7 +8,7 @@ from eth_abi.exceptions import EncodingError
 from web3 import Web3
 
 from ledger.artifacts import Contract, artifact
-from ledger.client.views import View, views_of
+from ledger.client.view_calls import ViewCall, views_of
 from ledger.errors import ChainUnavailable
 
 _SAMPLES: dict[str, object] = {
@@ -31,8 +31,8 @@ def test_a_question_is_the_one_that_web3_asks(contract: Contract) -> None:
 
 
 def test_one_output_is_given_as_it_is_and_several_as_a_tuple() -> None:
-    one = View("one", b"\0\0\0\0", (), ("(uint256,address)",))
-    two = View("two", b"\0\0\0\0", (), ("uint256", "bytes32[]"))
+    one = ViewCall("one", b"\0\0\0\0", (), ("(uint256,address)",))
+    two = ViewCall("two", b"\0\0\0\0", (), ("uint256", "bytes32[]"))
     answer = encode(["uint256", "address"], [7, "0x" + "11" * 20])
     assert one.answer("0x" + answer.hex()) == (7, "0x" + "11" * 20)
     assert two.answer("0x" + encode(["uint256", "bytes32[]"], [7, [b"\1" * 32]]).hex()) == (7, (b"\1" * 32,))
@@ -41,15 +41,15 @@ def test_one_output_is_given_as_it_is_and_several_as_a_tuple() -> None:
 @pytest.mark.parametrize("output", ["0x", "0x00", "0xzz", "0x" + "ff" * 32 + "00"])
 def test_what_is_no_answer_is_a_trouble_of_the_chain(output: str) -> None:
     with pytest.raises(ChainUnavailable, match="gave no answer of one"):
-        View("one", b"\0\0\0\0", (), ("uint256", "uint256")).answer(output)
+        ViewCall("one", b"\0\0\0\0", (), ("uint256", "uint256")).answer(output)
 
 
 def test_a_value_that_does_not_fit_is_refused() -> None:
     with pytest.raises(EncodingError):
-        View("one", b"\0\0\0\0", ("uint8",), ()).call_data([256])
+        ViewCall("one", b"\0\0\0\0", ("uint8",), ()).call_data([256])
 
 
 def test_a_string_that_is_not_utf8_is_an_answer() -> None:
-    view = View("one", b"\0\0\0\0", (), ("uint256", "string"))
+    view = ViewCall("one", b"\0\0\0\0", (), ("uint256", "string"))
     answer = encode(["uint256", "bytes"], [7, b"a\xff\xfe"])  # laid out as a string is
     assert view.answer("0x" + answer.hex()) == (7, "a\ufffd\ufffd")

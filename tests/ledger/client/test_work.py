@@ -12,7 +12,7 @@ from ledger.amounts import UNIT
 from ledger.client.audits import commitment_of
 from ledger.client.work import Confirmation, Submission, WorkStatus
 from ledger.errors import TransactionReverted
-from ledger.events import (
+from ledger.events.types import (
     CheckpointAnnounced,
     DisputeLost,
     SecretRevealed,

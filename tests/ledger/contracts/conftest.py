@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from ledger.chain import ChainKind, ChainProcess, start_chain
-from ledger.chain.anvil import find_anvil
+from ledger.devchain import ChainKind, ChainProcess, start_chain
+from ledger.devchain.anvil import find_anvil
 from ledger.errors import AnvilMissing
 from tests.ledger.contracts.harness import Chain
 from tests.ledger.contracts.world import World

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ledger.chain import ChainProcess
+from ledger.devchain import ChainProcess
 from tests.ledger.contracts.conftest import ledger_process
 from tests.ledger.contracts.harness import Chain
 from tests.ledger.contracts.world import World

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from ledger.chain import ChainKind, ChainProcess
+from ledger.devchain import ChainKind, ChainProcess
 from tests.ledger.contracts.world import World
 from tests.ledger.invariants.machine import Histories
 

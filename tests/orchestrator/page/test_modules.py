@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.routes.page import page_files
-from protocol.scopes import Scope
+from orchestrator.api.page import page_files
+from protocol.identity.scopes import Scope
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.heartbeat import NodeState
 

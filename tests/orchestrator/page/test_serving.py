@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from orchestrator.routes.page import page_files
+from orchestrator.api.page import page_files
 from tests.orchestrator.conftest import READER, TOKEN
 from tests.orchestrator.edge import PoolUnderTest
 

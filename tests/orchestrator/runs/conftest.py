@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from protocol.clock import TurnedClock
-from protocol.keys import Key
+from protocol.identity.keys import Key
+from protocol.runtime.clock import ManualClock
 from tests.orchestrator.conftest import under_test
 from tests.orchestrator.edge import MemoryLedger
 from tests.orchestrator.runs.edge import PUBLISHER, RUN, VALIDATOR, MemoryRunLedger, RunUnderTest
@@ -18,7 +18,7 @@ MakeRun = Callable[..., RunUnderTest]
 
 
 @pytest.fixture
-async def make_run(redis_url: str, tmp_path: Path, clock: TurnedClock) -> AsyncIterator[MakeRun]:
+async def make_run(redis_url: str, tmp_path: Path, clock: ManualClock) -> AsyncIterator[MakeRun]:
     """Makes orchestrators of one run: the same Redis, ledgers and key."""
     key = Key.generate()
     ledger, chain = MemoryLedger(orchestrator=key.address), MemoryRunLedger()

@@ -11,36 +11,36 @@ from typing import Any
 
 import httpx
 
-from orchestrator.ledger_run import LedgerRun
-from orchestrator.loops.relayer import Relayer
-from orchestrator.loops.run_sync import RunSync
-from orchestrator.loops.sweeper import build_sweeper
-from orchestrator.run_desk import RunDesk
-from orchestrator.runs.chain import (
-    Announced,
+from orchestrator.chain.run import LedgerRun
+from orchestrator.chain.run_interface import (
+    AnnouncedCheckpoint,
     AnnouncementEvent,
     Funds,
     NotTaken,
+    PoolSeat,
     RunEvent,
     RunEvents,
-    Seat,
     SeatEvent,
     WorkEvent,
     WorkNow,
 )
-from orchestrator.runs.slots import Happening, SlotState
+from orchestrator.domain.slots import SlotEvent, SlotState
+from orchestrator.loops.relayer import Relayer
+from orchestrator.loops.run_sync import RunSync
+from orchestrator.loops.sweeper import build_sweeper
+from orchestrator.runs.leasing import SlotLeasing
 from orchestrator.storage import ObjectStore
 from orchestrator.storage.local import LocalStore
-from orchestrator.store.leases import Lease as LoopLease
+from orchestrator.store.leader_lease import LeaderLease as LoopLease
 from orchestrator.store.runs import LOOP
 from protocol.errors import Unavailable
 from protocol.identifiers import Address, Digest, digest, run_id
-from protocol.keys import Key
-from protocol.leases import Lease, Work
-from protocol.typed_data import SigningDomain
+from protocol.identity.keys import Key
+from protocol.identity.typed_data import SigningDomain
+from protocol.leases import Lease, WorkClaim
 from protocol.verdicts import Outcome
-from protocol.wire.carried import Joining, SignedDispute
-from protocol.wire.leases import SignedWork
+from protocol.wire.leases import SignedWorkClaim
+from protocol.wire.relayed import JoinRequest, SignedDispute
 from protocol.wire.runs import StepAnswer
 from protocol.wire.slots import SlotGrant
 from protocol.wire.uploads import ObjectKey
@@ -67,7 +67,7 @@ def funds(*, free: int = 10**9, price: int = 1, penalty: int = 2, **more: Any) -
     return Funds(free=free, price=price, penalty=penalty, **(usual | more))
 
 
-def upload(store: ObjectStore, work: SignedWork) -> Path:
+def upload(store: ObjectStore, work: SignedWorkClaim) -> Path:
     """Leaves the file of some work in the store."""
     return place_file(store, pool_id=work.lease.pool_id, node=work.lease.node, sha256=work.sha256)
 
@@ -92,8 +92,8 @@ class MemoryRunLedger:
     confirmations: int = 0
     money: Funds = field(default_factory=funds)
     stake: int = 10**9
-    versions: dict[int, Announced] = field(default_factory=dict)
-    seats: dict[Address, Seat] = field(default_factory=dict)
+    versions: dict[int, AnnouncedCheckpoint] = field(default_factory=dict)
+    seats: dict[Address, PoolSeat] = field(default_factory=dict)
     held: dict[Address, int] = field(default_factory=dict)
     """Up to when leases of former members may expire, in Unix seconds."""
     works: dict[Digest, WorkNow] = field(default_factory=dict)
@@ -106,16 +106,18 @@ class MemoryRunLedger:
     batches: list[int] = field(default_factory=list)
     die_after_carrying: bool = False
 
-    def announce(self, version: int, *, attempt: int = 0) -> Announced:
+    def announce(self, version: int, *, attempt: int = 0) -> AnnouncedCheckpoint:
         self.head += 1
-        made = Announced(version=version, attempt=attempt, digest=sha(version * 100 + attempt + 1), block=self.head)
+        made = AnnouncedCheckpoint(
+            version=version, attempt=attempt, digest=sha(version * 100 + attempt + 1), block=self.head
+        )
         self.versions[version] = made
         self.happened.append(AnnouncementEvent(version=version))
         return made
 
     def seat_node(self, node: Address) -> None:
         self.head += 1
-        self.seats[node] = Seat(provider=PROVIDER.address, block=self.head)
+        self.seats[node] = PoolSeat(provider=PROVIDER.address, block=self.head)
         self.happened.append(SeatEvent(node=node))
 
     def unseat_node(self, node: Address, *, held_until: int, put_out: bool = False) -> None:
@@ -138,7 +140,7 @@ class MemoryRunLedger:
         self.money = replace(self.money, free=self.money.free - units * self.money.price)
         self.happened.append(
             WorkEvent(
-                what=Happening.SUBMITTED,
+                what=SlotEvent.SUBMITTED,
                 key=key,
                 node=lease.node,
                 block=self.head,
@@ -156,15 +158,15 @@ class MemoryRunLedger:
         )
         return ""
 
-    def happen(self, key: Digest, node: Address, what: Happening, outcome: Outcome | None = None) -> None:
+    def happen(self, key: Digest, node: Address, what: SlotEvent, outcome: Outcome | None = None) -> None:
         """A verdict, a dispute, an end."""
         self.head += 1
         states = {
-            Happening.JUDGED: SlotState.PROVISIONAL,
-            Happening.DISPUTED: SlotState.DISPUTED,
-            Happening.DECIDED: SlotState.DISPUTED,
-            Happening.FINAL: SlotState.FINAL,
-            Happening.EXPIRED: SlotState.EXPIRED,
+            SlotEvent.JUDGED: SlotState.PROVISIONAL,
+            SlotEvent.DISPUTED: SlotState.DISPUTED,
+            SlotEvent.DECIDED: SlotState.DISPUTED,
+            SlotEvent.FINAL: SlotState.FINAL,
+            SlotEvent.EXPIRED: SlotState.EXPIRED,
         }
         now = self.works[key]
         self.works[key] = replace(now, state=states[what], outcome=outcome or now.outcome)
@@ -182,11 +184,11 @@ class MemoryRunLedger:
         if self.down:
             raise Unavailable("the chain is down", code="chain-unavailable")
 
-    async def announced(self, version: int | None = None) -> Announced | None:
+    async def announced(self, version: int | None = None) -> AnnouncedCheckpoint | None:
         self._answer()
         return self.versions.get(max(self.versions, default=0) if version is None else version)
 
-    async def publisher_of(self, announced: Announced) -> Address:
+    async def publisher_of(self, announced: AnnouncedCheckpoint) -> Address:
         self._answer()
         return PUBLISHER.address
 
@@ -198,7 +200,7 @@ class MemoryRunLedger:
         self._answer()
         return self.stake
 
-    async def seat(self, node: Address) -> Seat | None:
+    async def seat(self, node: Address) -> PoolSeat | None:
         self._answer()
         return self.seats.get(node)
 
@@ -214,7 +216,7 @@ class MemoryRunLedger:
         self._answer()
         return self.works.get(key)
 
-    async def carry(self, works: Sequence[SignedWork]) -> list[NotTaken]:
+    async def carry(self, works: Sequence[SignedWorkClaim]) -> list[NotTaken]:
         self._answer()
         self.batches.append(len(works))
         results = [(w.lease.lease.key.hash, self.submit(w.lease.lease, w.sha256, w.units)) for w in works]
@@ -222,17 +224,17 @@ class MemoryRunLedger:
             raise Unavailable("the answer was lost", code="transaction-not-mined")
         return [NotTaken(key, error, f"{error}(…)") for key, error in results if error]
 
-    async def refusals(self, works: Sequence[SignedWork]) -> list[NotTaken]:
+    async def refusals(self, works: Sequence[SignedWorkClaim]) -> list[NotTaken]:
         self._answer()
         keys = [work.lease.lease.key.hash for work in works]
         return [NotTaken(key, self.refuse[key], f"{self.refuse[key]}(…)") for key in keys if key in self.refuse]
 
-    async def join_refusals(self, joins: Sequence[Joining]) -> list[NotTaken]:
+    async def join_refusals(self, joins: Sequence[JoinRequest]) -> list[NotTaken]:
         self._answer()
         nodes = [join.invite.node for join in joins]
         return [NotTaken(node, self.refuse[node], f"{self.refuse[node]}(…)") for node in nodes if node in self.refuse]
 
-    async def carry_joins(self, joins: Sequence[Joining]) -> list[NotTaken]:
+    async def carry_joins(self, joins: Sequence[JoinRequest]) -> list[NotTaken]:
         self._answer()
         self.batches.append(len(joins))
         refused = []
@@ -257,7 +259,7 @@ class MemoryRunLedger:
             else:
                 self.batches.append(1)
                 node = next(lease.node for lease in self.leases.values() if lease.key.hash == each.key)
-                self.happen(each.key, node, Happening.DISPUTED)
+                self.happen(each.key, node, SlotEvent.DISPUTED)
         if self.die_after_carrying:
             raise Unavailable("the answer was lost", code="transaction-not-mined")
         return refused
@@ -291,7 +293,7 @@ class RunUnderTest:
         parts = self.pool.parts
         assert parts.run is not None
         assert parts.run_owner is not None
-        self.desk: RunDesk = parts.run
+        self.desk: SlotLeasing = parts.run
         self.sync = RunSync(
             self.desk,
             parts.run_owner,
@@ -339,12 +341,14 @@ class RunUnderTest:
         assert answer.status_code == 200, answer.text
         return SlotGrant.model_validate_json(answer.content)
 
-    def signed(self, key: Key, grant: SlotGrant, *, file: int = 1, units: int = 7) -> SignedWork:
-        work = Work(lease_hash=grant.lease.lease.hash, sha256=sha(file), units=units)
+    def signed(self, key: Key, grant: SlotGrant, *, file: int = 1, units: int = 7) -> SignedWorkClaim:
+        work = WorkClaim(lease_hash=grant.lease.lease.hash, sha256=sha(file), units=units)
         signature = work.sign(key, grant.lease.domain)
-        return SignedWork(lease=grant.lease, sha256=sha(file), units=units, signature="0x" + signature.hex())
+        return SignedWorkClaim(lease=grant.lease, sha256=sha(file), units=units, signature="0x" + signature.hex())
 
-    async def hand_in(self, key: Key, work: SignedWork, *, uploaded: bool = True, **figures: float) -> httpx.Response:
+    async def hand_in(
+        self, key: Key, work: SignedWorkClaim, *, uploaded: bool = True, **figures: float
+    ) -> httpx.Response:
         """Hands work in; its file, whose bytes nothing here looks at, is in the store before."""
         if uploaded:
             upload(self.pool.parts.objects, work)

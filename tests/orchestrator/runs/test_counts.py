@@ -8,9 +8,9 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrator.runs.slots import Counted, Happening
+from orchestrator.domain.slots import Counted, SlotEvent
 from protocol.identifiers import Digest
-from protocol.keys import Key
+from protocol.identity.keys import Key
 from protocol.verdicts import Outcome
 from protocol.wire.slots import SlotGrant
 from tests.orchestrator.runs.conftest import MakeRun
@@ -59,7 +59,7 @@ class Walk:
     async def judge(self) -> None:
         if self.works:
             work, key = self.draw.choice(self.works)
-            what = self.draw.choice((Happening.JUDGED, Happening.DISPUTED, Happening.FINAL, Happening.EXPIRED))
+            what = self.draw.choice((SlotEvent.JUDGED, SlotEvent.DISPUTED, SlotEvent.FINAL, SlotEvent.EXPIRED))
             self.run.chain.happen(work, key.address, what, self.draw.choice(list(Outcome)))
 
     async def reorganise(self) -> None:

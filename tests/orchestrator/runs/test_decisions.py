@@ -9,13 +9,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from orchestrator.runs.deliveries import DeliveryTerms, PastLease, judge_deliveries, tried_in_time
-from orchestrator.runs.leases import Budget, DeliveryTime, is_late, lease_length, wait_length
-from orchestrator.runs.slots import LEASED, SPARE, Counted, FileState, Happening, Slot, SlotState, after, as_on_ledger
-from orchestrator.runs.steps import Asked, Choice, StepCount, Window, ask, choose_step
+from orchestrator.domain.deliveries import DeliveryTerms, PastLease, judge_deliveries, tried_in_time
+from orchestrator.domain.lease_terms import Budget, DeliveryTime, is_late, lease_length, wait_length
+from orchestrator.domain.slots import (
+    LEASED,
+    SPARE,
+    Counted,
+    Slot,
+    SlotEvent,
+    SlotState,
+    StoredFileState,
+    after,
+    as_on_ledger,
+)
+from orchestrator.domain.steps import Asked, Choice, StepCount, Window, ask, choose_step
 from protocol.verdicts import Outcome, ReasonCode
 
-S, H, C = SlotState, Happening, Counted
+S, H, C = SlotState, SlotEvent, Counted
 
 
 # Steps
@@ -88,8 +98,8 @@ def test_what_the_trainer_may_ask(
 
 SUBMITTED = Slot(S.SUBMITTED, C.PENDING)
 STALE = Slot(S.SUBMITTED, C.NOTHING)
-THERE = Slot(S.SUBMITTED, C.PENDING, file=FileState.PRESENT)
-GHOST = Slot(S.SUBMITTED, C.NOTHING, file=FileState.ABSENT)
+THERE = Slot(S.SUBMITTED, C.PENDING, file=StoredFileState.PRESENT)
+GHOST = Slot(S.SUBMITTED, C.NOTHING, file=StoredFileState.ABSENT)
 ACCEPTED = Slot(S.PROVISIONAL, C.ACCEPTED, Outcome.ACCEPTED)
 FORGED = Slot(S.PROVISIONAL, C.REJECTED, Outcome.FORGED)
 
@@ -132,17 +142,17 @@ FORGED = Slot(S.PROVISIONAL, C.REJECTED, Outcome.FORGED)
         (GHOST, H.FILE_PRESENT, None, THERE),
         (GHOST, H.FILE_UNKNOWN, None, SUBMITTED),
         (GHOST, H.PENDING_OVER, None, GHOST),
-        (THERE, H.PENDING_OVER, None, Slot(S.SUBMITTED, C.NOTHING, file=FileState.PRESENT)),
-        (GHOST, H.EXPIRED, None, Slot(S.EXPIRED, C.NOTHING, file=FileState.ABSENT)),
-        (THERE, H.EXPIRED, None, Slot(S.EXPIRED, C.NOTHING, file=FileState.PRESENT)),
-        (GHOST, H.JUDGED, Outcome.ACCEPTED, Slot(S.PROVISIONAL, C.ACCEPTED, Outcome.ACCEPTED, FileState.ABSENT)),
+        (THERE, H.PENDING_OVER, None, Slot(S.SUBMITTED, C.NOTHING, file=StoredFileState.PRESENT)),
+        (GHOST, H.EXPIRED, None, Slot(S.EXPIRED, C.NOTHING, file=StoredFileState.ABSENT)),
+        (THERE, H.EXPIRED, None, Slot(S.EXPIRED, C.NOTHING, file=StoredFileState.PRESENT)),
+        (GHOST, H.JUDGED, Outcome.ACCEPTED, Slot(S.PROVISIONAL, C.ACCEPTED, Outcome.ACCEPTED, StoredFileState.ABSENT)),
         (ACCEPTED, H.FILE_ABSENT, None, ACCEPTED),
         (LEASED, H.FILE_ABSENT, None, LEASED),
         (Slot(S.FINAL, C.ACCEPTED, Outcome.ACCEPTED), H.SUBMITTED, None, Slot(S.FINAL, C.ACCEPTED, Outcome.ACCEPTED)),
         (LEASED, H.JUDGED, Outcome.ACCEPTED, LEASED),
     ],
 )
-def test_the_life_of_a_slot(before: Slot, event: Happening, outcome: Outcome | None, then: Slot) -> None:
+def test_the_life_of_a_slot(before: Slot, event: SlotEvent, outcome: Outcome | None, then: Slot) -> None:
     assert after(before, event, outcome) == then
 
 
@@ -153,11 +163,11 @@ def test_what_the_ledger_shows_after_a_reorg_is_what_counts() -> None:
 
 
 VERDICTS = st.sampled_from([Outcome.ACCEPTED, Outcome.REJECTED, Outcome.FORGED])
-NEWS = st.lists(st.tuples(st.sampled_from(Happening), VERDICTS), max_size=12)
+NEWS = st.lists(st.tuples(st.sampled_from(SlotEvent), VERDICTS), max_size=12)
 
 
 @given(history=NEWS, again=st.integers(1, 3))
-def test_events_that_come_again_in_order_change_nothing(history: list[tuple[Happening, Outcome]], again: int) -> None:
+def test_events_that_come_again_in_order_change_nothing(history: list[tuple[SlotEvent, Outcome]], again: int) -> None:
     """At least once, in order, from anywhere before: that is what a cursor promises."""
     ledger = [
         news for news in history if news[0] not in {H.LEASE_OVER, H.RELEASED, H.LAPSED, H.PENDING_OVER, H.WAIT_OVER}
@@ -206,8 +216,8 @@ class RunMachine(RuleBasedStateMachine):
         if choice.need:
             self.slots.append((choice.step, min(groups, choice.need), LEASED))
 
-    @rule(which=st.integers(0, 30), event=st.sampled_from(Happening), outcome=VERDICTS)
-    def happen(self, which: int, event: Happening, outcome: Outcome) -> None:
+    @rule(which=st.integers(0, 30), event=st.sampled_from(SlotEvent), outcome=VERDICTS)
+    def happen(self, which: int, event: SlotEvent, outcome: Outcome) -> None:
         if self.slots:
             step, groups, slot = self.slots[which % len(self.slots)]
             then = after(slot, event, outcome)
@@ -262,12 +272,12 @@ PAST = {
     "s": Slot(S.FINAL, C.ACCEPTED, Outcome.ACCEPTED),
     "l": Slot(S.LAPSED, C.NOTHING),
     "x": Slot(S.EXPIRED, C.NOTHING),
-    "X": Slot(S.EXPIRED, C.NOTHING, file=FileState.PRESENT),
+    "X": Slot(S.EXPIRED, C.NOTHING, file=StoredFileState.PRESENT),
     " ": LEASED,
     "p": SUBMITTED,
     "d": Slot(S.DISPUTED, C.ACCEPTED, Outcome.ACCEPTED),
     "g": GHOST,
-    "G": Slot(S.EXPIRED, C.NOTHING, file=FileState.ABSENT),
+    "G": Slot(S.EXPIRED, C.NOTHING, file=StoredFileState.ABSENT),
     "b": Slot(S.FINAL, C.REJECTED, Outcome.REJECTED),
     "f": FORGED,
 }

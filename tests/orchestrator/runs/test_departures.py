@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from orchestrator.runs.chain import BanEvent
-from orchestrator.runs.slots import Happening
-from protocol.keys import Key
+from orchestrator.chain.run_interface import BanEvent
+from orchestrator.domain.slots import SlotEvent
+from protocol.identity.keys import Key
 from protocol.verdicts import Outcome
 from protocol.wire.slots import SlotGrant
 from tests.orchestrator.edge import PROVIDER
@@ -49,7 +49,7 @@ async def test_a_node_that_is_evicted_in_its_work_uploads_hands_in_and_is_paid(r
     await depart(run, key, grant)
     assert (await ticket(run, key, grant)).status_code == 200
     work = await run.delivered(key, grant)
-    run.chain.happen(work, key.address, Happening.JUDGED, Outcome.ACCEPTED)
+    run.chain.happen(work, key.address, SlotEvent.JUDGED, Outcome.ACCEPTED)
     await run.sync.round()
     assert (await run.view())["accepted"] == 4
     told = await record(run, key)
@@ -82,8 +82,8 @@ async def test_work_that_turns_out_forged_after_its_node_left_ends_its_other_lea
     await depart(run, key, second, put_out=False)
     assert (await ticket(run, key, second, file=2)).status_code == 200
     run.chain.held[key.address] = 0  # no further event says that
-    run.chain.happen(work, key.address, Happening.JUDGED, Outcome.FORGED)
-    run.chain.happen(work, key.address, Happening.FINAL, Outcome.FORGED)
+    run.chain.happen(work, key.address, SlotEvent.JUDGED, Outcome.FORGED)
+    run.chain.happen(work, key.address, SlotEvent.FINAL, Outcome.FORGED)
     await run.sync.round()
     assert (await ticket(run, key, second, file=3)).json()["code"] == "no-lease"
 
@@ -92,8 +92,8 @@ async def test_final_forgery_ends_no_leases_of_a_member(run: RunUnderTest) -> No
     key = await run.member()
     first, second = await run.lease(key, groups=1), await run.lease(key, groups=1)
     work = await run.delivered(key, first)
-    run.chain.happen(work, key.address, Happening.JUDGED, Outcome.FORGED)
-    run.chain.happen(work, key.address, Happening.FINAL, Outcome.FORGED)
+    run.chain.happen(work, key.address, SlotEvent.JUDGED, Outcome.FORGED)
+    run.chain.happen(work, key.address, SlotEvent.FINAL, Outcome.FORGED)
     await run.sync.round()
     assert (await ticket(run, key, second, file=2)).status_code == 200, "it joined again meanwhile, say"
 

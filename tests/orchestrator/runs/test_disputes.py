@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from orchestrator.domain.slots import SlotEvent
 from orchestrator.loops.relayer import AGAIN
-from orchestrator.runs.slots import Happening
-from orchestrator.store.relay import RelayKind
+from orchestrator.store.relayer import RelayedKind
 from protocol.errors import Unavailable
 from protocol.identifiers import Digest
-from protocol.keys import Key
+from protocol.identity.keys import Key
 from protocol.leases import Dispute
 from protocol.verdicts import Outcome
 from tests.orchestrator.runs.edge import RunUnderTest, sha
@@ -22,7 +22,7 @@ async def judged(run: RunUnderTest, outcome: Outcome = Outcome.FORGED) -> tuple[
     """A node and its work, with a provisional verdict."""
     key = await run.member()
     work = await run.delivered(key, await run.lease(key))
-    run.chain.happen(work, key.address, Happening.JUDGED, outcome)
+    run.chain.happen(work, key.address, SlotEvent.JUDGED, outcome)
     await run.sync.round()
     return key, work
 
@@ -86,7 +86,7 @@ async def test_what_the_ledger_refuses_is_told(run: RunUnderTest) -> None:
     run.chain.refuse[work] = "TooLate"
     await said(run, key, word(run, key, work))
     assert await run.relayer.round() == 0
-    row = await run.pool.parts.relay.store.get(RelayKind.DISPUTE, work)
+    row = await run.pool.parts.relay.store.get(RelayedKind.DISPUTE, work)
     assert row is not None
     assert (row.state.value, row.reason) == ("refused", "TooLate(…)")
 
@@ -103,7 +103,7 @@ async def test_nobody_disputes_for_another_or_without_a_reason(run: RunUnderTest
     assert (await run.pool.send(other, "/v1/disputes", word(run, other, work))).status_code == 404
     assert (await run.pool.send(key, "/v1/disputes", word(run, other, work))).status_code == 422
     assert (await run.pool.send(key, "/v1/disputes", word(run, key, sha(99)))).status_code == 404
-    run.chain.happen(work, key.address, Happening.FINAL, Outcome.FORGED)
+    run.chain.happen(work, key.address, SlotEvent.FINAL, Outcome.FORGED)
     await run.sync.round()
     answer = await run.pool.send(key, "/v1/disputes", word(run, key, work))
     assert (answer.status_code, answer.json()["code"]) == (409, "not-disputable")

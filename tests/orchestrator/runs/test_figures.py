@@ -5,12 +5,12 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from orchestrator.run_figures import FigureBook
-from orchestrator.runs.slots import Happening
+from orchestrator.domain.slots import SlotEvent
+from orchestrator.runs.metrics import ReportedMetrics
 from orchestrator.store.runs import RunStore
 from protocol.clients import OrchestratorClient
 from protocol.identifiers import Digest
-from protocol.keys import Key
+from protocol.identity.keys import Key
 from protocol.verdicts import Outcome
 from protocol.wire.listings import StepFigures
 from tests.orchestrator.conftest import READER
@@ -36,7 +36,7 @@ async def judged(
     await run.sync.round()
     work = grant.lease.lease.key.hash
     if outcome is not None:
-        run.chain.happen(work, key.address, Happening.JUDGED, outcome)
+        run.chain.happen(work, key.address, SlotEvent.JUDGED, outcome)
         await run.sync.round()
     return work
 
@@ -100,8 +100,8 @@ async def test_a_step_is_read_again_only_when_its_counts_change(
     for _ in range(3):
         assert len(await told(run)) == 1
     assert read == [0]
-    run.chain.happen(work, key.address, Happening.DISPUTED)
-    run.chain.happen(work, key.address, Happening.DECIDED, Outcome.FORGED)
+    run.chain.happen(work, key.address, SlotEvent.DISPUTED)
+    run.chain.happen(work, key.address, SlotEvent.DECIDED, Outcome.FORGED)
     await run.sync.round()
     assert await told(run) == [], "a verdict that was turned over takes its file out"
 
@@ -112,11 +112,11 @@ async def test_a_very_large_step_is_read_as_far_as_its_first_files(
     key = await run.member()
     for file in range(1, 5):
         await judged(run, key, file, Outcome.ACCEPTED, groups=1, reward=float(file))
-    monkeypatch.setattr("orchestrator.run_figures.MOST_SLOTS", 3)
-    monkeypatch.setattr("orchestrator.run_figures.SLOTS_AT_ONCE", 2)
-    assert [each.files for each in await FigureBook(run.desk.store).of([0], floor=0)] == [4]
-    monkeypatch.setattr("orchestrator.run_figures.MOST_SLOTS", 2)
-    assert [each.files for each in await FigureBook(run.desk.store).of([0], floor=0)] == [2]
+    monkeypatch.setattr("orchestrator.runs.metrics.MOST_SLOTS", 3)
+    monkeypatch.setattr("orchestrator.runs.metrics.SLOTS_AT_ONCE", 2)
+    assert [each.files for each in await ReportedMetrics(run.desk.store).of([0], floor=0)] == [4]
+    monkeypatch.setattr("orchestrator.runs.metrics.MOST_SLOTS", 2)
+    assert [each.files for each in await ReportedMetrics(run.desk.store).of([0], floor=0)] == [2]
 
 
 async def test_rollouts_are_listed_without_asking_the_store(run: RunUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,14 +10,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from orchestrator.runs.chain import WorkEvent
-from orchestrator.runs.slots import Happening
+from orchestrator.chain.run_interface import WorkEvent
+from orchestrator.domain.slots import SlotEvent
 from orchestrator.storage import StorageUnavailable
 from protocol.identifiers import Address, Digest, digest
-from protocol.keys import Key
-from protocol.leases import Work
+from protocol.identity.keys import Key
+from protocol.leases import WorkClaim
 from protocol.verdicts import Outcome
-from protocol.wire.leases import SignedWork
+from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.uploads import ObjectKey
 from tests.orchestrator.edge import POOL
 from tests.orchestrator.runs.conftest import MakeRun
@@ -54,13 +54,13 @@ async def judged(run: RunUnderTest) -> dict[str, Any]:
     """Work that was uploaded, delivered and accepted; as it is listed."""
     key = await run.member()
     grant = await run.lease(key)
-    words = Work(lease_hash=grant.lease.lease.hash, sha256=sha256(FILE), units=7)
+    words = WorkClaim(lease_hash=grant.lease.lease.hash, sha256=sha256(FILE), units=7)
     signature = "0x" + words.sign(key, grant.lease.domain).hex()
     await put(run, key.address, FILE, audit=False)
-    await run.hand_in(key, SignedWork(lease=grant.lease, sha256=sha256(FILE), units=7, signature=signature))
+    await run.hand_in(key, SignedWorkClaim(lease=grant.lease, sha256=sha256(FILE), units=7, signature=signature))
     await run.relayer.round()
     await put(run, VALIDATOR.address, AUDIT, audit=True)
-    run.chain.happen(grant.lease.lease.key.hash, key.address, Happening.JUDGED, Outcome.ACCEPTED)
+    run.chain.happen(grant.lease.lease.key.hash, key.address, SlotEvent.JUDGED, Outcome.ACCEPTED)
     verdict = run.chain.happened[-1]
     assert isinstance(verdict, WorkEvent)
     run.chain.happened[-1] = replace(verdict, judge=VALIDATOR.address, audit_hash=sha256(AUDIT))

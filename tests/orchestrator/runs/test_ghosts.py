@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.runs.slots import FileState, Happening
+from orchestrator.domain.slots import SlotEvent, StoredFileState
 from orchestrator.storage import StorageUnavailable
-from protocol.keys import Key
+from protocol.identity.keys import Key
 from protocol.verdicts import Outcome
 from protocol.wire.slots import SlotGrant
 from tests.orchestrator.runs.conftest import MakeRun
@@ -93,7 +93,7 @@ async def test_the_store_is_asked_less_and_less_often_and_not_beyond_the_judge_p
     assert asked[-1] <= 3661
     row = await run.desk.store.slot_of(grant.lease.lease.key.hash)
     assert row is not None
-    assert row.slot.file is FileState.ABSENT
+    assert row.slot.file is StoredFileState.ABSENT
 
 
 async def _down(*_: object) -> None:
@@ -110,7 +110,7 @@ async def test_while_the_store_is_down_work_counts_as_pending_and_nobody_is_blam
         assert (await deliveries(run, key))["undelivered"] == 0
         await after(run, 901)
         assert (await run.view())["pending"] == 0, "no longer than for work that nobody judges"
-        run.chain.happen(grant.lease.lease.key.hash, key.address, Happening.EXPIRED)
+        run.chain.happen(grant.lease.lease.key.hash, key.address, SlotEvent.EXPIRED)
         await run.sync.round()
     assert ((await deliveries(run, key))["delivered"], (await deliveries(run, key))["undelivered"]) == (0, 0)
 
@@ -134,7 +134,7 @@ async def test_expired_work_counts_against_its_node_if_its_file_never_came(
     key, grant = await ghost(run, uploaded=uploaded)
     if later:
         place_file(run.pool.parts.objects, node=key.address, sha256=sha(1))
-    run.chain.happen(grant.lease.lease.key.hash, key.address, Happening.EXPIRED)
+    run.chain.happen(grant.lease.lease.key.hash, key.address, SlotEvent.EXPIRED)
     await run.sync.round()
     told = await deliveries(run, key)
     assert (told["delivered"], told["undelivered"]) == (0, counts)
@@ -155,7 +155,7 @@ async def test_ghosts_rest(make_run: MakeRun) -> None:
 
 async def test_a_verdict_counts_whatever_the_store_says(run: RunUnderTest) -> None:
     key, grant = await ghost(run)
-    run.chain.happen(grant.lease.lease.key.hash, key.address, Happening.JUDGED, Outcome.ACCEPTED)
+    run.chain.happen(grant.lease.lease.key.hash, key.address, SlotEvent.JUDGED, Outcome.ACCEPTED)
     await run.sync.round()
     assert (await run.view())["accepted"] == 8
     assert (await deliveries(run, key))["delivered"] == 1

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrator.runs.slots import Happening
-from protocol.keys import Key
+from orchestrator.domain.slots import SlotEvent
+from protocol.identity.keys import Key
 from protocol.verdicts import Outcome
 from tests.orchestrator.runs.conftest import MakeRun
 from tests.orchestrator.runs.edge import RunUnderTest, funds
@@ -35,7 +35,7 @@ async def test_groups_that_wait_for_a_verdict_or_have_a_good_one_are_not_leased_
     key = await run.member()
     work = await run.delivered(key, await run.lease(key, groups=8))
     assert "has all the rollouts that it wants" in await refused(run, key)
-    run.chain.happen(work, key.address, Happening.JUDGED, Outcome.ACCEPTED)
+    run.chain.happen(work, key.address, SlotEvent.JUDGED, Outcome.ACCEPTED)
     await run.sync.round()
     assert "has all the rollouts that it wants" in await refused(run, key)
     assert (await run.lease(key, step=1)).lease.step == 1

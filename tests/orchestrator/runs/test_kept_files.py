@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from orchestrator.runs.slots import Happening
+from orchestrator.domain.slots import SlotEvent
 from orchestrator.storage import StorageUnavailable
-from orchestrator.storage.desk import FILE_BYTES
-from protocol.keys import Key
+from orchestrator.storage.service import FILE_BYTES
+from protocol.identity.keys import Key
 from protocol.verdicts import Outcome
 from protocol.wire.slots import SlotGrant
 from protocol.wire.uploads import ObjectKey
@@ -212,7 +212,7 @@ async def test_after_the_loss_of_redis_nothing_is_deleted_that_is_needed(make_ru
     await run.sync.round()
     assert await run.sweeper.round() == 1
     assert [path.exists() for path in (needed, unused, held)] == [True, False, True]
-    run.chain.happen(work, key.address, Happening.JUDGED, Outcome.ACCEPTED)
+    run.chain.happen(work, key.address, SlotEvent.JUDGED, Outcome.ACCEPTED)
     await run.sync.round()
     assert await run.sweeper.round() == 0
 

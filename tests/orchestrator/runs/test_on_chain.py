@@ -15,21 +15,21 @@ from ledger.amounts import UNIT
 from ledger.client.pools import Role
 from ledger.client.work import WorkStatus
 from orchestrator.app import build_orchestrator
-from orchestrator.ledger_pool import LedgerPool
-from orchestrator.ledger_run import LedgerRun
+from orchestrator.chain.pool import LedgerPool
+from orchestrator.chain.run import LedgerRun
 from orchestrator.loops.relayer import AGAIN
 from orchestrator.settings import OrchestratorSettings
-from protocol.clock import SystemClock, TurnedClock
+from protocol.http.tokens import TokenSetting
 from protocol.identifiers import Digest, run_id
+from protocol.identity.keys import Key
+from protocol.identity.scopes import Scope
 from protocol.invites import Join
-from protocol.keys import Key
 from protocol.leases import Dispute
-from protocol.redis import connect_redis
-from protocol.scopes import Scope
-from protocol.tokens import TokenSetting
+from protocol.runtime.clock import ManualClock, SystemClock
+from protocol.runtime.redis import connect_redis
 from protocol.verdicts import Outcome
-from protocol.wire.carried import Joining
 from protocol.wire.invites import SignedInvite
+from protocol.wire.relayed import JoinRequest
 from protocol.wire.slots import SlotGrant
 from tests.ledger.client.conftest import POOL, URL, World, founded, world
 from tests.ledger.client.verdicts import verdict_on
@@ -57,7 +57,7 @@ async def orchestrating(
     # The newest block is as old as the session: leases that last from its time would be over in the chain's next block.
     await world.controls.mine(1)
     now = await (await world.as_("owner")).now()
-    clock = TurnedClock(start=now)
+    clock = ManualClock(start=now)
     redis = connect_redis(redis_url)
     key = world.keys["orchestrator"]
     shared: dict[str, Any] = {"pool_id": POOL, "redis": redis, "confirmations": 0, "clock": SystemClock()}
@@ -105,7 +105,7 @@ async def join_by_relay(run: RunUnderTest, world: World) -> Key:
     domain = run.pool.parts.ledger.domain
     invite = SignedInvite.of(terms, domain=domain, signature=signature)
     word = Join(invite_hash=terms.hash).sign(key, domain)
-    body = Joining(invite=invite, signature="0x" + word.hex()).model_dump(mode="json")
+    body = JoinRequest(invite=invite, signature="0x" + word.hex()).model_dump(mode="json")
     assert (await run.pool.send(key, "/v1/joins", body)).json()["state"] == "queued"
     assert await run.relayer.round() == 1
     await run.pool.clock.turn(AGAIN)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from orchestrator.store.relay import KEPT, RelayKind
-from protocol.wire.carried import ReceiptState
+from orchestrator.store.relayer import KEPT, RelayedKind
+from protocol.wire.relayed import ReceiptState
 from tests.orchestrator.runs.edge import RunUnderTest
 
-WORK = RelayKind.WORK
+WORK = RelayedKind.WORK
 
 
 async def test_what_is_handed_in_again_is_as_old_as_the_first_time(run: RunUnderTest) -> None:

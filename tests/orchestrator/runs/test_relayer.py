@@ -14,19 +14,19 @@ import pytest
 
 from orchestrator.loops.relayer import AGAIN, BATCH, Relayer
 from orchestrator.store.database import Database
-from orchestrator.store.leases import Lease as LoopLease
-from orchestrator.store.relay import RelayKind, RelayStore
+from orchestrator.store.leader_lease import LeaderLease as LoopLease
+from orchestrator.store.relayer import RelayedKind, RelayerStore
 from protocol.errors import Unavailable
 from protocol.identifiers import Digest
+from protocol.identity.keys import Key
+from protocol.identity.signing import unix_ms
+from protocol.identity.typed_data import SigningDomain
 from protocol.invites import Invite, Join
-from protocol.keys import Key
-from protocol.leases import Work
-from protocol.redis import RedisKeys, connect_redis
-from protocol.signing import unix_ms
-from protocol.typed_data import SigningDomain
-from protocol.wire.carried import Joining, ReceiptState, Submission
+from protocol.leases import WorkClaim
+from protocol.runtime.redis import RedisKeys, connect_redis
 from protocol.wire.invites import SignedInvite
-from protocol.wire.leases import SignedLease, SignedWork
+from protocol.wire.leases import SignedLease, SignedWorkClaim
+from protocol.wire.relayed import JoinRequest, ReceiptState, SubmissionRequest
 from protocol.wire.slots import SlotGrant
 from tests.orchestrator.cut_line import Cut, CutLine, cut_line
 from tests.orchestrator.edge import POOL
@@ -81,17 +81,19 @@ async def test_many_go_in_one_transaction(run: RunUnderTest) -> None:
     assert await run.relayer.round() == 0
 
 
-def _signed_by(world: RunUnderTest, key: Key, grant: SlotGrant, /, **change: Any) -> SignedWork:
+def _signed_by(world: RunUnderTest, key: Key, grant: SlotGrant, /, **change: Any) -> SignedWorkClaim:
     """Work under a lease that was changed after it was signed, or signed by somebody else."""
     lease = grant.lease.model_copy(update=change)
-    words = Work(lease_hash=lease.lease.hash, sha256=sha(1), units=7)
-    return SignedWork(lease=lease, sha256=sha(1), units=7, signature="0x" + words.sign(key, world.chain.domain).hex())
+    words = WorkClaim(lease_hash=lease.lease.hash, sha256=sha(1), units=7)
+    return SignedWorkClaim(
+        lease=lease, sha256=sha(1), units=7, signature="0x" + words.sign(key, world.chain.domain).hex()
+    )
 
 
 STRANGER = Key.generate()
 
 
-def _resigned(run: RunUnderTest, key: Key, grant: SlotGrant) -> SignedWork:
+def _resigned(run: RunUnderTest, key: Key, grant: SlotGrant) -> SignedWorkClaim:
     lease = replace(grant.lease.lease, max_units=10**6)
     signed = SignedLease.of(lease, domain=run.chain.domain, signature=lease.sign(key, run.chain.domain))
     return _signed_by(run, key, SlotGrant(lease=signed, beacon=grant.beacon))
@@ -125,7 +127,7 @@ def _resigned(run: RunUnderTest, key: Key, grant: SlotGrant) -> SignedWork:
     ],
 )
 async def test_what_the_ledger_would_not_take_is_refused_before_it_costs_gas(
-    run: RunUnderTest, make: Callable[..., SignedWork], status: int, code: str
+    run: RunUnderTest, make: Callable[..., SignedWorkClaim], status: int, code: str
 ) -> None:
     key, grant = await leased(run)
     answer = await run.hand_in(key, make(run, key, grant))
@@ -383,14 +385,14 @@ async def test_rounds_that_wake_at_the_same_news_carry_it_once(run: RunUnderTest
 # Joins
 
 
-def joining(run: RunUnderTest, key: Key, *, signer: Key | None = None, nonce: int = 1, **change: Any) -> Joining:
+def joining(run: RunUnderTest, key: Key, *, signer: Key | None = None, nonce: int = 1, **change: Any) -> JoinRequest:
     parts = run.pool.parts
     expiry = int(run.pool.clock.now().timestamp()) + 60
     invite = Invite(pool_id=POOL, domain_id=1, node=key.address, nonce=nonce, expiry=expiry, url="http://pool")
     invite = replace(invite, **change)
     domain = run.pool.ledger.domain
     signed = SignedInvite.of(invite, domain=domain, signature=invite.sign(parts.key, domain))
-    return Joining(invite=signed, signature="0x" + Join(invite_hash=invite.hash).sign(signer or key, domain).hex())
+    return JoinRequest(invite=signed, signature="0x" + Join(invite_hash=invite.hash).sign(signer or key, domain).hex())
 
 
 async def test_a_node_without_gas_joins_by_the_orchestrators_hand(run: RunUnderTest) -> None:
@@ -412,13 +414,13 @@ async def test_a_join_that_was_carried_before_a_crash_is_not_carried_again(run: 
     assert receipt(await run.pool.send(key, "/v1/joins", body))[0] == "carried"
 
 
-def _of_another(run: RunUnderTest, key: Key) -> Joining:
+def _of_another(run: RunUnderTest, key: Key) -> JoinRequest:
     made = joining(run, key)
     signature = "0x" + made.invite.invite.sign(STRANGER, made.invite.domain).hex()
     return made.model_copy(update={"invite": made.invite.model_copy(update={"signature": signature})})
 
 
-def _for_another_contract(run: RunUnderTest, key: Key) -> Joining:
+def _for_another_contract(run: RunUnderTest, key: Key) -> JoinRequest:
     made = joining(run, key)
     domain = SigningDomain(1, STRANGER.address)
     invite = SignedInvite.of(made.invite.invite, domain=domain, signature=made.invite.raw_signature)
@@ -438,7 +440,7 @@ def _for_another_contract(run: RunUnderTest, key: Key) -> Joining:
     ids=["another node", "another pool", "another's signature", "expired", "not our invite", "another contract"],
 )
 async def test_only_an_invite_of_this_pool_is_carried_for_its_own_node(
-    run: RunUnderTest, make: Callable[..., Joining], status: int
+    run: RunUnderTest, make: Callable[..., JoinRequest], status: int
 ) -> None:
     key = Key.generate()
     answer = await run.pool.send(key, "/v1/joins", make(run, key).model_dump(mode="json"))
@@ -454,11 +456,11 @@ async def line(redis_url: str, tmp_path: Path) -> AsyncIterator[CutLine]:
 
 
 @pytest.fixture
-async def behind(run: RunUnderTest, line: CutLine) -> AsyncIterator[tuple[Relayer, RelayStore]]:
+async def behind(run: RunUnderTest, line: CutLine) -> AsyncIterator[tuple[Relayer, RelayerStore]]:
     """A relayer and its queue behind the line, whose client of Redis tries everything once."""
     redis = connect_redis(line.url, retries=0)
     database = Database(redis, keys=RedisKeys(f"pool-{POOL}"))
-    lease, store = LoopLease(database, "relayer", lifetime=timedelta(hours=1)), RelayStore(database)
+    lease, store = LoopLease(database, "relayer", lifetime=timedelta(hours=1)), RelayerStore(database)
     yield Relayer(store, ledger=run.chain, lease=lease, clock=run.pool.clock), store
     await redis.aclose()
 
@@ -467,14 +469,14 @@ async def _queued(run: RunUnderTest, key: Key, grant: SlotGrant, indices: range)
     far = grant.lease.expiry + 10**6
     works = [_signed_by(run, key, grant, index=index, expiry=far) for index in indices]
     for work in works:
-        name, body = work.lease.lease.key.hash, Submission(work=work).model_dump_json()
-        await run.pool.parts.relay.store.put(RelayKind.WORK, name, body, now_ms=unix_ms(run.pool.clock.now()))
+        name, body = work.lease.lease.key.hash, SubmissionRequest(work=work).model_dump_json()
+        await run.pool.parts.relay.store.put(RelayedKind.WORK, name, body, now_ms=unix_ms(run.pool.clock.now()))
     return [work.lease.lease.key.hash for work in works]
 
 
 @pytest.mark.parametrize("cut", Cut)
 async def test_a_redis_that_goes_away_within_a_batch_costs_no_work_and_none_is_paid_for_twice(
-    run: RunUnderTest, line: CutLine, behind: tuple[Relayer, RelayStore], cut: Cut
+    run: RunUnderTest, line: CutLine, behind: tuple[Relayer, RelayerStore], cut: Cut
 ) -> None:
     relayer, store = behind
     key, grant = await leased(run)
@@ -490,7 +492,7 @@ async def test_a_redis_that_goes_away_within_a_batch_costs_no_work_and_none_is_p
             await run.pool.clock.turn(AGAIN + timedelta(seconds=1))
             await run.pool.parts.redis.delete(f"{RedisKeys(f'pool-{POOL}').prefix}lease:relayer")  # it ran out
             await relayer.round()
-        rows = [await store.get(RelayKind.WORK, name) for name in names]
+        rows = [await store.get(RelayedKind.WORK, name) for name in names]
         assert [row.state if row else None for row in rows] == [ReceiptState.CARRIED] * 3, at
         assert sum(run.chain.batches) == 3, at
         at += 1
@@ -498,7 +500,7 @@ async def test_a_redis_that_goes_away_within_a_batch_costs_no_work_and_none_is_p
 
 
 async def test_a_batch_takes_a_few_round_trips_to_redis_however_large_it_is(
-    run: RunUnderTest, line: CutLine, behind: tuple[Relayer, RelayStore]
+    run: RunUnderTest, line: CutLine, behind: tuple[Relayer, RelayerStore]
 ) -> None:
     relayer, _ = behind
     key, grant = await leased(run)

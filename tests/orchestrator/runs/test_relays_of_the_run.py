@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.keys import Key
+from protocol.identity.keys import Key
 from protocol.wire.runs import MOST_RELAYS
 from tests.orchestrator.runs.conftest import MakeRun
 

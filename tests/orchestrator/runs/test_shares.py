@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.runs.leases import TIMES_KEPT, DeliveryTime
-from orchestrator.runs.slots import Happening
-from orchestrator.runs.steps import StepCount
-from protocol.keys import Key
+from orchestrator.domain.lease_terms import TIMES_KEPT, DeliveryTime
+from orchestrator.domain.slots import SlotEvent
+from orchestrator.domain.steps import StepCount
+from protocol.identity.keys import Key
 from protocol.verdicts import Outcome, ReasonCode
 from tests.orchestrator.runs.conftest import MakeRun
 from tests.orchestrator.runs.edge import RunUnderTest, funds, sha
@@ -32,7 +32,7 @@ async def refused(run: RunUnderTest, key: Key, *, step: int = 0, groups: int = 8
 
 
 async def judged(
-    run: RunUnderTest, key: Key, outcome: Outcome, *, file: int = 1, reason: int = 0, what: Happening = Happening.JUDGED
+    run: RunUnderTest, key: Key, outcome: Outcome, *, file: int = 1, reason: int = 0, what: SlotEvent = SlotEvent.JUDGED
 ) -> str:
     """A slot whose work was submitted and judged; its work key."""
     grant = await run.lease(key, step=(await run.step(key)).step, groups=1)
@@ -100,7 +100,7 @@ async def test_no_step_waits_for_a_slot_past_half_of_its_lease(run: RunUnderTest
     assert second.lease.groups == 8
     for key_of, each, file in ((key, grant, 1), (other, second, 2)):
         run.submit_alone(each, file=file)
-        run.chain.happen(each.lease.lease.key.hash, key_of.address, Happening.JUDGED, Outcome.ACCEPTED)
+        run.chain.happen(each.lease.lease.key.hash, key_of.address, SlotEvent.JUDGED, Outcome.ACCEPTED)
     await run.sync.round()
     view = await run.view()
     assert (view["accepted"], view["leased"], view["spare"], view["need"]) == (16, 0, 0, 0), "both are taken"
@@ -159,7 +159,7 @@ async def test_work_that_comes_past_half_of_its_lease_counts_against_its_node(ma
         grant = await run.lease(key, groups=1)
         await turn(run, key, 52)
         run.submit_alone(grant, file=file)
-        run.chain.happen(grant.lease.lease.key.hash, key.address, Happening.JUDGED, Outcome.ACCEPTED)
+        run.chain.happen(grant.lease.lease.key.hash, key.address, SlotEvent.JUDGED, Outcome.ACCEPTED)
         await run.sync.round()
     assert await states(run, key) == ["late", "late"]
     assert "the node delivered too few" in await refused(run, key)
@@ -242,7 +242,7 @@ async def test_leases_follow_what_the_pools_nodes_take(make_run: MakeRun) -> Non
         await run.pool.clock.turn(timedelta(seconds=15))
         await run.pool.beat(key)
         run.submit_alone(grant, file=file + 1)
-        run.chain.happen(grant.lease.lease.key.hash, key.address, Happening.JUDGED, Outcome.ACCEPTED)
+        run.chain.happen(grant.lease.lease.key.hash, key.address, SlotEvent.JUDGED, Outcome.ACCEPTED)
         await run.sync.round()
     assert (await run.lease(key, groups=1)).lease.expiry == int(run.pool.clock.now().timestamp()) + 60
 
@@ -302,7 +302,7 @@ async def test_a_rest_for_bad_work_begins_with_its_verdict(make_run: MakeRun) ->
     run.submit_alone(grant)
     await run.sync.round()
     await run.pool.clock.turn(timedelta(seconds=600))
-    run.chain.happen(grant.lease.lease.key.hash, key.address, Happening.JUDGED, Outcome.REJECTED)
+    run.chain.happen(grant.lease.lease.key.hash, key.address, SlotEvent.JUDGED, Outcome.REJECTED)
     await run.sync.round()
     await run.pool.beat(key)
     assert "rests for another 300 s" in await refused(run, key)
@@ -312,11 +312,11 @@ async def test_a_node_that_is_accused_of_forgery_gets_no_slots_until_that_is_set
     key = await run.member()
     work = await judged(run, key, Outcome.FORGED)
     assert "was called forged" in await refused(run, key)
-    run.chain.happen(work, key.address, Happening.DISPUTED)
+    run.chain.happen(work, key.address, SlotEvent.DISPUTED)
     await run.sync.round()
     assert "was called forged" in await refused(run, key), "a dispute decides nothing yet"
-    run.chain.happen(work, key.address, Happening.DECIDED, Outcome.ACCEPTED)
-    run.chain.happen(work, key.address, Happening.FINAL, Outcome.ACCEPTED)
+    run.chain.happen(work, key.address, SlotEvent.DECIDED, Outcome.ACCEPTED)
+    run.chain.happen(work, key.address, SlotEvent.FINAL, Outcome.ACCEPTED)
     await run.sync.round()
     assert (await run.lease(key, groups=1)).lease.groups == 1
 
@@ -324,7 +324,7 @@ async def test_a_node_that_is_accused_of_forgery_gets_no_slots_until_that_is_set
 async def test_an_accusation_ends_with_its_verdict(run: RunUnderTest) -> None:
     key = await run.member()
     work = await judged(run, key, Outcome.FORGED)
-    run.chain.happen(work, key.address, Happening.FINAL, Outcome.FORGED)
+    run.chain.happen(work, key.address, SlotEvent.FINAL, Outcome.FORGED)
     await run.sync.round()
     assert (await run.lease(key, groups=1)).lease.groups == 1, "whether it is a member still is the ledger's to say"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from protocol.keys import Key
+from protocol.identity.keys import Key
 from tests.orchestrator.runs.conftest import MakeRun
 from tests.orchestrator.runs.edge import MAIN, RunUnderTest, sha
 

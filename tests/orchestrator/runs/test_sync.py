@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrator.runs.chain import SeatEvent
-from orchestrator.runs.slots import Happening
-from protocol.auth import RequestSigner
-from protocol.keys import Key
+from orchestrator.chain.run_interface import SeatEvent
+from orchestrator.domain.slots import SlotEvent
+from protocol.http.auth import RequestSigner
+from protocol.identity.keys import Key
 from protocol.verdicts import Outcome
 from tests.orchestrator.runs.conftest import MakeRun
 from tests.orchestrator.runs.edge import PUBLISHER, VALIDATOR, RunUnderTest, sha
@@ -23,8 +23,8 @@ async def delivered(run: RunUnderTest, *, step: int = 0, groups: int = 4, file: 
 
 async def test_verdicts_move_a_slots_groups_to_accepted_and_rejected(run: RunUnderTest) -> None:
     (first, good), (second, bad) = await delivered(run), await delivered(run)
-    run.chain.happen(good, first.address, Happening.JUDGED, Outcome.ACCEPTED)
-    run.chain.happen(bad, second.address, Happening.JUDGED, Outcome.FORGED)
+    run.chain.happen(good, first.address, SlotEvent.JUDGED, Outcome.ACCEPTED)
+    run.chain.happen(bad, second.address, SlotEvent.JUDGED, Outcome.FORGED)
     await run.sync.round()
     view = await run.view()
     assert (view["accepted"], view["rejected"], view["pending"], view["need"]) == (4, 4, 0, 4)
@@ -37,7 +37,7 @@ async def test_the_step_moves_on_when_it_has_enough_and_back_when_work_is_reject
     key, work = await delivered(run, groups=8)
     other = await run.member()
     assert (await run.step(other)).step == 1
-    run.chain.happen(work, key.address, Happening.JUDGED, Outcome.REJECTED)
+    run.chain.happen(work, key.address, SlotEvent.JUDGED, Outcome.REJECTED)
     await run.sync.round()
     assert ((await run.step(other)).step, (await run.step(other)).need) == (0, 8)
 
@@ -45,10 +45,10 @@ async def test_the_step_moves_on_when_it_has_enough_and_back_when_work_is_reject
 async def test_a_verdict_that_is_turned_over_counts_as_it_ends(run: RunUnderTest) -> None:
     key, work = await delivered(run)
     for what, outcome in (
-        (Happening.JUDGED, Outcome.FORGED),
-        (Happening.DISPUTED, None),
-        (Happening.DECIDED, Outcome.ACCEPTED),
-        (Happening.FINAL, Outcome.ACCEPTED),
+        (SlotEvent.JUDGED, Outcome.FORGED),
+        (SlotEvent.DISPUTED, None),
+        (SlotEvent.DECIDED, Outcome.ACCEPTED),
+        (SlotEvent.FINAL, Outcome.ACCEPTED),
     ):
         run.chain.happen(work, key.address, what, outcome)
     await run.sync.round()
@@ -62,7 +62,7 @@ async def test_work_without_a_verdict_stops_counting_and_counts_again_when_it_co
     await run.pool.clock.turn(timedelta(seconds=901))
     await run.sync.round()
     assert ((await run.view())["pending"], (await run.view())["need"]) == (0, 8)
-    run.chain.happen(work, key.address, Happening.JUDGED, Outcome.ACCEPTED)
+    run.chain.happen(work, key.address, SlotEvent.JUDGED, Outcome.ACCEPTED)
     await run.sync.round()
     assert (await run.view())["accepted"] == 4
 
@@ -133,7 +133,7 @@ async def test_after_the_loss_of_redis_everything_is_read_from_the_ledger_again(
     await run.sync.round()
     await run.publish(0)
     (first, good), (second, bad) = await delivered(run), await delivered(run, groups=3)
-    run.chain.happen(good, first.address, Happening.JUDGED, Outcome.ACCEPTED)
+    run.chain.happen(good, first.address, SlotEvent.JUDGED, Outcome.ACCEPTED)
     await run.sync.round()
     before, listed = await run.view(), await run.rollouts(status="all")
 
@@ -148,7 +148,7 @@ async def test_after_the_loss_of_redis_everything_is_read_from_the_ledger_again(
     again = await run.rollouts(status="all")
     for name in ("key", "groups", "beacon_block"):
         assert {item[name] for item in again} == {item[name] for item in listed}
-    run.chain.happen(bad, second.address, Happening.JUDGED, Outcome.ACCEPTED)
+    run.chain.happen(bad, second.address, SlotEvent.JUDGED, Outcome.ACCEPTED)
     await run.sync.round()
     assert (await run.view())["pending"] == 0
     assert (await run.step(first)).checkpoint is not None, "taken up again from the ledger"
@@ -159,8 +159,8 @@ async def test_after_the_loss_of_redis_everything_is_read_from_the_ledger_again(
 
 async def test_events_that_come_twice_change_nothing(run: RunUnderTest) -> None:
     key, work = await delivered(run)
-    run.chain.happen(work, key.address, Happening.JUDGED, Outcome.ACCEPTED)
-    run.chain.happen(work, key.address, Happening.FINAL, Outcome.ACCEPTED)
+    run.chain.happen(work, key.address, SlotEvent.JUDGED, Outcome.ACCEPTED)
+    run.chain.happen(work, key.address, SlotEvent.FINAL, Outcome.ACCEPTED)
     await run.sync.round()
     before = await run.view()
     run.chain.read = 0
@@ -173,7 +173,7 @@ async def test_another_run_reads_on_where_one_stopped_and_nothing_is_written_twi
     await first.sync.round()
     await first.publish(0)
     key, work = await delivered(first)
-    first.chain.happen(work, key.address, Happening.JUDGED, Outcome.ACCEPTED)
+    first.chain.happen(work, key.address, SlotEvent.JUDGED, Outcome.ACCEPTED)
     assert await second.sync.round() == 0, "the first has the loop's lease"
     await first.pool.parts.redis.delete(first.pool.parts.database.key("lease", "run"))  # it hung for too long
     await second.sync.round()
@@ -267,7 +267,7 @@ async def test_a_step_that_closes_early_still_takes_what_was_leased(run: RunUnde
     grant = await run.lease(key)
     await run.demand(0, 0, closed=True)
     work = await run.delivered(key, grant)
-    run.chain.happen(work, key.address, Happening.JUDGED, Outcome.ACCEPTED)
+    run.chain.happen(work, key.address, SlotEvent.JUDGED, Outcome.ACCEPTED)
     await run.sync.round()
     assert [item["key"] for item in await run.rollouts(step="0")] == [work]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.runs.slots import Happening, after
+from orchestrator.domain.slots import SlotEvent, after
 from orchestrator.store.run_rows import slot_id
 from tests.orchestrator.runs.edge import RunUnderTest
 
@@ -12,8 +12,8 @@ async def test_of_two_that_write_a_slot_the_second_reads_again(run: RunUnderTest
     await run.lease(key)
     row = await store.slot(slot_id(0, key.address, 0))
     assert row is not None
-    assert await store.write(row, after(row.slot, Happening.RELEASED), {}, due_ms=None)
-    assert not await store.write(row, after(row.slot, Happening.SUBMITTED), {}, due_ms=None)
+    assert await store.write(row, after(row.slot, SlotEvent.RELEASED), {}, due_ms=None)
+    assert not await store.write(row, after(row.slot, SlotEvent.SUBMITTED), {}, due_ms=None)
     assert ((await run.view())["leased"], (await run.view())["pending"]) == (0, 0)
 
 
@@ -22,7 +22,7 @@ async def test_a_loop_that_lost_its_lease_writes_neither_slots_nor_the_run(run: 
     await run.lease(key)
     row, state = await store.slot(slot_id(0, key.address, 0)), await store.state()
     assert row is not None
-    assert not await store.write(row, after(row.slot, Happening.LEASE_OVER), {}, due_ms=None, lease="another#1")
+    assert not await store.write(row, after(row.slot, SlotEvent.LEASE_OVER), {}, due_ms=None, lease="another#1")
     assert not await store.change(state, {"escrow": "0"}, now_ms=1, lease="another#1")
     assert (await run.view())["leased"] == 4
     assert await store.state() == state

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.storage.incoming import Incoming, OtherBytes, sweep
+from orchestrator.storage.receiver import OtherBytes, UploadReceiver, sweep
 from protocol.errors import Conflict, TooLarge
 
 CONTENT = b"0123456789" * 100
@@ -30,8 +30,8 @@ def target(tmp_path: Path) -> Path:
     return tmp_path / "objects" / "7" / "owner" / "ab" / "abcd"
 
 
-def incoming(place: Path, target: Path) -> Incoming:
-    return Incoming(place, target, size=len(CONTENT), sha256=SHA)
+def incoming(place: Path, target: Path) -> UploadReceiver:
+    return UploadReceiver(place, target, size=len(CONTENT), sha256=SHA)
 
 
 def send(place: Path, target: Path) -> None:
@@ -64,7 +64,7 @@ def test_other_bytes_never_become_the_object(place: Path, target: Path, content:
 
 
 def test_the_right_bytes_of_another_size_than_announced_never_become_the_object(place: Path, target: Path) -> None:
-    coming = Incoming(place, target, size=len(CONTENT) + 1, sha256=SHA)
+    coming = UploadReceiver(place, target, size=len(CONTENT) + 1, sha256=SHA)
     coming.write(CONTENT)
     with pytest.raises(OtherBytes, match="1000 of the announced 1001 bytes"):
         coming.finish()
@@ -124,9 +124,9 @@ KILLED = """
 import os, signal, sys
 from collections.abc import Callable
 from pathlib import Path
-from orchestrator.storage.incoming import Incoming
+from orchestrator.storage.receiver import UploadReceiver
 place, target, sha, when = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]
-coming = Incoming(place, target, size=1000, sha256=sha)
+coming = UploadReceiver(place, target, size=1000, sha256=sha)
 coming.write(b"0123456789" * 50)
 if when == "half":
     os.kill(os.getpid(), signal.SIGKILL)
@@ -156,7 +156,7 @@ def test_what_a_crash_left_is_never_written_to_because_it_may_be_the_object(plac
     send(place, target)
     os.link(target, place)  # killed between linking and unlinking
     other = target.with_name("other")
-    coming = Incoming(place, other, size=3, sha256=hashlib.sha256(b"abc").hexdigest())
+    coming = UploadReceiver(place, other, size=3, sha256=hashlib.sha256(b"abc").hexdigest())
     coming.write(b"abc")
     coming.finish()
     coming.close()

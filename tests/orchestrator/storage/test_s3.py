@@ -17,11 +17,11 @@ import pytest
 
 from orchestrator.storage import ObjectMissing, StorageUnavailable
 from orchestrator.storage.s3 import Bucket, S3Store
-from protocol.clock import SystemClock
 from protocol.errors import InvalidInput
+from protocol.http.object_transfer import BytesRefused, ObjectTransfer, UrlStale
 from protocol.identifiers import Digest, digest
-from protocol.keys import Key
-from protocol.objects import BytesRefused, ObjectTransfer, UrlStale
+from protocol.identity.keys import Key
+from protocol.runtime.clock import SystemClock
 from protocol.wire.uploads import ObjectKey, ObjectLink, UploadTicket
 from tests.orchestrator.conftest import MakePool
 from tests.orchestrator.edge import POOL, PoolUnderTest

@@ -11,16 +11,18 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from protocol.verdicts import ReasonCode
-from rollouts.calibration import float32_limits
-from rollouts.checks import PREFILL_CHECKS, Case, CheckedVersion, RowEvidence, SlotFacts, State
+from rollouts.calibration.limits import float32_limits
+from rollouts.calibration.noise_model import HonestNoise
+from rollouts.checks import PREFILL_CHECKS, CheckedVersion, CheckInput, CheckOutcome, RowEvidence, SlotFacts
 from rollouts.checks.computation import CHECK as COMPUTATION
 from rollouts.checks.result import Check, CheckResult
 from rollouts.checks.sampling import CHECK as SAMPLING
-from rollouts.engines.interface import Dtype
-from rollouts.policy import Policy
-from rollouts.samples import RolloutFile
+from rollouts.files.samples import RolloutFile
+from rollouts.models.policy import Policy
+from rollouts.precision import (
+    Dtype,
+)
 from rollouts.sampling.replay import Gaps
-from rollouts.scatter import Scatter
 from rollouts.toploc import ProofResult
 from rollouts.verify import run_check, with_evidence
 from tests.rollouts.made import RECIPE, make
@@ -28,7 +30,7 @@ from tests.rollouts.tiny import tiny_folder
 
 
 def judged(file: RolloutFile, facts: SlotFacts, version: CheckedVersion, policy: Policy) -> dict[str, CheckResult]:
-    case = Case(file=file, facts=facts, version=version, limits=float32_limits(("tiny",)))
+    case = CheckInput(file=file, facts=facts, version=version, limits=float32_limits(("tiny",)))
     case = with_evidence(case, policy)
     return {check.name: run_check(check, case) for check in PREFILL_CHECKS}
 
@@ -54,7 +56,7 @@ def test_other_weights_are_named_by_the_proofs(
 ) -> None:
     file = make(version, facts=facts, weights=changed_weights(tmp_path, kind))
     result = judged(file, facts, version, policy)["computation"]
-    assert result.state is State.FAILED
+    assert result.state is CheckOutcome.FAILED
     assert {one.reason for one in result.findings} == {ReasonCode.COMPUTATION_OTHER_MODEL}
 
 
@@ -68,51 +70,53 @@ def test_other_sampling_is_named_by_the_replay_though_all_is_computed_honestly(
     sampling = RECIPE.sampling.model_copy(update=changes)
     file = make(version, facts=facts, recipe=RECIPE.model_copy(update={"sampling": sampling}))
     results = judged(file, facts, version, policy)
-    assert results["sampling"].state is State.FAILED
-    assert results["computation"].state is State.PASSED
+    assert results["sampling"].state is CheckOutcome.FAILED
+    assert results["computation"].state is CheckOutcome.PASSED
 
 
 def test_other_noise_is_named_by_the_replay(version: CheckedVersion, facts: SlotFacts, policy: Policy) -> None:
     results = judged(make(version, facts=facts, seed=b"\5" * 32), facts, version, policy)
-    assert [name for name, one in results.items() if one.state is State.FAILED] == ["sampling"]
+    assert [name for name, one in results.items() if one.state is CheckOutcome.FAILED] == ["sampling"]
 
 
 def test_greedy_answers_are_too_probable_for_draws_even_where_the_seed_is_not_known(
     version: CheckedVersion, facts: SlotFacts, policy: Policy, honest: RolloutFile
 ) -> None:
     blind = replace(facts, parts=None)
-    assert judged(honest, blind, version, policy)["sampling"].state is State.UNKNOWN
+    assert judged(honest, blind, version, policy)["sampling"].state is CheckOutcome.UNKNOWN
     sampling = RECIPE.sampling.model_copy(update={"top_k": 1})
     file = make(version, facts=facts, recipe=RECIPE.model_copy(update={"sampling": sampling}))
     result = judged(file, blind, version, policy)["sampling"]
-    assert (result.state, result.findings[0].reason) == (State.FAILED, ReasonCode.SAMPLING_DISTRIBUTION)
+    assert (result.state, result.findings[0].reason) == (CheckOutcome.FAILED, ReasonCode.SAMPLING_DISTRIBUTION)
     assert "too probable" in result.findings[0].what
 
 
 def test_bfloat16_is_not_taken_for_float32(version: CheckedVersion, facts: SlotFacts, policy: Policy) -> None:
     file = make(version, facts=facts, dtype=Dtype.BFLOAT16)
     file = RolloutFile(replace(file.header, dtype=Dtype.FLOAT32), file.samples)
-    assert judged(file, facts, version, policy)["computation"].state is State.FAILED
+    assert judged(file, facts, version, policy)["computation"].state is CheckOutcome.FAILED
 
 
 def test_what_nobody_calibrated_is_measured_and_not_judged(
     version: CheckedVersion, facts: SlotFacts, policy: Policy, honest: RolloutFile
 ) -> None:
-    case = with_evidence(Case(file=honest, facts=facts, version=version), policy)
+    case = with_evidence(CheckInput(file=honest, facts=facts, version=version), policy)
     for check in PREFILL_CHECKS:
         result = run_check(check, case)
-        assert (result.state, bool(result.figures)) == (State.UNKNOWN, True)
+        assert (result.state, bool(result.figures)) == (CheckOutcome.UNKNOWN, True)
         assert "calibrated" in result.note
 
 
-@pytest.mark.parametrize(("off", "state"), [(1, State.PASSED), (2, State.PASSED), (3, State.FAILED)])
+@pytest.mark.parametrize(
+    ("off", "state"), [(1, CheckOutcome.PASSED), (2, CheckOutcome.PASSED), (3, CheckOutcome.FAILED)]
+)
 def test_two_values_that_tie_for_the_last_place_may_change_it(
-    off: int, state: State, version: CheckedVersion, facts: SlotFacts, honest: RolloutFile
+    off: int, state: CheckOutcome, version: CheckedVersion, facts: SlotFacts, honest: RolloutFile
 ) -> None:
     """The proof says nothing about a value that the prover left out: it is as far off as a point can be."""
     swapped = ProofResult(None, 128, off, off, 0, 0.0, 128 * off + 2)
     evidence = {0: RowEvidence(proofs=(swapped,), logprobs=honest.samples[0].logprobs, gaps=None)}
-    case = Case(file=honest, facts=facts, version=version, limits=float32_limits(("tiny",)), evidence=evidence)
+    case = CheckInput(file=honest, facts=facts, version=version, limits=float32_limits(("tiny",)), evidence=evidence)
     assert run_check(COMPUTATION, case).state is state
 
 
@@ -125,13 +129,13 @@ def test_a_tie_that_all_rows_share_is_no_other_model(
         row: RowEvidence(proofs=(tied,), logprobs=sample.logprobs, gaps=None)
         for row, sample in enumerate(honest.samples)
     }
-    case = Case(file=honest, facts=facts, version=version, limits=float32_limits(("tiny",)), evidence=evidence)
+    case = CheckInput(file=honest, facts=facts, version=version, limits=float32_limits(("tiny",)), evidence=evidence)
     counted = [replace(one, proofs=bytes(258 * -(-len(one.output_tokens) // 32))) for one in honest.samples]
     case = replace(case, file=RolloutFile(honest.header, tuple(counted)))
-    assert run_check(COMPUTATION, case).state is State.PASSED
+    assert run_check(COMPUTATION, case).state is CheckOutcome.PASSED
 
 
-SCATTER = Scatter(
+SCATTER = HonestNoise(
     distance_mean=0.2, distance_shape=2.7, mismatch_rate=0.003, mismatch_size=0.05, groups=800, group_rows=4
 )
 """Files of these four answers or so: proofs at most 1.2 units off on average, deviations at most 0.9 in all."""
@@ -163,22 +167,22 @@ def test_a_file_whose_every_row_is_within_limits_may_be_too_far_off_as_a_whole(
     check: Check, distance: float, deviation: float, version: CheckedVersion, facts: SlotFacts, honest: RolloutFile
 ) -> None:
     each = float32_limits(("tiny",)).widened(200)
-    case = Case(
+    case = CheckInput(
         file=honest,
         facts=facts,
         version=version,
         limits=each,
         evidence=as_measured(honest, distance=distance, deviation=deviation),
     )
-    assert run_check(check, case).state is State.PASSED
+    assert run_check(check, case).state is CheckOutcome.PASSED
     whole = each.model_copy(update={"scatter": SCATTER})
     failed = run_check(check, replace(case, limits=whole))
-    assert (failed.state, failed.found) == (State.FAILED, 1)
+    assert (failed.state, failed.found) == (CheckOutcome.FAILED, 1)
     assert failed.findings[0].row is None
     assert "the limit is" in failed.findings[0].what
-    assert run_check(check, replace(case, limits=whole.widened(4))).state is State.PASSED, "within the margin"
+    assert run_check(check, replace(case, limits=whole.widened(4))).state is CheckOutcome.PASSED, "within the margin"
     near = as_measured(honest, distance=distance / 4, deviation=deviation / 4)
-    assert run_check(check, replace(case, limits=whole, evidence=near)).state is State.PASSED
+    assert run_check(check, replace(case, limits=whole, evidence=near)).state is CheckOutcome.PASSED
 
 
 def test_a_file_is_held_to_the_limit_of_fewer_groups_where_one_of_them_is_most_of_it(
@@ -188,7 +192,7 @@ def test_a_file_is_held_to_the_limit_of_fewer_groups_where_one_of_them_is_most_o
     two = replace(honest, samples=eight)
     limits = float32_limits(("tiny",)).widened(200).model_copy(update={"scatter": SCATTER})
     measured = as_measured(two, distance=1.0, deviation=0.0)
-    case = Case(file=two, facts=facts, version=version, limits=limits, evidence=measured)
-    assert run_check(COMPUTATION, case).state is State.FAILED
+    case = CheckInput(file=two, facts=facts, version=version, limits=limits, evidence=measured)
+    assert run_check(COMPUTATION, case).state is CheckOutcome.FAILED
     longer = {row: one if row % 2 else replace(one, proofs=one.proofs * 40) for row, one in measured.items()}
-    assert run_check(COMPUTATION, replace(case, evidence=longer)).state is State.PASSED
+    assert run_check(COMPUTATION, replace(case, evidence=longer)).state is CheckOutcome.PASSED

@@ -10,24 +10,24 @@ import pytest
 
 from protocol.identifiers import address, digest
 from protocol.verdicts import ReasonCode
-from rollouts.calibration import float32_limits
+from rollouts.calibration.limits import float32_limits
 from rollouts.checks import (
     EXACT_CHECKS,
     PREFILL_CHECKS,
     SCORE_CHECK,
-    Case,
     CheckedVersion,
+    CheckInput,
+    CheckOutcome,
     Fails,
     SeedParts,
     SlotFacts,
-    State,
     bounds,
     reward,
 )
 from rollouts.checks.result import CheckResult
 from rollouts.engines.interface import FinishReason
-from rollouts.policy import Policy
-from rollouts.samples import RolloutFile, Sample
+from rollouts.files.samples import RolloutFile, Sample
+from rollouts.models.policy import Policy
 from rollouts.verify import run_check, with_evidence
 from tests.rollouts.made import EACH, GROUPS, LIMIT, PARTS, with_row, with_rows
 from tests.rollouts.tiny import END
@@ -38,7 +38,7 @@ Judge = Callable[[RolloutFile, SlotFacts], dict[str, CheckResult]]
 @pytest.fixture(scope="module")
 def judge(version: CheckedVersion, policy: Policy) -> Judge:
     def every_check(file: RolloutFile, facts: SlotFacts) -> dict[str, CheckResult]:
-        case = Case(file=file, facts=facts, version=version, limits=float32_limits(("tiny",)))
+        case = CheckInput(file=file, facts=facts, version=version, limits=float32_limits(("tiny",)))
         case = with_evidence(case, policy)
         return {check.name: run_check(check, case) for check in (*EXACT_CHECKS, *PREFILL_CHECKS, SCORE_CHECK)}
 
@@ -74,7 +74,7 @@ def with_token(sample: Sample, at: int) -> Sample:
 
 def test_an_honest_file_is_clean(judge: Judge, honest: RolloutFile, facts: SlotFacts) -> None:
     results = judge(honest, replace(facts, units=honest.units))
-    assert [one for one in results.values() if one.state is not State.PASSED] == []
+    assert [one for one in results.values() if one.state is not CheckOutcome.PASSED] == []
     assert results["sampling"].figures["mismatches"] == 0
     assert {sample.finish for sample in honest.samples} == set(FinishReason)  # else rows below would not be found
 
@@ -94,7 +94,7 @@ def test_one_other_proof_byte_is_named_by_the_computation(judge: Judge, honest: 
     results = judge(with_row(honest, row, replace(honest.samples[row], proofs=bytes(proofs))), facts)
     [finding, *_] = results["computation"].findings
     assert (finding.reason, finding.row, finding.position) == (ReasonCode.COMPUTATION_OTHER_MODEL, row, 32)
-    assert [name for name, one in results.items() if one.state is State.FAILED] == ["computation"]
+    assert [name for name, one in results.items() if one.state is CheckOutcome.FAILED] == ["computation"]
 
 
 @pytest.mark.parametrize("proofs", [b"", b"\0" * 258, b"\xff" * 516, b"\0" * 516, b"\0" * 517])
@@ -103,7 +103,7 @@ def test_bytes_that_are_no_proofs_are_forgery(
 ) -> None:
     row = full_row(honest)
     result = judge(with_row(honest, row, replace(honest.samples[row], proofs=proofs)), facts)["computation"]
-    assert (result.state, result.fails) == (State.FAILED, Fails.EXACT)
+    assert (result.state, result.fails) == (CheckOutcome.FAILED, Fails.EXACT)
     assert {(one.reason, one.row) for one in result.findings} == {(ReasonCode.COMPUTATION_PROOF_MALFORMED, row)}
 
 
@@ -112,7 +112,7 @@ def test_one_other_reward_is_named_by_scoring_again(judge: Judge, honest: Rollou
     results = judge(with_row(honest, 4, lied), facts)
     [finding] = results["reward"].findings
     assert (finding.reason, finding.row) == (ReasonCode.REWARD_DIFFERS, 4)
-    assert [name for name, one in results.items() if one.state is State.FAILED] == ["reward"]
+    assert [name for name, one in results.items() if one.state is CheckOutcome.FAILED] == ["reward"]
 
 
 def test_a_reward_that_is_not_the_sum_of_its_parts_is_out_of_bounds(
@@ -129,7 +129,7 @@ def test_one_other_log_probability_is_named(judge: Judge, honest: RolloutFile, f
     results = judge(with_row(honest, row, replace(honest.samples[row], logprobs=logprobs)), facts)
     finding = results["logprobs"].findings[0]
     assert (finding.reason, finding.row, finding.position) == (ReasonCode.LOG_PROBABILITIES_DIFFER, row, 7)
-    assert [name for name, one in results.items() if one.state is State.FAILED] == ["logprobs"]
+    assert [name for name, one in results.items() if one.state is CheckOutcome.FAILED] == ["logprobs"]
 
 
 SeedCase = tuple[Callable[[RolloutFile], RolloutFile], ReasonCode, str]
@@ -188,7 +188,7 @@ def test_choosing_prompts_or_samples_is_named_by_the_seeds(
 ) -> None:
     change, reason, said = case
     result = judge(change(honest), facts)["seeds"]
-    assert (result.state, result.fails) == (State.FAILED, Fails.EXACT)
+    assert (result.state, result.fails) == (CheckOutcome.FAILED, Fails.EXACT)
     assert said in result.findings[0].what
     assert result.findings[0].reason is reason
 
@@ -199,9 +199,9 @@ SEEN_WITHOUT = ["another prompt's index", "other prompt tokens", "another target
 @pytest.mark.parametrize("case", SEEN_WITHOUT)
 def test_most_of_that_is_seen_without_the_seed(judge: Judge, honest: RolloutFile, facts: SlotFacts, case: str) -> None:
     blind = replace(facts, parts=None)
-    assert judge(honest, blind)["seeds"].state is State.PASSED
+    assert judge(honest, blind)["seeds"].state is CheckOutcome.PASSED
     results = judge(SEED_CASES[case][0](honest), blind)
-    assert (results["seeds"].state, results["sampling"].state) == (State.FAILED, State.UNKNOWN)
+    assert (results["seeds"].state, results["sampling"].state) == (CheckOutcome.FAILED, CheckOutcome.UNKNOWN)
     assert "seed" in results["sampling"].note
 
 
@@ -237,7 +237,7 @@ def test_who_claims_less_than_it_is_worth_is_excused_only_by_a_limit(
     worth = {"task": 1.0, "length_penalty": penalty, "reward": 1.0 - penalty, "limited": limited, "slow": False,
         "unscored": False,
     }  # fmt: skip
-    result = reward.compared(Case(file=honest, facts=facts, version=version), {1: worth})
+    result = reward.compared(CheckInput(file=honest, facts=facts, version=version), {1: worth})
     assert [one.row for one in result.findings] == rows
     if limited:
         assert (result.rows[1]["task"], result.rows[1]["reward"]) == (None, None), "nobody learns from it"
@@ -253,7 +253,7 @@ def test_only_a_few_rows_may_claim_less_than_they_are_worth(
     right = {**score, "task": 0.0, "reward": row.reward}
     more = {**score, "task": 1.0, "reward": 1.0 - row.length_penalty}
     scores = {at: more if at < less else right for at in range(of)}
-    result = reward.compared(Case(file=file, facts=facts, version=version), scores)
+    result = reward.compared(CheckInput(file=file, facts=facts, version=version), scores)
     assert (result.found, result.figures["claimed_less"]) == (found, found)
     assert [result.rows[at]["reward"] is None for at in range(less)] == [found == 0] * less
 
@@ -266,7 +266,7 @@ def test_a_row_that_claims_less_has_to_be_right_otherwise(
         "task": 1.0, "length_penalty": row.length_penalty + 0.5, "reward": 0.5 - row.length_penalty, "limited": True,
         "slow": False, "unscored": False,
     }  # fmt: skip
-    result = reward.compared(Case(file=honest, facts=facts, version=version), {1: score})
+    result = reward.compared(CheckInput(file=honest, facts=facts, version=version), {1: score})
     assert (result.found, result.figures["claimed_less"]) == (1, 0)
 
 
@@ -279,7 +279,7 @@ def test_whatever_is_claimed_where_a_limit_ended_the_check_is_excused(
     worth = {"task": None, "length_penalty": row.length_penalty, "reward": None, "limited": True, "slow": True,
         "unscored": False,
     }  # fmt: skip
-    result = reward.compared(Case(file=file, facts=facts, version=version), {1: worth})
+    result = reward.compared(CheckInput(file=file, facts=facts, version=version), {1: worth})
     assert (result.findings, result.figures["excused"]) == ((), 1)
 
 
@@ -295,7 +295,7 @@ OTHER_PARTS = {
 def test_every_part_of_the_seed_decides_the_prompts(
     judge: Judge, honest: RolloutFile, facts: SlotFacts, parts: SeedParts
 ) -> None:
-    assert judge(honest, replace(facts, parts=parts))["seeds"].state is State.FAILED
+    assert judge(honest, replace(facts, parts=parts))["seeds"].state is CheckOutcome.FAILED
 
 
 EndCase = tuple[Callable[[RolloutFile], tuple[int, Sample]], ReasonCode]
@@ -366,7 +366,7 @@ def test_an_answer_beyond_the_model_s_context_is_named_and_never_computed(
 ) -> None:
     lengths = [len(one.prompt_tokens) + len(one.output_tokens) for one in honest.samples]
     small = replace(version, model=replace(version.model, context=max(lengths) - 1))
-    case = Case(file=honest, facts=facts, version=small)
+    case = CheckInput(file=honest, facts=facts, version=small)
     beyond = [row for row, length in enumerate(lengths) if length == max(lengths)]
     assert [(one.reason, one.row) for one in run_check(bounds.CHECK, case).findings] == [
         (ReasonCode.BOUNDS_LENGTH, row) for row in beyond

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from rollouts.calibration import float32_limits
-from rollouts.checks import Case, CheckedVersion, RowEvidence, RowSpread, SlotFacts, State, gather
+from rollouts.calibration.limits import float32_limits
+from rollouts.checks import CheckedVersion, CheckInput, CheckOutcome, RowEvidence, RowSpread, SlotFacts, gather
 from rollouts.checks.logprobs import CHECK as LOGPROBS
 from rollouts.checks.sampling import CHECK as SAMPLING
-from rollouts.policy import Policy
-from rollouts.samples import RolloutFile
+from rollouts.files.samples import RolloutFile
+from rollouts.models.policy import Policy
 from rollouts.sampling.replay import Gaps
 from rollouts.toploc import ProofResult
 
@@ -40,10 +40,12 @@ def test_the_spread_is_the_largest_difference_from_the_first_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "state"), [(0.0, State.FAILED), (0.002, State.FAILED), (0.003, State.PASSED)], ids=["none", "less", "more"]
+    ("own", "state"),
+    [(0.0, CheckOutcome.FAILED), (0.002, CheckOutcome.FAILED), (0.003, CheckOutcome.PASSED)],
+    ids=["none", "less", "more"],
 )
 def test_a_row_may_be_off_by_a_multiple_of_the_verifier_s_own_difference(
-    own: float, state: State, version: CheckedVersion, facts: SlotFacts, honest: RolloutFile
+    own: float, state: CheckOutcome, version: CheckedVersion, facts: SlotFacts, honest: RolloutFile
 ) -> None:
     sample = honest.samples[0]
     off = sample.logprobs.astype(np.float64)
@@ -53,7 +55,7 @@ def test_a_row_may_be_off_by_a_multiple_of_the_verifier_s_own_difference(
         logprobs=np.full(length, own, np.float32), deviations=np.zeros(length, np.float32), distance=0, distance_worst=0
     )
     found = replace(evidence(off.tolist()), proofs=())
-    case = Case(
+    case = CheckInput(
         file=honest, facts=facts, version=version, limits=LIMITS, evidence={0: found}, spread={0: spread},
         spread_factor=8.0,
     )  # fmt: skip
@@ -63,7 +65,7 @@ def test_a_row_may_be_off_by_a_multiple_of_the_verifier_s_own_difference(
         assert result.state is state
         assert not result.broad, "one token"
     else:
-        assert (result.state, result.broad) == (State.FAILED, True), "on average too, without own differences"
+        assert (result.state, result.broad) == (CheckOutcome.FAILED, True), "on average too, without own differences"
 
 
 def test_replay_s_limits_follow_it_too(version: CheckedVersion, facts: SlotFacts, honest: RolloutFile) -> None:
@@ -77,9 +79,9 @@ def test_replay_s_limits_follow_it_too(version: CheckedVersion, facts: SlotFacts
         logprobs=np.full(length, 0.001, np.float32), deviations=np.zeros(length, np.float32), distance=0,
         distance_worst=0,
     )  # fmt: skip
-    case = Case(file=honest, facts=facts, version=version, limits=LIMITS, evidence={0: one}, spread_factor=8.0)
-    assert SAMPLING.judge(case).state is State.FAILED
-    assert SAMPLING.judge(replace(case, spread={0: spread})).state is State.PASSED
+    case = CheckInput(file=honest, facts=facts, version=version, limits=LIMITS, evidence={0: one}, spread_factor=8.0)
+    assert SAMPLING.judge(case).state is CheckOutcome.FAILED
+    assert SAMPLING.judge(replace(case, spread={0: spread})).state is CheckOutcome.PASSED
 
 
 def test_other_arithmetic_differs_by_roundings_and_only_while_it_lasts(

@@ -7,8 +7,11 @@ import sys
 import pytest
 
 from protocol.errors import InvalidInput, NotFound
-from rollouts.engines.interface import Dtype, EngineName
 from rollouts.engines.opening import open_engine
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+)
 
 
 def test_the_torch_engine_is_opened_by_its_name() -> None:

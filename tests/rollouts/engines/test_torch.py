@@ -15,20 +15,31 @@ from protocol.errors import InvalidInput
 from protocol.identifiers import Digest, digest
 from rollouts.engines.errors import (
     EngineBusy,
-    EngineFailed,
     GenerationStopped,
     NothingLoaded,
-    OutOfMemory,
     PromptTooLong,
 )
-from rollouts.engines.interface import Completion, Dtype, Engine, EngineName, FinishReason, SampleRequest
-from rollouts.engines.torch.cache import NoRoom, RowCache
+from rollouts.engines.interface import (
+    Completion,
+    Engine,
+    FinishReason,
+    SampleRequest,
+)
+from rollouts.engines.torch.cache import CacheFull, RowCache
 from rollouts.engines.torch.engine import TorchEngine
-from rollouts.errors import BadVersionFolder
-from rollouts.policy import Policy, load_policy
+from rollouts.errors import (
+    BadVersionFolder,
+    EngineFailed,
+    OutOfMemory,
+)
+from rollouts.models.policy import Policy, load_policy
+from rollouts.models.tokenizer import FolderTokenizer
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+)
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.replay import Gaps, gaps, summarise
-from rollouts.tokenizer import FolderTokenizer
 from rollouts.toploc import verify_rows
 from tests.rollouts.tiny import CONTEXT, END, rewrite_json, tiny_folder
 
@@ -427,7 +438,7 @@ def test_a_row_s_room_grows_as_answers_do_and_keeps_what_it_holds() -> None:
     torch.testing.assert_close(keys[0, :, :300], given[0, :, :, :4].transpose(0, 1))
     torch.testing.assert_close(values[0, :, :300], given[0, :, :, 4:].transpose(0, 1))
     torch.testing.assert_close(keys[1, :, :150], given[1, 1::2, :, :4].transpose(0, 1))
-    with pytest.raises(NoRoom, match="positions need"):
+    with pytest.raises(CacheFull, match="positions need"):
         RowCache([one_token], rows=2, budget=100).reserve(50)
 
 

@@ -13,14 +13,29 @@ from safetensors.torch import load_file, save_file
 
 from protocol.errors import InvalidInput
 from protocol.identifiers import digest
-from rollouts.engines.errors import EngineBusy, EngineFailed, NothingLoaded, OutOfMemory, PromptTooLong
-from rollouts.engines.interface import Completion, Dtype, FinishReason, SampleRequest
+from rollouts.engines.errors import (
+    EngineBusy,
+    NothingLoaded,
+    PromptTooLong,
+)
+from rollouts.engines.interface import (
+    Completion,
+    FinishReason,
+    SampleRequest,
+)
 from rollouts.engines.torch.engine import TorchEngine
-from rollouts.errors import BadVersionFolder
-from rollouts.policy import Policy, load_policy
+from rollouts.errors import (
+    BadVersionFolder,
+    EngineFailed,
+    OutOfMemory,
+)
+from rollouts.models.policy import Policy, load_policy
+from rollouts.models.tokenizer import FolderTokenizer
+from rollouts.precision import (
+    Dtype,
+)
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.replay import gaps, summarise
-from rollouts.tokenizer import FolderTokenizer
 from rollouts.toploc import verify_rows
 from tests.rollouts.engines.vllm_process import PYTHON, VllmProcess
 from tests.rollouts.tiny import CONTEXT, END, rewrite_json, tiny_folder

@@ -12,13 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import NotFound
-from rollouts.engines.interface import Dtype, EngineName, SampleRequest
+from rollouts.engines.interface import (
+    SampleRequest,
+)
 from rollouts.engines.opening import open_engine
-from rollouts.engines.vllm.drawing import Drawing
-from rollouts.engines.vllm.rows import Row, Rows
-from rollouts.sampling.drawing import draw
+from rollouts.engines.vllm.rows import BatchRows, Row
+from rollouts.engines.vllm.sampler_hook import SamplerHook
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+)
 from rollouts.sampling.noise import noise, row_keys, stream
 from rollouts.sampling.parameters import SamplingParameters
+from rollouts.sampling.sampler import draw
 from rollouts.toploc import ProofBuilder, proofs_of
 
 SEED = b"\x11" * 32
@@ -57,7 +63,7 @@ class DenseBatch:
 
 @given(st.lists(st.tuples(st.sets(st.integers(0, 40), max_size=6), st.integers(0, 6)), max_size=12))
 def test_rows_follow_a_batch_through_any_history(history: list[tuple[set[int], int]]) -> None:
-    rows, batch, begun = Rows(), DenseBatch(), 0
+    rows, batch, begun = BatchRows(), DenseBatch(), 0
     for leaving, count in history:
         coming = list(range(begun, begun + count))
         begun += count
@@ -71,7 +77,7 @@ def test_rows_follow_a_batch_through_any_history(history: list[tuple[set[int], i
 
 
 def test_two_rows_can_change_places_and_a_stranger_takes_a_place_away() -> None:
-    rows = Rows()
+    rows = BatchRows()
     rows.update(removed=[], added=[(place, Row(place, [])) for place in range(3)], moved=[(0, 2, True)])
     assert [row.sample for row in rows.first(3)] == [2, 1, 0]
     rows.update(removed=[], added=[(1, None)], moved=[])
@@ -85,7 +91,7 @@ def test_a_step_draws_as_sampling_says_and_keeps_log_probabilities_and_proofs_by
     states, logits = (torch.randn(2, 3, width, generator=generator) for width in (128, 50))
     drawn: dict[int, list[int]] = {7: [], 8: [], 9: []}
     with ProofBuilder() as builder:
-        drawing = Drawing(parameters, builder)
+        drawing = SamplerHook(parameters, builder)
         for sample in drawn:
             drawing.begin(SampleRequest(sample=sample, prompt_tokens=(1,), seed=SEED))
         seen: dict[int, list[tuple[torch.Tensor, float]]] = {7: [], 8: [], 9: []}
@@ -105,7 +111,7 @@ def test_a_step_draws_as_sampling_says_and_keeps_log_probabilities_and_proofs_by
 
 
 def test_a_token_that_was_drawn_behind_our_back_is_noticed() -> None:
-    drawing = Drawing(GREEDY, None)
+    drawing = SamplerHook(GREEDY, None)
     drawing.begin(SampleRequest(sample=3, prompt_tokens=(1,), seed=SEED))
     with pytest.raises(RuntimeError, match="sample 3 has 1 tokens, of which 0 were drawn here"):
         drawing.draw([Row(3, [5])], torch.zeros(1, 8), torch.zeros(1, 20))
@@ -113,7 +119,7 @@ def test_a_token_that_was_drawn_behind_our_back_is_noticed() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_logits_that_are_no_numbers_are_noticed(value: float) -> None:
-    drawing = Drawing(GREEDY, None)
+    drawing = SamplerHook(GREEDY, None)
     drawing.begin(SampleRequest(sample=3, prompt_tokens=(1,), seed=SEED))
     logits = torch.zeros(1, 20)
     logits[0, 4] = value

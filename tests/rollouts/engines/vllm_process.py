@@ -22,8 +22,14 @@ import rollouts.errors
 from protocol import errors as protocol_errors
 from protocol.errors import MusterError
 from protocol.identifiers import Digest
-from rollouts.engines.interface import Completion, Dtype, SampleRequest
+from rollouts.engines.interface import (
+    Completion,
+    SampleRequest,
+)
 from rollouts.engines.vllm.settings import prepare_process
+from rollouts.precision import (
+    Dtype,
+)
 from rollouts.sampling.parameters import SamplingParameters
 
 ROOT = Path(__file__).parents[3]
@@ -127,11 +133,11 @@ class _Other:
 
     def __init__(self) -> None:
         # Loads what the test's environment does not have.
-        from rollouts.engines.vllm import drawing  # noqa: PLC0415
+        from rollouts.engines.vllm import sampler_hook  # noqa: PLC0415
         from rollouts.engines.vllm.engine import VllmEngine  # noqa: PLC0415
 
         self._kind = VllmEngine
-        self._drawing: Any = drawing
+        self._drawing: Any = sampler_hook
         self._noise = self._drawing.noise
         self._engine: Any = None
         self._preempted = 0

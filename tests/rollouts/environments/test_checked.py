@@ -9,7 +9,7 @@ import pytest
 
 from rollouts.environments import Environment, Prompt, Score
 from rollouts.environments.errors import EnvironmentFault, NoSuchPrompt
-from rollouts.environments.family import Family, Options
+from rollouts.environments.factory import Family, Options
 from rollouts.sandbox import Sandboxes, SandboxUnavailable
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rollouts.environments import load_environment
 from rollouts.environments.interface import Prompt
-from rollouts.environments.one_value import Pair, comparable
+from rollouts.environments.one_value import ExpressionPair, comparable
 from rollouts.sandbox import Sandboxes
 from tests.rollouts.environments.conftest import WriteRows, row
 
@@ -99,7 +99,7 @@ def test_any_text_is_compared_as_it_stands_or_as_a_hundredth_or_not_at_all(given
 
 @given(expected=TEXTS)
 def test_a_number_is_compared_with_whatever_the_problem_s_answer_is(expected: str) -> None:
-    assert comparable("12", expected=expected) == Pair(expected=expected, given="12")
+    assert comparable("12", expected=expected) == ExpressionPair(expected=expected, given="12")
 
 
 SIGNS = ["=", "<", ">", "≈", "→", r"\approx ", r"\to ", r"\implies ", r"\in ", r"\not= ", " & ", ":=", "_", r"\\ "]

@@ -14,10 +14,10 @@ from rollouts.environments import families, load_environment
 from rollouts.environments.errors import BadOptions, UnknownEnvironment, UnknownEnvironmentVersion
 
 PACKAGE = """
-from rollouts.environments.arithmetic import Arithmetic, ArithmeticOptions
-from rollouts.environments.family import Family
+from rollouts.environments.arithmetic import ArithmeticEnvironment, ArithmeticOptions
+from rollouts.environments.factory import Family
 def build(version, options, sandboxes):
-    return Arithmetic(version, options)
+    return ArithmeticEnvironment(version, options)
 family = Family(name="sums", version="3", summary="", options=ArithmeticOptions, build=build)
 broken = Family(name="another", version="1", summary="", options=ArithmeticOptions, build=build)
 nothing = 7

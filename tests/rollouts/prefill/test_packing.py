@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import InvalidInput
-from rollouts.prefill.packing import LEAST_BEHIND_PROMPT, MOST_PADDING, Answer, pack, row_length, stretches
+from rollouts.prefill.packing import LEAST_BEHIND_PROMPT, MOST_PADDING, PrefillItem, pack, row_length, stretches
 
 LENGTHS = st.integers(1, 40)
 
 
-def answer(prompt: int, length: int, *, kind: int = 0) -> Answer:
-    return Answer(np.full(prompt, kind, np.int32), np.ones(length, np.int32))
+def answer(prompt: int, length: int, *, kind: int = 0) -> PrefillItem:
+    return PrefillItem(np.full(prompt, kind, np.int32), np.ones(length, np.int32))
 
 
 @settings(deadline=None)

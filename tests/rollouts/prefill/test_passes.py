@@ -12,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import InvalidInput
-from rollouts.engines.interface import Dtype
-from rollouts.policy import Policy, load_policy
-from rollouts.prefill import Answer, prefill
+from rollouts.models.policy import Policy, load_policy
+from rollouts.precision import (
+    Dtype,
+)
+from rollouts.prefill import PrefillItem, prefill
 from tests.rollouts.tiny import CONTEXT, VOCABULARY
 
 CPU = torch.device("cpu")
@@ -32,17 +34,19 @@ def policy(request: pytest.FixtureRequest) -> Policy:
     return load_policy(folder, dtype=Dtype.FLOAT32, device=CPU)
 
 
-def answers_of(groups: list[tuple[int, list[int]]], seed: int) -> list[Answer]:
+def answers_of(groups: list[tuple[int, list[int]]], seed: int) -> list[PrefillItem]:
     random = np.random.default_rng(seed)
 
     def some(count: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
         return random.integers(0, VOCABULARY, count).astype(np.int32)
 
-    return [Answer(prompt, some(length)) for count, lengths in groups for prompt in [some(count)] for length in lengths]
+    return [
+        PrefillItem(prompt, some(length)) for count, lengths in groups for prompt in [some(count)] for length in lengths
+    ]
 
 
 @torch.no_grad()
-def plainly(policy: Policy, answer: Answer) -> Pair:
+def plainly(policy: Policy, answer: PrefillItem) -> Pair:
     """States and logits of one answer, by one plain pass over prompt and answer."""
     tokens = torch.from_numpy(np.concatenate([answer.prompt, answer.output]).astype(np.int64))
     states, logits = policy.states_and_logits(tokens[None])
@@ -50,7 +54,7 @@ def plainly(policy: Policy, answer: Answer) -> Pair:
     return states[0, wanted], logits[0, wanted]
 
 
-def packed(policy: Policy, answers: list[Answer], tokens_at_once: int | None) -> list[Pair]:
+def packed(policy: Policy, answers: list[PrefillItem], tokens_at_once: int | None) -> list[Pair]:
     """The same of all answers, packed; every stretch must come once, and in order."""
     parts: list[list[Pair]] = [[] for _ in answers]
     reached = [0] * len(answers)
@@ -124,6 +128,6 @@ def test_the_prompt_of_a_group_is_computed_once(policy: Policy, monkeypatch: pyt
 def test_what_does_not_fit_the_model_is_refused(
     policy: Policy, prompt: list[int], output: list[int], said: str
 ) -> None:
-    answer = Answer(np.array(prompt, np.int32), np.array(output, np.int32))
+    answer = PrefillItem(np.array(prompt, np.int32), np.array(output, np.int32))
     with pytest.raises(InvalidInput, match=said):
         next(prefill(policy, [answer]))

@@ -9,10 +9,10 @@ from datetime import timedelta
 
 import pytest
 
-from rollouts.sandbox import Ending, Job, Kind, Limits, Sandboxes
+from rollouts.sandbox import Job, JobEnding, JobKind, JobLimits, Sandboxes
 from rollouts.sandbox.deadline import jobs_end_by, latest_end
 
-PATIENT = Limits(cpu=timedelta(seconds=30), wall=timedelta(seconds=60))
+PATIENT = JobLimits(cpu=timedelta(seconds=30), wall=timedelta(seconds=60))
 
 
 BUSY = "import time\nend = time.monotonic() + 20\nwhile time.monotonic() < end: pass"
@@ -21,16 +21,16 @@ BUSY = "import time\nend = time.monotonic() + 20\nwhile time.monotonic() < end: 
 @pytest.mark.parametrize("source", [BUSY, "import time; time.sleep(20)"], ids=["busy", "asleep"])
 def test_a_job_ends_at_the_moment_and_is_undecided(sandboxes: Sandboxes, source: str) -> None:
     job = Job(module="inside.program", payload={"source": source}, limits=PATIENT)  # which would let it succeed
-    sandboxes.run(Kind.SOLUTION, Job(module="inside.program", payload={"source": ""}))  # a sandbox is there
+    sandboxes.run(JobKind.SOLUTION, Job(module="inside.program", payload={"source": ""}))  # a sandbox is there
     with jobs_end_by(time.monotonic() + 0.5):
-        outcome = sandboxes.run(Kind.SOLUTION, job)
-    assert (outcome.ending, outcome.undecided) == (Ending.OUT_OF_TIME, True)
+        outcome = sandboxes.run(JobKind.SOLUTION, job)
+    assert (outcome.ending, outcome.undecided) == (JobEnding.OUT_OF_TIME, True)
 
 
 def test_a_job_that_begins_after_the_moment_ends_at_once(sandboxes: Sandboxes) -> None:
     job = Job(module="inside.program", payload={"source": "while True: pass"}, limits=PATIENT)
     with jobs_end_by(time.monotonic() - 1):
-        assert sandboxes.run(Kind.SOLUTION, job).ending is Ending.OUT_OF_TIME
+        assert sandboxes.run(JobKind.SOLUTION, job).ending is JobEnding.OUT_OF_TIME
 
 
 def test_moments_nest_and_are_of_one_thread() -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rollouts.sandbox import Ending, Job, Kind, Limits, Outcome, Sandboxes
+from rollouts.sandbox import Job, JobEnding, JobKind, JobLimits, JobOutcome, Sandboxes
 
-LIMITS = Limits(cpu=timedelta(seconds=5), wall=timedelta(seconds=60), memory_bytes=256 << 20, output_bytes=64 * 1024)
+LIMITS = JobLimits(cpu=timedelta(seconds=5), wall=timedelta(seconds=60), memory_bytes=256 << 20, output_bytes=64 * 1024)
 SOON = replace(LIMITS, wall=timedelta(seconds=0.3))
 """For what certainly does not end; the others are to show what ends them, however busy the machine is."""
 
@@ -51,52 +51,52 @@ REFUSED = {
 """What fails with an exception in the program itself."""
 
 ENDED = {
-    "loop": ("while True: pass", {Ending.OUT_OF_TIME}),
-    "sleep": ("import time; time.sleep(60)", {Ending.OUT_OF_TIME}),
+    "loop": ("while True: pass", {JobEnding.OUT_OF_TIME}),
+    "sleep": ("import time; time.sleep(60)", {JobEnding.OUT_OF_TIME}),
     "sleep and ignore": (
         "import signal, time\nfor s in {1, 2, 3, 13, 14, 15, 24}: signal.signal(s, signal.SIG_IGN)\ntime.sleep(99)",
-        {Ending.OUT_OF_TIME},
+        {JobEnding.OUT_OF_TIME},
     ),
     "loop and ignore": (
         "import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass",
-        {Ending.OUT_OF_TIME},
+        {JobEnding.OUT_OF_TIME},
     ),
-    "wait for nobody": ("import threading; threading.Event().wait()", {Ending.OUT_OF_TIME}),
-    "fork for ever": ("import os\nwhile True:\n  try: os.fork()\n  except OSError: pass", {Ending.OUT_OF_TIME}),
+    "wait for nobody": ("import threading; threading.Event().wait()", {JobEnding.OUT_OF_TIME}),
+    "fork for ever": ("import os\nwhile True:\n  try: os.fork()\n  except OSError: pass", {JobEnding.OUT_OF_TIME}),
     "thread for ever": (
         "import threading, time\nfor _ in iter(int, 1): threading.Thread(target=time.sleep, args=(60,)).start()",
-        {Ending.OUT_OF_TIME, Ending.OUT_OF_MEMORY, Ending.EXITED},
+        {JobEnding.OUT_OF_TIME, JobEnding.OUT_OF_MEMORY, JobEnding.EXITED},
     ),
-    "allocate": ("x = bytearray(1 << 40)", {Ending.OUT_OF_MEMORY}),
-    "allocate in steps": ("x = []\nwhile True: x.append(bytearray(1 << 24))", {Ending.OUT_OF_MEMORY}),
-    "print for ever": ("while True: print('x' * 1000)", {Ending.TOO_MUCH_OUTPUT}),
-    "print to the error stream": ("import sys\nwhile True: sys.stderr.write('x' * 1000)", {Ending.TOO_MUCH_OUTPUT}),
-    "count high": ("print(9 ** 9 ** 9)", {Ending.OUT_OF_TIME, Ending.OUT_OF_MEMORY}),
-    "match a slow pattern": ("import re; re.match(r'(a+)+b', 'a' * 64)", {Ending.OUT_OF_TIME}),
-    "crash the interpreter": ("import ctypes; ctypes.string_at(0)", {Ending.KILLED}),
-    "abort": ("import os; os.abort()", {Ending.KILLED}),
+    "allocate": ("x = bytearray(1 << 40)", {JobEnding.OUT_OF_MEMORY}),
+    "allocate in steps": ("x = []\nwhile True: x.append(bytearray(1 << 24))", {JobEnding.OUT_OF_MEMORY}),
+    "print for ever": ("while True: print('x' * 1000)", {JobEnding.TOO_MUCH_OUTPUT}),
+    "print to the error stream": ("import sys\nwhile True: sys.stderr.write('x' * 1000)", {JobEnding.TOO_MUCH_OUTPUT}),
+    "count high": ("print(9 ** 9 ** 9)", {JobEnding.OUT_OF_TIME, JobEnding.OUT_OF_MEMORY}),
+    "match a slow pattern": ("import re; re.match(r'(a+)+b', 'a' * 64)", {JobEnding.OUT_OF_TIME}),
+    "crash the interpreter": ("import ctypes; ctypes.string_at(0)", {JobEnding.KILLED}),
+    "abort": ("import os; os.abort()", {JobEnding.KILLED}),
     "call the other set of system calls": (
         "import ctypes; ctypes.CDLL(None).syscall(0x40000000 + 39)",
-        {Ending.KILLED},
+        {JobEnding.KILLED},
     ),
-    "recurse without end": ("import sys; sys.setrecursionlimit(1 << 30)\ndef f(): f()\nf()", set(Ending)),
-    "nest brackets": ("(" * 100_000, set(Ending)),
+    "recurse without end": ("import sys; sys.setrecursionlimit(1 << 30)\ndef f(): f()\nf()", set(JobEnding)),
+    "nest brackets": ("(" * 100_000, set(JobEnding)),
     "unpickle itself to death": (
         "import pickle; pickle.loads(b'cos\\nsystem\\n(S\"touch /tmp/muster-was-here\"\\ntR.')",
-        {Ending.EXITED},
+        {JobEnding.EXITED},
     ),
-    "end without a word": ("import os; os._exit(0)", {Ending.EXITED}),
-    "end in good order": ("raise SystemExit", {Ending.EXITED}),
-    "be no text": ("\ud800", {Ending.EXITED}),
-    "hold a zero": ("\0", {Ending.EXITED}),
+    "end without a word": ("import os; os._exit(0)", {JobEnding.EXITED}),
+    "end in good order": ("raise SystemExit", {JobEnding.EXITED}),
+    "be no text": ("\ud800", {JobEnding.EXITED}),
+    "hold a zero": ("\0", {JobEnding.EXITED}),
 }
 """What is ended, or ends itself, without an effect; and how the outcome may call it."""
 
 
-def run(sandboxes: Sandboxes, source: str, standard_input: bytes = b"", limits: Limits = LIMITS) -> Outcome:
+def run(sandboxes: Sandboxes, source: str, standard_input: bytes = b"", limits: JobLimits = LIMITS) -> JobOutcome:
     """Runs a program."""
     job = Job(module="inside.program", payload={"source": source}, standard_input=standard_input, limits=limits)
-    return sandboxes.run(Kind.SOLUTION, job)
+    return sandboxes.run(JobKind.SOLUTION, job)
 
 
 def is_well(sandboxes: Sandboxes) -> bool:
@@ -108,14 +108,14 @@ def is_well(sandboxes: Sandboxes) -> bool:
 @pytest.mark.parametrize("source", REFUSED.values(), ids=REFUSED.keys())
 def test_what_a_program_may_not_do_fails_in_it(sandboxes: Sandboxes, source: str) -> None:
     outcome = run(sandboxes, source)
-    assert (outcome.ending, outcome.succeeded) == (Ending.EXITED, False)
+    assert (outcome.ending, outcome.succeeded) == (JobEnding.EXITED, False)
     assert is_well(sandboxes)
 
 
 @pytest.mark.parametrize(("source", "endings"), ENDED.values(), ids=ENDED.keys())
-def test_what_would_not_end_is_ended(sandboxes: Sandboxes, source: str, endings: set[Ending]) -> None:
+def test_what_would_not_end_is_ended(sandboxes: Sandboxes, source: str, endings: set[JobEnding]) -> None:
     began = time.monotonic()
-    limits = SOON if Ending.OUT_OF_TIME in endings else LIMITS
+    limits = SOON if JobEnding.OUT_OF_TIME in endings else LIMITS
     assert run(sandboxes, source, limits=limits).ending in endings
     assert time.monotonic() - began < 30  # idle, no row takes half a second
     assert is_well(sandboxes)
@@ -123,13 +123,13 @@ def test_what_would_not_end_is_ended(sandboxes: Sandboxes, source: str, endings:
 
 def test_processor_time_is_limited_apart_from_time_that_passes(sandboxes: Sandboxes) -> None:
     outcome = run(sandboxes, "while True: pass", limits=replace(LIMITS, cpu=timedelta(seconds=1)))
-    assert (outcome.ending, outcome.undecided, outcome.waited) == (Ending.OUT_OF_TIME, True, False)
+    assert (outcome.ending, outcome.undecided, outcome.waited) == (JobEnding.OUT_OF_TIME, True, False)
     assert timedelta(seconds=0.7) < outcome.cpu < timedelta(seconds=3)
 
 
 def test_time_that_passes_is_told_apart_from_processor_time(sandboxes: Sandboxes) -> None:
     outcome = run(sandboxes, "import time; time.sleep(60)", limits=SOON)
-    assert (outcome.ending, outcome.undecided, outcome.waited) == (Ending.OUT_OF_TIME, True, True)
+    assert (outcome.ending, outcome.undecided, outcome.waited) == (JobEnding.OUT_OF_TIME, True, True)
 
 
 def test_nothing_is_left_on_this_machine(sandboxes: Sandboxes) -> None:

@@ -8,20 +8,20 @@ from datetime import timedelta
 import pytest
 
 from protocol.errors import InvalidInput
-from rollouts.sandbox import Ending, Job, Kind, Limits, Outcome, Sandboxes, launch
+from rollouts.sandbox import Job, JobEnding, JobKind, JobLimits, JobOutcome, Sandboxes, launch
 from rollouts.sandbox.inside import values
 
 
-def run(sandboxes: Sandboxes, source: str, standard_input: bytes = b"", output_bytes: int = 64 * 1024) -> Outcome:
+def run(sandboxes: Sandboxes, source: str, standard_input: bytes = b"", output_bytes: int = 64 * 1024) -> JobOutcome:
     """Runs a program."""
-    limits = Limits(output_bytes=output_bytes)
+    limits = JobLimits(output_bytes=output_bytes)
     job = Job(module="inside.program", payload={"source": source}, standard_input=standard_input, limits=limits)
-    return sandboxes.run(Kind.SOLUTION, job)
+    return sandboxes.run(JobKind.SOLUTION, job)
 
 
 def test_a_program_gets_its_input_and_its_output_comes_back(sandboxes: Sandboxes) -> None:
     outcome = run(sandboxes, "import sys; print(input()[::-1]); sys.stderr.write('é'); sys.exit(3)", "häus\n".encode())
-    assert (outcome.ending, outcome.exit_code) == (Ending.EXITED, 3)
+    assert (outcome.ending, outcome.exit_code) == (JobEnding.EXITED, 3)
     assert (outcome.output.decode(), outcome.errors.decode()) == ("suäh\n", "é")
     assert not outcome.succeeded
     assert not outcome.undecided
@@ -32,8 +32,8 @@ def test_a_mebibyte_of_input_arrives_whole(sandboxes: Sandboxes) -> None:
     assert outcome.output == b"1048576\n"
 
 
-@pytest.mark.parametrize(("printed", "ending"), [(1000, Ending.EXITED), (1001, Ending.TOO_MUCH_OUTPUT)])
-def test_output_is_cut_at_its_limit_to_the_byte(sandboxes: Sandboxes, printed: int, ending: Ending) -> None:
+@pytest.mark.parametrize(("printed", "ending"), [(1000, JobEnding.EXITED), (1001, JobEnding.TOO_MUCH_OUTPUT)])
+def test_output_is_cut_at_its_limit_to_the_byte(sandboxes: Sandboxes, printed: int, ending: JobEnding) -> None:
     outcome = run(sandboxes, f"print('x' * {printed}, end='')", output_bytes=1000)
     assert (outcome.ending, len(outcome.output)) == (ending, 1000)
 
@@ -106,7 +106,7 @@ def test_functions_are_called_by_name_and_never_told_more(sandboxes: Sandboxes) 
         for name, args, kwargs in calls
     ]
     job = Job(module="inside.functions", payload={"source": source}, calls="\n".join(lines).encode())
-    answers = [json.loads(line) for line in sandboxes.run(Kind.SOLUTION, job).answer.splitlines()]
+    answers = [json.loads(line) for line in sandboxes.run(JobKind.SOLUTION, job).answer.splitlines()]
     assert [each.get("value") and values.decode(each["value"]) for each in answers[:2]] == [3, [2, 4]]
     assert [each.get("error") for each in answers] == [None, None, "TypeError", "NameError"]
 
@@ -117,4 +117,4 @@ def test_functions_are_called_by_name_and_never_told_more(sandboxes: Sandboxes) 
 )
 def test_limits_that_no_job_can_keep_are_refused(limits: dict[str, timedelta | int]) -> None:
     with pytest.raises(InvalidInput):
-        Limits(**limits)  # type: ignore[arg-type]  # a table of single arguments
+        JobLimits(**limits)  # type: ignore[arg-type]  # a table of single arguments

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rollouts.sandbox import Isolation, Job, Kind, Sandboxes, SandboxSettings, SandboxUnavailable, launch, process
+from rollouts.sandbox import Isolation, Job, JobKind, Sandboxes, SandboxSettings, SandboxUnavailable, launch, process
 from rollouts.sandbox.inside import syscalls
 
 HELLO = Job(module="inside.program", payload={"source": "print('hello')"})
@@ -46,18 +46,18 @@ def end_all(pid: int) -> None:
 
 
 def test_a_sandbox_that_was_killed_is_replaced(sandboxes: Sandboxes) -> None:
-    with sandboxes.borrow(Kind.SOLUTION) as sandbox:
+    with sandboxes.borrow(JobKind.SOLUTION) as sandbox:
         end_all(sandbox.pid)
-    assert sandboxes.run(Kind.SOLUTION, HELLO).output == b"hello\n"
+    assert sandboxes.run(JobKind.SOLUTION, HELLO).output == b"hello\n"
 
 
 def test_a_sandbox_that_breaks_under_a_job_is_no_outcome_of_the_job(sandboxes: Sandboxes) -> None:
-    with sandboxes.borrow(Kind.SOLUTION) as sandbox:
+    with sandboxes.borrow(JobKind.SOLUTION) as sandbox:
         running = sandbox.start(Job(module="inside.program", payload={"source": "import time; time.sleep(99)"}))
         end_all(sandbox.pid)
         with pytest.raises(SandboxUnavailable):
             running.finish()
-    assert sandboxes.run(Kind.SOLUTION, HELLO).succeeded
+    assert sandboxes.run(JobKind.SOLUTION, HELLO).succeeded
 
 
 @pytest.mark.parametrize("isolation", [pytest.param(Isolation.NAMESPACES, marks=needs_bubblewrap), Isolation.PROCESS])
@@ -76,7 +76,7 @@ def test_a_sandbox_and_its_job_end_when_their_owner_is_killed(isolation: Isolati
 def test_threads_share_a_bounded_number(sandboxes: Sandboxes) -> None:
     outputs: list[bytes] = []
     threads = [
-        threading.Thread(target=lambda: outputs.append(sandboxes.run(Kind.SOLUTION, HELLO).output)) for _ in range(8)
+        threading.Thread(target=lambda: outputs.append(sandboxes.run(JobKind.SOLUTION, HELLO).output)) for _ in range(8)
     ]
     for thread in threads:
         thread.start()
@@ -91,11 +91,11 @@ def test_without_bubblewrap_the_weaker_line_is_taken_unless_the_settings_forbid_
     monkeypatch.setenv("PATH", str(tmp_path))
     left_open = Sandboxes(SandboxSettings())
     assert left_open.isolation is Isolation.PROCESS
-    assert left_open.run(Kind.SOLUTION, HELLO).succeeded
+    assert left_open.run(JobKind.SOLUTION, HELLO).succeeded
     left_open.close()
     strict = Sandboxes(SandboxSettings(isolation=Isolation.NAMESPACES))
     with pytest.raises(SandboxUnavailable, match="no bubblewrap") as refused:
-        strict.run(Kind.SOLUTION, HELLO)
+        strict.run(JobKind.SOLUTION, HELLO)
     assert "apt install bubblewrap" in refused.value.hint
 
 
@@ -110,7 +110,7 @@ def test_a_package_behind_links_is_visible(tmp_path: Path, monkeypatch: pytest.M
     (site / "sympy").symlink_to("../cache/sympy")
     origin = site / "sympy" / "__init__.py"
     monkeypatch.setattr(launch, "find_spec", lambda _: ModuleSpec("sympy", None, origin=str(origin)))
-    command = launch.prepare(Kind.MATHEMATICS, Isolation.NAMESPACES).command
+    command = launch.prepare(JobKind.MATHEMATICS, Isolation.NAMESPACES).command
     look = [*command[: command.index("--") + 1], "/usr/bin/cat", str(origin)]
     assert subprocess.run(look, capture_output=True, text=True, check=False).stdout == "it is here"
 
@@ -126,7 +126,7 @@ def test_namespaces_are_taken_where_they_work() -> None:
 def test_a_sandbox_that_shows_what_it_must_hide_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "_HIDDEN", ("/usr/bin",))  # which it does show
     with pytest.raises(SandboxUnavailable, match=r"does not hold here.*read /usr/bin"):
-        process.Sandbox(Kind.MATHEMATICS, Isolation.NAMESPACES)
+        process.Sandbox(JobKind.MATHEMATICS, Isolation.NAMESPACES)
 
 
 def test_the_setting_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,7 @@ def test_system_calls_have_the_kernels_own_numbers(header: str, machine: str) ->
 def test_no_process_is_left_when_sandboxes_are_closed() -> None:
     before = children()
     found = Sandboxes(SandboxSettings())
-    found.run(Kind.SOLUTION, HELLO)
+    found.run(JobKind.SOLUTION, HELLO)
     found.close()
     gone(before)
 
@@ -162,7 +162,7 @@ def test_no_process_is_left_when_sandboxes_are_closed() -> None:
 def test_a_sandbox_that_is_at_work_when_all_are_closed_ends_after_its_job() -> None:
     before = children()
     found = Sandboxes(SandboxSettings())
-    with found.borrow(Kind.SOLUTION) as sandbox:
+    with found.borrow(JobKind.SOLUTION) as sandbox:
         found.close()
         assert sandbox.run(HELLO).succeeded
     gone(before)
@@ -188,5 +188,5 @@ def test_a_machine_without_room_for_a_process_has_no_sandbox_now_and_loses_nothi
     monkeypatch.setattr(subprocess, "Popen", full)
     before = psutil.Process().num_fds()
     with pytest.raises(SandboxUnavailable, match="can't be started"):
-        process.Sandbox(Kind.SOLUTION, Isolation.PROCESS)
+        process.Sandbox(JobKind.SOLUTION, Isolation.PROCESS)
     assert psutil.Process().num_fds() == before

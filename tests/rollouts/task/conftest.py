@@ -14,30 +14,32 @@ import pytest
 from pydantic import JsonValue
 
 from protocol.checkpoints import folder_files, version_digest
-from protocol.clock import SystemClock
 from protocol.errors import Conflict
+from protocol.http.unix_server import UnixServer
 from protocol.identifiers import Address, Digest, digest, run_id
-from protocol.keys import Key
+from protocol.identity.keys import Key
+from protocol.identity.typed_data import SigningDomain
 from protocol.leases import Lease
-from protocol.retry import Backoff
-from protocol.typed_data import SigningDomain
+from protocol.runtime.clock import SystemClock
+from protocol.runtime.retry import Backoff
 from protocol.wire.leases import SignedLease
 from protocol.wire.runs import CheckpointRef, StepAnswer
 from protocol.wire.slots import SlotGrant, SlotName, SlotRequest
-from rollouts.engines.interface import Dtype
 from rollouts.engines.torch.engine import TorchEngine
+from rollouts.precision import (
+    Dtype,
+)
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice, write_recipe
 from rollouts.task.bridge import Bridge
 from rollouts.task.loop import RolloutTask
 from rollouts.task.outbox import Outbox
 from rollouts.task.policies import PolicyStore
 from tests.rollouts.tiny import tiny_folder
-from worker.bridge.app import BridgeParts, create_bridge
-from worker.memory import RunningTask
-from worker.queue.store import QueueStore
-from worker.slots import TaskSlots
+from worker.delivery.queue.store import QueueStore
+from worker.slots.bridge.app import BridgeParts, create_bridge
+from worker.slots.task_slots import TaskSlots
 from worker.state import StateDirectory
-from worker.unix_server import UnixServer
+from worker.tasks.saved_state import RunningTask
 
 TASK = RunningTask(assignment_id="a" * 32, task_id="b" * 32, task_name="rollouts", generation=1, token="right")
 DOMAIN = SigningDomain(1, Key.generate().address)

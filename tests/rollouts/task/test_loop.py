@@ -23,22 +23,26 @@ from protocol.identifiers import Digest, run_id
 from protocol.wire.bridge import HandedOver, HandOver
 from protocol.wire.runs import CheckpointRef
 from protocol.wire.slots import SlotGrant, SlotRequest
-from rollouts.engines.errors import EngineFailed
-from rollouts.engines.interface import Dtype
-from rollouts.engines.torch.batch import Batch
+from rollouts.engines.torch.batch import GenerationBatch
 from rollouts.environments import Prompt, Score, load_environment
 from rollouts.environments.letters import Letters
+from rollouts.errors import (
+    EngineFailed,
+)
+from rollouts.files.samples import RolloutFile
+from rollouts.files.schema import read_rollouts
+from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.plan import SlotPlanner
+from rollouts.precision import (
+    Dtype,
+)
 from rollouts.recipe import eligible_prompts, read_recipe
-from rollouts.samples import RolloutFile
-from rollouts.schema import read_rollouts
 from rollouts.seeds import slot_seed
 from rollouts.task.loop import MOST_ENGINE_FAILURES, RolloutTask
 from rollouts.task.policies import HeldPolicy
-from rollouts.tokenizer import FolderTokenizer
 from tests.rollouts.task.conftest import BEACON, DOMAIN, NODE, PATIENCE_S, POOL, RUN, SALT, Surroundings, until
 from tests.withheld import OwnTime
-from worker.leased_work import LEASED_WORK, LeasedWork
+from worker.delivery.work_signing import LEASED_WORK, LeasedWork
 
 
 class Killed(Exception):
@@ -446,14 +450,14 @@ async def test_it_stops_though_the_engine_is_in_the_middle_of_a_long_pass(
     around.publish(0)
     task = await around.task()
     begun, go_on = threading.Event(), threading.Event()
-    step = Batch.step
+    step = GenerationBatch.step
 
-    def long_step(batch: Batch) -> torch.Tensor:
+    def long_step(batch: GenerationBatch) -> torch.Tensor:
         begun.set()
         assert go_on.wait(PATIENCE_S)
         return step(batch)
 
-    monkeypatch.setattr(Batch, "step", long_step)
+    monkeypatch.setattr(GenerationBatch, "step", long_step)
     running = asyncio.create_task(task.run())
     await until(begun.is_set)
     took = OwnTime(os.getpid())
@@ -467,13 +471,13 @@ async def test_it_stops_though_the_engine_is_in_the_middle_of_a_long_pass(
 async def test_a_clock_that_is_set_forward_ends_no_lease(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
     around.publish(0)
     task = await around.task()
-    step = Batch.step
+    step = GenerationBatch.step
 
-    def step_after_an_hour(batch: Batch) -> torch.Tensor:
+    def step_after_an_hour(batch: GenerationBatch) -> torch.Tensor:
         around.clock.ahead = timedelta(hours=1)
         return step(batch)
 
-    monkeypatch.setattr(Batch, "step", step_after_an_hour)
+    monkeypatch.setattr(GenerationBatch, "step", step_after_an_hour)
     await run_until(task, lambda: task.totals.slots == 1)
     assert task.totals.abandoned == 0
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from protocol.budgets import KeepRule
 from protocol.checkpoints import VersionFile, folder_files, version_digest
-from protocol.clock import SystemClock
 from protocol.identifiers import Digest, address, run_id
+from protocol.runtime.budgets import KeepRule
+from protocol.runtime.clock import SystemClock
 from protocol.wire.runs import CheckpointRef
 from rollouts.errors import BadVersionFolder
 from rollouts.task.policies import INCOMING, DamagedPolicy, NoPolicy, PolicyStore

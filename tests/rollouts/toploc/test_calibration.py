@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from protocol.errors import NotFound
-from rollouts.engines.interface import Dtype, EngineName
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+)
 from rollouts.toploc import TOPLOC, Arithmetic, BadCalibration, Calibration, CalibrationEntry, Thresholds
-from rollouts.toploc.judgement import NAMES
+from rollouts.toploc.thresholds import NAMES
 
 TORCH = Arithmetic(engine=EngineName.TORCH, dtype=Dtype.FLOAT32)
 VLLM = Arithmetic(engine=EngineName.VLLM, dtype=Dtype.BFLOAT16)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollouts.toploc.field import MOST_POINTS, PRIME, evaluate, interpolate
+from rollouts.toploc.gf65497 import MOST_POINTS, PRIME, evaluate, interpolate
 
 
 def points(seed: int, count: int, k: int) -> tuple[np.ndarray, np.ndarray]:

@@ -12,9 +12,9 @@ from protocol.errors import InvalidInput
 from rollouts.toploc import (
     Aggregate,
     Excess,
-    Figures,
     Malformed,
-    Outcome,
+    ProofErrors,
+    ProofOutcome,
     ProofResult,
     Thresholds,
     aggregate,
@@ -22,7 +22,7 @@ from rollouts.toploc import (
     judge,
     verify,
 )
-from rollouts.toploc.judgement import NAMES
+from rollouts.toploc.thresholds import NAMES
 from tests.rollouts.toploc.states import normal_states
 
 NONE = Thresholds(**dict.fromkeys(NAMES, 0.0))
@@ -52,8 +52,8 @@ def result(**changes: float) -> ProofResult:
 def test_proofs_without_error_pass_even_where_nothing_is_allowed() -> None:
     states = normal_states(70, 64)
     together = aggregate(verify(states, build(states)))
-    assert together == Aggregate(3, 3 * 128, (), Figures(**dict.fromkeys(NAMES, 0.0)))
-    assert judge(together, NONE).outcome is Outcome.PASSED
+    assert together == Aggregate(3, 3 * 128, (), ProofErrors(**dict.fromkeys(NAMES, 0.0)))
+    assert judge(together, NONE).outcome is ProofOutcome.PASSED
 
 
 def test_figures_are_means_over_points_and_the_worst_proof() -> None:
@@ -62,7 +62,7 @@ def test_figures_are_means_over_points_and_the_worst_proof() -> None:
         result(exponent_mismatches=0, sign_mismatches=0, mantissa_total=64, mantissa_median=1.0, distance_total=64),
         result(points=64, sign_mismatches=6, mantissa_total=0, mantissa_median=7.0, distance_total=0),
     ]).figures  # fmt: skip
-    assert figures == Figures(
+    assert figures == ProofErrors(
         exponent_mismatches=28 / 320,
         sign_mismatches=8 / 320,
         mantissa_mean=114 / 292,
@@ -74,11 +74,11 @@ def test_figures_are_means_over_points_and_the_worst_proof() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_figure_fails_above_its_own_threshold_and_passes_at_it(name: str) -> None:
-    figures = Figures(**{**dict.fromkeys(NAMES, 0.0), name: 0.5})
+    figures = ProofErrors(**{**dict.fromkeys(NAMES, 0.0), name: 0.5})
     together = Aggregate(1, 128, (), figures)
-    assert judge(together, NONE.model_copy(update={name: 0.5})).outcome is Outcome.PASSED
+    assert judge(together, NONE.model_copy(update={name: 0.5})).outcome is ProofOutcome.PASSED
     judgement = judge(together, NONE.model_copy(update={name: 0.25}))
-    assert (judgement.outcome, judgement.excesses) == (Outcome.STATISTICAL, (Excess(name, 0.5, 0.25),))
+    assert (judgement.outcome, judgement.excesses) == (ProofOutcome.STATISTICAL, (Excess(name, 0.5, 0.25),))
 
 
 @settings(max_examples=50, deadline=None)
@@ -88,7 +88,7 @@ def test_one_malformed_proof_is_an_exact_failure_whatever_is_allowed(
 ) -> None:
     widest = Thresholds(**{name: 1.0 if name.endswith("mismatches") else 128.0 for name in NAMES})
     judgement = judge(aggregate([*sound[:place], ProofResult.refused(reason), *sound[place:]]), widest)
-    assert (judgement.outcome, judgement.malformed) == (Outcome.EXACT, (reason,))
+    assert (judgement.outcome, judgement.malformed) == (ProofOutcome.EXACT, (reason,))
 
 
 def test_only_malformed_proofs_have_the_worst_figures() -> None:
@@ -111,7 +111,7 @@ def test_nothing_verified_is_no_judgement() -> None:
        headroom=st.floats(1, 10))  # fmt: skip
 def test_what_was_calibrated_on_passes(honest: list[Aggregate], headroom: float) -> None:
     thresholds = Thresholds.around(honest, headroom=headroom)
-    assert all(judge(each, thresholds).outcome is Outcome.PASSED for each in honest)
+    assert all(judge(each, thresholds).outcome is ProofOutcome.PASSED for each in honest)
 
 
 @pytest.mark.parametrize(
@@ -138,16 +138,16 @@ def test_rounding_noise_passes_a_calibrated_threshold_and_another_model_does_not
         return aggregate(verify(other, build(states)))
 
     thresholds = Thresholds.around([noisy(seed) for seed in range(8)], headroom=1.5)
-    assert judge(noisy(9), thresholds).outcome is Outcome.PASSED
+    assert judge(noisy(9), thresholds).outcome is ProofOutcome.PASSED
     stranger = aggregate(verify(normal_states(128, 256, seed=1), build(normal_states(128, 256, seed=2))))
-    assert judge(stranger, thresholds).outcome is Outcome.STATISTICAL
+    assert judge(stranger, thresholds).outcome is ProofOutcome.STATISTICAL
 
 
 @given(st.lists(measured(), min_size=1, max_size=3), st.floats(1, 10))
 def test_wider_thresholds_pass_all_that_narrower_ones_do(results: list[ProofResult], factor: float) -> None:
     together = aggregate(results)
     around = Thresholds.around([together], headroom=1)
-    assert judge(together, around.widened(factor)).outcome is Outcome.PASSED
+    assert judge(together, around.widened(factor)).outcome is ProofOutcome.PASSED
     for name, value in around.widened(factor):
         assert value >= getattr(around, name)
 

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from protocol.checkpoints import folder_files, version_digest
-from shardcast.attempts import Fetched
 from shardcast.client import Client
 from shardcast.delta.segments import HEADER
 from shardcast.delta.selection import stands_alone
+from shardcast.download.attempts import Fetched
 from shardcast.errors import VersionDropped, VersionGone
-from shardcast.extensions import Whole
+from shardcast.folder_watcher import FolderWatcher
+from shardcast.manifest.records import Whole
 from shardcast.origin import Origin
-from shardcast.publication import Published
+from shardcast.publish.publication import Published
 from shardcast.relay import Relay
-from shardcast.watching import Watcher
 from tests.shardcast.conftest import QUICK, RUN_NAME, read_folder, write_folder
 from tests.shardcast.delta.test_codec import safetensors
 from tests.shardcast.manifests import PUBLISHER
@@ -280,7 +280,7 @@ async def test_a_watched_folder_travels_as_deltas_between_whole_versions(
     origin: Origin, client_of: Clients, tmp_path: Path
 ) -> None:
     trainer = Trainer(origin, tmp_path / "trained")
-    watcher = Watcher(origin, keep=9, anchor_every=3)
+    watcher = FolderWatcher(origin, keep=9, anchor_every=3)
     forms: dict[int, tuple[bool, int | None]] = {}
     async with client_of(origin.url) as client:
         following = client.follow(tmp_path / "to")

@@ -11,12 +11,14 @@ import torch
 from transformers import PreTrainedModel
 
 from protocol.identifiers import Digest
-from rollouts.engines.interface import Dtype
+from rollouts.precision import (
+    Dtype,
+)
 from tests.rollouts.tiny import VOCABULARY
+from trainer.learning.forward import answer_logits
 from trainer.learning.groups import TrainingGroup, TrainingSample
 from trainer.learning.layout import Layout, lay_out
 from trainer.learning.losses import logprobs_and_entropies
-from trainer.learning.passes import answer_logits
 from trainer.models import open_model
 
 WORK = Digest("0x" + "07" * 32)

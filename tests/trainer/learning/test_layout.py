@@ -12,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import InvalidInput
-from rollouts.engines.interface import Dtype
+from rollouts.precision import (
+    Dtype,
+)
 from tests.rollouts.tiny import tiny_folder
 from tests.trainer.learning.made_groups import fresh, made_groups
+from trainer.learning.forward import answer_logits
 from trainer.learning.layout import PREFIX, Layout, lay_out
-from trainer.learning.passes import answer_logits
 from trainer.packing import NOTHING
 
 LAYOUTS = st.sampled_from(Layout)

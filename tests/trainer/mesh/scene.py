@@ -10,21 +10,21 @@ from pathlib import Path
 import torch
 
 from protocol.errors import MusterError
-from trainer.mesh.follower import follow_trainer
-from trainer.mesh.place import Place, own_place
-from trainer.run.base import open_base
-from trainer.run.opening import learning_settings, opened_student
+from trainer.distributed.ranks import RankInfo, own_place
+from trainer.policy.base_model import open_base
+from trainer.run.follower import follow_trainer
+from trainer.run.policy_trainer_thread import PolicyTrainerThread
 from trainer.run.settings import TrainerSettings
-from trainer.run.stopping import until_told
-from trainer.run.student_thread import StudentThread
+from trainer.run.setup import learning_settings, opened_student
+from trainer.run.signals import until_told
 
 
-async def _lead(settings: TrainerSettings, place: Place) -> None:
+async def _lead(settings: TrainerSettings, place: RankInfo) -> None:
     stop, learning = asyncio.Event(), learning_settings(settings)
     with until_told(stop):
         base = open_base(settings.start)
         async with (
-            StudentThread() as in_thread,
+            PolicyTrainerThread() as in_thread,
             opened_student(base, learning, settings, place=place, stop=stop, in_thread=in_thread),
         ):
             sys.stderr.write("ready\n")

@@ -14,14 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.learning.made_groups import made_groups
-from trainer.mesh.commands import Command, Word, groups_command, groups_of, state_command, state_of
-from trainer.run.student import Snapshot
+from trainer.distributed.commands import (
+    CommandKind,
+    GroupCommand,
+    groups_command,
+    groups_of,
+    state_command,
+    state_of,
+)
+from trainer.policy.policy_trainer import TrainerSnapshot
 
 
 @given(count=st.integers(0, 6), samples=st.integers(1, 5), seed=st.integers(0, 100))
 def test_groups_arrive_to_the_bit_and_in_order(count: int, samples: int, seed: int) -> None:
     groups = made_groups(count, samples=samples, seed=seed)
-    found = groups_of(Command.decode(groups_command(groups).encode()))
+    found = groups_of(GroupCommand.decode(groups_command(groups).encode()))
     assert len(found) == len(groups)
     for one, two in zip(groups, found, strict=True):
         assert (one.version, one.has_signal) == (two.version, two.has_signal)
@@ -36,9 +43,9 @@ def test_groups_arrive_to_the_bit_and_in_order(count: int, samples: int, seed: i
 
 def test_of_a_state_what_is_small_arrives_whole_and_what_is_large_as_its_shape() -> None:
     tensors = {"weight.a": torch.ones(100, 100), "step.a": torch.tensor(7.0), "rng": torch.get_rng_state()}
-    command = state_command(Snapshot(tensors, {"counts": {"bad": 1}, "optimiser": "adamw"}))
+    command = state_command(TrainerSnapshot(tensors, {"counts": {"bad": 1}, "optimiser": "adamw"}))
     assert len(command.encode()) < 10_000
-    found = state_of(Command.decode(command.encode()))
+    found = state_of(GroupCommand.decode(command.encode()))
     assert list(found.tensors) == list(tensors)
     assert found.tensors["weight.a"].shape == (100, 100)
     assert found.tensors["step.a"] == 7.0
@@ -52,12 +59,12 @@ def test_nothing_that_could_be_run_is_read() -> None:
     with zipfile.ZipFile(told, "w") as archive, archive.open(".npy", "w") as file:
         np.lib.format.write_array(file, hostile, allow_pickle=True)
     with pytest.raises(ValueError, match="allow_pickle"):
-        Command.decode(told.getvalue())
+        GroupCommand.decode(told.getvalue())
     with pytest.raises(ValueError, match="allow_pickle"):
-        Command.decode(pickle.dumps({"word": "end"}))
+        GroupCommand.decode(pickle.dumps({"word": "end"}))
 
 
 def test_a_word_that_nobody_knows_is_no_command() -> None:
-    told = Command(word=Word.STAY).encode().replace(b'"stay"', b'"play"')
+    told = GroupCommand(word=CommandKind.STAY).encode().replace(b'"stay"', b'"play"')
     with pytest.raises((ValueError, zipfile.BadZipFile)):
-        Command.decode(told)
+        GroupCommand.decode(told)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ledger.chain import free_port
+from ledger.devchain import free_port
 from rollouts.recipe import write_recipe
 from tests.rollouts.tiny import tiny_folder
 from tests.trainer.mesh import scene

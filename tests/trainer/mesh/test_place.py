@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from protocol.errors import InvalidInput
+from trainer.distributed.ranks import RankInfo, device_of, own_place
 from trainer.errors import BadSettings
-from trainer.mesh.place import Place, device_of, own_place
 
 SET = {"WORLD_SIZE": "4", "RANK": "3", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_PORT": "29500"}
-SECOND = Place(processes=4, rank=3, local_processes=2, local_rank=1)
+SECOND = RankInfo(processes=4, rank=3, local_processes=2, local_rank=1)
 
 
 @pytest.mark.parametrize("environment", [{}, {"WORLD_SIZE": "1"}, {"RANK": "0", "WORLD_SIZE": " 1 "}])

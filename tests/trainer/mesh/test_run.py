@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.ledger.client.conftest import World
 from tests.trainer.mesh.launched import farthest, launched
 from tests.trainer.run.served import served_pool
-from trainer.run.journal import Batch
+from trainer.run.journal import StepBatch
 
 TOLERANCE = 2e-3
 """Gradients are added up in another order."""
@@ -17,7 +17,7 @@ TOLERANCE = 2e-3
 async def test_two_processes_train_as_one_does_and_each_death_costs_no_batch(
     world: World, redis_url: str, tmp_path: Path
 ) -> None:
-    before: dict[int, Batch] = {}
+    before: dict[int, StepBatch] = {}
     async with served_pool(world, redis_url, tmp_path) as served, served.pool.working():
         pool = served.pool
         for dying in (1, 0):

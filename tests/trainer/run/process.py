@@ -13,14 +13,14 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from protocol.clock import SystemClock
 from protocol.errors import MusterError
+from protocol.runtime.clock import SystemClock
 from tests.ledger.client.conftest import QUICK
-from trainer.mesh.follower import follow_trainer
-from trainer.mesh.place import own_place
+from trainer.distributed.ranks import own_place
 from trainer.run.app import Outside, run_trainer
+from trainer.run.follower import follow_trainer
 from trainer.run.settings import TrainerSettings
-from trainer.run.stopping import until_told
+from trainer.run.signals import until_told
 
 
 class _Ahead(SystemClock):

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from protocol.clock import TurnedClock
 from protocol.errors import Unavailable
 from protocol.identifiers import run_id
+from protocol.runtime.clock import ManualClock
 from tests.ledger.client.conftest import POOL
 from tests.orchestrator.runs.edge import RUN
 from tests.trainer.run.killed import Killed, dies
 from tests.trainer.run.world import TrainedPool
 from trainer.errors import TrainingDiverged
-from trainer.run.patience import Patience
+from trainer.run.outages import OutageRetry
 from trainer.run.state import save_state
 
 
@@ -83,14 +83,14 @@ async def test_a_version_that_nobody_can_fetch_is_announced_and_said_to_be_out_o
 async def test_an_orchestrator_that_is_down_for_a_minute_is_waited_for_as_long_as_was_said(
     patience: int, waited: bool
 ) -> None:
-    clock = TurnedClock()
+    clock = ManualClock()
 
     async def ask() -> str:
         if clock.monotonic() < 60:
             raise Unavailable("connection refused")
         return "here"
 
-    waiting = asyncio.create_task(Patience(clock=clock, longest=timedelta(seconds=patience))(ask, what="asking"))
+    waiting = asyncio.create_task(OutageRetry(clock=clock, longest=timedelta(seconds=patience))(ask, what="asking"))
     await clock.turn(timedelta(seconds=70))
     if waited:
         assert await waiting == "here"

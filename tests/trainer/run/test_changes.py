@@ -10,8 +10,8 @@ from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import Conflict
 from tests.trainer.run.killed import Killed, dies
 from tests.trainer.run.world import TrainedPool
-from trainer.run.changes import changes
-from trainer.run.journal import Batch, Journal, Written
+from trainer.run.config_history import changes
+from trainer.run.journal import Journal, StepBatch, Written
 
 
 def learning(rate: float) -> dict[str, Any]:
@@ -23,7 +23,9 @@ def rates(pool: TrainedPool) -> list[tuple[int, Any]]:
     return [(each.step, each.values["learning.optimiser.learning_rate"]) for each in pool.recorded().learned_under]
 
 
-async def killed(pool: TrainedPool, monkeypatch: pytest.MonkeyPatch, kind: type[Batch | Written], **at: int) -> None:
+async def killed(
+    pool: TrainedPool, monkeypatch: pytest.MonkeyPatch, kind: type[StepBatch | Written], **at: int
+) -> None:
     """A run that dies when it has journalled this."""
     with monkeypatch.context() as patch:
         append = dies(
@@ -69,7 +71,7 @@ async def test_a_batch_that_nobody_has_seen_the_result_of_is_learned_under_the_n
     pool: TrainedPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with pool.working():
-        await killed(pool, monkeypatch, Batch, step=0)
+        await killed(pool, monkeypatch, StepBatch, step=0)
         assert (await pool.train(steps=1, learning=learning(0.02))).step == 1
     assert rates(pool) == [(0, 0.01), (0, 0.02)]
     recorded = pool.recorded()
@@ -80,7 +82,7 @@ async def test_a_limit_of_files_that_was_lowered_is_for_files_to_come(
     pool: TrainedPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with pool.working():
-        await killed(pool, monkeypatch, Batch, step=0)
+        await killed(pool, monkeypatch, StepBatch, step=0)
         assert (await pool.train(steps=1, most_file_bytes=10)).step == 1
     recorded = pool.recorded()
     assert recorded.batches[0].groups

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.identifiers import address
-from protocol.keys import Key
+from protocol.identity.keys import Key
 from tests.trainer.run.made import seen_file
 from trainer.errors import BadSettings
 from trainer.learning.groups import TrainingGroup
+from trainer.policy.policy_trainer import PolicyTrainer
 from trainer.run.app import run_trainer
 from trainer.run.asynchrony import (
     NAMED,
@@ -28,12 +29,11 @@ from trainer.run.asynchrony import (
     steps_to_open,
 )
 from trainer.run.batches import choose, groups_at, in_lease_order, signal_share, staleness
-from trainer.run.pools import Pools, PoolSettings
+from trainer.run.policy_trainer_thread import PolicyTrainerThread
+from trainer.run.pools import DifficultyPools, PoolSettings
 from trainer.run.settings import TrainerSettings
+from trainer.run.step_window import first_demand
 from trainer.run.streaming import StreamedStep
-from trainer.run.student import Student
-from trainer.run.student_thread import StudentThread
-from trainer.run.window import first_demand
 
 groups = st.integers(0, 30)
 standing = st.builds(
@@ -120,8 +120,8 @@ class _Adds:
 async def test_a_file_that_is_turned_over_takes_its_gradients_with_it_and_its_room_is_used() -> None:
     one, two, three = (seen_file(node=node, index=0, signal=[True]) for node in (1, 2, 3))
     student = _Adds()
-    async with StudentThread() as in_thread:
-        streamed = StreamedStep(cast("Student", student), in_thread, step=3, most=2)
+    async with PolicyTrainerThread() as in_thread:
+        streamed = StreamedStep(cast("PolicyTrainer", student), in_thread, step=3, most=2)
         await streamed.feed([one, two])
         await streamed.feed([two, three])
     chosen, parts = streamed.close([two, three])
@@ -154,7 +154,7 @@ def test_always_solved_prompts_leave_the_table_and_enough_stay(
 ) -> None:
     candidates = np.arange(0, 40, 2, dtype=np.uint64)
     settings = PoolSettings(retire_after=retire_after, least_prompts=least)
-    pools = Pools()
+    pools = DifficultyPools()
     for each in history:
         pools = pools.after([each])
     table = pools.eligible(candidates, settings, version=version, seed=3)
@@ -168,12 +168,12 @@ def test_always_solved_prompts_leave_the_table_and_enough_stay(
     ]
     if len(candidates) - len(retired) >= least:
         assert not set(retired) & set(table.tolist())
-    assert Pools.of_json(pools.as_json()) == pools
+    assert DifficultyPools.of_json(pools.as_json()) == pools
 
 
 def test_a_share_of_easy_prompts_is_drawn_anew_for_each_version() -> None:
     candidates = np.arange(200, dtype=np.uint64)
-    pools = Pools().after([(prompt, 0.9) for prompt in range(200)])
+    pools = DifficultyPools().after([(prompt, 0.9) for prompt in range(200)])
     settings = PoolSettings(easy_share=0.3, least_prompts=1)
     tables = [set(pools.eligible(candidates, settings, version=version, seed=1).tolist()) for version in range(3)]
     assert all(30 <= len(table) <= 90 for table in tables)

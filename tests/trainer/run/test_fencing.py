@@ -20,7 +20,7 @@ from tests.orchestrator.runs.edge import RUN, sha
 from tests.trainer.run.world import TrainedPool, until
 from trainer.errors import AnotherTrainer
 from trainer.run.lease import RunLease
-from trainer.run.patience import Patience
+from trainer.run.outages import OutageRetry
 
 
 async def test_a_second_trainer_is_refused_until_the_first_has_ended(pool: TrainedPool) -> None:
@@ -71,7 +71,7 @@ def _client(pool: TrainedPool, transport: httpx.AsyncBaseTransport) -> Orchestra
 
 def _lease(pool: TrainedPool, client: OrchestratorClient, folder: Path) -> RunLease:
     folder.mkdir(exist_ok=True)
-    patience = Patience(clock=pool.clock, longest=timedelta(seconds=20), first=timedelta(milliseconds=10))
+    patience = OutageRetry(clock=pool.clock, longest=timedelta(seconds=20), first=timedelta(milliseconds=10))
     return RunLease(client, folder=folder, clock=pool.clock, patience=patience)
 
 

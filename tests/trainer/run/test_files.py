@@ -14,25 +14,25 @@ import numpy as np
 import pytest
 
 from protocol.identifiers import ZERO_DIGEST, digest, run_id
-from protocol.keys import Key
+from protocol.identity.keys import Key
+from protocol.identity.typed_data import SigningDomain
 from protocol.leases import Lease
-from protocol.typed_data import SigningDomain
 from protocol.wire.audits import AuditFile
 from protocol.wire.leases import SignedLease
 from protocol.wire.slots import SlotGrant
-from rollouts import schema
-from rollouts.decoding import Decoder
 from rollouts.errors import NotDecoded
+from rollouts.files import schema
+from rollouts.files.samples import MOST_LOG_PROBABILITY, RolloutFile, Sample
+from rollouts.files.schema import write_rollouts
 from rollouts.recipe import LengthTargets
-from rollouts.samples import MOST_LOG_PROBABILITY, RolloutFile, Sample
-from rollouts.sandbox import Ending, Job, Kind, Outcome, Sandboxes, SandboxUnavailable
-from rollouts.schema import write_rollouts
+from rollouts.sandbox import Job, JobEnding, JobKind, JobOutcome, Sandboxes, SandboxUnavailable
+from rollouts.sandboxed_decoder import Decoder
 from tests.orchestrator.runs.edge import RUN
 from tests.rollouts.tiny import VOCABULARY
 from tests.trainer.run.world import RECIPE, audit_of, decoder, file_of, half_right
 from trainer.run.batches import SeenFile
-from trainer.run.files import FileRules, UnusableFile, read_accepted
 from trainer.run.journal import JournalFile
+from trainer.run.rollout_files import FileRules, UnusableFile, read_accepted
 
 NODE, VALIDATOR, ORCHESTRATOR = Key.generate(), Key.generate(), Key.generate()
 LEASE = Lease(
@@ -111,29 +111,29 @@ def test_a_log_probability_that_validators_take_for_rounding_is_learned_from_as_
 class Scripted:
     """Decoders that end as they are told to."""
 
-    def __init__(self, *outcomes: Outcome) -> None:
+    def __init__(self, *outcomes: JobOutcome) -> None:
         self._outcomes = list(outcomes)
 
-    def run(self, kind: Kind, job: Job) -> Outcome:
+    def run(self, kind: JobKind, job: Job) -> JobOutcome:
         if not self._outcomes:
             raise SandboxUnavailable("a sandbox has ended")
         return self._outcomes.pop(0)
 
 
-def ended(ending: Ending, code: int = 0) -> Outcome:
-    return Outcome(ending=ending, exit_code=code, output=b"", errors=b"", answer=b"", cpu=timedelta())
+def ended(ending: JobEnding, code: int = 0) -> JobOutcome:
+    return JobOutcome(ending=ending, exit_code=code, output=b"", errors=b"", answer=b"", cpu=timedelta())
 
 
 @pytest.mark.parametrize(
     ("outcomes", "code"),
     [
-        ([ended(Ending.KILLED)] * 2, "decoder-crashed"),
-        ([ended(Ending.TOO_MUCH_OUTPUT)] * 2, "beyond-limits"),
-        ([ended(Ending.EXITED, 1)], "decoder-failed"),
+        ([ended(JobEnding.KILLED)] * 2, "decoder-crashed"),
+        ([ended(JobEnding.TOO_MUCH_OUTPUT)] * 2, "beyond-limits"),
+        ([ended(JobEnding.EXITED, 1)], "decoder-failed"),
     ],
 )
 def test_a_file_that_no_decoder_reads_costs_that_file_and_nothing_in_this_process(
-    tmp_path: Path, outcomes: list[Outcome], code: str
+    tmp_path: Path, outcomes: list[JobOutcome], code: str
 ) -> None:
     with pytest.raises(UnusableFile) as refused:
         learned(tmp_path, by=Decoder(cast("Sandboxes", Scripted(*outcomes))))

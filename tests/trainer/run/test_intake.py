@@ -11,20 +11,20 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from protocol.clock import TurnedClock
 from protocol.errors import Unavailable
 from protocol.identifiers import Digest, address, digest
+from protocol.runtime.clock import ManualClock
 from protocol.verdicts import Outcome
 from protocol.wire.listings import RolloutItem, RolloutStatus
 from rollouts.engines.interface import FinishReason
-from rollouts.samples import Sample
+from rollouts.files.samples import Sample
 from tests.trainer.run.made import seen_file
 from tests.trainer.run.world import RECIPE
 from trainer.errors import NotWritten
 from trainer.run import intake as module
 from trainer.run.asynchrony import Move, StepStanding, next_move
-from trainer.run.files import FileRules, UnusableFile, _check_tokens
-from trainer.run.intake import Intake
+from trainer.run.intake import RolloutIntake
+from trainer.run.rollout_files import FileRules, UnusableFile, _check_tokens
 
 POLICY = digest(b"p" * 32)
 RULES = FileRules(run=digest(b"r" * 32), recipe=RECIPE, vocabulary=64, context=20, most_bytes=1 << 20)
@@ -84,13 +84,13 @@ def item_of(number: int, **changes: Any) -> RolloutItem:
     return RolloutItem(**words | changes)
 
 
-def intake_of(outside: Outside, folder: Path, clock: TurnedClock, monkeypatch: pytest.MonkeyPatch) -> Intake:
+def intake_of(outside: Outside, folder: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> RolloutIntake:
     """With files that read as one group with signal each."""
     monkeypatch.setattr(
         module, "read_accepted", lambda *_, entry, **__: seen_file(node=int(entry.node, 16), index=1, signal=[True])
     )
     anything = cast("Any", outside)
-    return Intake(
+    return RolloutIntake(
         3,
         client=anything,
         transfer=anything,
@@ -111,7 +111,7 @@ async def test_a_file_that_is_listed_twice_or_under_two_keys_is_fetched_once_and
 ) -> None:
     one = item_of(1)
     outside = Outside(one, one, item_of(2, sha256=one.sha256))
-    intake = intake_of(outside, tmp_path, TurnedClock(), monkeypatch)
+    intake = intake_of(outside, tmp_path, ManualClock(), monkeypatch)
     await intake.look()
     assert len(intake.files) == 2
     assert len(outside.fetched) == len(set(outside.fetched)) == 3, "one file and two audit files"
@@ -120,7 +120,7 @@ async def test_a_file_that_is_listed_twice_or_under_two_keys_is_fetched_once_and
 async def test_a_store_that_is_down_is_waited_for_before_a_step_ends_with_too_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outside, clock = Outside(item_of(1)), TurnedClock()
+    outside, clock = Outside(item_of(1)), ManualClock()
     outside.down = True
     intake = intake_of(outside, tmp_path, clock, monkeypatch)
 
@@ -144,7 +144,7 @@ async def test_a_chain_that_is_behind_the_orchestrators_costs_no_file(
 ) -> None:
     outside = Outside(item_of(1))
     outside.behind = True
-    intake = intake_of(outside, tmp_path, TurnedClock(), monkeypatch)
+    intake = intake_of(outside, tmp_path, ManualClock(), monkeypatch)
     await intake.look()
     assert (dict(intake.dropped), intake.held_up()) == ({"not-on-ledger": 1}, 0)
     outside.behind = False
@@ -155,7 +155,7 @@ async def test_a_chain_that_is_behind_the_orchestrators_costs_no_file(
 async def test_a_disk_that_takes_no_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "3").write_text("in the way")
     with pytest.raises(NotWritten, match="can't be made"):
-        await intake_of(Outside(item_of(1)), tmp_path, TurnedClock(), monkeypatch).look()
+        await intake_of(Outside(item_of(1)), tmp_path, ManualClock(), monkeypatch).look()
 
 
 @pytest.mark.parametrize(("prompt", "answer"), [(17, 1), (16, 6)])

@@ -17,9 +17,9 @@ from protocol.identifiers import run_id
 from tests.ledger.client.conftest import POOL
 from tests.orchestrator.runs.edge import RUN
 from tests.trainer.run.world import TrainedPool
-from trainer.run.model_student import ModelStudent
-from trainer.run.state import RunState, save_state
-from trainer.run.student import Snapshot
+from trainer.policy.local_policy_trainer import LocalPolicyTrainer
+from trainer.policy.policy_trainer import TrainerSnapshot
+from trainer.run.state import TrainerState, save_state
 
 
 async def test_accepted_rollouts_become_versions_that_the_ledger_and_the_orchestrator_name(pool: TrainedPool) -> None:
@@ -48,12 +48,12 @@ async def test_a_state_is_written_from_the_tensors_that_are_trained_and_no_optim
 ) -> None:
     """A copy of the state would take three times the memory of the weights, and each thread's heap keeps its own."""
     threads, added, finished = set[str](), threading.Event(), threading.Event()
-    students, order = list[ModelStudent](), list[tuple[str, int]]()
+    students, order = list[LocalPolicyTrainer](), list[tuple[str, int]]()
 
-    def watched(name: str, then: Callable[[ModelStudent], None]) -> Callable[..., Any]:
-        method = getattr(ModelStudent, name)
+    def watched(name: str, then: Callable[[LocalPolicyTrainer], None]) -> Callable[..., Any]:
+        method = getattr(LocalPolicyTrainer, name)
 
-        def run(student: ModelStudent, *arguments: Any, **named: Any) -> Any:
+        def run(student: LocalPolicyTrainer, *arguments: Any, **named: Any) -> Any:
             threads.add(threading.current_thread().name)
             answer = method(student, *arguments, **named)
             then(student)
@@ -61,7 +61,7 @@ async def test_a_state_is_written_from_the_tensors_that_are_trained_and_no_optim
 
         return run
 
-    def save(folder: Path, *, state: RunState, snapshot: Snapshot, about: Mapping[str, str]) -> None:
+    def save(folder: Path, *, state: TrainerState, snapshot: TrainerSnapshot, about: Mapping[str, str]) -> None:
         own = students[0].snapshot().tensors
         assert all(
             own[name].data_ptr() == tensor.data_ptr() for name, tensor in snapshot.tensors.items() if "." in name
@@ -72,15 +72,15 @@ async def test_a_state_is_written_from_the_tensors_that_are_trained_and_no_optim
         save_state(folder, state=state, snapshot=snapshot, about=about)
         order.append(("saved", state.step))
 
-    def finish(_: ModelStudent) -> None:
+    def finish(_: LocalPolicyTrainer) -> None:
         order.append(("stepped", len(order) // 2))
         if len(order) > 1:
             finished.set()
 
-    monkeypatch.setattr(ModelStudent, "begin", watched("begin", students.append))
-    monkeypatch.setattr(ModelStudent, "add", watched("add", lambda _: added.set() if order else None))
-    monkeypatch.setattr(ModelStudent, "finish", watched("finish", finish))
-    monkeypatch.setattr(ModelStudent, "write", watched("write", lambda _: None))
+    monkeypatch.setattr(LocalPolicyTrainer, "begin", watched("begin", students.append))
+    monkeypatch.setattr(LocalPolicyTrainer, "add", watched("add", lambda _: added.set() if order else None))
+    monkeypatch.setattr(LocalPolicyTrainer, "finish", watched("finish", finish))
+    monkeypatch.setattr(LocalPolicyTrainer, "write", watched("write", lambda _: None))
     monkeypatch.setattr(trainer.run.versions, "save_state", save)
     async with pool.working():
         await pool.train(steps=2)

@@ -10,25 +10,27 @@ from typing import Any, NoReturn, cast
 import pytest
 import torch
 
-from protocol.budgets import KeepRule
-from protocol.clock import TurnedClock
 from protocol.errors import Conflict
 from protocol.identifiers import digest
-from rollouts.engines.interface import Dtype
+from protocol.runtime.budgets import KeepRule
+from protocol.runtime.clock import ManualClock
+from rollouts.precision import (
+    Dtype,
+)
 from tests.trainer.run.made import seen_file
 from tests.trainer.run.world import RECIPE, base_folder, decoder
 from trainer.errors import NotWritten
 from trainer.learning.settings import LearningOptimiser, LearningSettings, OptimiserKind
-from trainer.run.base import open_base
+from trainer.policy.base_model import open_base
+from trainer.policy.local_policy_trainer import LocalPolicyTrainer
+from trainer.policy.policy_trainer import learn_batch
 from trainer.run.batches import groups_at
-from trainer.run.files import FileRules
-from trainer.run.journal import Batch, Journal, Written
-from trainer.run.model_student import ModelStudent
-from trainer.run.patience import Patience
+from trainer.run.journal import Journal, StepBatch, Written
+from trainer.run.outages import OutageRetry
 from trainer.run.publishing import Publisher
 from trainer.run.resuming import Resumption, resume
-from trainer.run.state import RunState, save_state
-from trainer.run.student import learn_batch
+from trainer.run.rollout_files import FileRules
+from trainer.run.state import TrainerState, save_state
 
 RULES = FileRules(run=digest(b"r" * 32), recipe=RECIPE, vocabulary=64, context=64, most_bytes=1 << 20)
 ABOUT = {"run": "main"}
@@ -46,16 +48,16 @@ def _words(folder: Path, journal: Journal) -> Resumption:
     )
 
 
-def _student(folder: Path, kind: OptimiserKind = OptimiserKind.ADAMW) -> ModelStudent:
+def _student(folder: Path, kind: OptimiserKind = OptimiserKind.ADAMW) -> LocalPolicyTrainer:
     learning = LearningSettings(row_tokens=64, optimiser=LearningOptimiser(kind=kind, learning_rate=1e-3))
-    return ModelStudent(open_base(folder), learning, device=torch.device("cpu"), dtype=Dtype.FLOAT32)
+    return LocalPolicyTrainer(open_base(folder), learning, device=torch.device("cpu"), dtype=Dtype.FLOAT32)
 
 
 def test_a_journal_that_is_older_than_the_state_is_refused_before_anything_is_added_to_it(tmp_path: Path) -> None:
     """Else it would have a gap, and no start after that could read it."""
     student, journal = _student(base_folder(tmp_path / "base")), Journal(tmp_path)
-    journal.append(Batch(step=0, at_ms=1, files=(), groups=()))
-    save_state(tmp_path, state=RunState(step=3), snapshot=student.snapshot(), about=ABOUT)
+    journal.append(StepBatch(step=0, at_ms=1, files=(), groups=()))
+    save_state(tmp_path, state=TrainerState(step=3), snapshot=student.snapshot(), about=ABOUT)
     with pytest.raises(Conflict, match="ends with step 0, and the state is that of step 3"):
         resume(_words(tmp_path, journal), student=student)
 
@@ -93,7 +95,7 @@ def test_a_disk_without_room_for_the_first_line_of_a_journal_says_so(
 def test_so_many_folders_of_versions_are_kept_as_was_said_however_far_apart_versions_are(
     tmp_path: Path, keep: KeepRule, left: set[int]
 ) -> None:
-    clock = TurnedClock()
+    clock = ManualClock()
     written = dict.fromkeys(range(0, 17, 4), RULES.run)
     nobody = cast("Any", None)
     publisher = Publisher(
@@ -108,7 +110,7 @@ def test_so_many_folders_of_versions_are_kept_as_was_said_however_far_apart_vers
         arithmetic=(),
         relays=(),
         keep=keep,
-        patience=Patience(clock=clock, longest=timedelta()),
+        patience=OutageRetry(clock=clock, longest=timedelta()),
         lease=nobody,
     )
     for version in written:

@@ -20,15 +20,15 @@ from tests.ledger.client.conftest import POOL
 from tests.orchestrator.runs.edge import RUN
 from tests.trainer.run.killed import Killed, dies
 from tests.trainer.run.world import TrainedPool
-from trainer.run.journal import Batch, Journal, Recorded, Written
-from trainer.run.model_student import ModelStudent
+from trainer.policy.local_policy_trainer import LocalPolicyTrainer
+from trainer.run.journal import Journal, Recorded, StepBatch, Written
 from trainer.run.publishing import Publisher
-from trainer.run.state import RunState, save_state
-from trainer.run.versions import Versions
+from trainer.run.state import TrainerState, save_state
+from trainer.run.versions import VersionPublisher
 
 STAGES: list[tuple[Any, str, Callable[..., bool], bool]] = [
-    (Journal, "append", lambda _, entry: isinstance(entry, Batch) and entry.step == 0, True),
-    (ModelStudent, "begin", lambda *_, step: step == 1, True),
+    (Journal, "append", lambda _, entry: isinstance(entry, StepBatch) and entry.step == 0, True),
+    (LocalPolicyTrainer, "begin", lambda *_, step: step == 1, True),
     (Journal, "append", lambda _, entry: isinstance(entry, Written) and entry.version == 3, False),
     (trainer.run.publishing, "put_in_place", lambda _, folder: folder.name == "4", False),
     (Publisher, "announce", lambda _, version: version == 5, False),
@@ -42,7 +42,7 @@ and without its name, in place and not announced, announced and not told, told a
 async def test_killed_at_every_stage_it_goes_on_with_the_same_batches_to_the_same_weights(
     pool: TrainedPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    journal, known, before = Journal(pool.folder / "state"), 0, dict[int, Batch]()
+    journal, known, before = Journal(pool.folder / "state"), 0, dict[int, StepBatch]()
     async with pool.working():
         for where, name, when, after in STAGES:
             with monkeypatch.context() as patch:
@@ -71,19 +71,19 @@ async def test_a_run_that_fails_has_its_state_on_the_disk_before_another_one_may
     pool: TrainedPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ending, saved = threading.Event(), list[int]()
-    aclose = Versions.aclose
+    aclose = VersionPublisher.aclose
 
-    async def closing(versions: Versions) -> None:
+    async def closing(versions: VersionPublisher) -> None:
         ending.set()
         await aclose(versions)
 
-    def slowly(folder: Path, *, state: RunState, **rest: Any) -> None:
+    def slowly(folder: Path, *, state: TrainerState, **rest: Any) -> None:
         ending.wait(60)
         time.sleep(0.5)
         save_state(folder, state=state, **rest)
         saved.append(state.step)
 
-    monkeypatch.setattr(Versions, "aclose", closing)
+    monkeypatch.setattr(VersionPublisher, "aclose", closing)
     monkeypatch.setattr(trainer.run.versions, "save_state", slowly)
     monkeypatch.setattr(Publisher, "announce", dies(Publisher.announce, lambda _, version: version == 1, after=False))
     async with pool.working():
@@ -97,7 +97,7 @@ async def test_a_journal_whose_files_are_gone_or_changed_is_not_learned_from(
 ) -> None:
     async with pool.working():
         with monkeypatch.context() as patch:
-            when: Callable[..., bool] = lambda _, entry: isinstance(entry, Batch)  # noqa: E731
+            when: Callable[..., bool] = lambda _, entry: isinstance(entry, StepBatch)  # noqa: E731
             patch.setattr(Journal, "append", dies(Journal.append, when, after=True))
             with pytest.raises(Killed):
                 await pool.train()

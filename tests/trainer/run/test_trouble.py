@@ -23,7 +23,7 @@ from rollouts.recipe import PromptRange, SamplingChoice, write_recipe
 from tests.ledger.client.conftest import POOL
 from tests.trainer.run.world import RECIPE, TrainedPool, base_folder, half_right, until
 from trainer.errors import BadSettings, NothingToLearn, NotWritten
-from trainer.run.base import open_base
+from trainer.policy.base_model import open_base
 
 
 async def test_one_bad_file_costs_that_file_and_groups_without_signal_are_asked_for_again(pool: TrainedPool) -> None:

@@ -26,35 +26,41 @@ from pydantic import SecretStr
 
 from orchestrator.storage.local import LocalStore
 from protocol.checkpoints import folder_files, version_digest
-from protocol.clock import TurnedClock
 from protocol.identifiers import Digest, digest, run_id
-from protocol.keys import Key
-from protocol.leases import Work
+from protocol.identity.keys import Key
+from protocol.leases import WorkClaim
+from protocol.runtime.clock import ManualClock
 from protocol.verdicts import Outcome
 from protocol.wire.audits import AuditFile, AuditRow
-from protocol.wire.leases import SignedWork
+from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.slots import SlotGrant
 from protocol.wire.uploads import ObjectKey
-from rollouts.decoding import Decoder
-from rollouts.engines.interface import Dtype, EngineName, FinishReason
+from rollouts.engines.interface import (
+    FinishReason,
+)
+from rollouts.files.samples import RolloutFile, Sample, SlotHeader
+from rollouts.files.schema import write_rollouts
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+)
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice, write_recipe
-from rollouts.samples import RolloutFile, Sample, SlotHeader
 from rollouts.sandbox import Sandboxes
-from rollouts.schema import write_rollouts
+from rollouts.sandboxed_decoder import Decoder
 from tests.ledger.client.conftest import POOL, QUICK, URL, World
 from tests.ledger.client.verdicts import verdict_on
 from tests.orchestrator.runs.edge import RUN, RunUnderTest
 from tests.rollouts.tiny import END, VOCABULARY, tiny_folder
+from trainer.policy.base_model import open_base
+from trainer.policy.local_policy_trainer import LocalPolicyTrainer
+from trainer.policy.policy_trainer import TrainerSnapshot, learn_batch
 from trainer.run.app import Outside, run_trainer
-from trainer.run.base import open_base
 from trainer.run.batches import after_batch, groups_at
-from trainer.run.files import FileRules, read_accepted
 from trainer.run.journal import Journal, Recorded
-from trainer.run.model_student import ModelStudent
-from trainer.run.opening import learning_settings
+from trainer.run.rollout_files import FileRules, read_accepted
 from trainer.run.settings import TrainerSettings
-from trainer.run.state import RunState
-from trainer.run.student import Snapshot, learn_batch
+from trainer.run.setup import learning_settings
+from trainer.run.state import TrainerState
 
 EACH = 4
 
@@ -95,7 +101,7 @@ def base_folder(folder: Path, *, width: int = 32, layers: int = 1) -> Path:
 class ChainClock:
     """The orchestrator's time, which is the chain's; deadlines and pauses are real."""
 
-    turned: TurnedClock
+    turned: ManualClock
 
     def now(self) -> datetime:
         return self.turned.now()
@@ -160,7 +166,7 @@ class TrainedPool:
 
     async def train(
         self, *, stop: asyncio.Event | None = None, transport: httpx.AsyncBaseTransport | None = None, **changes: Any
-    ) -> RunState:
+    ) -> TrainerState:
         outside = Outside(clock=self.clock, transport=transport or self.transport, policy=QUICK)
         key = self.world.keys["publisher"]
         training = asyncio.ensure_future(
@@ -192,7 +198,7 @@ class TrainedPool:
         """The versions that the journal's batches give without any interruption."""
         return self.uninterrupted(recorded, **changes)[0]
 
-    def uninterrupted(self, recorded: Recorded, **changes: Any) -> tuple[dict[int, Digest], Snapshot]:
+    def uninterrupted(self, recorded: Recorded, **changes: Any) -> tuple[dict[int, Digest], TrainerSnapshot]:
         """What the journal's batches give without any interruption, from the files in the pool's own store.
 
         Returns:
@@ -200,7 +206,7 @@ class TrainedPool:
         """
         settings, judge = self.settings(**changes), self.world.keys["validator"].address
         base = open_base(settings.start)
-        student = ModelStudent(base, learning_settings(settings), device=torch.device("cpu"), dtype=Dtype.FLOAT32)
+        student = LocalPolicyTrainer(base, learning_settings(settings), device=torch.device("cpu"), dtype=Dtype.FLOAT32)
         rules = FileRules(
             run=run_id(RUN),
             recipe=base.recipe,
@@ -208,7 +214,7 @@ class TrainedPool:
             context=base.facts.context,
             most_bytes=1 << 20,
         )
-        state, found = RunState(), {}
+        state, found = TrainerState(), {}
         for step, batch in sorted(recorded.batches.items()):
             files = [
                 read_accepted(
@@ -261,9 +267,9 @@ class TrainedPool:
         content = self.spoil(lease.step, lease.index, path.read_bytes())
         sha256 = digest(hashlib.sha256(content).digest())
         self.store(ObjectKey(pool_id=POOL, owner=self.node.address, sha256=sha256), content)
-        words = Work(lease_hash=lease.hash, sha256=sha256, units=file.units)
+        words = WorkClaim(lease_hash=lease.hash, sha256=sha256, units=file.units)
         signature = "0x" + words.sign(self.node, grant.lease.domain).hex()
-        signed = SignedWork(lease=grant.lease, sha256=sha256, units=file.units, signature=signature)
+        signed = SignedWorkClaim(lease=grant.lease, sha256=sha256, units=file.units, signature=signature)
         answer = await self.run.hand_in(self.node, signed, uploaded=False)
         assert answer.status_code == 200, answer.text
         await self.run.relayer.round()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from protocol.identifiers import Address, Digest, digest
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import AuditCheck, AuditDraw, AuditFile, AuditRow, CheckState
-from validator.submissions import SubmittedWork
+from validator.domain.submissions import SubmittedWork
 
 TOKENS = 10
 

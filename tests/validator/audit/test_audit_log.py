@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ledger.events import SecretRevealed
+from ledger.events.types import SecretRevealed
 from protocol.errors import NotFound
 from protocol.identifiers import Address, Digest
 from protocol.verdicts import Outcome
@@ -13,12 +13,15 @@ from tests.ledger.client.conftest import POOL, World
 from tests.ledger.client.verdicts import verdict_on
 from tests.validator.audit.evidence import audit_of, hash_of
 from tests.validator.audit.works import announced, submitted
-from validator.audit.draw import draw_rows, row_seed
+from validator.audit.draw import (
+    RowDraw,
+    draw_rows,
+    row_seed,
+)
 from validator.audit.epochs import Epochs
 from validator.audit.log import AuditLog
-from validator.audit.recompute import Finding
-from validator.examination.interface import RowDraw
-from validator.submissions import SubmittedWork
+from validator.audit.recompute import AuditComparison
+from validator.domain.submissions import SubmittedWork
 
 SHARE = 0.5
 """The floor of the world's pool."""
@@ -73,7 +76,7 @@ async def test_the_log_of_an_epoch_finds_the_verdict_whose_rows_were_chosen(worl
     assert (log.validators(), log.past_epochs(key.address)) == ([key.address], [1])
     first = await log.of(key.address, 1)
     assert first.secret is None
-    assert [line.comparison.finding for line in first.lines] == [Finding.UNKNOWN] * 3
+    assert [line.comparison.finding for line in first.lines] == [AuditComparison.UNKNOWN] * 3
     with pytest.raises(NotFound, match="no epoch 2 that is over"):
         await log.of(key.address, 2)
 
@@ -88,7 +91,9 @@ async def test_the_log_of_an_epoch_finds_the_verdict_whose_rows_were_chosen(worl
     assert first.secret is not None
     assert "0x" + first.secret.hex() == revealed.secret
     findings = {line.verdict.work.index: line.comparison.finding for line in first.lines}
-    assert findings == {0: Finding.AGREES, 1: Finding.DIFFERS, 2: Finding.UNKNOWN}
+    assert findings == {0: AuditComparison.AGREES, 1: AuditComparison.DIFFERS, 2: AuditComparison.UNKNOWN}
     assert first.differs
-    assert [(line.verdict.work.index, line.comparison.finding) for line in second.lines] == [(3, Finding.AGREES)]
+    assert [(line.verdict.work.index, line.comparison.finding) for line in second.lines] == [
+        (3, AuditComparison.AGREES)
+    ]
     assert not second.differs

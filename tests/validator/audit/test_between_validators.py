@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ledger.client.work import WorkStatus
-from ledger.events import WorkDisputed
+from ledger.events.types import WorkDisputed
 from protocol.verdicts import Outcome, ReasonCode
 from tests.ledger.client.conftest import POOL
 from tests.validator.conftest import PoolWithValidators, ValidatorUnderTest, concluded

@@ -19,8 +19,8 @@ from fastapi import FastAPI
 
 from cli import main as command_line
 from ledger.client.work import WorkStatus
-from protocol.clock import TurnedClock
 from protocol.identifiers import Digest
+from protocol.runtime.clock import ManualClock
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import AuditCheck, AuditFinding, CheckState
 from tests.ledger.client.conftest import POOL, TERMS, World
@@ -74,7 +74,7 @@ def _main() -> int:
 
 
 @asynccontextmanager
-async def machine_time(clock: TurnedClock) -> AsyncIterator[None]:
+async def machine_time(clock: ManualClock) -> AsyncIterator[None]:
     """Keeps a turned clock at the machine's time, which commands sign: a service refuses what is a minute off."""
 
     async def follow() -> None:

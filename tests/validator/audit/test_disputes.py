@@ -14,35 +14,35 @@ from redis.asyncio import Redis
 from ledger.amounts import UNIT
 from ledger.artifacts import Contract
 from ledger.client import Ledger
+from ledger.client.event_follower import EventFollower
 from ledger.client.work import WorkStatus
-from ledger.events import VerdictConfirmed
-from ledger.following import Following
-from protocol.clock import SystemClock
+from ledger.events.types import VerdictConfirmed
 from protocol.errors import Unavailable
 from protocol.identifiers import ZERO_DIGEST, Address, Digest
-from protocol.keys import Key
+from protocol.identity.keys import Key
+from protocol.runtime.clock import SystemClock
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import AuditFile, CheckState
-from rollouts.near_ties import NearTies
+from rollouts.calibration.near_ties import NearTieCount
 from tests.ledger.client.conftest import POOL, TERMS, World
 from tests.ledger.client.verdicts import verdict_on
 from tests.validator.audit.evidence import audit_of, hash_of
 from tests.validator.audit.works import announced, submitted
 from tests.validator.scripted import concluded
+from validator.assignment.turns import rank_of
 from validator.audit.epochs import Epochs
 from validator.audit.second_looks import LookPolicy
+from validator.domain.items import Item, ItemKind, item_id
+from validator.domain.submissions import SubmittedWork
 from validator.files import AuditFileWrong
-from validator.items import Item, Kind, item_id
 from validator.loops.disputes import Followed, LookResults
 from validator.loops.juries import EARLY, READABLE, STEP, UNDRAWN_PAUSE, Juries
 from validator.loops.second_looks import FOLLOWED, SecondLooks
-from validator.patience import Patience
+from validator.queue.retry_policy import RetryPolicy
+from validator.queue.store import WorkQueue
 from validator.store.keys import keys_of
 from validator.store.members import MemberId
-from validator.store.queue import WorkQueue
 from validator.store.records import NodeRecords
-from validator.submissions import SubmittedWork
-from validator.turns import rank_of
 
 REWARD = 100 * TERMS.price_per_unit
 PENALTY = 200 * TERMS.penalty_per_unit
@@ -78,7 +78,7 @@ class Looking:
 
     async def follow_up(self, item: SubmittedWork, own: Outcome) -> Followed:
         """What follows when it finds `own` in a second look."""
-        found = Item(work=item, kind=Kind.SECOND_LOOK, deadline_s=0, seen_ms=0)
+        found = Item(work=item, kind=ItemKind.SECOND_LOOK, deadline_s=0, seen_ms=0)
         return await self.results.follow_up(found, concluded(own, ReasonCode.SAMPLING_REPLAY), EVIDENCE)
 
     async def taken(self) -> list[Item]:
@@ -101,9 +101,9 @@ async def looking(world: World, redis: Redis, name: str, policy: LookPolicy = AL
         clock=clock,
         lease=timedelta(minutes=1),
         member=MemberId("000000000000"),
-        patience=Patience(),
+        patience=RetryPolicy(),
     )
-    following = Following(
+    following = EventFollower(
         "verdicts",
         world.deployment,
         kinds=FOLLOWED,
@@ -179,13 +179,13 @@ async def test_a_wrong_verdict_is_found_disputed_and_overturned_by_a_third(world
     await gave(world, "validator", work.key, first)
     assert await judge.taken() == []  # its own
     (look,) = await second.taken()
-    assert (look.kind, look.work) == (Kind.SECOND_LOOK, work)
+    assert (look.kind, look.work) == (ItemKind.SECOND_LOOK, work)
     assert await second.follow_up(work, truth) is Followed.DISPUTED
     assert await second.follow_up(work, truth) is Followed.DISPUTED  # after a crash
     assert await judge.taken() == []
     assert await second.taken() == []  # a party
     (dispute,) = await third.taken()
-    assert (dispute.kind, dispute.work) == (Kind.DISPUTE, work)
+    assert (dispute.kind, dispute.work) == (ItemKind.DISPUTE, work)
     await gave(world, "third", work.key, truth, decisive=True)
     provider = world.keys["provider"].address
     standing = await third.ledger.work.get(work.key)
@@ -209,7 +209,7 @@ async def test_a_dispute_by_the_node_is_judged_by_whoever_did_not_judge_it(world
     assert await (await looking(world, redis, "validator", NONE)).taken() == []
     for name in ("second", "third"):  # both know of it; the one whose turn is later finds it decided
         each = await looking(world, redis, name, NONE)
-        assert [item.kind for item in await each.taken()] == [Kind.DISPUTE]
+        assert [item.kind for item in await each.taken()] == [ItemKind.DISPUTE]
     await gave(world, "third", work.key, Outcome.ACCEPTED, decisive=True)
     assert await (await world.as_("third")).work.accrued(POOL, world.keys["provider"].address) == REWARD
 
@@ -224,9 +224,9 @@ async def test_a_budget_over_many_files_is_not_disputed_because_one_of_them_is_c
     judge, other = await world.as_("validator"), await looking(world, redis, "second")
     reason = ReasonCode.SAMPLING_BUDGET
     await judge.work.judge([await verdict_on(judge, item.key, Outcome.REJECTED, reason=reason)])
-    ties = NearTies(tokens=9, deviations=0.1, rate=0.01, size=0.1) if steerable else None
+    ties = NearTieCount(tokens=9, deviations=0.1, rate=0.01, size=0.1) if steerable else None
     found = replace(concluded(Outcome.ACCEPTED, ReasonCode.PASSED), near_ties=ties)
-    look = Item(work=item, kind=Kind.SECOND_LOOK, deadline_s=0, seen_ms=0)
+    look = Item(work=item, kind=ItemKind.SECOND_LOOK, deadline_s=0, seen_ms=0)
     assert await other.results.follow_up(look, found, EVIDENCE) is followed
 
 
@@ -249,7 +249,7 @@ async def test_when_work_of_a_node_is_forged_all_that_others_accepted_of_it_is_l
     await gave(world, "validator", works[4].key, Outcome.ACCEPTED)
     await gave(world, "validator", works[5].key, Outcome.FORGED)
     for done in (works[0], works[1], works[2]):
-        await third.queue.drop([item_id(done.key, Kind.SECOND_LOOK)])
+        await third.queue.drop([item_id(done.key, ItemKind.SECOND_LOOK)])
     assert {item.work.key for item in await third.taken()} == {works[4].key}
 
 
@@ -298,7 +298,7 @@ async def test_every_forged_verdict_of_another_is_looked_at(world: World, redis:
     second = await looking(world, redis, "second", LookPolicy(accepted=0, rejected=0))
     await gave(world, "validator", work.key, Outcome.FORGED)
     (look,) = await second.taken()
-    assert (look.kind, look.work) == (Kind.SECOND_LOOK, work)
+    assert (look.kind, look.work) == (ItemKind.SECOND_LOOK, work)
     assert await second.follow_up(work, Outcome.ACCEPTED) is Followed.DISPUTED
 
 
@@ -419,7 +419,7 @@ async def test_one_look_is_paid_and_its_validator_confirms_the_verdict(world: Wo
     assert await judge.taken() == []  # its own
     for each in (second, third):
         (item,) = await each.taken()
-        assert (item.kind, item.work) == (Kind.PAID_LOOK, work)
+        assert (item.kind, item.work) == (ItemKind.PAID_LOOK, work)
         assert each.loop.counts.paid == 1
     agreed = concluded()
     assert await second.results.follow_up(item, agreed, EVIDENCE) is Followed.CONFIRMED
@@ -442,7 +442,7 @@ async def test_a_paid_look_that_finds_forgery_disputes(world: World, redis: Redi
     await gave(world, "validator", work.key, Outcome.ACCEPTED)
     await world.controls.mine(2)
     (item,) = await second.taken()
-    assert item.kind is Kind.PAID_LOOK
+    assert item.kind is ItemKind.PAID_LOOK
     assert await second.follow_up(work, Outcome.FORGED) is Followed.DISPUTED
 
 
@@ -502,16 +502,16 @@ async def test_four_validators_contradict_with_two_and_the_others_take_a_contrad
     turns = {name: await each.ledger.work.turn_of(work.key, each.ledger.address) for name, each in others.items()}
     first, second, third = sorted(turns, key=lambda name: (turns[name] is None, turns[name]))
     for each in others.values():
-        assert [item.kind for item in await each.taken()] == [Kind.DISPUTE]
+        assert [item.kind for item in await each.taken()] == [ItemKind.DISPUTE]
     await gave(world, first, work.key, Outcome.FORGED, decisive=True)
     standing = await owner.work.get(work.key)
     assert standing is not None
     assert (standing.status, standing.juror) == (WorkStatus.DISPUTED, world.keys[first].address)
     for name in (second, third):  # had it done away with it, it would come back
-        await others[name].queue.drop([item_id(work.key, Kind.DISPUTE)])
-        assert [item.kind for item in await others[name].taken()] == [Kind.DISPUTE]
+        await others[name].queue.drop([item_id(work.key, ItemKind.DISPUTE)])
+        assert [item.kind for item in await others[name].taken()] == [ItemKind.DISPUTE]
         assert others[name].loop.counts.contradicted == 1
-    await others[first].queue.drop([item_id(work.key, Kind.DISPUTE)])
+    await others[first].queue.drop([item_id(work.key, ItemKind.DISPUTE)])
     assert await others[first].taken() == []
     await gave(world, second, work.key, Outcome.FORGED, decisive=True)
     standing = await owner.work.get(work.key)

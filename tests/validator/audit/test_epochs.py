@@ -11,9 +11,9 @@ import pytest
 from ledger.client import Ledger
 from ledger.client.audits import commitment_of
 from ledger.errors import TransactionReverted
-from ledger.events import SecretCommitted, SecretRevealed
+from ledger.events.types import SecretCommitted, SecretRevealed
 from protocol.identifiers import ZERO_ADDRESS, address
-from protocol.keys import Key
+from protocol.identity.keys import Key
 from tests.ledger.client.conftest import POOL, World
 from validator.audit.epochs import Epochs, secret_of
 from validator.loops.epochs import EpochLoop, EpochTooShort

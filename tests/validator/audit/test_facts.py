@@ -10,14 +10,14 @@ import pytest
 
 from ledger.client import Ledger
 from ledger.client.pools import Role
-from ledger.events import CheckpointAnnounced
+from ledger.events.types import CheckpointAnnounced
 from protocol.identifiers import Address
-from protocol.keys import Key
+from protocol.identity.keys import Key
 from tests.ledger.client.conftest import POOL, World
 from tests.validator.audit.works import CHECKPOINT, RUN, SALT, announced, carried, leased, submitted
-from validator.facts import FactFinder, UnknownCheckpoint, WrongBeacon
-from validator.footing import Footing
-from validator.submissions import SubmittedWork, WorkFacts
+from validator.chain.reorgs import ReorgTracker
+from validator.chain.submission_facts import FactFinder, UnknownCheckpoint, WrongBeacon
+from validator.domain.submissions import SubmittedWork, WorkFacts
 
 
 class Finder:
@@ -25,7 +25,7 @@ class Finder:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._footing = Footing(ledger)
+        self._footing = ReorgTracker(ledger)
         self._finder = FactFinder(ledger, pool_id=POOL, footing=self._footing)
 
     async def facts(self, work: SubmittedWork) -> WorkFacts:

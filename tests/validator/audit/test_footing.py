@@ -9,7 +9,7 @@ import pytest
 from ledger.client.ledger import Head
 from protocol.errors import NotFound
 from protocol.identifiers import Digest, digest
-from validator.footing import MOST_REMEMBERED, Footing, Remembered
+from validator.chain.reorgs import MOST_REMEMBERED, ReorgAwareCache, ReorgTracker
 
 
 def name(branch: str, number: int) -> Digest:
@@ -54,7 +54,7 @@ async def test_a_block_that_is_gone_is_noticed_and_one_that_follows_costs_no_que
     second: tuple[int, str], third: tuple[int, str], branches: int, asked: int
 ) -> None:
     chain = Chain()
-    footing = Footing(chain)
+    footing = ReorgTracker(chain)
     await footing.look(chain.at(second[0] - 1))
     await footing.look(chain.at(*second))
     assert (footing.mark().branch, chain.asked) == (0, 0)
@@ -64,7 +64,7 @@ async def test_a_block_that_is_gone_is_noticed_and_one_that_follows_costs_no_que
 
 async def test_an_answer_that_others_overtook_is_no_reorganisation() -> None:
     chain = Chain()
-    footing = Footing(chain)
+    footing = ReorgTracker(chain)
     early = chain.at(11)
     await footing.look(chain.at(13))
     await footing.look(early)
@@ -73,8 +73,8 @@ async def test_an_answer_that_others_overtook_is_no_reorganisation() -> None:
 
 async def test_an_answer_is_remembered_while_it_holds_and_only_if_its_end_would_be_noticed() -> None:
     chain = Chain()
-    footing = Footing(chain)
-    kept: Remembered[str, int] = Remembered(footing)
+    footing = ReorgTracker(chain)
+    kept: ReorgAwareCache[str, int] = ReorgAwareCache(footing)
     kept.put("before any look", 1, block=1, mark=footing.mark())
     await footing.look(chain.at(12))
     kept.put("old", 2, block=12, mark=footing.mark())
@@ -91,9 +91,9 @@ async def test_an_answer_is_remembered_while_it_holds_and_only_if_its_end_would_
 
 async def test_memory_is_bounded() -> None:
     chain = Chain()
-    footing = Footing(chain)
+    footing = ReorgTracker(chain)
     await footing.look(chain.at(12))
-    kept: Remembered[int, int] = Remembered(footing)
+    kept: ReorgAwareCache[int, int] = ReorgAwareCache(footing)
     for key in range(MOST_REMEMBERED + 1):
         kept.put(key, key, block=1, mark=footing.mark())
     assert (kept.get(0), kept.get(1), kept.get(MOST_REMEMBERED)) == (None, 1, MOST_REMEMBERED)

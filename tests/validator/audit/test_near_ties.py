@@ -7,17 +7,17 @@ from dataclasses import replace
 from redis.asyncio import Redis
 
 from protocol.identifiers import ZERO_DIGEST, Address, Digest, address, digest
-from protocol.redis import RedisKeys
+from protocol.runtime.redis import RedisKeys
 from protocol.verdicts import Outcome, ReasonCode
-from rollouts.near_ties import MOST_FILES, NearTies
+from rollouts.calibration.near_ties import MOST_FILES, NearTieCount
 from tests.validator.scripted import concluded
+from validator.domain.submissions import SubmittedWork
 from validator.examination.interface import Conclusion
 from validator.store.near_ties import NearTieBudgets
-from validator.submissions import SubmittedWork
 
 KEYS = RedisKeys("validator-1")
 ME, OTHER, NODE = (address("0x" + each * 20) for each in ("11", "22", "33"))
-STEERED = NearTies(tokens=3_000, deviations=3 * 0.0025 * 3_000 * 0.075, rate=0.0025, size=0.075)
+STEERED = NearTieCount(tokens=3_000, deviations=3 * 0.0025 * 3_000 * 0.075, rate=0.0025, size=0.075)
 HONEST = replace(STEERED, deviations=STEERED.deviations / 3)
 
 
@@ -29,11 +29,11 @@ def work(number: int, *, node: Address = NODE) -> SubmittedWork:
     )  # fmt: skip
 
 
-def found(ties: NearTies | None, *, engine: str = "torch") -> Conclusion:
+def found(ties: NearTieCount | None, *, engine: str = "torch") -> Conclusion:
     return concluded(near_ties=ties, engine=engine, dtype="bfloat16")
 
 
-async def rejected_at(budgets: NearTieBudgets, ties: NearTies, *, files: int, first: int = 0) -> list[int]:
+async def rejected_at(budgets: NearTieBudgets, ties: NearTieCount, *, files: int, first: int = 0) -> list[int]:
     """Which of so many files in a row are rejected."""
     outcomes = [(await budgets.applied(work(first + number), found(ties))).outcome for number in range(files)]
     return [number for number, outcome in enumerate(outcomes) if outcome is Outcome.REJECTED]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.verdicts import Outcome
-from validator.audit.rate import NEW, NodeRecord, RatePolicy, after, share_of
+from validator.audit.rate import NEW, AuditRecord, RatePolicy, after, share_of
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 floors = st.floats(1e-4, 1)
@@ -21,7 +21,7 @@ policies = st.builds(
 histories = st.lists(st.sampled_from(Outcome), max_size=60)
 
 
-def record_of(history: list[Outcome]) -> NodeRecord:
+def record_of(history: list[Outcome]) -> AuditRecord:
     record = NEW
     for outcome in history:
         record = after(record, outcome, at=NOW)
@@ -33,7 +33,7 @@ def test_the_share_is_never_below_the_floor(
     history: list[Outcome], clean: int, floor: float, policy: RatePolicy
 ) -> None:
     record = record_of(history)
-    for each in (record, NodeRecord(clean=clean, failed_at=record.failed_at)):
+    for each in (record, AuditRecord(clean=clean, failed_at=record.failed_at)):
         share, why = share_of(each, floor=floor, policy=policy)
         assert floor <= share <= 1
         assert 0 < len(why) <= 200
@@ -80,8 +80,8 @@ def test_the_reason_says_where_the_node_stands() -> None:
 def test_forged_work_of_another_node_of_its_provider_weighs_like_its_own(
     clean: int, floor: float, policy: RatePolicy
 ) -> None:
-    own = share_of(NodeRecord(clean=clean, failed_at=NOW), floor=floor, policy=policy)
-    others = share_of(NodeRecord(clean=clean, provider_forged_at=NOW), floor=floor, policy=policy)
+    own = share_of(AuditRecord(clean=clean, failed_at=NOW), floor=floor, policy=policy)
+    others = share_of(AuditRecord(clean=clean, provider_forged_at=NOW), floor=floor, policy=policy)
     assert own[0] == others[0]
     if clean < policy.trial_after_failure:
         assert others[0] == 1

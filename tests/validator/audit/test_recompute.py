@@ -13,10 +13,13 @@ from protocol.identifiers import Digest, address
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import AuditFile
 from tests.validator.audit.evidence import audit_of, hash_of
-from validator.audit.draw import draw_rows, row_seed
-from validator.audit.recompute import Comparison, Finding, PastEpoch, PastVerdict, compare
-from validator.examination.interface import RowDraw
-from validator.submissions import SubmittedWork
+from validator.audit.draw import (
+    RowDraw,
+    draw_rows,
+    row_seed,
+)
+from validator.audit.recompute import AuditComparison, Comparison, PastEpoch, PastVerdict, compare
+from validator.domain.submissions import SubmittedWork
 
 ME = address("0x" + "11" * 20)
 BLOCK = Digest("0x" + "b1" * 32)
@@ -69,9 +72,9 @@ def drawn(rows: tuple[int, ...], *, epoch: int | None = 6, block: int | None = 7
 
 def test_the_drawn_rows_agree_and_more_than_those_do_too() -> None:
     found = compared(drawn(RIGHT))
-    assert (found.finding, found.share, found.drawn, found.rows) == (Finding.AGREES, 0.3, 3, 10)
-    assert compared(drawn(tuple(sorted(RIGHT + WRONG)))).finding is Finding.AGREES
-    assert compared(drawn(tuple(range(10)), epoch=None, block=None, share=1.0)).finding is Finding.AGREES
+    assert (found.finding, found.share, found.drawn, found.rows) == (AuditComparison.AGREES, 0.3, 3, 10)
+    assert compared(drawn(tuple(sorted(RIGHT + WRONG)))).finding is AuditComparison.AGREES
+    assert compared(drawn(tuple(range(10)), epoch=None, block=None, share=1.0)).finding is AuditComparison.AGREES
 
 
 @pytest.mark.parametrize(
@@ -89,8 +92,8 @@ def test_whatever_the_reason_for_all_rows_it_is_named_and_fewer_rows_still_diffe
         return audit.model_copy(update={"draw": audit.draw.model_copy(update={"why": why})})
 
     found = compared(told(tuple(range(10))))
-    assert (found.finding, found.why) == (Finding.AGREES, f"every row was computed again: {why}")
-    assert compared(told(tuple(range(9)))).finding is Finding.DIFFERS
+    assert (found.finding, found.why) == (AuditComparison.AGREES, f"every row was computed again: {why}")
+    assert compared(told(tuple(range(9)))).finding is AuditComparison.DIFFERS
 
 
 @pytest.mark.parametrize(
@@ -114,7 +117,7 @@ def test_whatever_the_reason_for_all_rows_it_is_named_and_fewer_rows_still_diffe
 )
 def test_what_breaks_a_rule_is_named(audit: AuditFile, why: str) -> None:
     found = compared(audit)
-    assert found.finding is Finding.DIFFERS
+    assert found.finding is AuditComparison.DIFFERS
     assert why in found.why
 
 
@@ -129,12 +132,12 @@ def test_what_was_refused_needs_no_rows() -> None:
     late = audit_of(WORK, ME, audited=(1,), outcome=Outcome.FORGED, reason=ReasonCode.SAMPLING_REPLAY)
     hand = audit_of(WORK, ME, audited=(), reason=ReasonCode.RESOLVED_BY_HAND)
     for audit in (early, late, hand):
-        assert compared(audit).finding is Finding.AGREES
+        assert compared(audit).finding is AuditComparison.AGREES
 
 
 def test_what_is_missing_accuses_nobody() -> None:
-    assert compared(drawn(WRONG), secret=None).finding is Finding.UNKNOWN
-    assert compared(drawn(WRONG), block_hash=None).finding is Finding.UNKNOWN
+    assert compared(drawn(WRONG), secret=None).finding is AuditComparison.UNKNOWN
+    assert compared(drawn(WRONG), block_hash=None).finding is AuditComparison.UNKNOWN
 
 
 @given(
@@ -147,4 +150,4 @@ def test_an_acceptance_agrees_only_if_every_drawn_row_was_computed_again(
     found = compared(drawn(audited, share=share))
     must = set(draw_rows(RowDraw(seed=row_seed(SECRET, WORK.key, BLOCK), share=share), 10))
     agrees = len(audited) == 10 or (0.1 <= share < 1 and must <= set(audited))
-    assert (found.finding is Finding.AGREES) is agrees
+    assert (found.finding is AuditComparison.AGREES) is agrees

@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from redis.asyncio import Redis
 
 from protocol.identifiers import address, digest
-from protocol.redis import RedisKeys
+from protocol.runtime.redis import RedisKeys
 from protocol.verdicts import Outcome
-from validator.audit.rate import NEW, NodeRecord
+from validator.audit.rate import NEW, AuditRecord
 from validator.store.records import MOST_FORGERIES, MOST_RECENT, Judged, NodeRecords
 
 KEYS = RedisKeys("validator-1")
@@ -30,10 +30,10 @@ async def test_own_clean_verdicts_and_anybodys_failures_make_a_record(redis: Red
     records = NodeRecords(redis, keys=KEYS, validator=ME)
     assert await records.of(NODE) == NEW
     await records.note(NODE, [said(1), said(2), said(3, own=False)])
-    assert await records.of(NODE) == NodeRecord(clean=2)
+    assert await records.of(NODE) == AuditRecord(clean=2)
     await records.note(NODE, [said(4, Outcome.REJECTED, own=False)])
     await records.note(NODE, [said(5)])
-    assert await records.of(NODE) == NodeRecord(clean=1, failed_at=NOW + timedelta(seconds=4))
+    assert await records.of(NODE) == AuditRecord(clean=1, failed_at=NOW + timedelta(seconds=4))
     assert await NodeRecords(redis, keys=KEYS, validator=OTHER).of(NODE) == NEW  # others keep their own
 
 
@@ -43,7 +43,7 @@ async def test_events_that_come_again_change_nothing(redis: Redis) -> None:
     await records.note(NODE, every)
     await records.note(NODE, every[5:])
     await records.note(NODE, every)
-    assert await records.of(NODE) == NodeRecord(clean=3 * MOST_RECENT)
+    assert await records.of(NODE) == AuditRecord(clean=3 * MOST_RECENT)
 
 
 async def test_a_failure_that_a_dispute_undid_is_forgotten(redis: Redis) -> None:
@@ -51,7 +51,7 @@ async def test_a_failure_that_a_dispute_undid_is_forgotten(redis: Redis) -> None
     await records.note(NODE, [said(1), said(2, Outcome.FORGED, own=False), said(3)])
     assert (await records.of(NODE)).clean == 1
     await records.note(NODE, [said(4, own=False, about=2)])
-    assert await records.of(NODE) == NodeRecord(clean=2)
+    assert await records.of(NODE) == AuditRecord(clean=2)
 
 
 async def test_forged_work_of_a_provider_counts_against_all_of_its_nodes_until_a_dispute_undoes_it(
@@ -62,14 +62,14 @@ async def test_forged_work_of_a_provider_counts_against_all_of_its_nodes_until_a
     forged = said(20, Outcome.FORGED, own=False)
     for _ in range(2):  # events may come again
         await records.note_provider(provider, [forged])
-    assert await records.of(NODE) == NodeRecord(clean=10)
-    suspect = NodeRecord(clean=0, provider_forged_at=forged.at)
+    assert await records.of(NODE) == AuditRecord(clean=10)
+    suspect = AuditRecord(clean=0, provider_forged_at=forged.at)
     assert await records.of(NODE, provider=provider) == suspect
     await records.note(NODE, [said(19), *(said(number) for number in range(21, 24))])
     assert await records.of(NODE, provider=provider) == replace(suspect, clean=3)  # what came before does not count
     # Its own failure counts if it is the newer one, and every own clean verdict after many ends it.
     await records.note(NODE, [said(30, Outcome.REJECTED)])
-    assert await records.of(NODE, provider=provider) == NodeRecord(failed_at=NOW + timedelta(seconds=30))
+    assert await records.of(NODE, provider=provider) == AuditRecord(failed_at=NOW + timedelta(seconds=30))
     await records.note_provider(provider, [said(40, Outcome.FORGED, about=5)])
     assert (await records.of(NODE, provider=provider)).provider_forged_at == NOW + timedelta(seconds=40)
     await records.note_provider(provider, [said(50, Outcome.REJECTED, about=5)])
@@ -95,7 +95,7 @@ async def test_records_of_an_earlier_release_are_read(redis: Redis) -> None:
     old = json.loads(await redis.get(name) or "")
     old["recent"] = [each[:3] for each in old["recent"]]
     await redis.set(name, json.dumps(old))
-    assert await records.of(NODE) == NodeRecord(clean=2)
+    assert await records.of(NODE) == AuditRecord(clean=2)
 
 
 async def test_an_acceptance_that_a_dispute_undid_is_a_failure(redis: Redis) -> None:

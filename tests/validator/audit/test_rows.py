@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from protocol.identifiers import Digest, address
-from protocol.keys import Key
+from protocol.identity.keys import Key
 from protocol.verdicts import Outcome
 from protocol.wire.audits import MOST_FINDINGS, AuditFinding, AuditRow, CheckState
 from tests.validator.audit.evidence import audit_of

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from protocol.identifiers import Digest, address, digest
 from protocol.verdicts import Outcome
+from validator.assignment.turns import delay_of, rank_of
 from validator.audit.second_looks import LookPolicy, contradicts, is_chosen
-from validator.turns import delay_of, rank_of
 
 keys = st.binary(min_size=32, max_size=32).map(digest)
 addresses = st.binary(min_size=20, max_size=20).map(lambda raw: address("0x" + raw.hex()))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ledger.client.work import Submission
-from ledger.events import CheckpointAnnounced, WorkSubmitted
+from ledger.events.types import CheckpointAnnounced, WorkSubmitted
 from protocol.identifiers import Digest, digest, run_id
-from protocol.leases import Lease, Work
+from protocol.leases import Lease, WorkClaim
 from tests.ledger.client.conftest import POOL, World
-from validator.submissions import SubmittedWork
+from validator.domain.submissions import SubmittedWork
 
 RUN = run_id("main")
 CHECKPOINT = Digest("0x" + "c1" * 32)
@@ -62,7 +62,7 @@ async def leased(
         expiry=int((await ledger.now()).timestamp()) + 600,
     )
     sha256 = digest(index.to_bytes(32, "big"))
-    word = Work(lease_hash=lease.hash, sha256=sha256, units=units)
+    word = WorkClaim(lease_hash=lease.hash, sha256=sha256, units=units)
     domain = ledger.work.domain
     return Submission(lease, lease.sign(world.keys[signer], domain), sha256, units, word.sign(key, domain))
 

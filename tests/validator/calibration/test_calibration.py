@@ -10,18 +10,21 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from cli.lazy import mount
 from cli.main import PARTS, app
-from cli.parts import mount
 from protocol.errors import InvalidInput
-from rollouts.calibration import FLOAT32_SAMPLING, RolloutCalibration
-from rollouts.engines.interface import Dtype, EngineName
-from rollouts.scatter import Scatter
-from rollouts.toploc import Outcome, judge
+from rollouts.calibration.limits import FLOAT32_SAMPLING, RolloutCalibration
+from rollouts.calibration.noise_model import HonestNoise
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+)
+from rollouts.toploc import ProofOutcome, judge
 from tests.rollouts.made import as_version
 from tests.rollouts.tiny import tiny_folder
 from validator.calibration.honest import seed_of
-from validator.calibration.limits import Pair, merged
-from validator.calibration.measuring import Measured, Measurement, measure
+from validator.calibration.limits import ArithmeticPair, merged
+from validator.calibration.measuring import MeasuredEntry, Measurement, measure
 
 torch.set_num_threads(1)
 
@@ -32,33 +35,33 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def measured(model: Path) -> list[Measured]:
+def measured(model: Path) -> list[MeasuredEntry]:
     said: list[str] = []
     found = measure(Measurement(model=model, batches=(8, 3), files=2, groups=2), progress=said.append)
     assert said[0] == "torch in float32, batch 8: 1 of 2 files"
     return found
 
 
-def test_every_type_is_checked_in_itself_and_in_float32(measured: list[Measured]) -> None:
+def test_every_type_is_checked_in_itself_and_in_float32(measured: list[MeasuredEntry]) -> None:
     pairs = {(one.limits.prover.dtype, one.limits.verifier.dtype) for one in measured}
     single, half = Dtype.FLOAT32, Dtype.BFLOAT16
     assert pairs == {(single, single), (half, half), (half, single)}
     assert {(one.limits.files, one.limits.samples) for one in measured} == {(4, 32)}
 
 
-def test_what_was_measured_is_within_its_own_limits_by_the_headroom(measured: list[Measured]) -> None:
+def test_what_was_measured_is_within_its_own_limits_by_the_headroom(measured: list[MeasuredEntry]) -> None:
     for one in measured:
         limits = one.limits
         assert one.figures.rejected(limits) == (0, 0)
-        assert all(judge(sample, limits.sample).outcome is Outcome.PASSED for sample in one.figures.samples)
+        assert all(judge(sample, limits.sample).outcome is ProofOutcome.PASSED for sample in one.figures.samples)
         assert limits.logprobs.largest >= 2 * one.figures.largest_error
         assert limits.sampling.largest >= max(FLOAT32_SAMPLING.largest, 2 * one.figures.largest_gap)
 
 
-def test_entries_of_other_machines_stay_and_the_same_ones_are_replaced(measured: list[Measured]) -> None:
+def test_entries_of_other_machines_stay_and_the_same_ones_are_replaced(measured: list[MeasuredEntry]) -> None:
     entries = [one.limits for one in measured]
     elsewhere = entries[0].model_copy(
-        update={"prover": Pair.of(EngineName.VLLM, Dtype.FLOAT32, verified_in=Dtype.FLOAT32).prover}
+        update={"prover": ArithmeticPair.of(EngineName.VLLM, Dtype.FLOAT32, verified_in=Dtype.FLOAT32).prover}
     )
     before = merged(None, [elsewhere, entries[1].model_copy(update={"files": 1})])
     after = merged(before, entries)
@@ -68,7 +71,7 @@ def test_entries_of_other_machines_stay_and_the_same_ones_are_replaced(measured:
     assert RolloutCalibration.from_json(after.to_json()) == after
 
 
-def test_an_entry_that_is_widened_lets_through_what_either_did(measured: list[Measured]) -> None:
+def test_an_entry_that_is_widened_lets_through_what_either_did(measured: list[MeasuredEntry]) -> None:
     one = measured[0].limits
     [wide] = merged(merged(None, [one]), [one.widened(3)], widen=True).entries
     assert (wide.files, wide.samples) == (2 * one.files, 2 * one.samples)
@@ -80,11 +83,15 @@ def test_an_entry_that_is_widened_lets_through_what_either_did(measured: list[Me
     assert merged(merged(None, [one.widened(3)]), [one], widen=True).entries[0].file == wide.file
 
 
-def test_how_files_scatter_is_measured_by_group_and_unknown_of_both_where_one_did_not(measured: list[Measured]) -> None:
+def test_how_files_scatter_is_measured_by_group_and_unknown_of_both_where_one_did_not(
+    measured: list[MeasuredEntry],
+) -> None:
     one = next(one for one in measured if one.limits.prover.dtype is Dtype.BFLOAT16)
     assert {group.rows for group in one.figures.groups} == {4}
     assert sum(group.tokens for group in one.figures.groups) == one.figures.tokens
-    scatter = Scatter(distance_mean=1, distance_shape=1, mismatch_rate=0.01, mismatch_size=0.1, groups=8, group_rows=4)
+    scatter = HonestNoise(
+        distance_mean=1, distance_shape=1, mismatch_rate=0.01, mismatch_size=0.1, groups=8, group_rows=4
+    )
     with_it = one.limits.model_copy(update={"scatter": scatter})
     without = one.limits.model_copy(update={"scatter": None})
     for entries in ((with_it, without), (without, with_it)):

@@ -14,21 +14,29 @@ import torch
 from protocol.identifiers import Digest, digest
 from protocol.leases import WorkKey
 from protocol.wire.runs import CheckpointRef
-from rollouts.calibration import RolloutCalibration
+from rollouts.calibration.limits import RolloutCalibration
 from rollouts.checks import CheckedVersion
-from rollouts.engines.interface import Dtype
-from rollouts.samples import RolloutFile
+from rollouts.files.samples import RolloutFile
+from rollouts.files.schema import write_rollouts
+from rollouts.precision import (
+    Dtype,
+)
 from rollouts.sandbox import Sandboxes
-from rollouts.schema import write_rollouts
 from tests.rollouts.made import BEACON, CHAIN, GROUPS, INDEX, NODE, POOL, RUN, SALT, STEP, as_version, facts_of, make
 from tests.rollouts.tiny import tiny_folder
-from validator.examination.interface import Conclusion, NotJudged, RowDraw
+from validator.audit.draw import (
+    RowDraw,
+)
+from validator.domain.submissions import SubmittedWork, WorkFacts
+from validator.examination.interface import (
+    Conclusion,
+    NotJudged,
+)
+from validator.examination.model_cache import ModelCache
 from validator.examination.orders import Order
 from validator.examination.procedure import Procedure
 from validator.examination.reading import LimitedReader
 from validator.examination.settings import SLASH_MARGIN, ExaminerSettings
-from validator.examination.shelf import Shelf
-from validator.submissions import SubmittedWork, WorkFacts
 
 torch.set_num_threads(1)
 
@@ -60,8 +68,8 @@ def reader(sandboxes: Sandboxes) -> LimitedReader:
 
 
 @pytest.fixture(scope="package")
-def shelf() -> Shelf:
-    return Shelf(torch.device("cpu"), budget=1 << 30)
+def shelf() -> ModelCache:
+    return ModelCache(torch.device("cpu"), budget=1 << 30)
 
 
 def facts(version: CheckedVersion, file: RolloutFile, *, path: Path) -> WorkFacts:
@@ -134,13 +142,13 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, version: CheckedVersion, reader: LimitedReader, shelf: Shelf) -> Bench:
+def bench(tmp_path: Path, version: CheckedVersion, reader: LimitedReader, shelf: ModelCache) -> Bench:
     return Bench(procedure_of(reader, shelf), version, tmp_path, [])
 
 
 def procedure_of(
     reader: LimitedReader,
-    shelf: Shelf,
+    shelf: ModelCache,
     *,
     dtype: Dtype | None = None,
     scoring: timedelta = timedelta(minutes=1),

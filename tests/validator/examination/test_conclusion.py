@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.verdicts import Outcome, ReasonCode
-from rollouts.checks import CheckResult, Fails, Finding, State
+from rollouts.checks import CheckFinding, CheckOutcome, CheckResult, Fails
 from validator.examination.conclusion import Prefilled, accepted, forged, rewards_differ, statistical
 
 REASONS = {
@@ -19,8 +19,12 @@ def prefilled(failed: str = "", beyond: str = "") -> Prefilled:
     """Checks 8 to 10, some of which fail, some by more than the margin."""
     results = []
     for name, reason in REASONS.items():
-        state = State.FAILED if name in failed.split() else State.PASSED
-        findings = (Finding(reason=reason, what=f"{name} is off", row=2, position=5),) if state is State.FAILED else ()
+        state = CheckOutcome.FAILED if name in failed.split() else CheckOutcome.PASSED
+        findings = (
+            (CheckFinding(reason=reason, what=f"{name} is off", row=2, position=5),)
+            if state is CheckOutcome.FAILED
+            else ()
+        )
         fails = Fails.STATISTICAL if findings else None
         results.append(CheckResult(check=name, state=state, fails=fails, findings=findings, found=len(findings)))
     return Prefilled(results=tuple(results), beyond=frozenset(beyond.split()))
@@ -99,10 +103,10 @@ def test_rows_that_were_not_scored_count_neither_as_slow_nor_as_scored(
 
 
 def exact(found: int, *, less: int = 0) -> CheckResult:
-    finding = Finding(reason=ReasonCode.REWARD_DIFFERS, what="reward 1, and it is 0", row=0)
+    finding = CheckFinding(reason=ReasonCode.REWARD_DIFFERS, what="reward 1, and it is 0", row=0)
     return CheckResult(
         check="reward",
-        state=State.FAILED,
+        state=CheckOutcome.FAILED,
         fails=Fails.EXACT,
         findings=(finding,),
         found=found,

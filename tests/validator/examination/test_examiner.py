@@ -17,16 +17,16 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from protocol.budgets import KeepRule
 from protocol.checkpoints import VersionFile, folder_files, version_digest
-from protocol.clock import SystemClock
 from protocol.errors import MusterError, Unavailable
 from protocol.identifiers import Digest, digest
+from protocol.runtime.budgets import KeepRule
+from protocol.runtime.clock import SystemClock
 from protocol.verdicts import Outcome
 from protocol.wire.runs import CheckpointRef
 from rollouts.checks import CheckedVersion
-from rollouts.samples import RolloutFile
-from rollouts.schema import write_rollouts
+from rollouts.files.samples import RolloutFile
+from rollouts.files.schema import write_rollouts
 from rollouts.task.policies import HeldPolicy
 from rollouts.task.version_lock import Hold, VersionLock
 from tests.validator.examination.conftest import ALL, checkpoint, facts

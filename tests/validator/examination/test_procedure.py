@@ -17,19 +17,26 @@ from protocol.identifiers import digest
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import AuditFile, CheckState
 from rollouts.checks import CheckedVersion
-from rollouts.engines.interface import Dtype
-from rollouts.samples import RolloutFile
-from rollouts.schema import VERSION_KEY, table_of, write_table
+from rollouts.files.samples import RolloutFile
+from rollouts.files.schema import VERSION_KEY, table_of, write_table
+from rollouts.precision import (
+    Dtype,
+)
 from tests.rollouts.checks.test_cheats import changed_weights
 from tests.rollouts.made import PARTS, RECIPE, as_version, facts_of, make, sharpened, with_row, with_rows
 from tests.rollouts.tiny import tiny_folder
 from tests.validator.examination.conftest import OTHER_BEACON, Bench, facts, procedure_of
-from validator.audit.draw import draw_rows
-from validator.examination.interface import NotJudged, RowDraw
+from validator.audit.draw import (
+    RowDraw,
+    draw_rows,
+)
+from validator.domain.submissions import WorkFacts
+from validator.examination.interface import (
+    NotJudged,
+)
+from validator.examination.model_cache import ModelCache
 from validator.examination.reading import LimitedReader
 from validator.examination.report import RewardsRewritten, check_rewards
-from validator.examination.shelf import Shelf
-from validator.submissions import WorkFacts
 
 
 def test_an_honest_file_is_accepted_with_every_check_and_row_on_record(bench: Bench, honest: RolloutFile) -> None:
@@ -282,7 +289,7 @@ def test_wider_limits_let_no_other_weights_through_where_attention_is_sharp(benc
 def test_weights_beyond_the_budget_and_broken_folders_are_ours(
     bench: Bench, version: CheckedVersion, reader: LimitedReader, honest: RolloutFile, tmp_path: Path
 ) -> None:
-    bench.procedure = procedure_of(reader, Shelf(torch.device("cpu"), budget=1000))
+    bench.procedure = procedure_of(reader, ModelCache(torch.device("cpu"), budget=1000))
     found = bench.examine(honest)
     assert isinstance(found, NotJudged)
     assert (found.code, found.retryable) == ("out-of-memory", True)
@@ -383,7 +390,7 @@ def test_answers_that_take_too_long_are_paid_and_have_no_reward(
 
 
 def test_scoring_ends_when_its_time_is_over_and_the_rest_is_undecided(
-    bench: Bench, reader: LimitedReader, shelf: Shelf, version: CheckedVersion, honest: RolloutFile,
+    bench: Bench, reader: LimitedReader, shelf: ModelCache, version: CheckedVersion, honest: RolloutFile,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     real = type(version.planner).reward

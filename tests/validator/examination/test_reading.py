@@ -15,11 +15,11 @@ import pytest
 from protocol.identifiers import ZERO_DIGEST, Digest, digest
 from protocol.verdicts import ReasonCode
 from rollouts.checks import CheckResult
-from rollouts.flat import pack
-from rollouts.samples import RolloutFile
-from rollouts.sandbox import Ending, Job, Kind, Outcome, Sandboxes, SandboxUnavailable
+from rollouts.files.packed_format import pack
+from rollouts.files.samples import RolloutFile
+from rollouts.files.schema import ReadLimits, table_of, write_rollouts
+from rollouts.sandbox import Job, JobEnding, JobKind, JobOutcome, Sandboxes, SandboxUnavailable
 from rollouts.sandbox.inside.parquet import FILE
-from rollouts.schema import ReadLimits, table_of, write_rollouts
 from validator.examination.interface import NotJudged
 from validator.examination.reading import LimitedReader
 
@@ -125,7 +125,7 @@ def test_a_bomb_ends_its_decoder_and_nothing_else(
     reader: LimitedReader, honest: RolloutFile, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Repeated values take no place in a file, not even by its own account; decoded they take a quarter gigabyte."""
-    monkeypatch.setattr("rollouts.decoding._LIBRARIES", 384 << 20)
+    monkeypatch.setattr("rollouts.sandboxed_decoder._LIBRARIES", 384 << 20)
     table = table_of(honest).slice(0, 1)
     at = table.schema.get_field_index("output_tokens")
     zeros = pa.array(np.zeros(16 << 20, np.int32))
@@ -201,7 +201,7 @@ def test_larger_files_get_more_processor_time(lease: ReadLimits, seconds: int, p
     asked: list[Job] = []
 
     class Noting:
-        def run(self, kind: Kind, job: Job) -> Outcome:
+        def run(self, kind: JobKind, job: Job) -> JobOutcome:
             asked.append(job)
             return CRASH
 
@@ -210,37 +210,37 @@ def test_larger_files_get_more_processor_time(lease: ReadLimits, seconds: int, p
     assert all(job.limits.wall >= 10 * job.limits.cpu for job in asked)
 
 
-def ended(ending: Ending, *, code: int = 0, waited: bool = False, answer: bytes = b"") -> Outcome:
+def ended(ending: JobEnding, *, code: int = 0, waited: bool = False, answer: bytes = b"") -> JobOutcome:
     cpu = timedelta(seconds=1.9)
-    return Outcome(ending=ending, exit_code=code, output=b"", errors=b"", answer=answer, cpu=cpu, waited=waited)
+    return JobOutcome(ending=ending, exit_code=code, output=b"", errors=b"", answer=answer, cpu=cpu, waited=waited)
 
 
 class Scripted:
     """Decoders that end as they are told to."""
 
-    def __init__(self, *outcomes: Outcome) -> None:
+    def __init__(self, *outcomes: JobOutcome) -> None:
         self._outcomes = list(outcomes)
 
-    def run(self, kind: Kind, job: Job) -> Outcome:
-        assert kind is Kind.FILES
+    def run(self, kind: JobKind, job: Job) -> JobOutcome:
+        assert kind is JobKind.FILES
         if not self._outcomes:
             raise SandboxUnavailable("a sandbox has ended")
         return self._outcomes.pop(0)
 
 
-CRASH, BIG = ended(Ending.KILLED), ended(Ending.OUT_OF_MEMORY, code=77)
-SLOW, LATE = ended(Ending.OUT_OF_TIME), ended(Ending.OUT_OF_TIME, waited=True)
-ENDINGS: dict[str, tuple[tuple[Outcome, ...], ReasonCode | str]] = {
+CRASH, BIG = ended(JobEnding.KILLED), ended(JobEnding.OUT_OF_MEMORY, code=77)
+SLOW, LATE = ended(JobEnding.OUT_OF_TIME), ended(JobEnding.OUT_OF_TIME, waited=True)
+ENDINGS: dict[str, tuple[tuple[JobOutcome, ...], ReasonCode | str]] = {
     "two crashes": ((CRASH, CRASH), ReasonCode.FORMAT_UNREADABLE),
-    "a failure of the decoder's own": ((ended(Ending.EXITED, code=1),), "decoder-failed"),
+    "a failure of the decoder's own": ((ended(JobEnding.EXITED, code=1),), "decoder-failed"),
     "too much memory, twice": ((BIG, BIG), ReasonCode.FORMAT_TOO_LARGE),
     "too much processor time, twice": ((SLOW, SLOW), ReasonCode.FORMAT_TOO_LARGE),
-    "too long an answer, twice": ((ended(Ending.TOO_MUCH_OUTPUT),) * 2, ReasonCode.FORMAT_TOO_LARGE),
-    "an answer of no form": ((ended(Ending.EXITED, answer=b"?"),), ReasonCode.FORMAT_UNREADABLE),
-    "a refusal of no form": ((ended(Ending.EXITED, answer=b"R[1, 2"),), ReasonCode.FORMAT_UNREADABLE),
-    "a file of no form": ((ended(Ending.EXITED, answer=FILE + b"\0" * 99),), ReasonCode.FORMAT_SCHEMA),
+    "too long an answer, twice": ((ended(JobEnding.TOO_MUCH_OUTPUT),) * 2, ReasonCode.FORMAT_TOO_LARGE),
+    "an answer of no form": ((ended(JobEnding.EXITED, answer=b"?"),), ReasonCode.FORMAT_UNREADABLE),
+    "a refusal of no form": ((ended(JobEnding.EXITED, answer=b"R[1, 2"),), ReasonCode.FORMAT_UNREADABLE),
+    "a file of no form": ((ended(JobEnding.EXITED, answer=FILE + b"\0" * 99),), ReasonCode.FORMAT_SCHEMA),
     "two different ends": ((CRASH, BIG), "decoders-disagree"),
-    "ended by the system": ((ended(Ending.OUT_OF_MEMORY),), "out-of-memory"),
+    "ended by the system": ((ended(JobEnding.OUT_OF_MEMORY),), "out-of-memory"),
     "waiting for a processor": ((LATE,), "took-too-long"),
     "no sandbox": ((), "no-sandbox"),
     "no second sandbox": ((CRASH,), "no-sandbox"),
@@ -249,7 +249,7 @@ ENDINGS: dict[str, tuple[tuple[Outcome, ...], ReasonCode | str]] = {
 
 @pytest.mark.parametrize(("outcomes", "said"), ENDINGS.values(), ids=ENDINGS)
 def test_a_decoder_s_end_accuses_nobody_unless_it_says_so_twice(
-    outcomes: tuple[Outcome, ...], said: ReasonCode | str, path: Path
+    outcomes: tuple[JobOutcome, ...], said: ReasonCode | str, path: Path
 ) -> None:
     path.write_bytes(b"x")
     found = LimitedReader(Scripted(*outcomes), most=ReadLimits()).read(path, sha256=submitted(path), lease=LEASE)  # type: ignore[arg-type]  # the one method that is used
@@ -263,6 +263,6 @@ def test_a_decoder_s_end_accuses_nobody_unless_it_says_so_twice(
 
 def test_a_crash_that_does_not_repeat_is_forgotten(honest: RolloutFile, path: Path) -> None:
     path.write_bytes(b"x")
-    sandboxes = Scripted(CRASH, ended(Ending.EXITED, answer=FILE + pack(honest)))
+    sandboxes = Scripted(CRASH, ended(JobEnding.EXITED, answer=FILE + pack(honest)))
     found = LimitedReader(sandboxes, most=ReadLimits()).read(path, sha256=submitted(path), lease=LEASE)  # type: ignore[arg-type]  # as above
     assert isinstance(found, tuple)

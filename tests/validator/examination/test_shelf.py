@@ -10,14 +10,18 @@ from structlog.testing import capture_logs
 
 from protocol.identifiers import digest
 from rollouts.checks import CheckedVersion
-from rollouts.engines.errors import OutOfMemory
-from rollouts.engines.interface import Dtype
-from rollouts.errors import BadVersionFolder
+from rollouts.errors import (
+    BadVersionFolder,
+    OutOfMemory,
+)
+from rollouts.precision import (
+    Dtype,
+)
 from tests.rollouts.made import as_version
 from tests.rollouts.tiny import tiny_folder
 from validator.examination.child import ExaminerProcess
+from validator.examination.model_cache import ModelCache
 from validator.examination.process import weights_of
-from validator.examination.shelf import Shelf
 from validator.service import budgeted
 from validator.settings import ValidatorSettings
 
@@ -27,7 +31,7 @@ CPU = torch.device("cpu")
 def test_weights_stay_within_the_budget_and_the_least_used_go_first(tmp_path: Path) -> None:
     one, other = (as_version(tiny_folder(tmp_path / str(seed), seed=seed)) for seed in (1, 2))
     size = 4 * one.model.parameters
-    shelf = Shelf(CPU, budget=size + size // 2)
+    shelf = ModelCache(CPU, budget=size + size // 2)
     first = shelf.policy(one, Dtype.FLOAT32)
     half = shelf.policy(one, Dtype.BFLOAT16)
     assert shelf.held == size + size // 2
@@ -41,8 +45,8 @@ def test_weights_stay_within_the_budget_and_the_least_used_go_first(tmp_path: Pa
 def test_no_more_policies_are_held_than_work_names_however_large_the_budget_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("validator.examination.shelf.MOST_LOADED", 2)
-    shelf = Shelf(CPU, budget=1 << 40)
+    monkeypatch.setattr("validator.examination.model_cache.MOST_LOADED", 2)
+    shelf = ModelCache(CPU, budget=1 << 40)
     versions = [as_version(tiny_folder(tmp_path / str(seed), seed=seed)) for seed in (1, 2, 3)]
     for each in versions:
         shelf.policy(each, Dtype.FLOAT32)
@@ -51,20 +55,20 @@ def test_no_more_policies_are_held_than_work_names_however_large_the_budget_is(
 
 def test_a_version_beyond_the_budget_is_refused(version: CheckedVersion) -> None:
     with pytest.raises(OutOfMemory):
-        Shelf(CPU, budget=1000).policy(version, Dtype.FLOAT32)
+        ModelCache(CPU, budget=1000).policy(version, Dtype.FLOAT32)
 
 
 def test_without_a_setting_a_version_beyond_the_budget_is_held_alone(tmp_path: Path) -> None:
     """Its process's part of the memory is a guess; whether there is room is known when it is loaded."""
     one, other = (as_version(tiny_folder(tmp_path / str(seed), seed=seed)) for seed in (1, 2))
-    shelf = Shelf(CPU, budget=1000, strict=False)
+    shelf = ModelCache(CPU, budget=1000, strict=False)
     for version in (one, other):
         shelf.policy(version, Dtype.FLOAT32)
         assert shelf.held == 4 * version.model.parameters
 
 
 def test_a_folder_that_is_another_version_is_refused(version: CheckedVersion) -> None:
-    shelf = Shelf(CPU, budget=1000)
+    shelf = ModelCache(CPU, budget=1000)
     assert shelf.version(version.digest, version.folder) is shelf.version(version.digest, version.folder)
     with pytest.raises(BadVersionFolder):
         shelf.version(digest(b"\1" * 32), version.folder)

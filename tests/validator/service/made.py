@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 from protocol.identifiers import Digest, digest
-from protocol.keys import Key
-from validator.items import Kind
-from validator.store.queue import NewItem
-from validator.submissions import SubmittedWork
+from protocol.identity.keys import Key
+from validator.domain.items import ItemKind
+from validator.domain.submissions import SubmittedWork
+from validator.queue.store import NewItem
 
 NODE = Key.generate()
 POOL = 1
@@ -40,6 +40,8 @@ def work(number: int = 1) -> SubmittedWork:
     )
 
 
-def new(number: int = 1, *, deadline_s: int = 1000, kind: Kind = Kind.FIRST, delay: timedelta = timedelta()) -> NewItem:
+def new(
+    number: int = 1, *, deadline_s: int = 1000, kind: ItemKind = ItemKind.FIRST, delay: timedelta = timedelta()
+) -> NewItem:
     """The same, to be put into the queue."""
     return NewItem(work=work(number), kind=kind, deadline_s=deadline_s, delay=delay)

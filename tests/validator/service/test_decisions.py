@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
-from ledger.client.work import Work, WorkStatus
-from ledger.events import (
+from ledger.client.work import WorkRecord, WorkStatus
+from ledger.events.types import (
     LedgerEvent,
     SecretCommitted,
     VerdictConfirmed,
@@ -25,28 +25,30 @@ from ledger.events import (
     WorkFinal,
     WorkSubmitted,
 )
-from ledger.receipts import Log
-from protocol.clock import SystemClock
+from ledger.transactions.receipts import EventLog
 from protocol.identifiers import ZERO_DIGEST, Address
-from protocol.keys import Key
+from protocol.identity.keys import Key
+from protocol.runtime.clock import SystemClock
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import AuditFile
 from tests.validator.conftest import concluded
 from tests.validator.service.made import NODE, POOL, sha, work
-from validator.awake import awake_of, rank_here
-from validator.evidence import Drawn, audit_file, by_hand
-from validator.examination.interface import RowDraw
-from validator.faults import ENDS_EXAMINERS, WAITED_FOR, Whose, whose
-from validator.happenings import Periods, Plan, Told, plan_of
-from validator.items import LOOKS, Item, Kind, Resolution, item_id
-from validator.measures import MOST_CODES, Measures, quantile
-from validator.patience import GivesUp, Patience, after_trouble
-from validator.standing import Next, standing_of
+from validator.assignment.eligibility import Next, standing_of
+from validator.assignment.liveness import awake_of, rank_here
+from validator.audit.draw import (
+    RowDraw,
+)
+from validator.domain.items import LOOKS, Item, ItemKind, Resolution, item_id
+from validator.metrics import MOST_CODES, ValidatorMetrics, quantile
+from validator.queue.error_class import ENDS_EXAMINERS, WAITED_FOR, ErrorClass, whose
+from validator.queue.queue_plan import ObservedEvent, Periods, QueueChanges, plan_of
+from validator.queue.retry_policy import GivesUp, RetryPolicy, after_trouble
+from validator.verdicts.audit_file import DrawnRows, audit_file, by_hand
 
 ME, OTHER, PROVIDER, THIRD, VALIDATOR = (Key.generate().address for _ in range(5))
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SUBMITTED = work()
-ON_LEDGER = Work(
+ON_LEDGER = WorkRecord(
     node=NODE.address,
     provider=PROVIDER,
     pool_id=POOL,
@@ -73,33 +75,33 @@ DISPUTED = replace(JUDGED, status=WorkStatus.DISPUTED, disputer=THIRD)
 @pytest.mark.parametrize(
     ("found", "kind", "me", "now", "expected"),
     [
-        (ON_LEDGER, Kind.FIRST, ME, NOW, Next.EXAMINE),
-        (ON_LEDGER, Kind.FIRST, ME, NOW + timedelta(hours=1), Next.EXAMINE),
-        (ON_LEDGER, Kind.FIRST, ME, NOW + timedelta(hours=1, seconds=1), Next.DROP),
-        (None, Kind.FIRST, ME, NOW, Next.DROP),
-        (JUDGED, Kind.FIRST, ME, NOW, Next.DROP),
-        (ON_LEDGER, Kind.FIRST, NODE.address, NOW, Next.LEAVE),
-        (ON_LEDGER, Kind.FIRST, PROVIDER, NOW, Next.LEAVE),
-        (JUDGED, Kind.SECOND_LOOK, ME, NOW, Next.EXAMINE),
-        (JUDGED, Kind.SECOND_LOOK, OTHER, NOW, Next.LEAVE),  # another one on this Redis wanted it looked at
-        (ON_LEDGER, Kind.SECOND_LOOK, ME, NOW, Next.DROP),
-        (DISPUTED, Kind.SECOND_LOOK, ME, NOW, Next.DROP),
-        (DISPUTED, Kind.DISPUTE, ME, NOW, Next.EXAMINE),
-        (DISPUTED, Kind.DISPUTE, OTHER, NOW, Next.LEAVE),
-        (DISPUTED, Kind.DISPUTE, THIRD, NOW, Next.LEAVE),
-        (DISPUTED, Kind.DISPUTE, PROVIDER, NOW, Next.LEAVE),
-        (replace(DISPUTED, juror=ME), Kind.DISPUTE, ME, NOW, Next.LEAVE),  # contradicted it; a second one decides
-        (replace(DISPUTED, juror=VALIDATOR), Kind.DISPUTE, ME, NOW, Next.EXAMINE),
-        (JUDGED, Kind.PAID_LOOK, ME, NOW, Next.EXAMINE),
-        (JUDGED, Kind.PAID_LOOK, OTHER, NOW, Next.LEAVE),
-        (replace(JUDGED, looker=VALIDATOR), Kind.PAID_LOOK, ME, NOW, Next.DROP),  # one look is paid
-        (replace(JUDGED, looker=VALIDATOR), Kind.SECOND_LOOK, ME, NOW, Next.EXAMINE),
-        (DISPUTED, Kind.PAID_LOOK, ME, NOW, Next.DROP),
-        (replace(DISPUTED, status=WorkStatus.FINAL, deadline=None), Kind.DISPUTE, ME, NOW, Next.DROP),
+        (ON_LEDGER, ItemKind.FIRST, ME, NOW, Next.EXAMINE),
+        (ON_LEDGER, ItemKind.FIRST, ME, NOW + timedelta(hours=1), Next.EXAMINE),
+        (ON_LEDGER, ItemKind.FIRST, ME, NOW + timedelta(hours=1, seconds=1), Next.DROP),
+        (None, ItemKind.FIRST, ME, NOW, Next.DROP),
+        (JUDGED, ItemKind.FIRST, ME, NOW, Next.DROP),
+        (ON_LEDGER, ItemKind.FIRST, NODE.address, NOW, Next.LEAVE),
+        (ON_LEDGER, ItemKind.FIRST, PROVIDER, NOW, Next.LEAVE),
+        (JUDGED, ItemKind.SECOND_LOOK, ME, NOW, Next.EXAMINE),
+        (JUDGED, ItemKind.SECOND_LOOK, OTHER, NOW, Next.LEAVE),  # another one on this Redis wanted it looked at
+        (ON_LEDGER, ItemKind.SECOND_LOOK, ME, NOW, Next.DROP),
+        (DISPUTED, ItemKind.SECOND_LOOK, ME, NOW, Next.DROP),
+        (DISPUTED, ItemKind.DISPUTE, ME, NOW, Next.EXAMINE),
+        (DISPUTED, ItemKind.DISPUTE, OTHER, NOW, Next.LEAVE),
+        (DISPUTED, ItemKind.DISPUTE, THIRD, NOW, Next.LEAVE),
+        (DISPUTED, ItemKind.DISPUTE, PROVIDER, NOW, Next.LEAVE),
+        (replace(DISPUTED, juror=ME), ItemKind.DISPUTE, ME, NOW, Next.LEAVE),  # contradicted it; a second one decides
+        (replace(DISPUTED, juror=VALIDATOR), ItemKind.DISPUTE, ME, NOW, Next.EXAMINE),
+        (JUDGED, ItemKind.PAID_LOOK, ME, NOW, Next.EXAMINE),
+        (JUDGED, ItemKind.PAID_LOOK, OTHER, NOW, Next.LEAVE),
+        (replace(JUDGED, looker=VALIDATOR), ItemKind.PAID_LOOK, ME, NOW, Next.DROP),  # one look is paid
+        (replace(JUDGED, looker=VALIDATOR), ItemKind.SECOND_LOOK, ME, NOW, Next.EXAMINE),
+        (DISPUTED, ItemKind.PAID_LOOK, ME, NOW, Next.DROP),
+        (replace(DISPUTED, status=WorkStatus.FINAL, deadline=None), ItemKind.DISPUTE, ME, NOW, Next.DROP),
     ],
 )
 def test_who_examines_what_follows_from_the_ledgers_word(
-    found: Work | None, kind: Kind, me: Address, now: datetime, expected: Next
+    found: WorkRecord | None, kind: ItemKind, me: Address, now: datetime, expected: Next
 ) -> None:
     assert standing_of(found, submitted=SUBMITTED, kind=kind, me=me, now=now).next is expected
     for other in (replace(SUBMITTED, sha256=sha(99)), replace(SUBMITTED, units=SUBMITTED.units + 1)):
@@ -118,7 +120,7 @@ def test_who_examines_what_follows_from_the_ledgers_word(
 def test_what_ends_by_itself_counts_for_nothing_and_is_never_tried_without_a_pause(
     code: str, retryable: bool, tries: int, left: timedelta
 ) -> None:
-    patience = Patience()
+    patience = RetryPolicy()
     step = after_trouble(code, retryable=retryable, tries=tries, left=left, patience=patience)
     assert (step.counted, step.gives_up) == (False, GivesUp.NOT)
     assert patience.first <= step.pause <= patience.most
@@ -127,14 +129,14 @@ def test_what_ends_by_itself_counts_for_nothing_and_is_never_tried_without_a_pau
 @given(asked=st.timedeltas(timedelta(), timedelta(days=365)), code=st.sampled_from(["rate-limited", "x"]))
 def test_nobody_s_word_puts_work_off_until_it_is_too_late(asked: timedelta, code: str) -> None:
     left = timedelta(minutes=20)
-    step = after_trouble(code, retryable=True, tries=0, left=left, patience=Patience(), asked_to_wait=asked)
+    step = after_trouble(code, retryable=True, tries=0, left=left, patience=RetryPolicy(), asked_to_wait=asked)
     assert step.pause <= left / 4
     assert step.pause >= min(asked, left / 4)
 
 
 @given(tries=st.integers(0, 100), left=st.timedeltas(timedelta(), timedelta(days=1)))
 def test_other_troubles_count_and_what_can_not_be_tried_again_in_time_is_given_up(tries: int, left: timedelta) -> None:
-    patience = Patience(attempts=5)
+    patience = RetryPolicy(attempts=5)
     step = after_trouble("x", retryable=True, tries=tries, left=left, patience=patience)
     assert step.counted
     assert (step.gives_up is GivesUp.ENDS) == (left < patience.pause(tries))
@@ -143,34 +145,34 @@ def test_other_troubles_count_and_what_can_not_be_tried_again_in_time_is_given_u
 @pytest.mark.parametrize(
     ("code", "retryable", "expected", "gives_up"),
     [
-        ("file-absent", True, Whose.EVERYBODYS, GivesUp.NOT),
-        ("block-not-there", True, Whose.EVERYBODYS, GivesUp.NOT),
-        ("chain-unavailable", True, Whose.OUTSIDE, GivesUp.NOT),
-        ("transfer-failed", True, Whose.OUTSIDE, GivesUp.NOT),
-        ("no-sandbox", True, Whose.UNSURE, GivesUp.NOT),
-        ("disk-full", True, Whose.UNSURE, GivesUp.NOT),
-        ("no-policy", True, Whose.UNSURE, GivesUp.NOT),
-        ("examiner-died", False, Whose.UNSURE, GivesUp.ENDS),
-        ("no-calibration", False, Whose.LACKED, GivesUp.LACKS),
-        ("too-large-here", False, Whose.LACKED, GivesUp.LACKS),
-        ("a-code-of-tomorrow", False, Whose.LACKED, GivesUp.LACKS),
-        ("a-code-of-tomorrow", True, Whose.UNSURE, GivesUp.NOT),
+        ("file-absent", True, ErrorClass.EVERYBODYS, GivesUp.NOT),
+        ("block-not-there", True, ErrorClass.EVERYBODYS, GivesUp.NOT),
+        ("chain-unavailable", True, ErrorClass.OUTSIDE, GivesUp.NOT),
+        ("transfer-failed", True, ErrorClass.OUTSIDE, GivesUp.NOT),
+        ("no-sandbox", True, ErrorClass.UNSURE, GivesUp.NOT),
+        ("disk-full", True, ErrorClass.UNSURE, GivesUp.NOT),
+        ("no-policy", True, ErrorClass.UNSURE, GivesUp.NOT),
+        ("examiner-died", False, ErrorClass.UNSURE, GivesUp.ENDS),
+        ("no-calibration", False, ErrorClass.LACKED, GivesUp.LACKS),
+        ("too-large-here", False, ErrorClass.LACKED, GivesUp.LACKS),
+        ("a-code-of-tomorrow", False, ErrorClass.LACKED, GivesUp.LACKS),
+        ("a-code-of-tomorrow", True, ErrorClass.UNSURE, GivesUp.NOT),
     ],
 )
 def test_troubles_are_told_apart_by_whose_they_are(
-    code: str, retryable: bool, expected: Whose, gives_up: GivesUp
+    code: str, retryable: bool, expected: ErrorClass, gives_up: GivesUp
 ) -> None:
     assert whose(code, retryable=retryable) is expected
     left = timedelta(hours=1)
-    step = after_trouble(code, retryable=retryable, tries=0, left=left, patience=Patience())
+    step = after_trouble(code, retryable=retryable, tries=0, left=left, patience=RetryPolicy())
     assert step.gives_up is gives_up
-    assert step.for_all == (expected is Whose.EVERYBODYS)
+    assert step.for_all == (expected is ErrorClass.EVERYBODYS)
     assert not ENDS_EXAMINERS & WAITED_FOR
 
 
 def test_whoever_names_its_troubles_itself_makes_no_metric_without_end() -> None:
     registry = CollectorRegistry()
-    measures = Measures(registry, clock=SystemClock())
+    measures = ValidatorMetrics(registry, clock=SystemClock())
     for number in range(10 * MOST_CODES):
         measures.trouble(f"new-{number}", parked=False)
     measures.trouble("new-0", parked=False)
@@ -205,7 +207,7 @@ def test_nobody_waits_for_a_validator_that_is_not_heard_of() -> None:
 
 
 PERIODS = Periods(judge=timedelta(seconds=60), challenge=timedelta(seconds=600), dispute=timedelta(seconds=6000))
-LOG = Log(address=ME, topics=(), data=b"", block_number=3, block_hash=ZERO_DIGEST, transaction=sha(9), index=0)
+LOG = EventLog(address=ME, topics=(), data=b"", block_number=3, block_hash=ZERO_DIGEST, transaction=sha(9), index=0)
 
 
 def submitted(number: int) -> WorkSubmitted:
@@ -277,8 +279,10 @@ def expired(number: int) -> WorkExpired:
     return WorkExpired(log=LOG, pool_id=POOL, node=NODE.address, key=sha(number))
 
 
-def plan(*events: LedgerEvent | tuple[LedgerEvent, str]) -> Plan:
-    told = [Told(event[0], reverted=True) if isinstance(event, tuple) else Told(event) for event in events]
+def plan(*events: LedgerEvent | tuple[LedgerEvent, str]) -> QueueChanges:
+    told = [
+        ObservedEvent(event[0], reverted=True) if isinstance(event, tuple) else ObservedEvent(event) for event in events
+    ]
     return plan_of(told, pool_id=POOL, at=1000, periods=PERIODS)
 
 
@@ -298,19 +302,19 @@ def test_of_ten_thousand_events_only_what_nobody_judged_is_put_into_the_queue() 
     ("events", "put", "due", "dropped"),
     [
         ([submitted(1)], True, 1060, set()),
-        ([submitted(1), judged(1)], False, 1600, {Kind.FIRST}),
-        ([submitted(1), judged(1), disputed(1)], False, 7000, {Kind.FIRST, *LOOKS}),
+        ([submitted(1), judged(1)], False, 1600, {ItemKind.FIRST}),
+        ([submitted(1), judged(1), disputed(1)], False, 7000, {ItemKind.FIRST, *LOOKS}),
         ([contradicted(1), confirmed(1)], False, None, set()),
-        ([judged(1, decisive=True)], False, None, set(Kind)),
-        ([final(1)], False, None, set(Kind)),
-        ([submitted(1), expired(1)], False, None, set(Kind)),
-        ([submitted(1), (submitted(1), "gone")], False, None, set(Kind)),
-        ([(submitted(1), "gone"), submitted(1)], True, 1060, set(Kind)),
+        ([judged(1, decisive=True)], False, None, set(ItemKind)),
+        ([final(1)], False, None, set(ItemKind)),
+        ([submitted(1), expired(1)], False, None, set(ItemKind)),
+        ([submitted(1), (submitted(1), "gone")], False, None, set(ItemKind)),
+        ([(submitted(1), "gone"), submitted(1)], True, 1060, set(ItemKind)),
         ([judged(1, pool=POOL + 1)], False, None, set()),
     ],
 )
 def test_what_events_mean_to_the_queue(
-    events: Sequence[LedgerEvent], put: bool, due: int | None, dropped: set[Kind]
+    events: Sequence[LedgerEvent], put: bool, due: int | None, dropped: set[ItemKind]
 ) -> None:
     found = plan(*events)
     assert (sha(1) in found.put) == put
@@ -334,12 +338,12 @@ def test_a_validator_is_heard_of_when_it_judges_confirms_or_begins_an_epoch() ->
 # Evidence
 
 
-def item(kind: Kind = Kind.FIRST) -> Item:
+def item(kind: ItemKind = ItemKind.FIRST) -> Item:
     return Item(work=work(1), kind=kind, deadline_s=0, seen_ms=0)
 
 
 def test_an_audit_file_says_all_that_was_found_and_reads_back_as_it_was() -> None:
-    drawn = Drawn(draw=RowDraw(seed=b"s" * 32, share=0.5), epoch=3, block=2, why="a node that proves itself")
+    drawn = DrawnRows(draw=RowDraw(seed=b"s" * 32, share=0.5), epoch=3, block=2, why="a node that proves itself")
     found = concluded(Outcome.FORGED, ReasonCode.REWARD_DIFFERS, audited=(1,), words="row 1 earns 0, and says 1")
     made = audit_file(item(), found, drawn=drawn, validator=ME, at=NOW)
     assert AuditFile.decode(made.encode()) == made
@@ -347,11 +351,11 @@ def test_an_audit_file_says_all_that_was_found_and_reads_back_as_it_was() -> Non
     assert told["draw"] == {"epoch": 3, "block": 2, "share": 0.5, "why": "a node that proves itself", "rows": [1]}
     assert (told["key"], told["node"], told["reason"]) == (sha(1), NODE.address, 700)
     assert not made.second_look
-    assert audit_file(item(Kind.DISPUTE), found, drawn=drawn, validator=ME, at=NOW).second_look
+    assert audit_file(item(ItemKind.DISPUTE), found, drawn=drawn, validator=ME, at=NOW).second_look
 
 
 def test_where_nothing_was_computed_again_no_draw_is_claimed() -> None:
-    drawn = Drawn(draw=RowDraw(seed=None, share=1.0), why="a new node")
+    drawn = DrawnRows(draw=RowDraw(seed=None, share=1.0), why="a new node")
     found = concluded(Outcome.FORGED, ReasonCode.FORMAT_UNREADABLE, audited=(), rows=())
     assert audit_file(item(), found, drawn=drawn, validator=ME, at=NOW).draw is None
     decided = by_hand(Resolution(outcome=Outcome.ACCEPTED, words="I looked", by="boss"))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ledger.errors import ChainUnavailable
-from protocol.keys import Key
+from protocol.identity.keys import Key
 from tests.validator.conftest import PoolWithValidators
 from validator import service
 from validator.loops.epochs import EpochTooShort, check_epoch_length

@@ -11,23 +11,23 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from ledger.cursor import Batch, Event
-from ledger.cursor_position import Position
-from ledger.events import LedgerEvent
-from ledger.receipts import Log
-from protocol.clock import TurnedClock
+from ledger.events.cursor import ChainEvent, EventBatch
+from ledger.events.cursor_position import Position
+from ledger.events.types import LedgerEvent
+from ledger.transactions.receipts import EventLog
 from protocol.identifiers import ZERO_ADDRESS, Address
+from protocol.runtime.clock import ManualClock
 from tests.validator.aging import age
 from tests.validator.service.made import POOL, sha
 from tests.validator.service.test_decisions import LOG, judged, submitted
-from validator.items import Item
-from validator.loops.intake import Intake
-from validator.patience import Patience
+from validator.domain.items import Item
+from validator.loops.intake import LedgerIntake
+from validator.queue.retry_policy import RetryPolicy
+from validator.queue.store import NewItem, WorkQueue
 from validator.store.deadlines import Deadlines
 from validator.store.keys import keys_of
-from validator.store.leases import LoopLease
+from validator.store.leases import LeaderLease
 from validator.store.members import Members
-from validator.store.queue import NewItem, WorkQueue
 from validator.store.validators import KnownValidators
 
 WORKS, TOGETHER = 10_000, 2_000
@@ -46,19 +46,19 @@ class Chapters:
     events: list[LedgerEvent]
     place: int = 0
 
-    async def poll(self, _ledger: object) -> Batch:
+    async def poll(self, _ledger: object) -> EventBatch:
         until = min(len(self.events), self.place + TOGETHER)
-        found = tuple(Event(log=replace(LOG, index=index)) for index in range(self.place, until))
+        found = tuple(ChainEvent(log=replace(LOG, index=index)) for index in range(self.place, until))
         position = Position(next_block=until)
-        return Batch(events=found, position=position, head=len(self.events) - 1, head_time=1000, since=1000)
+        return EventBatch(events=found, position=position, head=len(self.events) - 1, head_time=1000, since=1000)
 
-    async def commit(self, batch: Batch) -> None:
+    async def commit(self, batch: EventBatch) -> None:
         self.place = batch.position.next_block
 
-    def decode(self, log: Log) -> LedgerEvent:
+    def decode(self, log: EventLog) -> LedgerEvent:
         return self.events[log.index]
 
-    def at_head(self, batch: Batch) -> bool:
+    def at_head(self, batch: EventBatch) -> bool:
         return batch.position.next_block > batch.head
 
     def forget_position(self) -> None:
@@ -69,9 +69,9 @@ class Far:
     """One of them."""
 
     def __init__(self, redis: Redis, chapters: Any, name: str) -> None:
-        keys, clock = keys_of(POOL), TurnedClock()
+        keys, clock = keys_of(POOL), ManualClock()
         self.members = Members(redis, keys=keys, validator=Address(ZERO_ADDRESS), place=name)
-        patience = Patience(attempts=8)
+        patience = RetryPolicy(attempts=8)
         self.queue = WorkQueue(redis, keys=keys, clock=clock, lease=LEASE, member=self.members.me, patience=patience)
         minute = timedelta(minutes=1)
         terms = SimpleNamespace(judge_period=minute, challenge_period=minute, dispute_period=minute)
@@ -83,7 +83,7 @@ class Far:
             """Whatever is asked of it, once per piece of work, would be ten thousand questions."""
 
         chain: Any = SimpleNamespace(pool_id=POOL, terms=told, ledger=no_ledger)
-        self.intake = Intake(
+        self.intake = LedgerIntake(
             Address(ZERO_ADDRESS),
             chain=chain,
             following=chapters,
@@ -91,7 +91,7 @@ class Far:
             deadlines=Deadlines(redis, keys=keys),
             known=KnownValidators(redis, keys=keys),
             members=self.members,
-            lease=LoopLease(redis, keys=keys, loop="intake", lifetime=LEASE),
+            lease=LeaderLease(redis, keys=keys, loop="intake", lifetime=LEASE),
             takeover=timedelta(),
             awake_within=minute,
             ring=lambda: None,

@@ -8,14 +8,14 @@ from datetime import timedelta
 import pytest
 from redis.asyncio import Redis
 
-from protocol.clock import TurnedClock
 from protocol.errors import Unavailable
 from protocol.identifiers import ZERO_ADDRESS
+from protocol.runtime.clock import ManualClock
 from tests.validator.service.made import POOL
+from validator.domain.items import ItemId
 from validator.health import FAILS, FIRST_REST, IN_A_ROW, LONGEST_REST, TRUSTED_FOR, Health, NotWell
-from validator.items import ItemId
 from validator.store.keys import keys_of
-from validator.store.members import Condition, Members, State
+from validator.store.members import Condition, Members, MemberState
 
 TROUBLE = Unavailable("it could not be judged", code="x", hint="look")
 
@@ -24,7 +24,7 @@ class Patient:
     """A validator that is as well as the test says."""
 
     def __init__(self, redis: Redis) -> None:
-        self.clock = TurnedClock()
+        self.clock = ManualClock()
         self.members = Members(redis, keys=keys_of(POOL), validator=ZERO_ADDRESS, place="here")
         self.health = Health(self.test, members=self.members, clock=self.clock)
         self.broken: Exception | None = None
@@ -48,7 +48,7 @@ def patient(redis: Redis) -> Patient:
 
 async def add_another(redis: Redis) -> None:
     other = Members(redis, keys=keys_of(POOL), validator=ZERO_ADDRESS, place="elsewhere")
-    await other.say(Condition(state=State.WELL), since=timedelta())
+    await other.say(Condition(state=MemberState.WELL), since=timedelta())
 
 
 async def test_nothing_is_taken_before_the_first_self_test_has_passed(patient: Patient) -> None:
@@ -75,7 +75,7 @@ async def test_one_that_fails_tries_itself_with_growing_pauses_and_comes_back_wh
     patient.broken = None
     await patient.pass_time(LONGEST_REST)
     assert patient.health.well
-    assert (await patient.members.all())[0].condition.state is State.WELL
+    assert (await patient.members.all())[0].condition.state is MemberState.WELL
 
 
 async def test_troubles_that_come_together_cost_one_self_test_and_a_crash_of_it_is_a_failure(patient: Patient) -> None:

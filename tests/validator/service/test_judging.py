@@ -12,12 +12,12 @@ import pytest
 from ledger.client import Ledger
 from ledger.client.work import Submission, Verdict, WorkStatus
 from ledger.errors import ChainUnavailable, TransactionNotMined
-from ledger.events import VerdictGiven, WorkDisputed, WorkSubmitted
+from ledger.events.types import VerdictGiven, WorkDisputed, WorkSubmitted
 from orchestrator.storage.local import LocalStore
+from protocol.http.object_transfer import TransferError
 from protocol.identifiers import ZERO_DIGEST, Digest
 from protocol.leases import Lease
-from protocol.leases import Work as WorkWords
-from protocol.objects import TransferError
+from protocol.leases import WorkClaim as WorkWords
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import CheckState
 from protocol.wire.uploads import ObjectKey
@@ -25,7 +25,7 @@ from tests.ledger.client.conftest import POOL, TERMS, World
 from tests.orchestrator.runs.test_on_chain import publish
 from tests.validator.conftest import PoolWithValidators, ValidatorUnderTest, concluded
 from tests.validator.service.made import work
-from validator.chain import NotSeated
+from validator.chain.connection import NotSeated
 from validator.examination.interface import Examination, IsCopy, NotJudged
 from validator.files import AuditFileWrong, FileAbsent, OrchestratorRefuses
 from validator.store.records import Judged

@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from ledger.client.work import WorkStatus
-from ledger.events import VerdictGiven
+from ledger.events.types import VerdictGiven
 from protocol.identifiers import Digest
 from protocol.verdicts import Outcome
 from tests.ledger.client.conftest import POOL

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from protocol.verdicts import Outcome, ReasonCode
-from rollouts.near_ties import NearTies
+from rollouts.calibration.near_ties import NearTieCount
 from tests.validator.conftest import PoolWithValidators
 from tests.validator.scripted import concluded
 
-STEERED = NearTies(tokens=3_000, deviations=3.5 * 0.0025 * 3_000 * 0.075, rate=0.0025, size=0.075)
+STEERED = NearTieCount(tokens=3_000, deviations=3.5 * 0.0025 * 3_000 * 0.075, rate=0.0025, size=0.075)
 
 
 async def test_files_that_pass_alone_are_rejected_when_the_node_s_budget_is_used_up(pool: PoolWithValidators) -> None:

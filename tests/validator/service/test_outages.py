@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from ledger.events import VerdictGiven
+from ledger.events.types import VerdictGiven
 from protocol.errors import MusterError
 from protocol.identifiers import Digest
-from protocol.redis import StoreUnavailable
+from protocol.runtime.redis import StoreUnavailable
 from protocol.verdicts import Outcome
 from tests.ledger.client.conftest import POOL
 from tests.validator.conftest import SENDING, Host, PoolWithValidators, ValidatorUnderTest

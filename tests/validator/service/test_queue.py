@@ -13,18 +13,18 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 
-from protocol.clock import TurnedClock
 from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST
+from protocol.runtime.clock import ManualClock
 from protocol.verdicts import Outcome, ReasonCode
 from tests.validator.aging import AGE, age
 from tests.validator.service.made import POOL, new, sha, work
-from validator.items import Item, Kind, Resolution, Staged, item_id, read_item_id
+from validator.domain.items import Item, ItemKind, Resolution, Staged, item_id, read_item_id
 from validator.loops.verdicts import NOT_OURS_STEP
-from validator.patience import STILL_GIVEN_UP, GivesUp, Patience, Step
-from validator.scripts import script
+from validator.queue.retry_policy import STILL_GIVEN_UP, GivesUp, RetryPolicy, Step
+from validator.queue.store import Put, QueueLengths, WorkQueue
 from validator.store.keys import keys_of
-from validator.store.members import Condition, MemberId, Members, State
-from validator.store.queue import Put, QueueLengths, WorkQueue
+from validator.store.members import Condition, MemberId, Members, MemberState
+from validator.store.scripts import script
 
 LEASE = timedelta(seconds=30)
 ONE, OTHER = MemberId("111111111111"), MemberId("222222222222")
@@ -37,9 +37,9 @@ def queue(redis: Redis) -> WorkQueue:
     return queue_of(redis, ONE)
 
 
-def queue_of(redis: Redis, member: MemberId, *, tries: int = 4, clock: TurnedClock | None = None) -> WorkQueue:
+def queue_of(redis: Redis, member: MemberId, *, tries: int = 4, clock: ManualClock | None = None) -> WorkQueue:
     """The queue as one member sees it."""
-    told: Any = {"clock": clock or TurnedClock(), "lease": LEASE, "patience": Patience(attempts=tries)}
+    told: Any = {"clock": clock or ManualClock(), "lease": LEASE, "patience": RetryPolicy(attempts=tries)}
     return WorkQueue(redis, keys=keys_of(POOL), member=member, **told)
 
 
@@ -48,7 +48,7 @@ async def passes(redis: Redis, by: timedelta) -> None:
     await age(redis, keys_of(POOL).prefix, by)
 
 
-async def here(redis: Redis, *members: MemberId, state: State = State.WELL) -> None:
+async def here(redis: Redis, *members: MemberId, state: MemberState = MemberState.WELL) -> None:
     """These say that they are there."""
     for member in members:
         sign = Members(redis, keys=keys_of(POOL), validator=ZERO_ADDRESS, place=member)
@@ -81,7 +81,7 @@ async def test_work_that_is_told_of_again_is_not_there_twice_whatever_its_state(
     await queue.park(item, code="x", why="y", hint="z")
     assert await queue.put([new(1)]) == 0
     assert await lengths(queue) == (0, 0, 0, 1)
-    assert await queue.put([new(1, kind=Kind.DISPUTE)]) == 1, "a dispute of it is another matter"
+    assert await queue.put([new(1, kind=ItemKind.DISPUTE)]) == 1, "a dispute of it is another matter"
 
 
 async def test_what_was_submitted_otherwise_under_the_same_key_takes_the_place_of_what_was_there(
@@ -241,17 +241,17 @@ async def test_what_one_may_not_judge_is_no_persons_business_while_nobody_else_h
         await passes(redis, NOT_OURS_STEP.pause)
 
 
-@pytest.mark.parametrize("state", [State.UNWELL, State.STARTING])
+@pytest.mark.parametrize("state", [MemberState.UNWELL, MemberState.STARTING])
 async def test_one_that_stands_aside_is_waited_for_by_nobody_and_one_that_starts_is(
-    queue: WorkQueue, redis: Redis, state: State
+    queue: WorkQueue, redis: Redis, state: MemberState
 ) -> None:
     await here(redis, ONE)
     await here(redis, OTHER, state=state)
     await queue.put([new(1)])
     step = replace(AGAIN, gives_up=GivesUp.LACKS)
     put = await queue.failed(await taken(queue), step, code="x", why="y")
-    assert put is (Put.PARKED if state is State.UNWELL else Put.AGAIN)
-    if state is State.STARTING:  # and dies: then what was left to it is parked after all
+    assert put is (Put.PARKED if state is MemberState.UNWELL else Put.AGAIN)
+    if state is MemberState.STARTING:  # and dies: then what was left to it is parked after all
         await passes(redis, timedelta(minutes=2))
         await here(redis, ONE)
         again = await taken(queue)
@@ -344,20 +344,20 @@ async def test_one_that_starts_again_and_again_and_is_never_well_is_waited_for_n
     other = Members(redis, keys=keys_of(POOL), validator=ZERO_ADDRESS, place="one that looks")
     for minutes, waited_for in ((0, True), (1, True), (1, False), (1, False)):
         await passes(redis, timedelta(minutes=minutes))
-        await here(redis, OTHER, state=State.STARTING)
+        await here(redis, OTHER, state=MemberState.STARTING)
         assert await other.others_may_judge() is waited_for
     await queue.put([new(1)])
     await here(redis, ONE)
     put = await queue.failed(await taken(queue), replace(AGAIN, gives_up=GivesUp.LACKS), code="x", why="y")
     assert put is Put.PARKED, "nobody is left to try"
     await here(redis, OTHER)
-    await here(redis, OTHER, state=State.STARTING)
+    await here(redis, OTHER, state=MemberState.STARTING)
     assert await other.others_may_judge(), "what was well a moment ago may be so again"
 
 
 @pytest.mark.parametrize("off", [timedelta(hours=-1), timedelta(hours=1)], ids=["behind", "ahead"])
 async def test_a_host_whose_clock_is_off_steals_no_lease_and_loses_none(redis: Redis, off: timedelta) -> None:
-    clock = TurnedClock()
+    clock = ManualClock()
     wrong, right = queue_of(redis, ONE, clock=clock), queue_of(redis, OTHER)
     clock.jump(off)
     await right.put([new(1), new(2, delay=timedelta(seconds=20))])
@@ -397,7 +397,7 @@ async def test_work_that_was_judged_elsewhere_leaves_whoever_holds_it(queue: Wor
     await queue.put([new(1), new(2), new(3)])
     held, parked = await taken(queue), await taken(queue)
     await queue.park(parked, code="x", why="y", hint="")
-    names = [item_id(sha(number), Kind.FIRST) for number in (1, 2, 3, 4)]
+    names = [item_id(sha(number), ItemKind.FIRST) for number in (1, 2, 3, 4)]
     assert await queue.drop(names) == 3
     assert await lengths(queue) == (0, 0, 0, 0)
     assert not await queue.done(held)
@@ -424,7 +424,7 @@ async def test_ten_thousand_pieces_of_work_wait_in_a_few_megabytes(queue: WorkQu
 @pytest.mark.parametrize("text", ["", "0x12", "first", sha(1) + ".", sha(1) + ".third", sha(1) + ".first.x"])
 def test_what_names_no_item_is_refused(text: str) -> None:
     if text == sha(1) + ".":
-        assert read_item_id(text) == item_id(sha(1), Kind.FIRST)
+        assert read_item_id(text) == item_id(sha(1), ItemKind.FIRST)
         return
     with pytest.raises(Exception, match=r"names no item|is not a 32-byte digest"):
         read_item_id(text)

@@ -15,11 +15,11 @@ import pytest
 from ledger.client import Ledger
 from ledger.client.work import WorkStatus
 from ledger.errors import ChainUnavailable
-from ledger.events import VerdictGiven
-from protocol.clock import TurnedClock
+from ledger.events.types import VerdictGiven
 from protocol.errors import MusterError, Unavailable
+from protocol.http.object_transfer import TransferError
 from protocol.identifiers import Digest
-from protocol.objects import TransferError
+from protocol.runtime.clock import ManualClock
 from protocol.verdicts import Outcome
 from tests.ledger.client.conftest import POOL
 from tests.validator.conftest import Host, PoolWithValidators, ValidatorUnderTest
@@ -66,7 +66,7 @@ def nothing(_validator: ValidatorUnderTest) -> None:
 
 def wrong_clock(clock: datetime) -> Host:
     """A host that is an hour behind."""
-    turned = TurnedClock()
+    turned = ManualClock()
     turned.jump(clock - turned.now() - timedelta(hours=1))
     return Host(clock=turned)
 

@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from ledger.deployment import Deployment
-from ledger.inflight import SendPolicy
+from ledger.transactions.pending import SendPolicy
 from protocol.clients import NodeClient, OrchestratorClient
-from protocol.clock import SystemClock, TurnedClock
-from protocol.keys import Key
-from protocol.objects import ObjectTransfer
-from protocol.redis import connect_redis
+from protocol.http.object_transfer import ObjectTransfer
+from protocol.identity.keys import Key
+from protocol.runtime.clock import ManualClock, SystemClock
+from protocol.runtime.redis import connect_redis
 from tests.validator.scripted import ScriptedExaminer
 from validator.app import build_validator
-from validator.chain import Chain
-from validator.loops.background import look_after
-from validator.parts import Parts, Remote
+from validator.background import look_after
+from validator.chain.connection import PoolChain
+from validator.dependencies import Dependencies, Remote
 from validator.settings import ValidatorSettings
 
 
@@ -64,18 +64,18 @@ class Order:
         return json.dumps(asdict(self)).encode() + b"\n"
 
 
-Place = Callable[[Parts], Awaitable[object]]
+Place = Callable[[Dependencies], Awaitable[object]]
 
 
-async def _queue(parts: Parts) -> object:
+async def _queue(parts: Dependencies) -> object:
     return parts.queue
 
 
-async def _book(parts: Parts) -> object:
+async def _book(parts: Dependencies) -> object:
     return (await parts.chain.ledger()).work
 
 
-async def _wallet(parts: Parts) -> object:
+async def _wallet(parts: Dependencies) -> object:
     ledger: Any = await parts.chain.ledger()
     return ledger._sender._wallet
 
@@ -115,7 +115,7 @@ def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def _arm(parts: Parts, stage: str) -> None:
+async def _arm(parts: Dependencies, stage: str) -> None:
     place, name, after = STAGES[stage]
     owner: Any = await place(parts)
     real = getattr(owner, name)
@@ -131,7 +131,7 @@ async def _arm(parts: Parts, stage: str) -> None:
 
 async def live(order: Order) -> None:
     """One round of everything, until it dies."""
-    key, clock = Key.from_hex(order.secret), TurnedClock(start=datetime.fromtimestamp(order.now_s, UTC))
+    key, clock = Key.from_hex(order.secret), ManualClock(start=datetime.fromtimestamp(order.now_s, UTC))
     settings = ValidatorSettings(
         pool_id=order.pool_id,
         orchestrator=order.orchestrator,
@@ -144,7 +144,7 @@ async def live(order: Order) -> None:
     app = build_validator(
         settings,
         redis=connect_redis(order.redis, retries=0),
-        chain=Chain(
+        chain=PoolChain(
             order.chain,
             Deployment.load(Path(order.deployment)),
             key=key,
@@ -163,7 +163,7 @@ async def live(order: Order) -> None:
         clock=clock,
         with_loops=False,
     )
-    parts: Parts = app.state.parts
+    parts: Dependencies = app.state.parts
     parts.files.clear()
     await _arm(parts, order.stage)
     await look_after(parts)

@@ -1,0 +1,50 @@
+"""`python -m cli.devnet.attacks`: `list` names all cheats, `run` is a worker that does one of them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.devnet.attacks.registry import CHEATS, find_cheat
+from cli.devnet.attacks.worker import run_cheat
+from cli.output import JsonOption, show_error, show_table
+from protocol.errors import MusterError
+from protocol.runtime.logs import configure_logs
+from worker.settings import WorkerSettings
+
+app = typer.Typer(no_args_is_help=True, help="Nodes that cheat, to see what becomes of them.")
+
+
+@app.command(name="list")
+def list_cheats(as_json: JsonOption = False) -> None:
+    """Name every cheat, what it does, what becomes of it, and what that costs it and others."""
+    rows = [(each.name, each.does, each.end.value, each.by, each.costs, each.harms) for each in CHEATS.values()]
+    show_table(("name", "does", "end", "by", "costs_it", "costs_others"), rows, as_json=as_json, empty="there are none")
+
+
+@app.command()
+def run(
+    cheat: Annotated[str, typer.Option(help="Its name; `list` shows all.")],
+    config: Annotated[Path | None, typer.Option(help="TOML file with \\[worker], as for an honest one.")] = None,
+    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
+) -> None:
+    """Run a worker that cheats, until SIGTERM or SIGINT. Tasks run in the process sandbox."""
+    configure_logs(level=log_level)
+    asyncio.run(run_cheat(find_cheat(cheat), WorkerSettings.load(file=config)))
+
+
+def main() -> None:
+    """Runs the command line."""
+    try:
+        app()
+    except MusterError as error:
+        show_error(error)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

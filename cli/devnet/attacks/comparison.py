@@ -1,0 +1,65 @@
+"""Whether a cheat's file is a forgery at all, or the honest file by chance.
+
+In a file of few short answers another temperature now and then draws the same tokens, the best of several draws is the
+first one throughout, and a group without a right answer has nothing that a cheat would report otherwise. Such a file is
+what the slot's seed asks for, to the byte, and accepting it is right. The share of forgeries that are caught is one of
+forgeries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from cli.devnet.attacks.attack import Trick
+from cli.devnet.attacks.harness import HandedIn
+from cli.devnet.attacks.toolkit import AttackToolkit
+from protocol.wire.slots import SlotGrant
+from rollouts.files.samples import RolloutFile
+from rollouts.files.schema import write_rollouts
+
+
+class Compared(Trick):
+    """A trick that also makes what the honest task would have made of the same slot.
+
+    Args:
+        trick: What the node does.
+    """
+
+    def __init__(self, trick: Trick) -> None:
+        self._trick = trick
+        self._honest: tuple[RolloutFile, ...] = ()
+
+    def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile | None:
+        """The trick's file.
+
+        The honest one counts with proofs and log-probabilities of its engine and with those of a prefill, which some
+        cheats use: both are right, and differ in the last bits.
+        """
+        file, honest = self._trick.make(bench, grant), bench.file(grant)
+        if file is not None:
+            header = replace(honest.header, engine=file.header.engine)  # whose word is not what is asked here
+            self._honest = tuple(RolloutFile(header, one.samples) for one in (honest, bench.proven(honest)))
+        return file
+
+    def write(self, path: Path, file: RolloutFile) -> None:
+        """The trick's bytes."""
+        self._trick.write(path, file)
+
+    def units(self, file: RolloutFile) -> int:
+        """What the trick claims."""
+        return self._trick.units(file)
+
+    def forged(self, work: HandedIn) -> bool:
+        """Whether what was handed in last is anything but the honest file with an honest claim."""
+        made = work.path.read_bytes()
+        return work.units != self._honest[0].units or all(made != _bytes(one, work.path) for one in self._honest)
+
+
+def _bytes(file: RolloutFile, near: Path) -> bytes:
+    path = near.with_suffix(".honest")
+    write_rollouts(path, file)
+    try:
+        return path.read_bytes()
+    finally:
+        path.unlink()

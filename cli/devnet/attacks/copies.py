@@ -1,0 +1,54 @@
+"""Work that was handed in before, or that somebody else did."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from cli.devnet.attacks.attack import Trick
+from cli.devnet.attacks.proofs import other_node
+from cli.devnet.attacks.toolkit import AttackToolkit
+from protocol.wire.slots import SlotGrant
+from rollouts.files.samples import RolloutFile
+from rollouts.files.schema import write_rollouts
+
+
+class Replayed(Trick):
+    """Does one slot, and hands its file in for all that follow, to the byte."""
+
+    def __init__(self) -> None:
+        self._first: RolloutFile | None = None
+
+    def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile:
+        """The first slot's samples; its header is the present one's, because that is what the worker is told."""
+        self._first = self._first or bench.file(grant)
+        return _renamed(self._first, grant)
+
+    def write(self, path: Path, file: RolloutFile) -> None:
+        """The bytes of the first file."""
+        write_rollouts(path, self._first or file)
+
+
+class Reencoded(Replayed):
+    """Does one slot, and hands its samples in for all that follow, each time under the new slot's name and hash."""
+
+    def write(self, path: Path, file: RolloutFile) -> None:
+        """The first slot's samples under the new header."""
+        write_rollouts(path, file)
+
+
+class SameAsAnother(Trick):
+    """Two nodes of one owner: one does the work, the other hands the same rollouts in as its own."""
+
+    def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile:
+        """The other node's samples under this node's name."""
+        return _renamed(bench.file(other_node(grant)), grant)
+
+
+def _renamed(file: RolloutFile, grant: SlotGrant) -> RolloutFile:
+    """The same samples as this slot's."""
+    lease = grant.lease.lease
+    header = replace(
+        file.header, run=lease.run, step=lease.step, index=lease.index, node=lease.node, checkpoint=lease.digest
+    )
+    return RolloutFile(header, file.samples)

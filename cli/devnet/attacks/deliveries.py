@@ -1,0 +1,111 @@
+"""A machine that sends something else than its task made, or nothing, and submits it all the same."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from protocol.identifiers import digest
+from protocol.identity.signing import unix_ms
+from protocol.wire.slots import SlotName
+from protocol.wire.uploads import UploadKind, UploadRequest, UploadTicket
+from worker.delivery.pool_delivery import _HANDED_OVER, _STORED, _TICKET, PoolDelivery
+from worker.delivery.queue.item import QueueItem
+from worker.delivery.queue.runner import GivenUp, NotYet
+from worker.delivery.work_signing import leased
+
+LATE = timedelta(seconds=20)
+"""How long `LateUpload` waits after its submission: longer than a devnet's validator needs to look for the file."""
+
+_JUNK_BYTES = 1 << 20
+_NOT_ITS_OWN = 1_000
+"""So many indices beyond the slots that the node holds."""
+
+
+class SwappedUpload(PoolDelivery):
+    """Signs one file and uploads another of its size, to decide later which of them it was."""
+
+    async def _send(self, item: QueueItem, ticket: UploadTicket) -> None:
+        _, transfer = self._connected()
+        with TemporaryDirectory() as home:
+            other = Path(home) / "other"
+            other.write_bytes(os.urandom(item.size))
+            await transfer.put(ticket, other, size=item.size)
+
+
+class NoUpload(PoolDelivery):
+    """Submits files that it never uploads: nobody can say what is in them."""
+
+    async def _send(self, item: QueueItem, ticket: UploadTicket) -> None:
+        """Says that it is done."""
+
+
+class Ghost(PoolDelivery):
+    """Submits each slot on the ledger itself, as soon as it is leased, and never uploads anything."""
+
+    async def request(self, _item: QueueItem) -> Mapping[str, str]:
+        """Asks nobody where to put the file."""
+        return {}
+
+    async def put(self, _item: QueueItem) -> Mapping[str, str]:
+        """Sends nothing."""
+        return {_STORED: str(unix_ms(self._now()))}
+
+    async def submit(self, item: QueueItem) -> Mapping[str, str]:
+        """Submits without the relayer, which would look for the file."""
+        work = self._work(item)
+        if work is not None and not await self._on_ledger(work):
+            await self._carry(work, because="there is no file")
+        return {_HANDED_OVER: str(unix_ms(self._now()))}
+
+
+class LateUpload(Ghost):
+    """Submits on the ledger itself, and uploads when the secret that draws rows could have been shown."""
+
+    async def request(self, item: QueueItem) -> Mapping[str, str]:
+        """Asks for a URL while the lease lasts."""
+        return await PoolDelivery.request(self, item)
+
+    async def acknowledge(self, item: QueueItem) -> Mapping[str, str]:
+        """Sends the file long after the work came to the ledger.
+
+        Raises:
+            NotYet: It is not long enough ago.
+        """
+        await super().acknowledge(item)
+        if unix_ms(self._now()) - int(item.data[_HANDED_OVER]) < LATE / timedelta(milliseconds=1):
+            raise NotYet("the rows are not known yet")
+        ticket = UploadTicket.model_validate_json(item.data[_TICKET])
+        if not ticket.already_there:
+            await self._send(item, ticket)
+        return {}
+
+
+class UnleasedUpload(PoolDelivery):
+    """Fills the pool's store with files of slots that it does not hold, and delivers nothing else."""
+
+    async def request(self, item: QueueItem) -> Mapping[str, str]:
+        """Asks for room for noise, and uses it if there is any.
+
+        Raises:
+            GivenUp: Always: the file of the slot that it does hold is not what it is after.
+        """
+        pool, transfer = self._connected()
+        lease = leased(item).lease
+        with TemporaryDirectory() as home:
+            junk = Path(home) / "junk"
+            junk.write_bytes(os.urandom(_JUNK_BYTES))
+            ticket = await pool.request_upload(
+                UploadRequest(
+                    kind=UploadKind.ROLLOUT,
+                    sha256=digest(hashlib.sha256(junk.read_bytes()).digest()),
+                    size=_JUNK_BYTES,
+                    slot=SlotName(step=lease.step, index=lease.index + _NOT_ITS_OWN),
+                )
+            )
+            await transfer.put(ticket, junk, size=_JUNK_BYTES)
+        raise GivenUp("the store has room for what nobody leased")

@@ -1,0 +1,158 @@
+"""Bytes that are no file of rollouts, or only look like one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cli.devnet.attacks.attack import Trick
+from cli.devnet.attacks.toolkit import AttackToolkit
+from protocol.wire.slots import SlotGrant
+from rollouts.files.samples import RolloutFile
+from rollouts.files.schema import (
+    SCHEMA,
+    SCHEMA_VERSION,
+    VERSION_KEY,
+    write_rollouts,
+    write_table,
+)
+
+_MILLION = 1_000_000
+_METADATA = {VERSION_KEY: SCHEMA_VERSION.encode()}
+
+
+class Encoded(Trick):
+    """Makes an honest file, and then encodes it in a way of its own.
+
+    Args:
+        change: Makes another table of the honest one.
+    """
+
+    def __init__(self, change: Callable[[pa.Table], pa.Table]) -> None:
+        self._change = change
+
+    def write(self, path: Path, file: RolloutFile) -> None:
+        """The changed table."""
+        write_rollouts(path, file)
+        table = self._change(pq.read_table(path, partitioning=None))
+        with path.open("wb") as sink:
+            write_table(table.replace_schema_metadata(_METADATA), sink)
+
+
+class NotFinite(Trick):
+    """Writes a number that is none into a log-probability, or whatever column it is told to.
+
+    Args:
+        column: Where.
+        value: Which.
+    """
+
+    def __init__(self, column: str = "logprobs", value: float = float("nan")) -> None:
+        self._column = column
+        self._value = value
+
+    def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile:
+        """An honest file but for one number of its first row."""
+        file = bench.file(grant)
+        first = file.samples[0]
+        if self._column == "logprobs":
+            logprobs = first.logprobs.copy()
+            logprobs[-1] = self._value
+            first = replace(first, logprobs=logprobs)
+        elif self._column == "task_reward":
+            first = replace(first, task_reward=self._value)
+        elif self._column == "length_penalty":
+            first = replace(first, length_penalty=self._value)
+        else:
+            first = replace(first, reward=self._value)
+        return RolloutFile(file.header, (first, *file.samples[1:]))
+
+
+class NotParquet(Trick):
+    """Hands in noise of the right size."""
+
+    def write(self, path: Path, file: RolloutFile) -> None:
+        """Bytes that begin and end as Parquet does."""
+        size = write_rollouts(path, file)
+        path.write_bytes(b"PAR1" + os.urandom(max(0, size - 8)) + b"PAR1")
+
+
+class ManyRows(Trick):
+    """Hands in ten million rows of nothing.
+
+    Args:
+        rows: How many, in millions.
+    """
+
+    def __init__(self, rows: int = 10) -> None:
+        self._rows = rows
+
+    def write(self, path: Path, file: RolloutFile) -> None:
+        """The honest file's first row, emptied, a million times in each row group."""
+        none = np.zeros(0, np.int32)
+        first = replace(
+            file.samples[0], prompt_tokens=none, output_tokens=none, logprobs=none.astype(np.float32), proofs=b""
+        )
+        write_rollouts(path, RolloutFile(file.header, (first,)))
+        words = [field.name for field in SCHEMA if pa.types.is_dictionary(field.type)]
+        million = pq.read_table(path, partitioning=None, read_dictionary=words).take(
+            pa.array(np.zeros(_MILLION, np.int8))
+        )
+        with (
+            path.open("wb") as sink,
+            pq.ParquetWriter(sink, million.schema, compression="zstd", store_schema=False) as writer,
+        ):
+            writer.add_key_value_metadata(_METADATA)
+            for _ in range(self._rows):
+                writer.write_table(million)
+
+
+class Bomb(Trick):
+    """Hands in a small file that becomes gigabytes when it is decoded.
+
+    A token that repeats takes no room: neither in the file nor in what its footer says of itself.
+
+    Args:
+        values: How many tokens the only row's prompt has.
+    """
+
+    def __init__(self, values: int = 1 << 27) -> None:
+        self._values = values
+
+    def write(self, path: Path, file: RolloutFile) -> None:
+        """One row whose prompt is the same token again and again."""
+        write_rollouts(path, file)
+        table = pq.read_table(path, partitioning=None).slice(0, 1)
+        kind = SCHEMA.field("prompt_tokens").type
+        ends = pa.array(np.array([0, self._values], np.int32))
+        tokens = pa.ListArray.from_arrays(ends, pa.array(np.zeros(self._values, np.int32)), type=kind)
+        table = _with(table, "prompt_tokens", tokens)
+        with path.open("wb") as sink:
+            write_table(table.replace_schema_metadata(_METADATA), sink)
+
+
+def extra_column(table: pa.Table) -> pa.Table:
+    """A column that does not belong, for whoever reads everything."""
+    return table.append_column(pa.field("__proto__", pa.string(), nullable=False), pa.array(["x"] * len(table)))
+
+
+def wrong_types(table: pa.Table) -> pa.Table:
+    """Rewards as text, which some readers take for numbers."""
+    return _with(table, "reward", table.column("reward").cast(pa.string()))
+
+
+def null_proofs(table: pa.Table) -> pa.Table:
+    """No proofs, where no row may be without."""
+    place = table.schema.get_field_index("proofs")
+    return table.set_column(place, pa.field("proofs", pa.binary()), pa.nulls(len(table), pa.binary()))
+
+
+def _with(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
+    place = table.schema.get_field_index(name)
+    return table.set_column(place, pa.field(name, column.type, nullable=False), column)

@@ -1,0 +1,104 @@
+"""Proofs that are not of this work."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+
+from cli.devnet.attacks.attack import Trick
+from cli.devnet.attacks.toolkit import AttackToolkit
+from protocol.identifiers import address
+from protocol.wire.slots import SlotGrant
+from rollouts.files.samples import RolloutFile, Sample
+from rollouts.toploc import TOPLOC
+
+_MODULUS = 2
+"""Bytes of a proof before its coefficients."""
+
+
+class Borrowed(Trick):
+    """Takes the proofs of a file that the same version made for another slot, and saves making its own.
+
+    Args:
+        lender: The slot whose proofs are taken.
+    """
+
+    def __init__(self, lender: Callable[[SlotGrant], SlotGrant]) -> None:
+        self._lender = lender
+
+    def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile:
+        """Honest rows with somebody else's proofs, as many bytes as are needed."""
+        file, lender = bench.file(grant), bench.file(self._lender(grant))
+        return RolloutFile(file.header, tuple(map(_with_proofs_of, file.samples, lender.samples)))
+
+
+class Shifted(Trick):
+    """Gives every row the proofs of the next one."""
+
+    def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile:
+        """Honest rows, each with its neighbour's proofs."""
+        file = bench.file(grant)
+        return RolloutFile(file.header, tuple(map(_with_proofs_of, file.samples, _one_on(file.samples))))
+
+
+class Forged(Trick):
+    """Replaces every proof.
+
+    Args:
+        forge: What an honest proof becomes.
+    """
+
+    def __init__(self, forge: Callable[[AttackToolkit, bytes], bytes]) -> None:
+        self._forge = forge
+
+    def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile:
+        """Honest rows with forged proofs."""
+        file = bench.file(grant)
+        return RolloutFile(file.header, tuple(self._forged(bench, sample) for sample in file.samples))
+
+    def _forged(self, bench: AttackToolkit, sample: Sample) -> Sample:
+        size = TOPLOC.proof_bytes
+        proofs = [sample.proofs[start : start + size] for start in range(0, len(sample.proofs), size)]
+        return replace(sample, proofs=b"".join(self._forge(bench, proof) for proof in proofs))
+
+
+def other_slot(grant: SlotGrant) -> SlotGrant:
+    """A slot of the same node that it has not leased."""
+    return grant.model_copy(update={"lease": grant.lease.model_copy(update={"index": grant.lease.index + 1})})
+
+
+def other_node(grant: SlotGrant) -> SlotGrant:
+    """The slot as another node would have it."""
+    node = address("0x" + hashlib.sha256(grant.lease.node.encode()).hexdigest()[:40])
+    return grant.model_copy(update={"lease": grant.lease.model_copy(update={"node": node})})
+
+
+def constant(_: AttackToolkit, proof: bytes) -> bytes:
+    """A polynomial that has the same, likely value everywhere: its points need not be known."""
+    return proof[:_MODULUS] + b"\x3f\x80" + bytes(len(proof) - _MODULUS - 2)
+
+
+def chosen_modulus(bench: AttackToolkit, proof: bytes) -> bytes:
+    """A modulus equal to the width of the states, under which all indices of a channel meet."""
+    return bench.model.hidden.to_bytes(_MODULUS, "big") + proof[_MODULUS:]
+
+
+def left_out(_: AttackToolkit, proof: bytes) -> bytes:
+    """No proof."""
+    return proof[:0]
+
+
+def twice(_: AttackToolkit, proof: bytes) -> bytes:
+    """One proof more for each."""
+    return proof + proof
+
+
+def _with_proofs_of(sample: Sample, other: Sample) -> Sample:
+    """As long as they had to be: what is lacking is filled with what is there."""
+    needed = len(sample.proofs)
+    return replace(sample, proofs=(other.proofs * (needed // max(1, len(other.proofs)) + 1))[:needed])
+
+
+def _one_on(samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
+    return (*samples[1:], samples[0])

@@ -1,0 +1,139 @@
+"""`python -m cli.devnet.attacks.task NAME …`: the rollout task of a node that cheats; `…` is as for the honest one.
+
+The loop, the bridge, the engine and the volume of versions are the real ones. What the cheat changes is how a slot is
+asked for, made and written.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from cli.devnet.attacks.attack import Trick
+from cli.devnet.attacks.registry import find_cheat
+from cli.devnet.attacks.toolkit import AttackToolkit, TurnedEngine
+from protocol.errors import MusterError
+from protocol.wire.bridge import HandOver
+from protocol.wire.slots import SlotGrant, SlotWish
+from rollouts.files.samples import RolloutFile
+from rollouts.task.bridge import Bridge
+from rollouts.task.loop import RolloutTask
+from rollouts.task.outbox import Outbox
+from rollouts.task.policies import HeldPolicy
+from rollouts.task.program import main as run_task
+
+_KEPT = 2
+"""Versions that a cheat keeps beside the one that it should use."""
+
+
+class CheatingTask(RolloutTask):
+    """The real task, but for what the trick changes.
+
+    Args:
+        trick: What this node does.
+        data: The task's data volume.
+        engine: What generates.
+        bridge: To the worker.
+        rest: As for the real task.
+    """
+
+    def __init__(self, *, trick: Trick, data: Path, engine: Any, bridge: Bridge, **rest: Any) -> None:  # noqa: ANN401 - the real task's own arguments
+        self._turned = TurnedEngine(engine)
+        rest |= {"outbox": CheatingOutbox(data, bridge=bridge, trick=trick)}
+        super().__init__(bridge=CheatingBridge(bridge, trick), engine=self._turned, **rest)
+        self._trick = trick
+        self._room = data / "cheats"
+        self._history: list[Path] = []
+
+    def _load(self, policy: HeldPolicy) -> AttackToolkit:
+        """Loads the version, and keeps a copy: the real store removes what is old."""
+        self._turned.load(policy.folder, version=policy.digest)
+        bench = AttackToolkit(
+            self._turned,
+            policy,
+            scorer=self._scorer,
+            clock=self._clock,
+            history=[old for old in self._history if old.name != policy.folder.name],
+            room=self._room,
+            make=self._trick.make,
+        )
+        policy.check_unchanged()
+        self._remember(policy.folder)
+        return bench
+
+    def _remember(self, folder: Path) -> None:
+        copy = self._room / "versions" / folder.name
+        if not copy.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copytree(folder, copy)
+        if copy not in self._history:
+            self._history.append(copy)
+        while len(self._history) > _KEPT + 1:
+            shutil.rmtree(self._history.pop(0), ignore_errors=True)
+
+
+class CheatingBridge(Bridge):
+    """Asks for the slots that the trick wishes for.
+
+    Args:
+        real: What it asks by.
+        trick: What this node does.
+    """
+
+    def __init__(self, real: Bridge, trick: Trick) -> None:
+        self._client = real._client  # the same connections
+        self._trick = trick
+
+    async def slot(self, wish: SlotWish) -> SlotGrant:
+        """Leases a slot of another step, where the trick is in that."""
+        return await super().slot(wish.model_copy(update={"step": self._trick.wish(wish.step)}))
+
+
+class CheatingOutbox(Outbox):
+    """Writes what the trick makes of a file, and claims what it claims.
+
+    Args:
+        data: The task's data volume.
+        bridge: Where files are handed over.
+        trick: What this node does.
+    """
+
+    def __init__(self, data: Path, *, bridge: Bridge, trick: Trick) -> None:
+        super().__init__(data, bridge=bridge)
+        self._trick = trick
+
+    def put(self, file: RolloutFile, *, took: timedelta | None = None) -> HandOver:
+        """As the real one, and then once more in the trick's way."""
+        handed = super().put(file, took=took)
+        path = self._data / handed.path
+        self._trick.write(path, file)
+        if handed.rollout is not None:
+            claimed = handed.rollout.model_copy(update={"units": self._trick.units(file)})
+            handed = handed.model_copy(update={"rollout": claimed})
+        path.with_suffix(".json").write_bytes(handed.model_dump_json().encode())
+        return handed
+
+
+def main() -> int:
+    """Runs the task; the first argument is the cheat's name, the others are the real task's."""
+    try:
+        trick = find_cheat(sys.argv[1] if len(sys.argv) > 1 else "").trick()
+    except MusterError as error:
+        print(f"{error.detail}; {error.hint}", file=sys.stderr)  # noqa: T201 - the task's own words
+        return 2
+
+    def make(**parts: Any) -> RolloutTask:  # noqa: ANN401 - the real task's own arguments
+        return CheatingTask(trick=trick, data=Path(os.environ["MUSTER_DATA_DIR"]), **parts)
+
+    return run_task(sys.argv[2:], make=make)
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # as the real task ends

@@ -1,0 +1,275 @@
+"""The real generator with its tools laid out: other weights, other plans, other draws, and proofs made afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from protocol.errors import InvalidInput
+from protocol.identifiers import Digest
+from protocol.runtime.clock import Clock
+from protocol.wire.slots import SlotGrant
+from rollouts.engines.errors import GenerationStopped
+from rollouts.engines.interface import (
+    Completion,
+    Engine,
+    FinishReason,
+    SampleRequest,
+)
+from rollouts.files.samples import RolloutFile, Sample
+from rollouts.models.facts import ModelFacts, read_model
+from rollouts.models.policy import Policy, load_policy
+from rollouts.models.tokenizer import FolderTokenizer
+from rollouts.plan import SlotPlan, SlotPlanner
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+)
+from rollouts.prefill import PrefillItem, prefill
+from rollouts.recipe import Recipe
+from rollouts.sampling.parameters import SamplingParameters
+from rollouts.sampling.sampler import log_sums, scale
+from rollouts.seeds import slot_seed
+from rollouts.task.generator import Produced, SlotGenerator
+from rollouts.task.policies import HeldPolicy
+from rollouts.toploc import proofs_of
+
+Alter = Callable[[SlotPlan], SlotPlan]
+
+
+class TurnedEngine:
+    """An engine that can be told to use other weights, noise and parameters than it is asked for.
+
+    What it says of itself (name, type, version) stays what it would be for an honest node.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._version: tuple[Path, Digest] | None = None
+        self._loaded: Path | None = None
+        self.weights: Path | None = None
+        self.noise: bytes | None = None
+        self.parameters: SamplingParameters | None = None
+
+    @property
+    def name(self) -> EngineName:
+        """Which engine it is."""
+        return self._engine.name
+
+    @property
+    def dtype(self) -> Dtype:
+        """What it computes in."""
+        return self._engine.dtype
+
+    @property
+    def version(self) -> Digest | None:
+        """The digest of the version that it is said to hold."""
+        return self._engine.version
+
+    def load(self, folder: Path, *, version: Digest) -> None:
+        """Takes the version itself."""
+        self._version, self._loaded = (folder, version), None
+        self._engine.load(folder, version=version)
+        self._loaded = folder
+
+    def generate(
+        self,
+        requests: Sequence[SampleRequest],
+        parameters: SamplingParameters,
+        *,
+        with_proofs: bool = True,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> Iterator[Completion]:
+        """Answers the requests in the way that it was told."""
+        if self._version is not None and self._loaded != (wanted := self.weights or self._version[0]):
+            self._loaded = None
+            self._engine.load(wanted, version=self._version[1])
+            self._loaded = wanted
+        asked = requests if self.noise is None else [replace(one, seed=self.noise) for one in requests]
+        return self._engine.generate(
+            asked, self.parameters or parameters, with_proofs=with_proofs, should_stop=should_stop
+        )
+
+    def close(self) -> None:
+        """Frees what the engine holds."""
+        self._engine.close()
+
+
+class _TurnedPlanner(SlotPlanner):
+    """Plans what it is told to plan; scores as the version's own planner does."""
+
+    def __init__(self, honest: SlotPlanner, alter: Alter | None) -> None:
+        self.__dict__.update(honest.__dict__)
+        self._alter = alter
+
+    def plan(self, seed: bytes, *, groups: int) -> SlotPlan:
+        plan = super().plan(seed, groups=groups)
+        return plan if self._alter is None else self._alter(plan)
+
+
+class AttackToolkit(SlotGenerator):
+    """Makes files in whatever way a cheat asks for.
+
+    Args:
+        engine: Holds the version.
+        policy: The version's folder.
+        scorer: As for the real generator.
+        clock: As for the real generator.
+        history: Folders of earlier versions, the oldest first.
+        room: A folder for weights that cheats make up.
+        make: What is done with a slot; None to be honest.
+    """
+
+    def __init__(
+        self,
+        engine: TurnedEngine,
+        policy: HeldPolicy,
+        *,
+        scorer: Executor,
+        clock: Clock,
+        history: Sequence[Path],
+        room: Path,
+        make: Callable[[AttackToolkit, SlotGrant], RolloutFile | None] | None = None,
+    ) -> None:
+        super().__init__(engine, policy, scorer=scorer, clock=clock)
+        self.engine = engine
+        self.folder = policy.folder
+        self.history = tuple(history)
+        self.room = room
+        self.model: ModelFacts = read_model(policy.folder)
+        self._make = make
+        self._honest = self._planner
+        self._tokenizer = FolderTokenizer(policy.folder)
+        self._should_stop: Callable[[], bool] = bool
+        self._right: Policy | None = None
+
+    @property
+    def planner(self) -> SlotPlanner:
+        """The version's own."""
+        return self._honest
+
+    @property
+    def recipe(self) -> Recipe:
+        """The version's."""
+        return self._recipe
+
+    def produce(self, grant: SlotGrant, *, should_stop: Callable[[], bool]) -> Produced:
+        """Returns the slot's file, made as the cheat makes it.
+
+        Raises:
+            GenerationStopped: `should_stop` said so, or the cheat lets the slot go.
+        """
+        if self._make is None:
+            return super().produce(grant, should_stop=should_stop)
+        began = self._clock.now()
+        self._should_stop = should_stop
+        file = self._make(self, grant)
+        if file is None:
+            raise GenerationStopped("the slot does not please")
+        return Produced(file, self._clock.now() - began)
+
+    def file(
+        self,
+        grant: SlotGrant,
+        *,
+        weights: Path | None = None,
+        noise: bytes | None = None,
+        parameters: SamplingParameters | None = None,
+        alter: Alter | None = None,
+    ) -> RolloutFile:
+        """The slot's file as the real generator makes it.
+
+        Args:
+            grant: The slot.
+            weights: Another folder to generate with.
+            noise: Another seed to draw with.
+            parameters: Other parameters to draw by.
+            alter: Changes the plan before it is answered.
+        """
+        engine = self.engine
+        engine.weights, engine.noise, engine.parameters = weights, noise, parameters
+        self._planner = _TurnedPlanner(self._honest, alter)
+        try:
+            return super().produce(grant, should_stop=self._should_stop).file
+        finally:
+            engine.weights = engine.noise = engine.parameters = None
+            self._planner = self._honest
+
+    def is_stopped(self) -> bool:
+        """Whether the task is to give the slot up."""
+        return self._should_stop()
+
+    def seed(self, grant: SlotGrant) -> bytes:
+        """The slot's seed."""
+        lease = grant.lease.lease
+        return slot_seed(
+            chain_id=grant.lease.chain_id,
+            pool_id=lease.pool_id,
+            run_id=lease.run,
+            step=lease.step,
+            node=lease.node,
+            index=lease.index,
+            digest=lease.digest,
+            beacon=grant.beacon,
+            salt=lease.salt,
+        )
+
+    def proven(self, file: RolloutFile) -> RolloutFile:
+        """The same tokens with the version's own proofs and log-probabilities, as a prefill gives them."""
+        if self._right is None:
+            self._right = load_policy(self.folder, dtype=self.engine.dtype, device=torch.device("cpu"))
+        answers = [PrefillItem(sample.prompt_tokens, sample.output_tokens) for sample in file.samples]
+        states: list[list[torch.Tensor]] = [[] for _ in answers]
+        logprobs: list[list[np.ndarray[tuple[int], np.dtype[np.float32]]]] = [[] for _ in answers]
+        for part in prefill(self._right, answers):
+            scaled, at = scale(part.logits, self._recipe.sampling.parameters), 0
+            totals = log_sums(scaled)
+            for span in part.spans:
+                here = slice(at, at := at + span.stop - span.start)
+                tokens = torch.from_numpy(answers[span.answer].output[span.start : span.stop].astype(np.int64))
+                chosen = scaled[here].gather(1, tokens[:, None])[:, 0] - totals[here]
+                states[span.answer].append(part.states[here].clone())
+                logprobs[span.answer].append(chosen.numpy().astype(np.float32))
+        samples = tuple(
+            replace(sample, logprobs=np.concatenate(own), proofs=proofs_of(torch.cat(of_one)))
+            for sample, own, of_one in zip(file.samples, logprobs, states, strict=True)
+        )
+        return RolloutFile(file.header, samples)
+
+    def scored(self, sample: Sample) -> Sample:
+        """The sample with the reward that its answer earns."""
+        prompt, _ = self._honest.ask(sample.prompt_index, sample.target_length)
+        reward = self._honest.reward(prompt, sample.output_tokens.tolist(), sample.finish)
+        return replace(sample, task_reward=reward.task, length_penalty=reward.length_penalty, reward=reward.total)
+
+    def answered(self, sample: Sample, tokens: Sequence[int]) -> Sample:
+        """The sample with another answer, an end token behind it, and the reward for that; proofs stay what they are.
+
+        An answer that is too long is cut, and then ends without an end token.
+        """
+        most = self._recipe.sampling.max_new_tokens
+        ended = [*tokens, min(self.model.end_tokens)]
+        finish = FinishReason.EOS if len(ended) <= most else FinishReason.LENGTH
+        new = np.array(ended[:most], np.int32)
+        return self.scored(replace(sample, output_tokens=new, logprobs=np.zeros(len(new), np.float32), finish=finish))
+
+    def written(self, sample: Sample, text: str) -> Sample:
+        """The sample with a text for its answer, as far as the recipe's length allows, and the reward for that."""
+        return self.answered(sample, self._tokenizer.encode_answer(text))
+
+    def right_answer(self, sample: Sample) -> list[int]:
+        """Tokens of the answer that is wanted, as far as the environment tells.
+
+        Raises:
+            InvalidInput: It tells nothing.
+        """
+        prompt, _ = self._honest.ask(sample.prompt_index, sample.target_length)
+        answer = prompt.data.get("answer") or self._environment.demonstration(prompt)
+        if answer is None:
+            raise InvalidInput(f"{self._environment.name} does not tell its answers", hint="use a synthetic family")
+        return self._tokenizer.encode_answer(str(answer))

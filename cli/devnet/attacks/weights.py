@@ -1,0 +1,139 @@
+"""Other weights than the version's: cheaper ones, older ones, somebody else's.
+
+What a cheat makes up is written into its own room once, as a folder that any engine loads.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from cli.devnet.attacks.attack import Trick
+from cli.devnet.attacks.toolkit import AttackToolkit
+from protocol.errors import InvalidInput
+from protocol.wire.slots import SlotGrant
+from rollouts.files.samples import RolloutFile
+from rollouts.models.facts import CONFIG_FILE, SINGLE_WEIGHTS, WEIGHTS_INDEX, read_model
+from rollouts.models.policy import read_tensor
+
+Tensors = dict[str, torch.Tensor]
+Change = Callable[[Tensors], Tensors]
+
+_LAYER = re.compile(r"\.layers\.(\d+)\.")
+_STRANGE = 0.1
+"""How far another model of the same shape is off, in standard deviations of each tensor."""
+
+
+class OtherWeights(Trick):
+    """Generates with changed weights, and says nothing of it.
+
+    Args:
+        name: What the changed weights are called in the cheat's room.
+        change: Makes them from the version's.
+    """
+
+    def __init__(self, name: str, change: Change) -> None:
+        self._name = name
+        self._change = change
+
+    def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile:
+        """The file of the changed weights."""
+        return bench.file(grant, weights=written(bench, self._name, self._change))
+
+
+class Smaller(Trick):
+    """Generates with half of the layers, and has the version itself compute proofs and log-probabilities after it."""
+
+    def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile:
+        """The small model's tokens with the right model's proofs."""
+        layers = bench.model.config.get("num_hidden_layers", 0)
+        if not isinstance(layers, int) or layers < 2:
+            raise InvalidInput(f"a model of {layers} layers has no half")
+        kept = layers // 2
+        small = written(bench, "smaller", lambda tensors: _first_layers(tensors, kept), num_hidden_layers=kept)
+        return bench.proven(bench.file(grant, weights=small))
+
+
+class Earlier(Trick):
+    """Goes on with an old version, so that none has to be fetched; honest until there was one.
+
+    Args:
+        back: How many versions.
+    """
+
+    def __init__(self, back: int) -> None:
+        self._back = back
+
+    def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile:
+        """The old version's file."""
+        old = bench.history[-self._back] if len(bench.history) >= self._back else None
+        return bench.file(grant, weights=old)
+
+
+def another(tensors: Tensors) -> Tensors:
+    """A model of the same shape and another training: close enough to give sensible answers."""
+    return nudged(tensors, by=lambda weight: _STRANGE * float(weight.std()) if weight.numel() > 1 else 0.0)
+
+
+def quantised(bits: int) -> Change:
+    """Weights in so many bits, one scale for each row, as quick kernels have them."""
+
+    def change(tensors: Tensors) -> Tensors:
+        return {name: _rounded(weight, bits) if weight.ndim == 2 else weight for name, weight in tensors.items()}
+
+    return change
+
+
+def nudged(tensors: Tensors, *, by: Callable[[torch.Tensor], float], seed: int = 7) -> Tensors:
+    """Weights with noise of a size that may depend on the tensor."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: weight + by(weight) * torch.randn(weight.shape, generator=generator)
+        for name, weight in sorted(tensors.items())
+    }
+
+
+def written(bench: AttackToolkit, name: str, change: Change, **config: object) -> Path:
+    """The folder of changed weights, made if it is not there yet; those of earlier versions go."""
+    folder = bench.room / f"{name}-{bench.folder.name[:18]}"
+    if not folder.exists():
+        for old in bench.room.glob(f"{name}-*"):
+            shutil.rmtree(old)
+        write_changed(bench.folder, folder, change, **config)
+    return folder
+
+
+def write_changed(version: Path, folder: Path, change: Change, **config: object) -> None:
+    """Writes a copy of a version with other weights; they stand in float32, and may have another config."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(version, partial, ignore=shutil.ignore_patterns("*.safetensors", WEIGHTS_INDEX))
+    tensors = {name: read_tensor(stored).float() for name, stored in read_model(version).tensors.items()}
+    changed = {name: weight.contiguous() for name, weight in change(tensors).items()}
+    save_file(changed, partial / SINGLE_WEIGHTS, metadata={"format": "pt"})
+    if config:
+        _rewrite(partial / CONFIG_FILE, config)
+    partial.rename(folder)
+
+
+def _rewrite(path: Path, changes: Mapping[str, object]) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | dict(changes)))
+
+
+def _rounded(weight: torch.Tensor, bits: int) -> torch.Tensor:
+    scale = weight.abs().amax(dim=1, keepdim=True).clamp_min(1e-12) / (2 ** (bits - 1) - 1)
+    return torch.mul((weight / scale).round(), scale)
+
+
+def _first_layers(tensors: Tensors, kept: int) -> Tensors:
+    def stays(name: str) -> bool:
+        found = _LAYER.search(name)
+        return found is None or int(found[1]) < kept
+
+    return {name: weight for name, weight in tensors.items() if stays(name)}

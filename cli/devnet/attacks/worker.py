@@ -1,0 +1,71 @@
+"""A worker whose rollout task cheats: the real daemon on a machine that its owner has turned.
+
+A contributor owns the machine, so nothing in the worker can keep it from running another program than it was told to.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from cli.devnet.attacks.attack import Attack
+from protocol.identifiers import Address
+from worker.app import run_worker
+from worker.runtime.interface import ContainerSpec, Runtime
+from worker.runtime.process import ProcessRuntime
+from worker.settings import WorkerSettings
+from worker.state import StateDirectory
+
+ROOT = Path(__file__).resolve().parents[3]
+_HONEST = ("-m", "rollouts")
+
+
+class CheatingRuntime(ProcessRuntime):
+    """Starts the cheating task where the honest one was asked for; everything else as it is.
+
+    Args:
+        cheat: What the task does.
+        node: As for the real runtime.
+        settings: The worker's.
+        state: The worker's own directory.
+    """
+
+    def __init__(self, cheat: Attack, *, node: Address, settings: WorkerSettings, state: StateDirectory) -> None:
+        super().__init__(
+            node,
+            directory=state.processes,
+            readable=(*settings.readable, ROOT),
+            niceness=settings.task_niceness,
+            allow_host_network=settings.allow_host_network,
+        )
+        self._cheat = cheat
+
+    async def start(self, spec: ContainerSpec) -> None:
+        """Starts the task, with its command changed."""
+        await super().start(turned(spec, self._cheat))
+
+
+def turned(spec: ContainerSpec, cheat: Attack) -> ContainerSpec:
+    """The container with the cheat's program in place of the honest one; others stay as they are."""
+    _, *rest = spec.command or ("",)
+    if tuple(rest[:2]) != _HONEST:
+        return spec
+    command = (sys.executable, "-m", "cli.devnet.attacks.task", cheat.name, *rest[2:])
+    environment = {"OMP_NUM_THREADS": "1", **spec.environment, "PYTHONPATH": str(ROOT)}
+    return replace(spec, entrypoint=None, command=command, environment=environment)
+
+
+async def run_cheat(cheat: Attack, settings: WorkerSettings) -> None:
+    """Runs the worker until SIGTERM or SIGINT.
+
+    Raises:
+        MusterError: As for an honest worker.
+    """
+
+    async def choose(told: WorkerSettings, node: Address, state: StateDirectory) -> Runtime:
+        runtime = CheatingRuntime(cheat, node=node, settings=told, state=state)
+        await runtime.check()
+        return runtime
+
+    await run_worker(settings, choose=choose, deliver=cheat.delivery)

@@ -1,0 +1,1 @@
+"""`muster env`: environments, their prompts and the difficulty filter."""

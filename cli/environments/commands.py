@@ -1,0 +1,173 @@
+"""`muster env`: families of tasks: which there are, their prompts, what an answer earns, what is worth asking.
+
+Nothing here talks to a network. `filter` runs a model; the others need none.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import JsonValue
+
+from cli.output import JsonOption, note, say, show_fields, show_json, show_table
+from protocol.errors import InvalidInput, MusterError
+from rollouts.environments import Environment, load_environment
+from rollouts.environments.interface import Prompt
+from rollouts.environments.registry import environment_names, find_family
+
+app = typer.Typer(no_args_is_help=True, help="Environments: families of tasks whose answers can be checked.")
+
+_LONGEST_COMPLETION = 16 * 1024 * 1024
+
+Name = Annotated[str, typer.Argument(help="The family's name; `muster env list` shows those there are.")]
+Version = Annotated[str | None, typer.Option(help="The version that is wanted; default: the one that is here.")]
+OptionList = Annotated[
+    list[str] | None, typer.Option("--option", "-o", help="key=value, the value as JSON or plain text; repeatable.")
+]
+
+
+@app.command(name="list")
+def list_(as_json: JsonOption = False) -> None:
+    """List the families that can be loaded here, and the options that each takes."""
+    rows: list[tuple[str, str | None, str, str | None]] = []
+    for name in environment_names():
+        try:
+            family = find_family(name)
+        except MusterError as error:
+            rows.append((name, None, f"can't be used: {error.detail}", None))
+            continue
+        rows.append((name, family.version, family.summary, " ".join(family.options.model_fields) or None))
+    show_table(("name", "version", "what", "options"), rows, as_json=as_json, empty="no environments")
+
+
+@app.command()
+def show(
+    name: Name,
+    version: Version = None,
+    option: OptionList = None,
+    first: Annotated[int, typer.Option(min=0, help="The first prompt to show.")] = 0,
+    count: Annotated[int, typer.Option(min=0, max=1000, help="How many to show.")] = 5,
+    as_json: JsonOption = False,
+) -> None:
+    """Show an environment's full version and some of its prompts."""
+    environment = _load(name, version, option)
+    size = environment.size()
+    end = first + count if size is None else min(first + count, size)
+    prompts = [environment.prompt(index) for index in range(first, end)]
+    if as_json:
+        shown = [_as_json(environment, prompt) for prompt in prompts]
+        show_json({"name": environment.name, "version": environment.version, "size": size, "prompts": shown})
+        return
+    sized = "without end" if size is None else size
+    show_fields({"name": environment.name, "version": environment.version, "prompts": sized}, as_json=False)
+    rows = [(prompt.index, prompt.text, environment.demonstration(prompt)) for prompt in prompts]
+    show_table(("prompt", "text", "demonstration"), rows, as_json=False, empty="no prompts there")
+
+
+@app.command()
+def score(
+    name: Name,
+    index: Annotated[int, typer.Argument(min=0, help="Which prompt is answered.")],
+    file: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="The answer's text; default: standard input.")
+    ] = None,
+    version: Version = None,
+    option: OptionList = None,
+    unfinished: Annotated[bool, typer.Option(help="The model was cut off at its length limit.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Score an answer to a prompt, with every figure behind the score."""
+    environment = _load(name, version, option)
+    prompt = environment.prompt(index)
+    found = environment.score(prompt, _completion(file), finished=not unfinished)
+    show_fields({"task": found.task, **found.parts}, as_json=as_json)
+
+
+@app.command(name="filter")
+def filter_(
+    folder: Annotated[
+        Path, typer.Argument(exists=True, file_okay=False, help="A version: weights, tokenizer and recipe.json.")
+    ],
+    out: Annotated[Path, typer.Option(file_okay=False, help="Gets the journal, recipe.json and prompts.u64.")],
+    first: Annotated[int | None, typer.Option(min=0, help="First candidate; default: those of the recipe.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="How many candidates from there.")] = None,
+    held_out: Annotated[
+        float | None,
+        typer.Option(min=0, max=0.99, help="Share of prompts that is kept from training; default: the recipe's."),
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Answers to each prompt: the k of pass@k.")] = 8,
+    least: Annotated[float, typer.Option(min=0, max=1, help="The smallest share of right answers to keep.")] = 0.125,
+    most: Annotated[float, typer.Option(min=0, max=1, help="The largest.")] = 0.5,
+    block: Annotated[int, typer.Option(min=1, help="Prompts that are asked together, and noted together.")] = 16,
+    engine: Annotated[str, typer.Option(help="torch or vllm.")] = "torch",
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16; better the one that the run pays for.")] = "float32",
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, cuda:1; default: an accelerator if there is one.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Keep the prompts that a model solves sometimes, as a version's table of eligible prompts.
+
+    Every candidate is asked several times. Stopped or killed, the same command goes on where it was.
+    """
+    from cli.environments.difficulty_filter import FilterChoices, run_filter  # noqa: PLC0415 - loads torch, which the other commands can spare
+
+    choices = FilterChoices(
+        folder=folder,
+        out=out,
+        first=first,
+        count=count,
+        held_out=held_out,
+        samples=samples,
+        least=least,
+        most=most,
+        block=block,
+        engine=engine,
+        dtype=dtype,
+        device=device,
+    )
+    result = run_filter(choices, progress=note)
+    show_fields(result, as_json=as_json)
+    if not as_json:
+        say(f"recipe.json and prompts.u64 are in {out}: publish them beside the weights")
+
+
+def _load(name: str, version: str | None, options: list[str] | None) -> Environment:
+    return load_environment(name, version=version, options=_options(options or []))
+
+
+def _options(given: list[str]) -> dict[str, JsonValue]:
+    found: dict[str, JsonValue] = {}
+    for each in given:
+        key, equals, text = each.partition("=")
+        if not equals or not key:
+            raise InvalidInput(f"{each[:80]!r} is no option", hint="write key=value, such as digits=2")
+        try:
+            found[key] = json.loads(text)
+        except ValueError:
+            found[key] = text
+    return found
+
+
+def _completion(file: Path | None) -> str:
+    if file is None:
+        data = sys.stdin.read(_LONGEST_COMPLETION + 1)
+    else:
+        with file.open(encoding="utf-8", errors="surrogateescape", newline="") as opened:
+            data = opened.read(_LONGEST_COMPLETION + 1)
+    if len(data) > _LONGEST_COMPLETION:
+        raise InvalidInput(f"the answer has more than {_LONGEST_COMPLETION} characters")
+    return data
+
+
+def _as_json(environment: Environment, prompt: Prompt) -> dict[str, object]:
+    return {
+        "index": prompt.index,
+        "text": prompt.text,
+        "data": dict(prompt.data),
+        "demonstration": environment.demonstration(prompt),
+    }

@@ -1,0 +1,198 @@
+"""`muster node`: register machines under a provider, redeem invites, leave pools."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.connection import CarrierKey, NodeKey, PoolOption, ProviderKey, chosen_pool, open_ledger, run
+from cli.documents import read_document
+from cli.keys import open_key, resolve_address
+from cli.output import JsonOption, note, say, show_fields
+from ledger.client import Ledger
+from protocol.errors import NotFound
+from protocol.identifiers import ZERO_DIGEST, Address, digest
+from protocol.invites import Join, Leave
+from protocol.node_registration import NodeConsent
+from protocol.wire.invites import SignedInvite
+
+app = typer.Typer(no_args_is_help=True, help="Register machines, redeem invites, leave pools.")
+
+CONSENT_VALID = timedelta(minutes=10)
+
+NodeName = Annotated[str, typer.Argument(help="Address or key name of the node.")]
+Capacity = Annotated[int, typer.Option(min=1, max=2**32 - 1, help="What the hardware is worth, in stake units.")]
+Specs = Annotated[str | None, typer.Option(help="Hash of the hardware's description, 0x and 64 hex digits.")]
+InviteFile = Annotated[
+    Path, typer.Argument(help="A file that `muster pool invite` wrote.", exists=True, dir_okay=False)
+]
+
+
+@app.command()
+def register(
+    context: typer.Context,
+    node_key: Annotated[str, typer.Option(help="Name of the node's key: it signs its consent.")] = "node",
+    capacity: Capacity = 1,
+    specs: Specs = None,
+    key: ProviderKey = "provider",
+) -> None:
+    """Register a node of yours; both keys must be at hand."""
+
+    async def command() -> None:
+        node = open_key(context.obj, node_key)
+        async with open_ledger(context.obj, key) as ledger:
+            deadline = datetime.now(UTC) + CONSENT_VALID
+            consent = NodeConsent(
+                provider=ledger.address,
+                node=node.address,
+                nonce=await ledger.registry.consent_nonce(node.address),
+                deadline=int(deadline.timestamp()),
+            )
+            await ledger.registry.register(
+                node=node.address,
+                specs_hash=digest(specs) if specs else ZERO_DIGEST,
+                capacity=capacity,
+                deadline=deadline,
+                node_signature=consent.sign(node, ledger.registry.domain),
+            )
+            say(f"{node.address} is a node of {ledger.address}")
+
+    run(command())
+
+
+@app.command()
+def update(
+    context: typer.Context,
+    node: NodeName = "node",
+    capacity: Capacity = 1,
+    specs: Specs = None,
+    key: ProviderKey = "provider",
+) -> None:
+    """Describe a node's hardware anew; counts from its next joining on."""
+
+    async def command() -> None:
+        which = resolve_address(context.obj, node)
+        async with open_ledger(context.obj, key) as ledger:
+            specs_hash = digest(specs) if specs else ZERO_DIGEST
+            await ledger.registry.update(node=which, specs_hash=specs_hash, capacity=capacity)
+        say(f"{which} has capacity {capacity}")
+
+    run(command())
+
+
+@app.command()
+def retire(context: typer.Context, node: NodeName = "node", key: ProviderKey = "provider") -> None:
+    """Take a node out of service everywhere."""
+
+    async def command() -> None:
+        which = resolve_address(context.obj, node)
+        async with open_ledger(context.obj, key) as ledger:
+            await ledger.registry.retire(which)
+        say(f"{which} is retired; registering it again brings it back")
+
+    run(command())
+
+
+@app.command()
+def show(context: typer.Context, node: NodeName = "node", pool: PoolOption = None, as_json: JsonOption = False) -> None:
+    """Show what the ledger knows of a node, and its place in the pool."""
+
+    async def command() -> None:
+        which = resolve_address(context.obj, node)
+        async with open_ledger(context.obj) as ledger:
+            entry = await ledger.registry.node(which)
+            if entry is None:
+                raise NotFound(f"{which} is not registered", hint="`muster node register` registers it")
+            pool_id = pool or context.obj.pool.id
+            fields: dict[str, object] = {
+                "node": which,
+                "provider": entry.provider,
+                "capacity": entry.capacity,
+                "registered": entry.registered_at,
+                "retired": entry.retired,
+                "specs_hash": entry.specs_hash,
+            }
+            if pool_id is not None:
+                fields |= await _place(ledger, pool_id, which, entry.provider)
+        show_fields(fields, as_json=as_json)
+
+    run(command())
+
+
+@app.command()
+def join(
+    context: typer.Context,
+    invite_file: InviteFile,
+    carrier: Annotated[
+        str | None, typer.Option(help="Name of the key that pays for gas; default: the node itself.")
+    ] = None,
+    key: NodeKey = "node",
+) -> None:
+    """Redeem an invite; the pool's orchestrator signed it for this node alone."""
+
+    async def command() -> None:
+        invite = read_document(invite_file, SignedInvite, made_by="muster pool invite")
+        node = open_key(context.obj, key)
+        async with open_ledger(context.obj, carrier or key) as ledger:
+            terms = invite.invite
+            consent = b"" if carrier is None else Join(invite_hash=terms.hash).sign(node, ledger.pools.domain)
+            await ledger.pools.join(terms, orchestrator_signature=invite.raw_signature, node_signature=consent)
+        say(f"{node.address} joined pool {terms.pool_id}; its orchestrator is {terms.url}")
+
+    run(command())
+
+
+@app.command()
+def leave(
+    context: typer.Context,
+    pool: PoolOption = None,
+    carrier: Annotated[
+        str | None, typer.Option(help="Name of the key that pays for gas; default: the node itself.")
+    ] = None,
+    key: NodeKey = "node",
+) -> None:
+    """Leave a pool and free the stake that the membership binds; open work is still judged and paid."""
+
+    async def command() -> None:
+        node, pool_id = open_key(context.obj, key), chosen_pool(context.obj, pool)
+        async with open_ledger(context.obj, carrier or key) as ledger:
+            if carrier is None:
+                await ledger.pools.leave(pool_id, node.address)
+            else:
+                deadline = datetime.now(UTC) + CONSENT_VALID
+                word = Leave(
+                    pool_id=pool_id,
+                    node=node.address,
+                    nonce=await ledger.pools.joins(pool_id, node.address),
+                    deadline=int(deadline.timestamp()),
+                )
+                signature = word.sign(node, ledger.pools.domain)
+                await ledger.pools.leave(pool_id, node.address, deadline=deadline, node_signature=signature)
+        say(f"{node.address} left pool {pool_id}")
+
+    run(command())
+
+
+@app.command(name="revoke-consent")
+def revoke_consent(context: typer.Context, key: CarrierKey = "node") -> None:
+    """Make every consent worthless that this node has signed and nobody has used."""
+
+    async def command() -> None:
+        async with open_ledger(context.obj, key) as ledger:
+            await ledger.registry.revoke_consent()
+        note("consents signed before now are worthless")
+
+    run(command())
+
+
+async def _place(ledger: Ledger, pool_id: int, node: Address, provider: Address) -> dict[str, object]:
+    membership = await ledger.pools.membership(pool_id, node)
+    return {
+        "pool": pool_id,
+        "member": membership is not None,
+        "joined": membership.joined_at if membership else None,
+        "banned": await ledger.pools.is_banned(pool_id, node, provider),
+    }

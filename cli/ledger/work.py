@@ -1,0 +1,396 @@
+"""`muster work`: leases, submissions, verdicts, disputes and rewards by hand; the services do the same on their own."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.connection import (
+    CarrierKey,
+    NodeKey,
+    OrchestratorKey,
+    PoolOption,
+    ProviderKey,
+    ValidatorKey,
+    chosen_pool,
+    open_ledger,
+    run,
+)
+from cli.documents import read_document, write_document
+from cli.keys import open_key, resolve_address
+from cli.output import JsonOption, say, show_fields, show_table, warn
+from ledger.amounts import format_amount
+from ledger.client import Ledger
+from ledger.client.work import Submission, Verdict, WorkRecord, WorkStatus
+from ledger.events.types import WorkSubmitted
+from ledger.rpc.revert_messages import name_in_plain_words
+from protocol.errors import InvalidInput, NotFound
+from protocol.identifiers import ZERO_DIGEST, Digest, digest, run_id
+from protocol.leases import Dispute, Lease, SlotSalt
+from protocol.leases import WorkClaim as SignedWords
+from protocol.verdicts import Outcome, ReasonCode
+from protocol.wire.leases import SignedLease, SignedWorkClaim
+
+app = typer.Typer(no_args_is_help=True, help="Leases, submissions, verdicts, disputes and rewards by hand.")
+
+DISPUTE_VALID = timedelta(minutes=10)
+
+_VERDICT_REFUSALS = {
+    "WrongStatus": (
+        "it waits for no such verdict",
+        "`muster work show` says where it is; --decisive answers a dispute, and only a dispute",
+    ),
+    "NotValidator": ("this key is not a validator of its pool", "`muster pool roles` says who is"),
+    "ConflictOfInterest": (
+        "this key gave the first verdict, opened the dispute, or answers for the node",
+        "another validator must judge this: give its key with --key",
+    ),
+    "NotYourTurn": ("it is another validator's turn to decide", "`muster work show` says from when on each may"),
+    "OtherSubmission": ("that is not the file that was submitted", "`muster work show` names the one that was"),
+    "TooLate": ("the time for it has passed", "`muster work finalize` lets it go on"),
+}
+"""The ledger names these without their arguments, because they come from a batch."""
+
+Key = Annotated[str, typer.Argument(help="The work's key, from `muster work submit` or `muster work list`.")]
+Keys = Annotated[list[str], typer.Argument(help="WorkRecord keys.")]
+RunName = Annotated[str, typer.Option("--run", help="Name of the run, or its id as 0x and 64 hex digits.")]
+OutFile = Annotated[Path | None, typer.Option(help="File to write; default: standard output.")]
+
+
+@app.command()
+def lease(
+    context: typer.Context,
+    node: Annotated[str, typer.Argument(help="Address or key name of the node.")],
+    max_units: Annotated[int, typer.Option(min=1, help="The most work units that may be submitted.")] = 4096,
+    step: Annotated[int, typer.Option(min=0)] = 0,
+    index: Annotated[int, typer.Option(min=0, help="The slot within (run, step, node).")] = 0,
+    run_name: RunName = "main",
+    version: Annotated[int, typer.Option(min=0, help="The policy's version.")] = 0,
+    checkpoint: Annotated[str, typer.Option(help="The policy's version digest.")] = ZERO_DIGEST,
+    groups: Annotated[int, typer.Option(min=1)] = 1,
+    beacon_block: Annotated[
+        int | None, typer.Option(min=0, help="The block whose hash is part of the seed; default: the newest.")
+    ] = None,
+    valid_for: Annotated[int, typer.Option(min=1, help="Seconds until it expires.")] = 600,
+    out: OutFile = None,
+    pool: PoolOption = None,
+    key: OrchestratorKey = "orchestrator",
+) -> None:
+    """Sign a lease: the orchestrator's permission for one node to do one slot of work."""
+
+    async def command() -> None:
+        signer = open_key(context.obj, key)
+        async with open_ledger(context.obj) as ledger:
+            slot = SlotSalt(
+                pool_id=chosen_pool(context.obj, pool),
+                run=run_id(run_name),
+                step=step,
+                index=index,
+                node=resolve_address(context.obj, node),
+                version=version,
+                digest=digest(checkpoint),
+            )
+            domain = ledger.work.domain
+            terms = Lease(
+                **asdict(slot),
+                beacon_block=await ledger.block() if beacon_block is None else beacon_block,
+                salt=slot.derive(signer, domain),
+                groups=groups,
+                max_units=max_units,
+                expiry=int((await ledger.now()).timestamp()) + valid_for,
+            )
+            signed = SignedLease.of(terms, domain=domain, signature=terms.sign(signer, domain))
+            write_document(out, signed)
+
+    run(command())
+
+
+@app.command()
+def sign(
+    context: typer.Context,
+    lease_file: Annotated[Path, typer.Argument(help="From `muster work lease`.", exists=True, dir_okay=False)],
+    file: Annotated[Path, typer.Argument(help="What was made under the lease.", exists=True, dir_okay=False)],
+    units: Annotated[int, typer.Option(min=1, help="How much work it holds.")],
+    out: OutFile = None,
+    key: NodeKey = "node",
+) -> None:
+    """Sign a submission for somebody else to carry, so that the node needs no gas."""
+
+    async def command() -> None:
+        node = open_key(context.obj, key)
+        async with open_ledger(context.obj) as ledger:
+            leased = read_document(lease_file, SignedLease, made_by="muster work lease")
+            words = SignedWords(lease_hash=leased.lease.hash, sha256=_sha256(file), units=units)
+            signature = "0x" + words.sign(node, ledger.work.domain).hex()
+            signed = SignedWorkClaim(lease=leased, sha256=words.sha256, units=units, signature=signature)
+            write_document(out, signed)
+
+    run(command())
+
+
+@app.command()
+def submit(
+    context: typer.Context,
+    lease_file: Annotated[Path, typer.Argument(help="From `muster work lease`.", exists=True, dir_okay=False)],
+    file: Annotated[Path, typer.Argument(help="What was made under the lease.", exists=True, dir_okay=False)],
+    units: Annotated[int, typer.Option(min=1, help="How much work it holds.")],
+    key: NodeKey = "node",
+) -> None:
+    """Submit work to the ledger; the node itself pays for gas."""
+
+    async def command() -> None:
+        leased = read_document(lease_file, SignedLease, made_by="muster work lease")
+        async with open_ledger(context.obj, key) as ledger:
+            submission = Submission(leased.lease, leased.raw_signature, _sha256(file), units, b"")
+            say(await ledger.work.submit(submission))
+
+    run(command())
+
+
+@app.command()
+def carry(
+    context: typer.Context,
+    files: Annotated[list[Path], typer.Argument(help="From `muster work sign`.", exists=True, dir_okay=False)],
+    key: CarrierKey = "orchestrator",
+) -> None:
+    """Carry signed submissions to the ledger in one batch; one that is refused does not touch the others."""
+
+    async def command() -> None:
+        signed = [read_document(file, SignedWorkClaim, made_by="muster work sign") for file in files]
+        submissions = [
+            Submission(each.lease.lease, each.lease.raw_signature, each.sha256, each.units, each.raw_signature)
+            for each in signed
+        ]
+        async with open_ledger(context.obj, key) as ledger:
+            refused = {refusal.key: refusal.reason for refusal in await ledger.work.submit_batch(submissions)}
+        for submission in submissions:
+            work_key = submission.lease.key.hash
+            if work_key in refused:
+                warn(f"{work_key} was refused: {name_in_plain_words(refused[work_key])}")
+            else:
+                say(work_key)
+        if len(refused) == len(submissions):
+            raise InvalidInput("every submission was refused", hint="the reasons are above")
+
+    run(command())
+
+
+@app.command()
+def judge(
+    context: typer.Context,
+    key_text: Key,
+    outcome: Annotated[str, typer.Argument(help="accepted, rejected (unpaid) or forged (slashed).")],
+    reason: Annotated[int, typer.Option(min=0, max=65535, help="Reason code.")] = 0,
+    audit: Annotated[Path | None, typer.Option(help="The audit file, whose SHA-256 goes on the ledger.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="The file that was judged; refused if another was submitted.")
+    ] = None,
+    decisive: Annotated[bool, typer.Option("--decisive", help="It answers a dispute, and decides it.")] = False,
+    key: ValidatorKey = "validator",
+) -> None:
+    """Give a verdict: the first one, or with --decisive the one that ends a dispute."""
+
+    async def command() -> None:
+        work_key, given = digest(key_text), _outcome(outcome)
+        async with open_ledger(context.obj, key) as ledger:
+            work = await ledger.work.get(work_key)
+            if work is None:
+                raise _no_such_work(work_key)
+            verdict = Verdict(
+                key=work_key,
+                sha256=work.sha256 if file is None else _sha256(file),
+                units=work.units,
+                outcome=given,
+                reason=reason,
+                audit_hash=ZERO_DIGEST if audit is None else _sha256(audit),
+                decisive=decisive,
+            )
+            refusals = await ledger.work.judge([verdict])
+            if refusals:
+                name = refusals[0].reason.partition("(")[0]
+                words, hint = _VERDICT_REFUSALS.get(name, ("it was refused", "`muster work show` says where it is"))
+                raise InvalidInput(f"the ledger did not take the verdict: {words} ({name})", hint=hint)
+            found = await ledger.work.get(verdict.key)
+        say(_progress(found))
+
+    run(command())
+
+
+@app.command()
+def dispute(
+    context: typer.Context,
+    key_text: Key,
+    evidence: Annotated[Path | None, typer.Option(help="A file, whose SHA-256 goes on the ledger.")] = None,
+    carrier: Annotated[
+        str | None, typer.Option(help="Name of the key that pays for gas for the node; default: the disputant.")
+    ] = None,
+    key: Annotated[
+        str, typer.Option("--key", help="Name of the node's, its provider's or a validator's key.")
+    ] = "node",
+) -> None:
+    """Dispute a verdict while it can be disputed; another validator decides."""
+
+    async def command() -> None:
+        work_key = digest(key_text)
+        hashed = ZERO_DIGEST if evidence is None else _sha256(evidence)
+        async with open_ledger(context.obj, carrier or key) as ledger:
+            if carrier is None:
+                await ledger.work.dispute(work_key, hashed)
+            else:
+                deadline = datetime.now(UTC) + DISPUTE_VALID
+                word = Dispute(key=work_key, evidence_hash=hashed, deadline=int(deadline.timestamp()))
+                signature = word.sign(open_key(context.obj, key), ledger.work.domain)
+                await ledger.work.dispute(work_key, hashed, deadline=deadline, node_signature=signature)
+            found = await ledger.work.get(work_key)
+        say(_progress(found))
+
+    run(command())
+
+
+@app.command()
+def finalize(context: typer.Context, keys: Keys, key: CarrierKey = "orchestrator") -> None:
+    """Pay and slash what is decided; work that nobody judged in time is let go. Anybody may."""
+
+    async def command() -> None:
+        work_keys = [digest(each) for each in keys]
+        async with open_ledger(context.obj, key) as ledger:
+            await ledger.work.finalize(work_keys)
+            await ledger.work.expire(work_keys)
+            for work_key in work_keys:
+                say(f"{work_key} {_progress(await ledger.work.get(work_key))}")
+
+    run(command())
+
+
+@app.command()
+def show(context: typer.Context, key_text: Key, as_json: JsonOption = False) -> None:
+    """Show where a piece of work is, and what it pays or costs."""
+
+    async def command() -> None:
+        async with open_ledger(context.obj) as ledger:
+            work = await ledger.work.get(digest(key_text))
+            if work is None:
+                raise _no_such_work(digest(key_text))
+            turns = await _turns(ledger, digest(key_text), work)
+        money = str if as_json else (lambda amount: f"{format_amount(amount)} MUST")
+        show_fields(
+            {
+                "key": digest(key_text),
+                "status": work.status.name.lower(),
+                "verdict": work.outcome.name.lower() if work.outcome else None,
+                "reason": work.reason,
+                "node": work.node,
+                "provider": work.provider,
+                "pool": work.pool_id,
+                "units": work.units,
+                "sha256": work.sha256,
+                "judge": work.judge,
+                "confirmed_by": work.looker,
+                "disputer": work.disputer,
+                "contradicted_by": work.juror,
+                "contradiction": work.opinion.name.lower() if work.opinion else None,
+                "may_decide": turns or None,
+                "since": work.since,
+                "deadline": work.deadline,
+                "pays": money(work.reward),
+                "costs_if_forged": money(work.penalty),
+            },
+            as_json=as_json,
+        )
+
+    run(command())
+
+
+@app.command(name="list")
+def list_(
+    context: typer.Context,
+    node: Annotated[str | None, typer.Option(help="Address or key name; default: all nodes.")] = None,
+    pool: PoolOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the work of a pool, newest last."""
+
+    async def command() -> None:
+        async with open_ledger(context.obj) as ledger:
+            of = None if node is None else resolve_address(context.obj, node)
+            rows = []
+            for each in await ledger.history(WorkSubmitted, pool_id=chosen_pool(context.obj, pool)):
+                if of not in {None, each.node}:
+                    continue
+                work = await ledger.work.get(each.key)
+                if work is not None:
+                    status = work.status.name.lower()
+                    verdict = work.outcome.name.lower() if work.outcome else None
+                    rows.append((each.key, each.node, each.step, each.index, each.units, status, verdict, work.reason))
+        columns = ("key", "node", "step", "index", "units", "status", "verdict", "reason")
+        show_table(columns, rows, as_json=as_json, empty="no work was submitted yet")
+
+    run(command())
+
+
+@app.command()
+def claim(
+    context: typer.Context,
+    to: Annotated[str | None, typer.Option(help="Address or key name that receives it; default: the provider.")] = None,
+    pool: PoolOption = None,
+    key: ProviderKey = "provider",
+) -> None:
+    """Collect what your nodes have earned."""
+
+    async def command() -> None:
+        receiver = None if to is None else resolve_address(context.obj, to)
+        async with open_ledger(context.obj, key) as ledger:
+            amount = await ledger.work.claim([chosen_pool(context.obj, pool)], receiver or ledger.address)
+        say(f"claimed {format_amount(amount)} MUST")
+
+    run(command())
+
+
+@app.command()
+def reasons(as_json: JsonOption = False) -> None:
+    """List the reason codes of verdicts."""
+    rows = [(code.value, code.name.lower().replace("_", "-"), code.words) for code in ReasonCode]
+    show_table(("code", "reason", "words"), rows, as_json=as_json, empty="")
+
+
+async def _turns(ledger: Ledger, key: Digest, work: WorkRecord) -> list[str]:
+    """Which validators may decide a dispute, each with the time from which on, the first one first."""
+    if work.status is not WorkStatus.DISPUTED:
+        return []
+    found = []
+    for validator in await ledger.validators(work.pool_id):
+        opens_at = await ledger.work.turn_of(key, validator)
+        if opens_at is not None:
+            found.append((opens_at, validator))
+    return [f"{validator} from {opens_at:%Y-%m-%d %H:%M:%S} UTC" for opens_at, validator in sorted(found)]
+
+
+def _no_such_work(key: Digest) -> NotFound:
+    return NotFound(f"no work has the key {key}", hint="`muster work list` shows those there are")
+
+
+def _progress(work: WorkRecord | None) -> str:
+    if work is None:
+        return "is unknown"
+    words = f"is {work.status.name.lower()}"
+    if work.outcome:
+        words += f", {work.outcome.name.lower()}"
+    return words + (f"; next step until {work.deadline:%H:%M:%S} UTC" if work.deadline else "")
+
+
+def _outcome(text: str) -> Outcome:
+    try:
+        return Outcome[text.upper()]
+    except KeyError:
+        choices = ", ".join(each.name.lower() for each in Outcome)
+        raise InvalidInput(f"{text[:40]!r} is not a verdict", hint=f"one of {choices}") from None
+
+
+def _sha256(path: Path) -> Digest:
+    with path.open("rb") as file:
+        return digest(hashlib.file_digest(file, "sha256").digest())

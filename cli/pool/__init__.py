@@ -1,0 +1,1 @@
+"""`muster pool`: commands for pool owners."""

@@ -1,0 +1,75 @@
+"""`muster pool stop`, `start` and `change`: what becomes of a task that was posted."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cli.connection import run
+from cli.output import say
+from cli.pool.connection import Manager, Where, find_task, open_orchestrator
+from cli.pool.tasks import TaskName, read_replicas
+from protocol.errors import InvalidInput
+from protocol.wire.tasks import DesiredState, TaskPatch
+
+app = typer.Typer()
+
+
+@app.command()
+def stop(
+    context: typer.Context,
+    name: TaskName,
+    *,
+    delete: Annotated[bool, typer.Option("--delete", help="Forget it as well.")] = False,
+    where: Where = None,
+    manager: Manager = None,
+) -> None:
+    """Stop a task on all its nodes."""
+
+    async def command() -> None:
+        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+            found = await find_task(client, name)
+            if delete:
+                await client.delete_task(found.id)
+                say(f"{found.spec.name} ({found.id}) is deleted; what runs of it is stopped")
+                return
+            stopped = await client.change_task(found.id, TaskPatch(desired_state=DesiredState.STOPPED))
+        say(f"{stopped.spec.name} ({stopped.id}) is {stopped.state.value}")
+
+    run(command())
+
+
+@app.command()
+def start(context: typer.Context, name: TaskName, where: Where = None, manager: Manager = None) -> None:
+    """Run a stopped task again."""
+    _change(context, name, TaskPatch(desired_state=DesiredState.RUNNING), where, manager)
+
+
+@app.command()
+def change(
+    context: typer.Context,
+    name: TaskName,
+    *,
+    replicas: Annotated[str | None, typer.Option(help="How many nodes (or groups), or every-node.")] = None,
+    priority: Annotated[int | None, typer.Option(min=-100, max=100)] = None,
+    where: Where = None,
+    manager: Manager = None,
+) -> None:
+    """Change how many nodes run a task, or its priority; nobody who runs it is disturbed."""
+    if replicas is None and priority is None:
+        raise InvalidInput("change what?", hint="give --replicas or --priority")
+    _change(context, name, TaskPatch(replicas=read_replicas(replicas), priority=priority), where, manager)
+
+
+def _change(context: typer.Context, name: str, patch: TaskPatch, where: str | None, manager: str | None) -> None:
+    async def command() -> None:
+        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+            found = await find_task(client, name)
+            task = await client.change_task(found.id, patch)
+        say(
+            f"{task.spec.name} ({task.id}) is {task.state.value}; "
+            f"replicas {task.spec.replicas}, priority {task.spec.priority}"
+        )
+
+    run(command())

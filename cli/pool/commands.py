@@ -1,0 +1,34 @@
+"""Everything under `muster pool`: what is done on the ledger, and what the orchestrator does."""
+
+from cli.pool import (
+    changes,
+    download,
+    ledger,
+    listing,
+    members,
+    nodes,
+    page,
+    relays,
+    roles,
+    runs,
+    tasks,
+    watch,
+    webhooks,
+)
+
+app = ledger.app
+for part in (
+    listing,
+    roles,
+    members,
+    nodes,
+    page,
+    tasks,
+    changes,
+    runs,
+    download,
+    watch,
+    webhooks,
+):
+    app.add_typer(part.app)
+app.add_typer(relays.app, name="relays")

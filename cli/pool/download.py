@@ -1,0 +1,120 @@
+"""`muster pool download`: a submitted file, and what its slot's seed stands on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.configuration import Configuration
+from cli.connection import chosen_pool, open_ledger, run
+from cli.output import JsonOption, show_fields
+from cli.pool.connection import Manager, Where, open_orchestrator
+from ledger.client import Ledger
+from ledger.events.types import WorkSubmitted
+from protocol.clients import OrchestratorClient
+from protocol.errors import InvalidInput, NotFound
+from protocol.http.object_transfer import ObjectTransfer
+from protocol.identifiers import Digest
+from protocol.runtime.clock import SystemClock
+from protocol.wire.listings import RolloutItem
+
+app = typer.Typer()
+
+_MOST_BYTES = 2 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Downloaded:
+    """The file, its work, and the parts of its slot's seed that `muster rollouts verify` takes."""
+
+    file: Path
+    work: Digest
+    node: str
+    step: int
+    slot: int
+    units: int
+    version: Digest
+    chain_id: int
+    pool: int
+    beacon: Digest | None
+    """Hash of the lease's beacon block; None if the chain has no event of this submission (any more)."""
+    salt: Digest | None
+    """The lease's salt; None likewise."""
+
+
+@app.command()
+def download(
+    context: typer.Context,
+    work: Annotated[str, typer.Argument(help="Key of the work, or its beginning; `muster pool rollouts` lists them.")],
+    *,
+    to: Annotated[Path, typer.Option(help="Folder that the file goes into.")] = Path(),
+    where: Where = None,
+    manager: Manager = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Download a submitted file, checked against the hash on the ledger, and print what its slot's seed is made of."""
+    if not to.is_dir():
+        raise InvalidInput(f"{to} is no folder", hint="make it first")
+
+    async def command() -> None:
+        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+            item = await _find(client, work)
+            found = await _download(context.obj, client, item, to)
+        show_fields(asdict(found), as_json=as_json)
+
+    run(command())
+
+
+async def _find(client: OrchestratorClient, beginning: str) -> RolloutItem:
+    """The work whose key begins so.
+
+    Raises:
+        NotFound: None does.
+        InvalidInput: Several do.
+    """
+    fitting = [item async for item in client.rollouts(status="all") if item.key.startswith(beginning)]
+    if not fitting:
+        raise NotFound(f"no work's key begins with {beginning[:80]}", hint="`muster pool rollouts` lists them")
+    if len(fitting) > 1:
+        raise InvalidInput(f"the keys of {len(fitting)} works begin with {beginning}", hint="give more of it")
+    return fitting[0]
+
+
+async def _download(
+    configuration: Configuration, client: OrchestratorClient, item: RolloutItem, folder: Path
+) -> Downloaded:
+    if item.file_url is None:
+        raise NotFound(f"the file of {item.key} is not in the store", hint="it may have been removed since")
+    pool = chosen_pool(configuration, None)
+    path = folder / f"{item.node}-{item.step}-{item.index}.parquet"
+    transfer = ObjectTransfer(client.location.url, clock=SystemClock())
+    try:
+        await transfer.fetch(item.file_url, path, sha256=item.sha256, most_bytes=_MOST_BYTES)
+    finally:
+        await transfer.aclose()
+    async with open_ledger(configuration) as ledger:
+        submitted = await _submitted(ledger, pool, item)
+        return Downloaded(
+            file=path,
+            work=item.key,
+            node=item.node,
+            step=item.step,
+            slot=item.index,
+            units=item.units,
+            version=item.digest,
+            chain_id=ledger.deployment.chain_id,
+            pool=pool,
+            beacon=None if submitted is None else await ledger.block_hash(submitted.beacon_block),
+            salt=None if submitted is None else submitted.salt,
+        )
+
+
+async def _submitted(ledger: Ledger, pool: int, item: RolloutItem) -> WorkSubmitted | None:
+    """The newest event of this submission: a reorganisation may have brought about another one."""
+    found = await ledger.history(
+        WorkSubmitted, pool_id=pool, second=item.node, third=item.key, since=item.submitted_block
+    )
+    return found[-1] if found else None

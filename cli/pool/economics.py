@@ -1,0 +1,219 @@
+"""What audits and delivery rules add to a pool's economics, and how `muster pool economics` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from cli.output import say, show_fields, show_table
+from ledger.amounts import format_amount
+from ledger.client.pools import Terms
+from ledger.economics import (
+    Collusion,
+    DeliveryRules,
+    Economics,
+    Poisoning,
+    Stalling,
+    Sybils,
+    VerdictFees,
+    collusion,
+    fees,
+    poisoning,
+    stalling,
+    sybils,
+)
+from validator.audit.deterrence import AuditStage, RowForgery, row_forgery, stages
+from validator.audit.draw import BASIS_POINTS, rows_drawn
+from validator.audit.rate import RatePolicy
+from validator.audit.second_looks import LookPolicy
+
+_MILLIONTH = 10**12
+_COUNTS = frozenset({"validators", "corrupt", "nodes", "honest_files", "look_bps"})
+"""Whole numbers that are not money."""
+
+
+def audit_stages(economics: Economics) -> tuple[AuditStage, ...]:
+    """How much of a node's files is computed again, by a validator with the policy that it has by default."""
+    return stages(RatePolicy(), floor=economics.audit_floor_bps / BASIS_POINTS)
+
+
+def forgeries(economics: Economics, *, rows: int) -> tuple[RowForgery, ...]:
+    """What it comes to to forge one row, a tenth of them, half of them, or all, at the audit floor."""
+    chosen = sorted({1, max(1, rows // 10), max(1, rows // 2), rows})
+    share = economics.audit_floor_bps / BASIS_POINTS
+    pays, costs = economics.pays, economics.costs_if_forged
+    return tuple(row_forgery(rows=rows, forged=each, share=share, pays=pays, costs=costs) for each in chosen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attacks:
+    """What attacks cost in a pool, and what its verdicts cost and earn."""
+
+    poisoning: Poisoning
+    collusion: tuple[Collusion, ...]
+    """With one corrupt validator and with more; empty in a pool without validators."""
+    stalling: tuple[Stalling, ...]
+    sybils: Sybils
+    fees: VerdictFees
+
+    def raw(self) -> dict[str, object]:
+        """For machines: integers as decimal strings, as amounts are everywhere."""
+        return {
+            "poisoning": _raw(self.poisoning),
+            "collusion": [_raw(each) for each in self.collusion],
+            "stalling": [_raw(each) for each in self.stalling],
+            "sybils": _raw(self.sybils),
+            "fees": {**_raw(self.fees), "pays": self.fees.pays},
+        }
+
+
+def attacks(
+    terms: Terms,
+    economics: Economics,
+    rules: DeliveryRules,
+    *,
+    rows: int,
+    validators: int,
+    most_corrupt: int,
+    look_cost: int,
+) -> Attacks:
+    """Works out what attacks cost, for validators with the policies that they have by default.
+
+    Args:
+        terms: The pool's.
+        economics: The pool's.
+        rules: The orchestrator's.
+        rows: Of a typical file.
+        validators: How many the pool has.
+        most_corrupt: The largest number of corrupt validators to show.
+        look_cost: What a verdict or a look costs a validator.
+
+    Raises:
+        InvalidInput: More validators are to be corrupt than the pool has.
+    """
+    share = economics.audit_floor_bps / BASIS_POINTS
+    corrupt = range(1, most_corrupt + 1) if validators else ()
+    return Attacks(
+        poisoning=poisoning(economics, rows=rows, drawn=rows_drawn(share, rows)),
+        collusion=tuple(
+            collusion(
+                economics,
+                validators=validators,
+                corrupt=k,
+                looked_at=looked_at(terms, honest=validators - k, corrupt=k),
+            )
+            for k in corrupt
+        ),
+        stalling=stalling(terms, economics, rules),
+        sybils=sybils(terms, economics, honest_files=audit_stages(economics)[-1].clean),
+        fees=fees(terms, economics, cost=look_cost),
+    )
+
+
+def looked_at(terms: Terms, *, honest: int, corrupt: int) -> float:
+    """The probability that an honest validator looks again at work that a corrupt one accepted.
+
+    One look may be drawn and paid by the ledger; a second corrupt validator takes that one itself. Each honest
+    validator draws others with its own secret, unpaid.
+    """
+    if honest == 0:
+        return 0.0
+    paid = terms.look_bps / BASIS_POINTS if corrupt == 1 else 0.0
+    return 1 - (1 - paid) * (1 - LookPolicy().accepted) ** honest
+
+
+def show_attacks(found: Attacks) -> None:
+    """Prints what each attack costs."""
+    say("")
+    say("what attacks cost, for nodes that are audited at the floor:")
+    poison, more = found.poisoning, found.sybils
+    per_row = poison.per_learned_row // _MILLIONTH * _MILLIONTH
+    show_fields(
+        {
+            "one bad row is caught": f"{_percent(poison.caught)} of the time, and then costs {_must(poison.if_caught)}",
+            "each bad row that is learned": f"costs {_must(per_row)} on average",
+            "one more key": (
+                f"binds {_must(more.binds)}, and reaches the floor after {more.honest_files} honest files "
+                f"(paid {_must(more.work_before)})"
+            ),
+        },
+        as_json=False,
+    )
+    say("")
+    say("validators that act together (probabilities; the gain is per forged file, by the better way):")
+    show_table(
+        ("corrupt", "of", "launders_by_dispute", "launders_as_first_judge", "slashes_honest_work", "gain"),
+        [
+            (
+                each.corrupt,
+                each.validators,
+                _percent(each.launders_by_dispute),
+                _percent(each.launders_first),
+                _percent(each.frames),
+                f"{_rounded(each.gain)} MUST",
+            )
+            for each in found.collusion
+        ],
+        as_json=False,
+        empty="the pool has no validators",
+    )
+    say("holding the run up for an hour:")
+    show_table(
+        ("way", "nodes", "stake_bound", "pay_missed", "run_goes_on_at"),
+        [
+            (each.way, each.nodes, _must(each.stake_bound), _must(each.pay_missed), _percent(each.slowed_to))
+            for each in found.stalling
+        ],
+        as_json=False,
+        empty="",
+    )
+    paid = found.fees
+    say("verdicts:")
+    show_fields(
+        {
+            "a verdict or a paid look earns": _must(paid.verdict_fee),
+            "second looks are paid for": f"{paid.look_bps / 100:g} % of first verdicts",
+            "verdicts of a submission cost": (
+                f"{_must(paid.per_submission)} on average ({_percent(paid.of_reward)} of its reward), "
+                f"at most {_must(paid.most_per_submission)}"
+            ),
+            "a look costs its validator": _must(paid.cost),
+            "honest looking": (
+                f"earns {_must(paid.earns)} a look" if paid.pays else f"does not pay: {_must(paid.earns)} a look"
+            ),
+        },
+        as_json=False,
+    )
+
+
+def show_audits(found: Sequence[AuditStage], forged: Sequence[RowForgery], policy: RatePolicy | None = None) -> None:
+    """Prints both."""
+    policy = policy or RatePolicy()
+    say("")
+    say("rows computed again, of a node without failures (every row is scored again, whatever its age):")
+    show_table(
+        ("clean_verdicts", "share"), [(stage.clean, _percent(stage.share)) for stage in found], as_json=False, empty=""
+    )
+    say(f"after any failure: all rows for {policy.trial_after_failure} clean verdicts; validators may ask for more")
+    say("")
+    say(f"forging some rows of each file of {forged[0].rows}, at the floor:")
+    rows = [(each.forged, _percent(each.caught), f"{_rounded(each.gain)} MUST per submission") for each in forged]
+    show_table(("forged_rows", "caught", "gains on average"), rows, as_json=False, empty="")
+
+
+def _raw(value: object) -> dict[str, object]:
+    fields: dict[str, object] = asdict(value)  # type: ignore[call-overload]
+    return {name: str(each) if type(each) is int and name not in _COUNTS else each for name, each in fields.items()}
+
+
+def _must(amount: int) -> str:
+    return f"{format_amount(amount)} MUST"
+
+
+def _rounded(amount: int) -> str:
+    """To a millionth, in favour of the forger."""
+    return format_amount(-(-amount // _MILLIONTH) * _MILLIONTH)
+
+
+def _percent(share: float) -> str:
+    return f"{share:.2%}".replace(".00%", "%")

@@ -1,0 +1,395 @@
+"""`muster pool`: create a pool, fund it, set its terms, show it, end it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from cli.connection import (
+    OwnerKey,
+    PoolOption,
+    chosen_pool,
+    open_ledger,
+    run,
+)
+from cli.keys import resolve_address
+from cli.output import JsonOption, say, show_fields, show_json, warn
+from cli.pool.economics import attacks, audit_stages, forgeries, show_attacks, show_audits
+from ledger.amounts import format_amount, parse_amount
+from ledger.client import Ledger
+from ledger.client.pools import PoolStatus, Roles, Terms
+from ledger.economics import DeliveryRules, explain_economics
+from protocol.errors import Conflict, InvalidInput
+from protocol.identifiers import Address
+
+app = typer.Typer(no_args_is_help=True, help="Make and run a pool.")
+
+
+DEFAULT_LEASE = timedelta(seconds=600)
+"""An orchestrator's `run_lease_s`, unless it is set."""
+LEAST_FOR_PROVISIONAL = 4
+"""From so many validators on, a verdict that contradicts the first counts only when another validator agrees."""
+
+Price = Annotated[str, typer.Option(help="MUST for one work unit (one token).")]
+Penalty = Annotated[
+    str | None, typer.Option(help="MUST lost for one forged unit; default: the least that deters at the audit floor.")
+]
+Seconds = Annotated[int, typer.Option(min=1)]
+
+
+@app.command()
+def create(
+    context: typer.Context,
+    domain: Annotated[int, typer.Option(min=1, help="The domain it belongs to.")] = 1,
+    manager: Annotated[str, typer.Option(help="Address or key name.")] = "manager",
+    orchestrator: Annotated[str, typer.Option(help="Address or key name.")] = "orchestrator",
+    publisher: Annotated[str, typer.Option(help="Address or key name.")] = "publisher",
+    validator: Annotated[list[str] | None, typer.Option(help="Address or key name; may be repeated.")] = None,
+    price: Price = "0.0001",
+    penalty: Penalty = None,
+    stake_per_capacity: Annotated[str, typer.Option(help="MUST that one unit of capacity binds.")] = "10",
+    audit_floor: Annotated[float, typer.Option(min=0.0001, max=1, help="Least share of work that is audited.")] = 0.1,
+    verdict_fee: Annotated[
+        str, typer.Option(help="MUST that a validator earns for a verdict or a paid second look.")
+    ] = "0",
+    look_share: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of first verdicts for which a second look is paid.")
+    ] = 0.0,
+    judge_period: Seconds = 3600,
+    challenge_period: Seconds = 3600,
+    dispute_period: Seconds = 7200,
+    notice_period: Seconds = 3600,
+    max_nodes: Annotated[int, typer.Option(min=1, max=2**32 - 1)] = 100_000,
+    min_capacity: Annotated[int, typer.Option(min=0, max=2**32 - 1)] = 1,
+    data_uri: Annotated[str, typer.Option(help="Where the pool is described.")] = "",
+    activate: Annotated[bool, typer.Option(help="Open it at once.")] = True,
+    key: OwnerKey = "owner",
+) -> None:
+    """Create a pool that you own."""
+    terms = Terms(
+        price_per_unit=parse_amount(price),
+        penalty_per_unit=0 if penalty is None else parse_amount(penalty),
+        stake_per_capacity=parse_amount(stake_per_capacity),
+        audit_floor_bps=round(audit_floor * 10_000),
+        look_bps=round(look_share * 10_000),
+        judge_period=timedelta(seconds=judge_period),
+        challenge_period=timedelta(seconds=challenge_period),
+        dispute_period=timedelta(seconds=dispute_period),
+        notice_period=timedelta(seconds=notice_period),
+        max_nodes=max_nodes,
+        min_capacity=min_capacity,
+        verdict_fee=parse_amount(verdict_fee),
+    )
+    if penalty is None:
+        terms = Terms.deterring(terms)
+    roles = Roles(
+        manager=resolve_address(context.obj, manager),
+        orchestrator=resolve_address(context.obj, orchestrator),
+        publisher=resolve_address(context.obj, publisher),
+    )
+    validators = [resolve_address(context.obj, name) for name in validator or []]
+
+    async def command() -> None:
+        async with open_ledger(context.obj, key) as ledger:
+            pool_id = await ledger.pools.create(domain_id=domain, roles=roles, terms=terms, data_uri=data_uri)
+            for each in validators:
+                await ledger.pools.add_validator(pool_id, each)
+            if activate:
+                await ledger.pools.activate(pool_id)
+        say(f"pool {pool_id} is {'active' if activate else 'pending'}; `muster pool fund` gives it something to pay")
+        for words in _cautions(terms, validators=len(validators)):
+            warn(words)
+
+    run(command())
+
+
+def _cautions(terms: Terms, *, validators: int) -> list[str]:
+    """What an owner should know of new terms that the ledger takes and that work badly."""
+    found = []
+    if terms.notice_period < DEFAULT_LEASE:
+        found.append(
+            f"the notice period of {terms.notice_period.total_seconds():.0f} s is shorter than the default lease of "
+            f"{DEFAULT_LEASE.total_seconds():.0f} s: workers refuse leases that outlast it, so set `run_lease_s` lower"
+        )
+    if validators < 3:
+        found.append("with fewer than three validators not every dispute can be judged; then penalties are released")
+    elif validators < LEAST_FOR_PROVISIONAL:
+        found.append(
+            "with fewer than four validators the one that decides a dispute overturns a verdict alone; with four, a "
+            "second one must agree"
+        )
+    return found
+
+
+@app.command()
+def activate(context: typer.Context, pool: PoolOption = None, key: OwnerKey = "owner") -> None:
+    """Open a pending pool."""
+
+    async def command() -> None:
+        async with open_ledger(context.obj, key) as ledger:
+            await ledger.pools.activate(chosen_pool(context.obj, pool))
+        say(f"pool {chosen_pool(context.obj, pool)} is active")
+
+    run(command())
+
+
+@app.command()
+def end(context: typer.Context, pool: PoolOption = None, key: OwnerKey = "owner") -> None:
+    """End a pool for good: no new members, no new work; what is open is judged and paid."""
+
+    async def command() -> None:
+        async with open_ledger(context.obj, key) as ledger:
+            await ledger.pools.end(chosen_pool(context.obj, pool))
+        say(f"pool {chosen_pool(context.obj, pool)} has ended; `muster pool withdraw` takes out what is left")
+
+    run(command())
+
+
+@app.command()
+def fund(
+    context: typer.Context,
+    amount: Annotated[str, typer.Argument(help="MUST.")],
+    pool: PoolOption = None,
+    key: OwnerKey = "owner",
+) -> None:
+    """Add to what the pool can pay; anybody may."""
+
+    async def command() -> None:
+        pool_id = chosen_pool(context.obj, pool)
+        async with open_ledger(context.obj, key) as ledger:
+            await ledger.pools.fund(pool_id, parse_amount(amount))
+            escrow = await ledger.pools.escrow(pool_id)
+        say(f"pool {pool_id} holds {format_amount(escrow.balance)} MUST, {format_amount(escrow.free)} of it free")
+
+    run(command())
+
+
+@app.command()
+def withdraw(
+    context: typer.Context,
+    amount: Annotated[str | None, typer.Argument(help="MUST; default: all that is free, or all announced.")] = None,
+    to: Annotated[str | None, typer.Option(help="Address or key name; default: the owner.")] = None,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Take back the announced withdrawal.")] = False,
+    pool: PoolOption = None,
+    key: OwnerKey = "owner",
+) -> None:
+    """Take out escrow that no open work needs: announce it, and run this again after the notice period.
+
+    Nodes that hold leases are paid meanwhile. A pending pool's escrow comes out at once.
+    """
+    if cancel and (amount is not None or to is not None):
+        raise InvalidInput("--cancel takes nothing out", hint="leave amount and --to away")
+
+    async def command() -> None:
+        pool_id = chosen_pool(context.obj, pool)
+        receiver = None if to is None else resolve_address(context.obj, to)
+        async with open_ledger(context.obj, key) as ledger:
+            if cancel:
+                await _cancel_withdrawal(ledger, pool_id)
+                return
+            asked = None if amount is None else parse_amount(amount)
+            await _withdraw(ledger, pool_id, asked, receiver or ledger.address)
+
+    run(command())
+
+
+async def _cancel_withdrawal(ledger: Ledger, pool_id: int) -> None:
+    if (await ledger.pools.withdrawal(pool_id)).amount == 0:
+        raise Conflict(f"pool {pool_id} has announced no withdrawal")
+    await ledger.pools.announce_withdrawal(pool_id, 0)
+    say("the announced withdrawal is cancelled")
+
+
+async def _withdraw(ledger: Ledger, pool_id: int, asked: int | None, receiver: Address) -> None:
+    """Withdraws what is announced and ready, or announces it."""
+    free, now = (await ledger.pools.escrow(pool_id)).free, await ledger.now()
+    announced = await ledger.pools.withdrawal(pool_id)
+    wanted = free if asked is None else asked
+    if (announced.amount == 0 or now > announced.lapses_at) and wanted == 0:
+        raise Conflict(f"pool {pool_id} has no free escrow", hint="open work reserves the rest until it is final")
+    if (await ledger.pools.get(pool_id)).status is PoolStatus.PENDING:
+        await ledger.pools.withdraw_escrow(pool_id, wanted, receiver)
+        say(f"withdrew {format_amount(wanted)} MUST")
+        return
+    if announced.amount == 0 or now > announced.lapses_at:
+        await ledger.pools.announce_withdrawal(pool_id, wanted)
+        announced = await ledger.pools.withdrawal(pool_id)
+        say(
+            f"announced {format_amount(wanted)} MUST: run this again between {_utc(announced.ready_at)} and "
+            f"{_utc(announced.lapses_at)}, or take it back with --cancel"
+        )
+        return
+    if now < announced.ready_at:
+        raise Conflict(
+            f"the withdrawal of {format_amount(announced.amount)} MUST is ready at {_utc(announced.ready_at)}",
+            hint="nodes that hold leases are paid until then; `--cancel` takes it back",
+        )
+    most = min(free, announced.amount)
+    if most == 0:
+        raise Conflict(f"pool {pool_id} has no free escrow now", hint="open work reserves the rest until it is final")
+    taken = most if asked is None else asked
+    if taken > most:
+        raise InvalidInput(
+            f"{format_amount(most)} MUST can be taken out now, not {format_amount(taken)}",
+            hint="less is announced or free: take that, or cancel and announce more",
+        )
+    await ledger.pools.withdraw_escrow(pool_id, taken, receiver)
+    say(f"withdrew {format_amount(taken)} MUST")
+
+
+def _utc(time: datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M:%S} UTC"
+
+
+@app.command()
+def show(context: typer.Context, pool: PoolOption = None, as_json: JsonOption = False) -> None:
+    """Show a pool: its owner, terms, escrow and members."""
+
+    async def command() -> None:
+        pool_id = chosen_pool(context.obj, pool)
+        async with open_ledger(context.obj) as ledger:
+            entry, terms = await ledger.pools.get(pool_id), await ledger.pools.terms(pool_id)
+            escrow, totals = await ledger.pools.escrow(pool_id), await ledger.work.totals(pool_id)
+            pending = await ledger.pools.pending_terms(pool_id)
+            announced, now = await ledger.pools.withdrawal(pool_id), await ledger.now()
+            validators = await ledger.pools.validators(pool_id)
+        money = str if as_json else _must
+        fields: dict[str, object] = {
+            "pool": pool_id,
+            "status": entry.status.name.lower(),
+            "owner": entry.owner,
+            "domain": entry.domain_id,
+            "members": f"{entry.member_count} of at most {terms.max_nodes}",
+            "escrow": money(escrow.balance),
+            "reserved_for_open_work": money(escrow.reserved),
+            "earned_so_far": money(totals.accrued),
+            "claimed_so_far": money(totals.paid),
+            "price_per_unit": money(terms.price_per_unit),
+            "penalty_per_unit": money(terms.penalty_per_unit),
+            "stake_per_capacity": money(terms.stake_per_capacity),
+            "audit_floor": f"{terms.audit_floor_bps / 100:g} %",
+            "validators": len(validators),
+            "verdict_fee": money(terms.verdict_fee),
+            "paid_second_looks": f"{terms.look_bps / 100:g} %",
+            "judged_within": terms.judge_period,
+            "disputable_for": terms.challenge_period,
+            "second_verdict_within": terms.dispute_period,
+            "notice_of_new_terms": terms.notice_period,
+            "data_uri": entry.data_uri or None,
+        }
+        if pending is not None:
+            fields["new_terms_from"] = pending[1]
+        if leaving := announced.takes(now):
+            fields["announced_withdrawal"] = money(leaving)
+            fields["withdrawal_ready_at"] = announced.ready_at
+            fields["withdrawal_lapses_at"] = announced.lapses_at
+        show_fields(fields, as_json=as_json)
+
+    run(command())
+
+
+@app.command()
+def economics(
+    context: typer.Context,
+    units: Annotated[int, typer.Option(min=1, help="Work units of a typical submission.")] = 4096,
+    max_units: Annotated[
+        int | None, typer.Option(min=1, help="Work units of its lease, which the penalty is for; default: as many.")
+    ] = None,
+    open_work: Annotated[int, typer.Option(min=1, help="Submissions of one node that wait for their verdict.")] = 8,
+    rows: Annotated[int, typer.Option(min=1, max=4096, help="Rows (samples) of a typical submission.")] = 64,
+    corrupt: Annotated[int, typer.Option(min=1, help="The most validators that act together.")] = 2,
+    look_cost: Annotated[str, typer.Option(help="MUST that a verdict or a look costs its validator, with gas.")] = "0",
+    lease: Annotated[float, typer.Option(min=1, help="Seconds for which a slot is leased.")] = 600.0,
+    slot_time: Annotated[float, typer.Option(min=0.1, help="Seconds that a typical node takes for a slot.")] = 150.0,
+    found_after: Annotated[
+        float, typer.Option(min=0.1, help="Seconds until a submission without its file stops occupying its step.")
+    ] = 5.0,
+    delivery_least: Annotated[int, typer.Option(min=1, help="`run_delivery_least` of the orchestrator.")] = 5,
+    rest: Annotated[float, typer.Option(min=1, help="Seconds; `run_rest_s` of the orchestrator.")] = 600.0,
+    pool: PoolOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what work pays and what attacks cost, with the pool's own numbers.
+
+    The stake inequality, audits by a node's age, forging some rows, poisoning one row, corrupt validators, holding the
+    run up, Sybils, and what verdicts cost the pool and earn a validator.
+    """
+    rules = DeliveryRules(
+        found_after=timedelta(seconds=found_after),
+        lease=timedelta(seconds=lease),
+        typical=timedelta(seconds=slot_time),
+        least=delivery_least,
+        rest=timedelta(seconds=rest),
+        providers_per_step=3,
+    )
+    cost = parse_amount(look_cost)
+
+    async def command() -> None:
+        pool_id = chosen_pool(context.obj, pool)
+        async with open_ledger(context.obj) as ledger:
+            terms, escrow = await ledger.pools.terms(pool_id), await ledger.pools.escrow(pool_id)
+            validators = len(await ledger.pools.validators(pool_id))
+        found = explain_economics(terms, escrow, units=units, max_units=max_units, open_work=open_work)
+        by_age, forged = audit_stages(found), forgeries(found, rows=rows)
+        costs = attacks(
+            terms,
+            found,
+            rules,
+            rows=rows,
+            validators=validators,
+            most_corrupt=min(corrupt, validators),
+            look_cost=cost,
+        )
+        if as_json:
+            show_json({**found.raw(), "audited_by_age": by_age, "row_forgeries": forged, **costs.raw()})
+            return
+        show_fields(found.lines(), as_json=False)
+        show_audits(by_age, forged)
+        show_attacks(costs)
+
+    run(command())
+
+
+@app.command()
+def terms(
+    context: typer.Context,
+    price: Annotated[str | None, typer.Option(help="MUST for one work unit.")] = None,
+    penalty: Penalty = None,
+    stake_per_capacity: Annotated[str | None, typer.Option(help="MUST that one unit of capacity binds.")] = None,
+    max_nodes: Annotated[int | None, typer.Option(min=1, max=2**32 - 1)] = None,
+    min_capacity: Annotated[int | None, typer.Option(min=0, max=2**32 - 1)] = None,
+    pool: PoolOption = None,
+    key: OwnerKey = "owner",
+) -> None:
+    """Propose new terms; in an active pool they bind nobody before the notice period is over."""
+
+    async def command() -> None:
+        pool_id = chosen_pool(context.obj, pool)
+        async with open_ledger(context.obj, key) as ledger:
+            now = await ledger.pools.terms(pool_id)
+            new = replace(
+                now,
+                price_per_unit=now.price_per_unit if price is None else parse_amount(price),
+                penalty_per_unit=now.penalty_per_unit if penalty is None else parse_amount(penalty),
+                stake_per_capacity=(
+                    now.stake_per_capacity if stake_per_capacity is None else parse_amount(stake_per_capacity)
+                ),
+                max_nodes=max_nodes or now.max_nodes,
+                min_capacity=now.min_capacity if min_capacity is None else min_capacity,
+            )
+            if new == now:
+                raise InvalidInput("these are the terms in force", hint="name what is to change, for example --price")
+            if penalty is None:
+                new = Terms.deterring(new)
+            await ledger.pools.set_terms(pool_id, new)
+            pending = await ledger.pools.pending_terms(pool_id)
+        say("the new terms bind from " + ("now on" if pending is None else f"{pending[1]:%Y-%m-%d %H:%M:%S} UTC on"))
+
+    run(command())
+
+
+def _must(amount: int) -> str:
+    return f"{format_amount(amount)} MUST"

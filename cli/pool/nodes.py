@@ -1,0 +1,245 @@
+"""`muster pool nodes` and what an owner does with one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from cli.connection import ManagerKey, PoolOption, chosen_pool, open_ledger, run
+from cli.keys import resolve_address
+from cli.output import JsonOption, note, say, show_fields, show_json, show_table
+from cli.pool.connection import Manager, Where, find_task, open_orchestrator
+from cli.quantities import ago, format_size, moment
+from protocol.clients import OrchestratorClient
+from protocol.identifiers import Address
+from protocol.wire.heartbeat import NodeState
+from protocol.wire.nodes import Hardware
+from protocol.wire.pool import HistoryEntry, NodeMetrics, NodeView
+from protocol.wire.tasks import AssignmentState
+
+app = typer.Typer()
+
+NodeName = Annotated[str, typer.Argument(help="Address or key name of the node.")]
+Reason = Annotated[str, typer.Option(help="Why; stands in the node's history.")]
+OnLedger = Annotated[
+    bool, typer.Option("--on-ledger", help="Write it to the ledger from here, with the manager's key.")
+]
+HISTORY_SHOWN = 20
+
+
+@app.command()
+def nodes(
+    context: typer.Context,
+    *,
+    state: Annotated[NodeState | None, typer.Option(help="Only nodes in this state.")] = None,
+    task: Annotated[str | None, typer.Option(help="Only nodes that run this task (id or name).")] = None,
+    label: Annotated[str | None, typer.Option(help="Only nodes with this name=value.")] = None,
+    where: Where = None,
+    manager: Manager = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the pool's nodes."""
+
+    async def command() -> None:
+        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+            chosen = (await find_task(client, task)).id if task is not None else None
+            found = [node async for node in client.nodes(state=state, task=chosen, label=label)]
+        if as_json:
+            show_json(found)
+            return
+        now = datetime.now(UTC)
+        columns = ("node", "state", "since", "seen", "runs", "hardware", "why")
+        show_table(columns, [_row(node, now) for node in found], as_json=False, empty="no node has come yet")
+
+    run(command())
+
+
+@app.command()
+def node(
+    context: typer.Context,
+    name: NodeName,
+    *,
+    where: Where = None,
+    manager: Manager = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one node: where it stands and why, what it runs, its hardware, metrics and history."""
+
+    async def command() -> None:
+        which = resolve_address(context.obj, name)
+        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+            view = await client.node(which)
+            metrics = await client.metrics(which)
+            history = await client.history(which, limit=HISTORY_SHOWN)
+        if as_json:
+            show_json({"node": view, "metrics": metrics, "history": history})
+            return
+        show_fields(_fields(view, metrics), as_json=False)
+        show_table(
+            ("time", "before", "after", "by", "cause"),
+            [_change(entry) for entry in history],
+            as_json=False,
+            empty="nothing has happened to it",
+        )
+
+    run(command())
+
+
+@app.command()
+def restart(
+    context: typer.Context, name: NodeName, reason: Reason = "", where: Where = None, manager: Manager = None
+) -> None:
+    """Have a node replace its task's container."""
+    _tell(context, name, where, manager, lambda client, which: client.restart(which, reason=reason))
+
+
+@app.command()
+def drain(
+    context: typer.Context, name: NodeName, reason: Reason = "", where: Where = None, manager: Manager = None
+) -> None:
+    """Let a node finish what runs and give it nothing new, until `resume`."""
+    _tell(context, name, where, manager, lambda client, which: client.drain(which, reason=reason))
+
+
+@app.command()
+def resume(
+    context: typer.Context, name: NodeName, reason: Reason = "", where: Where = None, manager: Manager = None
+) -> None:
+    """End a drain."""
+    _tell(context, name, where, manager, lambda client, which: client.resume(which, reason=reason))
+
+
+@app.command()
+def ban(
+    context: typer.Context,
+    name: NodeName,
+    *,
+    reason: Annotated[str, typer.Option(help="Why; stands on the ledger for everybody to read.")],
+    on_ledger: OnLedger = False,
+    pool: PoolOption = None,
+    key: ManagerKey = "manager",
+    where: Where = None,
+    manager: Manager = None,
+) -> None:
+    """Take a node out of the pool and keep it out, until `unban`."""
+    if not on_ledger:
+        _tell(context, name, where, manager, lambda client, which: client.ban(which, reason=reason))
+        return
+
+    async def command() -> None:
+        which = resolve_address(context.obj, name)
+        async with open_ledger(context.obj, key) as ledger:
+            await ledger.pools.ban(chosen_pool(context.obj, pool), which, reason)
+        say(f"{which} is banned")
+
+    run(command())
+
+
+@app.command()
+def unban(
+    context: typer.Context,
+    name: NodeName,
+    *,
+    reason: Reason = "",
+    on_ledger: OnLedger = False,
+    pool: PoolOption = None,
+    key: ManagerKey = "manager",
+    where: Where = None,
+    manager: Manager = None,
+) -> None:
+    """Lift a node's ban; it may be invited again."""
+    if not on_ledger:
+        _tell(context, name, where, manager, lambda client, which: client.unban(which, reason=reason))
+        return
+
+    async def command() -> None:
+        which = resolve_address(context.obj, name)
+        async with open_ledger(context.obj, key) as ledger:
+            await ledger.pools.unban(chosen_pool(context.obj, pool), which)
+        say(f"{which} may be invited again")
+
+    run(command())
+
+
+def _tell(
+    context: typer.Context,
+    name: str,
+    where: str | None,
+    manager: str | None,
+    act: Callable[[OrchestratorClient, Address], Awaitable[NodeView]],
+) -> None:
+    async def command() -> None:
+        which = resolve_address(context.obj, name)
+        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+            view = await act(client, which)
+        say(f"{view.address} is {view.state.value}")
+        if view.reason:
+            note(view.reason)
+
+    run(command())
+
+
+def _row(view: NodeView, now: datetime) -> tuple[object, ...]:
+    return (
+        view.address,
+        view.state,
+        ago(view.since_ms, now=now),
+        ago(view.last_seen_ms, now=now),
+        _runs(view),
+        _hardware(view.hardware),
+        "\n".join(words for words in (view.reason, failure_of(view)) if words),
+    )
+
+
+def _runs(view: NodeView) -> str:
+    held = view.assignment
+    if held is None or held.ended_at_ms is not None:
+        return "-"
+    return f"{held.task_name} ({held.state.value})"
+
+
+def failure_of(view: NodeView) -> str:
+    """Returns a node's report of a task that failed and is not restarted yet, with the last lines of its output."""
+    held = view.assignment
+    if held is None or held.state not in {AssignmentState.FAILED, AssignmentState.RESTARTING}:
+        return ""
+    return f"{held.task_name} ({held.state.value}): {held.detail}" if held.detail else ""
+
+
+def _hardware(hardware: Hardware | None) -> str:
+    if hardware is None:
+        return "-"
+    gpus = ", ".join(sorted({f"{_count(hardware, gpu.model)} x {gpu.model}" for gpu in hardware.gpus}))
+    return f"{hardware.cpu_cores} cores, {format_size(hardware.memory_bytes)}" + (f", {gpus}" if gpus else "")
+
+
+def _count(hardware: Hardware, model: str) -> int:
+    return sum(gpu.model == model for gpu in hardware.gpus)
+
+
+def _fields(view: NodeView, metrics: NodeMetrics) -> dict[str, object]:
+    held = view.assignment
+    return {
+        "node": view.address,
+        "state": view.state,
+        "since": moment(view.since_ms),
+        "why": view.reason or None,
+        "member": view.member,
+        "provider": view.provider,
+        "seen": moment(view.last_seen_ms),
+        "version": view.worker_version,
+        "hardware": _hardware(view.hardware),
+        "labels": [f"{name}={value}" for name, value in view.labels.items()],
+        "runs": _runs(view),
+        "assignment": None if held is None else held.id,
+        "detail": (held.detail or None) if held is not None else None,
+        "restarts": None if held is None else held.restarts,
+        "metrics": [f"{name} {value:g}" for name, value in sorted(metrics.metrics.items())],
+    }
+
+
+def _change(entry: HistoryEntry) -> tuple[object, ...]:
+    return (moment(entry.time_ms), entry.before, entry.after, entry.actor, entry.cause)

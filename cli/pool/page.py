@@ -1,0 +1,35 @@
+"""`muster pool page`: where the pool's web page is, and which token opens it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cli.output import JsonOption, note, show_fields
+from cli.pool.connection import Where, location_of, token_of, token_place
+from protocol.wire.pool import PAGE_PATH
+
+app = typer.Typer()
+
+
+@app.command()
+def page(
+    context: typer.Context,
+    *,
+    where: Where = None,
+    show_token: Annotated[
+        bool, typer.Option("--show-token", help="Print the token itself, too; whoever sees it may do what it may.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the address of the pool's web page, and where the token lies that it asks for."""
+    place = token_place(context.obj)
+    fields: dict[str, object] = {"page": location_of(context.obj, where).url + PAGE_PATH, "token": place}
+    if show_token:
+        fields["token_itself"] = token_of(context.obj)
+    show_fields(fields, as_json=as_json)
+    if place is None and not as_json:
+        note("no token is configured here: `muster token new` makes one, with the hash for [[orchestrator.tokens]]")
+    elif not show_token and not as_json:
+        note("open the page and paste the token; --show-token prints it here. Scope read is enough to look")

@@ -1,0 +1,67 @@
+"""`muster pool relays`: which checkpoint relays nodes are told of."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cli.connection import run
+from cli.keys import resolve_address
+from cli.output import JsonOption, say, show_json, show_table
+from cli.pool.connection import Manager, Where, open_orchestrator
+from cli.quantities import moment
+
+app = typer.Typer(no_args_is_help=True, help="Say which checkpoint relays nodes are told of.")
+
+Relay = Annotated[str, typer.Argument(help="The relay's address, or the name of a key.")]
+
+
+@app.command(name="list")
+def list_(context: typer.Context, where: Where = None, manager: Manager = None, as_json: JsonOption = False) -> None:
+    """List the relays that are allowed, and which of them live."""
+
+    async def command() -> None:
+        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+            found = await client.relays()
+        if as_json:
+            show_json(found)
+            return
+        rows = [
+            (
+                each.relay,
+                each.url or "-",
+                "live" if each.live else "silent",
+                "-" if each.expires_at_ms is None else moment(each.expires_at_ms),
+            )
+            for each in found
+        ]
+        show_table(("relay", "url", "state", "until"), rows, as_json=False, empty="no relay is allowed yet")
+
+    run(command())
+
+
+@app.command()
+def allow(context: typer.Context, relay: Relay, where: Where = None, manager: Manager = None) -> None:
+    """Let a relay register; nodes are told of it while it lives."""
+    address = resolve_address(context.obj, relay)
+
+    async def command() -> None:
+        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+            await client.allow_relay(address)
+        say(f"{address} may register: muster shardcast relay --orchestrator URL --public-url URL …")
+
+    run(command())
+
+
+@app.command()
+def deny(context: typer.Context, relay: Relay, where: Where = None, manager: Manager = None) -> None:
+    """Have nodes told of a relay no more. Those that fetch from it now end what they began."""
+    address = resolve_address(context.obj, relay)
+
+    async def command() -> None:
+        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+            await client.deny_relay(address)
+        say(f"{address} is denied")
+
+    run(command())

@@ -1,0 +1,244 @@
+"""`muster pool progress`, `rollouts`, `deliveries`, and what steers a run: `demand` and `publish`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from cli.connection import run
+from cli.keys import resolve_address
+from cli.output import JsonOption, note, say, show_fields, show_json, show_table
+from cli.pool.connection import Manager, Where, open_orchestrator
+from cli.quantities import ago, format_size, moment
+from protocol.identifiers import digest
+from protocol.verdicts import Outcome, ReasonCode
+from protocol.wire.listings import RolloutItem
+from protocol.wire.runs import Demand, NewCheckpoint, RunView, StepView
+from protocol.wire.slots import Deliveries, LeaseView
+
+app = typer.Typer()
+
+SHORT = 10
+"""Characters of a hash in a table."""
+
+
+class Wanted(StrEnum):
+    """Which rollouts."""
+
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+    PENDING = "pending"
+    ALL = "all"
+
+
+@app.command()
+def progress(
+    context: typer.Context, *, where: Where = None, manager: Manager = None, as_json: JsonOption = False
+) -> None:
+    """Show how the run goes: the version of the policy, and what each step has and lacks."""
+
+    async def command() -> None:
+        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+            view = await client.run()
+        if as_json:
+            show_json(view)
+            return
+        show_fields(_run(view), as_json=False)
+        columns = ("step", "demand", "accepted", "pending", "leased", "rejected", "needs", "state")
+        show_table(columns, [_step(step) for step in view.steps], as_json=False, empty="no step has begun")
+
+    run(command())
+
+
+@app.command()
+def rollouts(
+    context: typer.Context,
+    *,
+    step: Annotated[int | None, typer.Option(min=0, help="Only this step's.")] = None,
+    status: Annotated[Wanted, typer.Option(help="Which of them.")] = Wanted.ALL,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 200,
+    where: Where = None,
+    manager: Manager = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List submitted files: who made them, for which step, what the node says of them, and what became of them."""
+
+    async def command() -> None:
+        found: list[RolloutItem] = []
+        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+            async for item in client.rollouts(step=step, status=status.value):
+                found.append(item)
+                if len(found) == limit:
+                    note(f"the first {limit}; --limit shows more")
+                    break
+        if as_json:
+            show_json(found)
+            return
+        columns = (
+            "work",
+            "node",
+            "step",
+            "slot",
+            "version",
+            "groups",
+            "samples",
+            "tokens",
+            "reward",
+            "size",
+            "verdict",
+        )
+        show_table(columns, [_rollout(item) for item in found], as_json=False, empty="nothing was submitted yet")
+
+    run(command())
+
+
+@app.command()
+def deliveries(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Address or key name of the node.")],
+    *,
+    where: Where = None,
+    manager: Manager = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what became of the slots that a node leased."""
+
+    async def command() -> None:
+        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+            found = await client.leases(resolve_address(context.obj, name))
+        if as_json:
+            show_json(found)
+            return
+        show_fields(_deliveries(found), as_json=False)
+        columns = ("step", "slot", "version", "groups", "leased", "expires", "state")
+        show_table(columns, [_lease(lease) for lease in found.leases], as_json=False, empty="it has leased nothing")
+
+    run(command())
+
+
+@app.command()
+def demand(
+    context: typer.Context,
+    step: Annotated[int, typer.Argument(min=0, help="The step.")],
+    groups: Annotated[int, typer.Argument(min=0, help="How many groups are wanted of it in all.")] = 0,
+    *,
+    close: Annotated[bool, typer.Option("--close", help="It, and every step below, wants nothing any more.")] = False,
+    where: Where = None,
+    manager: Manager = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say how many groups of a step are wanted, or close it. A trainer does this by itself."""
+
+    async def command() -> None:
+        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+            view = await client.put_demand(Demand(step=step, groups=groups, closed=close))
+        if as_json:
+            show_json(view)
+        elif view.closed:
+            say(f"step {view.step} is closed with {view.accepted} accepted groups")
+        else:
+            say(f"step {view.step} wants {view.demand} groups and lacks {view.need}")
+
+    run(command())
+
+
+@app.command()
+def publish(
+    context: typer.Context,
+    version: Annotated[int, typer.Argument(min=0, help="The version.")],
+    version_digest: Annotated[str, typer.Argument(metavar="DIGEST", help="Its digest, as announced on the ledger.")],
+    *,
+    attempt: Annotated[int, typer.Option(min=0, help="Which attempt at publishing it.")] = 0,
+    units_per_group: Annotated[int, typer.Option(min=1, help="The most work units (tokens) of one group.")],
+    relay: Annotated[list[str] | None, typer.Option(help="Where it can be fetched; may be repeated.")] = None,
+    arithmetic: Annotated[
+        list[str] | None, typer.Option(help="What its recipe takes, so that nodes hear it early; may be repeated.")
+    ] = None,
+    where: Where = None,
+    manager: Manager = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Have slots leased for a version that was announced. A trainer does this by itself."""
+
+    async def command() -> None:
+        new = NewCheckpoint(
+            version=version,
+            attempt=attempt,
+            digest=digest(version_digest),
+            units_per_group=units_per_group,
+            relays=tuple(relay or ()),
+            arithmetic=tuple(arithmetic or ()),
+        )
+        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+            adopted = await client.put_checkpoint(new)
+        if as_json:
+            show_json(adopted)
+        else:
+            say(f"slots are leased for version {adopted.version} now, announced in block {adopted.block}")
+
+    run(command())
+
+
+def _run(view: RunView) -> dict[str, object]:
+    checkpoint = view.checkpoint
+    return {
+        "run": view.run,
+        "version": "none yet" if checkpoint is None else f"{checkpoint.version} ({checkpoint.digest})",
+        "fetched from": None if checkpoint is None else checkpoint.relays,
+        "tokens per group": view.units_per_group,
+        "paid for": None if checkpoint is None else checkpoint.arithmetic or "what its recipe names",
+        "async level": view.async_level,
+        "waiting to be carried": view.queued_submissions,
+        "slots": view.paused or "leased",
+    }
+
+
+def _step(step: StepView) -> tuple[object, ...]:
+    state = "closed" if step.closed else f"raised {step.rounds} times" if step.rounds else "open"
+    return (step.step, step.demand, step.accepted, step.pending, step.leased, step.rejected, step.need, state)
+
+
+def _rollout(item: RolloutItem) -> tuple[object, ...]:
+    figures = item.figures
+    return (
+        item.key[: SHORT + 2],
+        item.node,
+        item.step,
+        item.index,
+        item.version,
+        item.groups,
+        "-" if "samples" not in figures else f"{figures['samples']:g}",
+        item.units,
+        "-" if "reward" not in figures else f"{figures['reward']:.3f}",
+        "-" if item.size is None else format_size(item.size),
+        _verdict(item),
+    )
+
+
+def _verdict(item: RolloutItem) -> str:
+    if item.outcome is None:
+        return item.status.value
+    words = f"{Outcome(item.outcome).name.lower()} ({item.status.value})"
+    if item.outcome is Outcome.ACCEPTED:
+        return words
+    known = item.reason in set(ReasonCode)
+    reason = ReasonCode(item.reason).name.lower().replace("_", " ") if known else f"reason {item.reason}"
+    return f"{words}: {reason}"
+
+
+def _deliveries(found: Deliveries) -> dict[str, object]:
+    until = found.resting_until_ms
+    return {
+        "delivered": f"{found.delivered} of its newest {found.delivered + found.undelivered} leases",
+        "wanted share": f"{found.threshold:.0%}",
+        "gets leases": "yes" if until is None else f"not before {moment(until):%Y-%m-%d %H:%M:%S} UTC",
+    }
+
+
+def _lease(lease: LeaseView) -> tuple[object, ...]:
+    now = datetime.now(UTC)
+    leased, expires = ago(lease.granted_at_ms, now=now), moment(lease.expires_at_ms)
+    return (lease.step, lease.index, lease.version, lease.groups, leased, expires, lease.state.value)

@@ -1,0 +1,189 @@
+"""`muster pool logs` and `muster pool events`: what happens, now and from now on."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from cli.connection import run
+from cli.keys import resolve_address
+from cli.output import JsonOption, note, printable, printable_json, show_json, warn
+from cli.pool.connection import (
+    Manager,
+    Where,
+    find_task,
+    open_orchestrator,
+    short,
+    working_nodes,
+)
+from cli.quantities import moment
+from protocol.clients import OrchestratorClient
+from protocol.errors import Conflict, MusterError, NotFound
+from protocol.identifiers import Address
+from protocol.wire.heartbeat import LogLine
+from protocol.wire.pool import PoolEvent
+from protocol.wire.tasks import Task
+
+app = typer.Typer()
+
+LOOK_FOR_NODES = timedelta(seconds=3)
+"""How often `logs --follow` of all nodes looks for nodes that have begun since."""
+
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on until interrupted.")]
+
+
+@app.command()
+def logs(
+    context: typer.Context,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NODE]", help="Address or key name; by default every node that works.")
+    ] = None,
+    *,
+    follow: Follow = False,
+    task: Annotated[str | None, typer.Option(help="Only of nodes that run this task (id or name).")] = None,
+    assignment: Annotated[str | None, typer.Option(help="Of a former assignment of the node.")] = None,
+    since: Annotated[int | None, typer.Option(min=0, help="Lines from this sequence number on.")] = None,
+    tail: Annotated[int, typer.Option(min=1, max=5000, help="How many of the newest lines.")] = 200,
+    where: Where = None,
+    manager: Manager = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+) -> None:
+    """Show what tasks wrote: kept lines at once, and with --follow those that come."""
+
+    async def command() -> None:
+        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+            chosen = None if task is None else await find_task(client, task)
+            if name is not None:
+                which = resolve_address(context.obj, name)
+                if follow:
+                    await _follow_one(client, which, assignment, since, tail, as_json=as_json, label=False)
+                else:
+                    await _show_one(client, which, assignment, since, tail, as_json=as_json, label=False)
+            elif follow:
+                await _follow_all(client, chosen, tail, as_json=as_json)
+            else:
+                found = await working_nodes(client, chosen)
+                if not found:
+                    what = "anything" if chosen is None else chosen.spec.name
+                    note(f"no node runs {what} now; `muster pool nodes` and `muster pool tasks` say why")
+                for node in found:
+                    await _show_one(client, node.address, None, since, tail, as_json=as_json, label=True)
+
+    run(command())
+
+
+@app.command()
+def events(
+    context: typer.Context,
+    *,
+    follow: Follow = False,
+    after: Annotated[str | None, typer.Option(help="Events behind this id.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=500)] = 100,
+    where: Where = None,
+    manager: Manager = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what happens in the pool: nodes, assignments, tasks. With --json and --follow, one object per line."""
+
+    async def command() -> None:
+        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+            page = await client.events(after=after, limit=limit)
+            if as_json and not follow:
+                show_json(page.events)
+                return
+            for event in page.events:
+                _print_event(event, as_json=as_json)
+            if not follow:
+                if not page.events:
+                    note("nothing has happened")
+                return
+            async for event in client.follow_events(after=page.next_cursor):
+                _print_event(event, as_json=as_json)
+
+    run(command())
+
+
+async def _show_one(
+    client: OrchestratorClient,
+    node: Address,
+    assignment: str | None,
+    since: int | None,
+    tail: int,
+    *,
+    as_json: bool,
+    label: bool,
+) -> None:
+    kept = await client.logs(node, assignment=assignment, since=since, tail=tail)
+    if kept.assignment_id is None:
+        note(f"{node} has not run anything yet")
+    elif not kept.lines:
+        note(f"{node} has sent no lines yet; it does within a heartbeat or two, ask again or --follow")
+    for line in kept.lines:
+        _print_line(node, line, as_json=as_json, label=label)
+
+
+async def _follow_one(
+    client: OrchestratorClient,
+    node: Address,
+    assignment: str | None,
+    since: int | None,
+    tail: int,
+    *,
+    as_json: bool,
+    label: bool,
+) -> None:
+    async for line in client.follow_logs(node, assignment=assignment, since=since, tail=tail):
+        _print_line(node, line, as_json=as_json, label=label)
+
+
+async def _follow_all(client: OrchestratorClient, task: Task | None, tail: int, *, as_json: bool) -> None:
+    """Follows every node's assignment, those that begin later too; one that can't be followed stops no other."""
+    followed: set[str] = set()
+    said = False
+
+    async def follow(node: Address, assignment: str) -> None:
+        try:
+            await _follow_one(client, node, assignment, None, tail, as_json=as_json, label=True)
+        except (NotFound, Conflict):
+            followed.discard(assignment)  # it is gone; if it comes back it is followed again
+        except MusterError as error:
+            warn(f"{short(node)}: {error.detail}")
+            followed.discard(assignment)
+
+    async with asyncio.TaskGroup() as group:
+        while True:
+            for view in await working_nodes(client, task):
+                held = view.assignment
+                if held is not None and held.id not in followed:
+                    followed.add(held.id)
+                    group.create_task(follow(view.address, held.id))
+            if not followed and not said:
+                note("no node runs anything yet; waiting")
+                said = True
+            await asyncio.sleep(LOOK_FOR_NODES.total_seconds())
+
+
+def _print_line(node: Address, line: LogLine, *, as_json: bool, label: bool) -> None:
+    if as_json:
+        text = printable_json(f'{{"node":"{node}",{line.model_dump_json()[1:]}')
+    else:
+        text = f"{short(node)} │ {printable(line.text)}" if label else printable(line.text)
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _print_event(event: PoolEvent, *, as_json: bool) -> None:
+    if as_json:
+        text = printable_json(event.model_dump_json())
+    else:
+        time = moment(event.time_ms)
+        who = f" {short(event.node)}" if event.node is not None else ""
+        stamp = "" if time is None else f"{time:%H:%M:%S} "
+        detail = f": {event.detail}" if event.detail else ""
+        text = printable(f"{stamp}{event.kind}{who}{detail} (by {event.actor})")
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

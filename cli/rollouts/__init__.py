@@ -1,0 +1,1 @@
+"""`muster rollouts`: inspection and verification of rollout files."""

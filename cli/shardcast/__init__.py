@@ -1,0 +1,1 @@
+"""`muster shardcast`: publish, relay and fetch checkpoints."""

@@ -1,0 +1,104 @@
+"""`muster shardcast allowlist`: only active nodes of the pool get through to an origin or a relay."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.connection import run
+from cli.output import JsonOption, note, say, show_json, warn
+from cli.pool.connection import Manager, Where, open_orchestrator
+from protocol.clients import OrchestratorClient
+from protocol.errors import InvalidInput, MusterError
+from protocol.runtime.clock import Clock, SystemClock
+from shardcast.allowlist import FirewallRules, Network, allowed_networks
+
+ROUND_PATIENCE = timedelta(seconds=60)
+"""How long one reading may take, all pages together."""
+
+
+def allowlist(
+    context: typer.Context,
+    *,
+    nginx: Annotated[Path | None, typer.Option(help="Write the list for a geo block of nginx here.")] = None,
+    nginx_pid: Annotated[
+        Path | None, typer.Option(help="And have the nginx of this pid file read its configuration again.")
+    ] = None,
+    nftables: Annotated[Path | None, typer.Option(help="Write the sets for nftables here.")] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="And run `nft -f` on them.")] = False,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NETWORK", help="Let this network in besides: validators, other relays. May be repeated."),
+    ] = None,
+    every: Annotated[
+        float | None, typer.Option(min=0.2, help="Refresh every so many seconds until interrupted.")
+    ] = None,
+    where: Where = None,
+    manager: Manager = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Render the addresses of the pool's active nodes for nginx and nftables, and have them read at once.
+
+    Without a file to write, the networks are printed. While the orchestrator can't be asked, the last list stands.
+    """
+    if apply and nftables is None:
+        raise InvalidInput("there is nothing to apply", hint="give --nftables FILE, too")
+    if nginx_pid is not None and nginx is None:
+        raise InvalidInput("there is nothing for nginx to read", hint="give --nginx FILE, too")
+    doors = FirewallRules(nginx=nginx, nginx_pid=nginx_pid, nftables=nftables, apply=apply)
+    extra = tuple(also or ())
+    allowed_networks((), also=extra)  # a mistake in them shows before anything else happens
+
+    async def command() -> None:
+        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+            networks = await refresh(client, doors, also=extra)
+            if nginx is None and nftables is None:
+                _show(networks, as_json=as_json)
+            else:
+                note(f"{len(networks)} networks are let in")
+            if every is not None:
+                await keep_fresh(client, doors, also=extra, every=timedelta(seconds=every), clock=SystemClock())
+
+    run(command())
+
+
+async def refresh(client: OrchestratorClient, doors: FirewallRules, *, also: tuple[str, ...]) -> tuple[Network, ...]:
+    """Reads the whole list and installs it; half a list is never installed.
+
+    Raises:
+        MusterError: The orchestrator can't be asked, or refuses; or somebody could not be told.
+    """
+    async with asyncio.timeout(ROUND_PATIENCE.total_seconds()):
+        ips = [node.ip async for node in client.allowlist()]
+    networks = allowed_networks(ips, also=also)
+    await doors.install(networks)
+    return networks
+
+
+async def keep_fresh(
+    client: OrchestratorClient, doors: FirewallRules, *, also: tuple[str, ...], every: timedelta, clock: Clock
+) -> None:
+    """Refreshes for ever; a round that fails is said, and leaves the last list in force."""
+    count: int | None = None
+    while True:
+        await clock.sleep(every)
+        try:
+            networks = await refresh(client, doors, also=also)
+        except (MusterError, TimeoutError, OSError) as error:
+            warn(f"the list was not refreshed: {error}")
+            continue
+        if len(networks) != count:
+            count = len(networks)
+            note(f"{count} networks are let in")
+
+
+def _show(networks: tuple[Network, ...], *, as_json: bool) -> None:
+    if as_json:
+        show_json([str(network) for network in networks])
+        return
+    for network in networks:
+        say(str(network))

@@ -1,0 +1,303 @@
+"""`muster shardcast`: publish checkpoints, pass them on, and fetch them."""
+
+from __future__ import annotations
+
+import ssl
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.connection import run
+from cli.keys import open_key
+from cli.output import JsonOption, say, show_json, show_table
+from cli.quantities import format_size
+from cli.shardcast.allowlist import allowlist
+from cli.shardcast.progress import Bars, served_bytes, until_told
+from cli.shardcast.registration import registered
+from cli.shardcast.signer import following, source_of
+from protocol.clients.relay import RelayClient
+from protocol.errors import InvalidInput
+from protocol.runtime.budgets import NEEDED_FOR, keep_rule
+from protocol.runtime.clock import SystemClock
+from protocol.runtime.logs import configure_logs
+from shardcast.client import KEPT_FOLDERS, Client
+from shardcast.download.attempts import Fetched
+from shardcast.download.delta_bases import LONGEST_CHAIN
+from shardcast.folder_watcher import FolderWatcher
+from shardcast.origin import KEPT_VERSIONS, Origin
+from shardcast.relay import Relay
+from shardcast.serve.connection_limits import ServingLimits
+
+app = typer.Typer(no_args_is_help=True, help="Checkpoints: publish them, pass them on, fetch them.")
+app.command()(allowlist)
+
+Run = Annotated[str, typer.Option("--run", help="Name or id of the run.")]
+Pool = Annotated[int | None, typer.Option("--pool", min=1, help="The pool on the ledger; default from muster.toml.")]
+Signer = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="The publisher: an address, or the name of a key. By default the pool's publisher on the ledger, which "
+        "then also says what is newest.",
+    ),
+]
+Host = Annotated[str, typer.Option(help="Address to listen on.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free one.")]
+Keep = Annotated[int, typer.Option(min=1, max=64, help="Versions that are held, besides the bases that these need.")]
+RelayKeep = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=64,
+        help="Versions that are held, besides the bases that these need; 5, or fewer within a tenth of the disk.",
+    ),
+]
+Anchors = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=LONGEST_CHAIN,
+        help="One version in so many travels whole, the others as what changed: much less at small learning rates. "
+        "More than 1 publishes a version when it is complete.",
+    ),
+]
+Certificate = Annotated[Path | None, typer.Option(help="Serve https with this certificate chain (PEM).")]
+CertificateKey = Annotated[Path | None, typer.Option(help="The certificate's key (PEM).")]
+Proxies = Annotated[
+    list[str] | None, typer.Option("--trusted-proxy", metavar="NETWORK", help="Whose X-Forwarded-For is believed.")
+]
+PlainHttp = Annotated[
+    bool, typer.Option("--allow-plain-http", help="Speak http to other machines: inside an encrypted network only.")
+]
+LogLevel = Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Fetch each newer one too, until interrupted.")]
+Relays = Annotated[list[str], typer.Option("--from", metavar="URL", help="A relay or an origin. May be repeated.")]
+
+
+@app.command()
+def origin(
+    context: typer.Context,
+    *,
+    watch: Annotated[Path, typer.Option(help="Folder in which checkpoints appear, each in a folder by its number.")],
+    run_name: Run = "default",
+    key: Annotated[str, typer.Option(help="Name of the publisher's key.")] = "publisher",
+    state: Annotated[
+        Path | None, typer.Option(help="The origin's own folder; default: .shardcast in the watched one.")
+    ] = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8400,
+    keep: Keep = KEPT_VERSIONS,
+    anchor_every: Anchors = 1,
+    certificate: Certificate = None,
+    certificate_key: CertificateKey = None,
+    trusted_proxy: Proxies = None,
+    log_level: LogLevel = "INFO",
+) -> None:
+    """Publish the checkpoints that appear in a folder, while they are written, until interrupted.
+
+    A folder that holds a file `.writing` is published as it grows, and is complete when that file is removed.
+    """
+    configure_logs(level=log_level)
+    publisher = open_key(context.obj, key)
+    if not watch.is_dir():
+        raise InvalidInput(f"{watch} is no folder", hint="make it first; checkpoints appear in it as 1, 2, 3 …")
+
+    async def command() -> None:
+        publishing = Origin(
+            watch,
+            run=run_name,
+            key=publisher,
+            state=state,
+            keep=keep,
+            host=host,
+            port=port,
+            tls=_server_tls(certificate, certificate_key),
+            limits=ServingLimits(trusted_proxies=tuple(trusted_proxy or ())),
+        )
+        async with publishing:
+            say(f"publishing {watch} as {publisher.address} at {publishing.url}")
+            with Bars(publishing.shelf, doing="published"):
+                await until_told(FolderWatcher(publishing, keep=keep, anchor_every=anchor_every).run())
+            newest = publishing.newest
+            last = "nothing complete" if newest is None else f"newest version {newest.version}, digest {newest.digest}"
+            say(f"stopped: {len(publishing.shelf)} versions, {last}, {served_bytes(publishing.server)} sent")
+
+    run(command())
+
+
+@app.command()
+def relay(
+    context: typer.Context,
+    *,
+    upstream: Annotated[list[str], typer.Option(metavar="URL", help="The origin or a relay. May be repeated.")],
+    store: Annotated[Path, typer.Option(help="Folder of the relay's own, for the versions it holds.")],
+    run_name: Run = "default",
+    signer: Signer = None,
+    pool: Pool = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8401,
+    keep: RelayKeep = None,
+    certificate: Certificate = None,
+    certificate_key: CertificateKey = None,
+    trusted_proxy: Proxies = None,
+    allow_plain_http: PlainHttp = False,
+    orchestrator: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Register with this pool's orchestrator: it tells nodes of the relay."),
+    ] = None,
+    public_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="With --orchestrator: where nodes reach the relay.")
+    ] = None,
+    key: Annotated[str, typer.Option(help="With --orchestrator: name of the relay's own key.")] = "relay",
+    log_level: LogLevel = "INFO",
+) -> None:
+    """Pull checkpoints from an origin or other relays, and stream them on as they come, until interrupted."""
+    configure_logs(level=log_level)
+    if public_url is not None and orchestrator is None:
+        raise InvalidInput("--public-url is what an orchestrator is told", hint="give --orchestrator URL, too")
+    own = None if orchestrator is None else open_key(context.obj, key)
+    rule = keep_rule(store, told=keep, most=KEPT_VERSIONS, least=2, needed_for=NEEDED_FOR)
+
+    async def command() -> None:
+        async with source_of(context.obj, signer=signer, pool=pool, run_name=run_name) as source:
+            passing_on = Relay(
+                store,
+                upstreams=upstream,
+                run=run_name,
+                signer=source.signers,
+                keep=rule,
+                host=host,
+                port=port,
+                tls=_server_tls(certificate, certificate_key),
+                limits=ServingLimits(trusted_proxies=tuple(trusted_proxy or ())),
+                allow_plain_http=allow_plain_http,
+            )
+            async with passing_on:
+                say(f"passing on what {source.signers.publisher} publishes at {passing_on.url}")
+                async with AsyncExitStack() as stack:
+                    await stack.enter_async_context(following(source, passing_on.trust))
+                    if own is not None and orchestrator is not None:
+                        client = await stack.enter_async_context(
+                            RelayClient(orchestrator, key=own, allow_plain_http=allow_plain_http)
+                        )
+                        url = public_url or passing_on.url
+                        await stack.enter_async_context(registered(client, url, clock=SystemClock()))
+                    with Bars(passing_on.shelf, doing="held"):
+                        await until_told(passing_on.run())
+                say(f"stopped: {len(passing_on.shelf)} versions held, {served_bytes(passing_on.server)} sent")
+
+    run(command())
+
+
+@app.command()
+def fetch(
+    context: typer.Context,
+    *,
+    relays: Relays,
+    to: Annotated[Path, typer.Option(help="Folder in which versions appear, each in a folder by its number.")],
+    version: Annotated[str, typer.Option(metavar="N|latest", help="Which version.")] = "latest",
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Fetch each newer one too, until interrupted.")
+    ] = False,
+    run_name: Run = "default",
+    signer: Signer = None,
+    pool: Pool = None,
+    keep: Annotated[int, typer.Option(min=1, max=64, help="With --follow: versions left on disk.")] = KEPT_FOLDERS,
+    allow_plain_http: PlainHttp = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Fetch a checkpoint, verified to the last bit; what is there of it already is not fetched again."""
+    number = _version(version)
+    if follow and number is not None:
+        raise InvalidInput("--follow goes with the newest version", hint="leave --version out")
+
+    async def command() -> None:
+        async with (
+            source_of(context.obj, signer=signer, pool=pool, run_name=run_name) as source,
+            Client(
+                relays,
+                run=run_name,
+                signer=source.signers,
+                announcements=source.announcements,
+                allow_plain_http=allow_plain_http,
+            ) as client,
+        ):
+            with Bars() as bars:
+                if not follow:
+                    wanted = (await client.latest()).version if number is None else number
+                    _show(await client.fetch(wanted, to, on_progress=bars.fetching), as_json=as_json)
+                    return
+                async with following(source, client.trust):
+                    async for fetched in client.follow(to, keep=keep, on_progress=bars.fetching):
+                        _show(fetched, as_json=as_json)
+
+    run(command())
+
+
+@app.command(name="list")
+def list_(
+    context: typer.Context,
+    *,
+    relays: Relays,
+    run_name: Run = "default",
+    signer: Signer = None,
+    pool: Pool = None,
+    allow_plain_http: PlainHttp = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List the versions that relays can prove, newest first."""
+
+    async def command() -> None:
+        async with (
+            source_of(context.obj, signer=signer, pool=pool, run_name=run_name) as source,
+            Client(relays, run=run_name, signer=source.signers, allow_plain_http=allow_plain_http) as client,
+        ):
+            offers = await client.offers()
+        rows = [
+            (
+                offer.version,
+                offer.attempt,
+                "complete" if offer.sealed else "growing",
+                offer.size if as_json else format_size(offer.size),
+                offer.relays,
+            )
+            for offer in offers
+        ]
+        show_table(("version", "attempt", "state", "size", "relays"), rows, as_json=as_json, empty="no versions yet")
+
+    run(command())
+
+
+def _version(text: str) -> int | None:
+    if text == "latest":
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 15:
+        raise InvalidInput(f"{text[:40]!r} is no version", hint="give its number, or latest")
+    return int(text)
+
+
+def _show(fetched: Fetched, *, as_json: bool) -> None:
+    if as_json:
+        show_json(fetched)
+        return
+    seconds = max(fetched.took.total_seconds(), 1e-3)
+    rate = f"{format_size(int(fetched.received / seconds))}/s"
+    say(
+        f"version {fetched.version} is whole and verified in {fetched.path}: {format_size(fetched.size)}, of which "
+        f"{format_size(fetched.received)} came in {seconds:.1f} s ({rate}); digest {fetched.digest}"
+    )
+
+
+def _server_tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise InvalidInput("https needs a certificate and its key", hint="give --certificate and --certificate-key")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidInput(f"can't use {certificate} with {key}: {error}", hint="both are PEM files") from None
+    return context

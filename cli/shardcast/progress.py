@@ -1,0 +1,106 @@
+"""What `muster shardcast` shows while it works: a bar for each version on its way, at a terminal only."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+
+from cli.quantities import format_size
+from shardcast.download.assembly import DownloadProgress as FetchProgress
+from shardcast.serve.server import Server
+from shardcast.serve.version_index import VersionIndex
+
+_EVERY_S = 0.25
+
+
+class Bars:
+    """Bars on standard error, while it is entered; nothing where nobody looks.
+
+    Args:
+        shelf: Versions to show; without one, those that `fetching` is told of.
+        doing: What is counted, in a word.
+    """
+
+    def __init__(self, shelf: VersionIndex | None = None, *, doing: str = "verified") -> None:
+        console = Console(stderr=True)
+        self._shelf = shelf
+        self._bars: dict[int, TaskID] = {}
+        self._progress = Progress(
+            TextColumn("version {task.description}"),
+            BarColumn(),
+            DownloadColumn(binary_units=True),
+            TransferSpeedColumn(),
+            TextColumn(doing),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+            refresh_per_second=1 / _EVERY_S,
+        )
+        self._looking: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        if self._shelf is not None and not self._progress.disable:
+            self._looking = asyncio.get_running_loop().create_task(self._look(self._shelf))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+        self._progress.stop()
+
+    def fetching(self, progress: FetchProgress) -> None:
+        """Shows how far a fetch is; called after each block."""
+        # While a version grows, its whole size isn't known; the bar stands at what is announced.
+        self._show(progress.version, progress.done, progress.announced, growing=not progress.sealed)
+
+    async def _look(self, shelf: VersionIndex) -> None:
+        while True:
+            for holding in shelf:
+                manifest = holding.manifest
+                whole = manifest.sealed and holding.held >= manifest.size
+                if not whole or manifest.key.version in self._bars:
+                    self._show(manifest.key.version, holding.held, manifest.size, growing=not manifest.sealed)
+            await asyncio.sleep(_EVERY_S)
+
+    def _show(self, version: int, done: int, size: int, *, growing: bool) -> None:
+        if self._progress.disable:
+            return
+        if version not in self._bars:
+            self._bars[version] = self._progress.add_task(str(version), total=None)
+        self._progress.update(self._bars[version], completed=done, total=None if growing else size)
+
+
+def served_bytes(server: Server) -> str:
+    """What a server has sent, for its last line."""
+    sent = sum(
+        sample.value
+        for metric in server.metrics.sent.collect()
+        for sample in metric.samples
+        if sample.name.endswith("_total")
+    )
+    return format_size(int(sent))
+
+
+async def until_told(work: Coroutine[Any, Any, None]) -> None:
+    """Runs a service's work until SIGINT or SIGTERM, which end it well."""
+    loop = asyncio.get_running_loop()
+    running = loop.create_task(work)
+    for which in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(which, running.cancel)
+    try:
+        await running
+    except asyncio.CancelledError:
+        if not running.cancelled():
+            raise
+    finally:
+        for which in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(which)

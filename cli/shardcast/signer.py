@@ -1,0 +1,115 @@
+"""Whose checkpoints a command believes: the address it was given, or the pool's publisher on the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+
+from cli.configuration import Configuration
+from cli.connection import chosen_pool, open_ledger
+from cli.keys import resolve_address
+from ledger.client import Ledger
+from ledger.client.pools import Role, RoleHolder
+from protocol.errors import InvalidInput, MusterError
+from protocol.identifiers import ZERO_ADDRESS, Digest, run_id
+from protocol.runtime.clock import Clock, SystemClock
+from shardcast.freshness import AnnouncedVersion, Announcements
+from shardcast.manifest.signers import Signers
+
+ROTATION_SEEN_WITHIN = timedelta(seconds=15)
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Who publishes, and who knows what is newest."""
+
+    signers: Signers
+    announcements: Announcements | None
+    now: Callable[[], Awaitable[Signers]] | None = None
+    """Asks again, since the role may have been rotated; None if an address was given."""
+
+    async def watch(self, trust: Callable[[Signers], None], *, clock: Clock) -> None:
+        """Tells of each rotation; never ends by itself."""
+        signers, now = self.signers, self.now
+        while now is not None:
+            await clock.sleep(ROTATION_SEEN_WITHIN)
+            try:
+                found = await now()
+            except MusterError as error:
+                _log.warning("publisher-not-asked", why=error.detail)
+                continue
+            if found != signers:
+                _log.info("publisher-rotated", publisher=found.publisher, former=found.former)
+                trust(found)
+                signers = found
+
+
+@asynccontextmanager
+async def following(source: Source, trust: Callable[[Signers], None]) -> AsyncIterator[None]:
+    """Has rotations told of meanwhile."""
+    watching = asyncio.create_task(source.watch(trust, clock=SystemClock()))
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+class LedgerAnnouncements:
+    """What the pool's publisher announced on the ledger.
+
+    Args:
+        ledger: Connected.
+        pool_id: The pool.
+        run: The run's id.
+    """
+
+    def __init__(self, ledger: Ledger, *, pool_id: int, run: Digest) -> None:
+        self._ledger = ledger
+        self._pool_id = pool_id
+        self._run = run
+
+    async def latest(self) -> AnnouncedVersion | None:
+        """The newest announced version; None before the first."""
+        found = await self._ledger.checkpoints.latest(self._pool_id, self._run)
+        return None if found is None else AnnouncedVersion(found.version, found.attempt, found.digest)
+
+
+@asynccontextmanager
+async def source_of(
+    configuration: Configuration, *, signer: str | None, pool: int | None, run_name: str
+) -> AsyncIterator[Source]:
+    """Finds out whose checkpoints count.
+
+    Raises:
+        InvalidInput: There is neither an address nor a ledger that is configured.
+    """
+    if signer is not None:
+        yield Source(Signers(publisher=resolve_address(configuration, signer)), None)
+        return
+    if configuration.chain.deployment is None:
+        raise InvalidInput(
+            "whose checkpoints are to be believed?",
+            hint="give --signer ADDRESS, or configure the chain and the pool in muster.toml",
+        )
+    pool_id = chosen_pool(configuration, pool)
+    async with open_ledger(configuration) as ledger:
+
+        async def now() -> Signers:
+            return signers_at(await ledger.pools.seat(pool_id, Role.PUBLISHER))
+
+        announcements = LedgerAnnouncements(ledger, pool_id=pool_id, run=run_id(run_name))
+        yield Source(await now(), announcements, now)
+
+
+def signers_at(seat: RoleHolder) -> Signers:
+    """Who signs versions, as the role's seat on the ledger says; the key before counts for as long as it says."""
+    former = None if seat.previous == ZERO_ADDRESS else seat.previous
+    return Signers(publisher=seat.holder, former=former, former_until=seat.previous_until if former else None)

@@ -1,0 +1,1 @@
+"""`muster trainer`: warm-up, training runs and evaluation."""

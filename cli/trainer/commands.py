@@ -1,0 +1,129 @@
+"""`muster trainer`: warm a model up on demonstrations, train a run, and see what a version can do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.output import JsonOption, note, say, show_json, show_table
+from cli.trainer.run import run
+
+if TYPE_CHECKING:
+    from trainer.evaluator import Evaluation
+
+app = typer.Typer(no_args_is_help=True, help="Models: warm them up on demonstrations, train them, evaluate them.")
+app.command()(run)
+
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: an accelerator if there is one.")]
+
+
+@app.command()
+def sft(
+    *,
+    to: Annotated[Path, typer.Option(help="The folder of the version that is made; TO.training beside it, meanwhile.")],
+    preset: Annotated[str | None, typer.Option(help="Settings by name, such as devnet.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="A TOML file of settings; see docs/trainer.md.")
+    ] = None,
+    start: Annotated[
+        Path | None, typer.Option("--from", exists=True, file_okay=False, help="A Hugging Face folder to train on.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Examples: JSON lines or .parquet.")
+    ] = None,
+    environment: Annotated[
+        str | None, typer.Option(help="Whose demonstrations are learned; NAME or NAME@VERSION.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any setting, such as optimiser.learning_rate=1e-4; repeat."),
+    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of random weights and of the order of examples.")] = None,
+    device: Device = None,
+    every: Annotated[int, typer.Option(min=1, help="Steps between lines of progress.")] = 25,
+    as_json: JsonOption = False,
+) -> None:
+    """Warm a model up: learn the completions of demonstrations or of a file, then write a version.
+
+    Stopped or killed, the same command goes on where it was.
+    """
+    from cli.trainer.work import WarmUpChoices, run_warm_up  # noqa: PLC0415 - loads torch, which `--help` can spare
+
+    choices = WarmUpChoices(
+        to=to,
+        preset=preset,
+        config=config,
+        start=start,
+        file=file,
+        environment=environment,
+        changes=tuple(set_ or ()),
+        steps=steps,
+        seed=seed,
+        device=device,
+        every=every,
+    )
+    found = run_warm_up(choices, progress=note)
+    if as_json:
+        show_json({"version": to, "evaluation": found})
+        return
+    say(f"{to} holds the version")
+    if found is not None:
+        say(f"held-out prompts answered right, greedily: {found.greedy:.1%} of {found.prompts}")
+
+
+@app.command(name="eval")
+def eval_(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(exists=True, file_okay=False, help="Versions: weights, tokenizer and recipe.json; a row each."),
+    ],
+    prompts: Annotated[int, typer.Option(min=1, help="Held-out prompts that are asked.")] = 256,
+    samples: Annotated[int, typer.Option(min=0, help="Answers to each that are drawn, for pass@k.")] = 8,
+    held_out: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Ask a smaller share than the recipe holds out; default: its own."),
+    ] = None,
+    engine: Annotated[str, typer.Option(help="torch or vllm.")] = "torch",
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    device: Device = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask versions of a model prompts that it was never trained on: greedily, and several times by sampling."""
+    from cli.trainer.work import EvaluationChoices, run_evaluation  # noqa: PLC0415 - loads torch
+
+    choices = EvaluationChoices(
+        prompts=prompts, samples=samples, held_out=held_out, engine=engine, dtype=dtype, device=device
+    )
+    found = [(folder, run_evaluation(folder, choices)) for folder in folders]
+    if as_json:
+        show_json([{"version": folder, "evaluation": evaluation} for folder, evaluation in found])
+        return
+    at = sorted({k for _, evaluation in found for k in evaluation.pass_at})
+    wanted = any(evaluation.distance is not None for _, evaluation in found)
+    columns = (
+        *("version", "prompts", "greedy", *(f"pass@{k}" for k in at), "reward", "tokens", "finished"),
+        *(("from wanted length", "mean length by wanted") if wanted else ()),
+    )
+    rows = [
+        (
+            folder,
+            one.prompts,
+            f"{one.greedy:.1%}",
+            *(f"{one.pass_at[k]:.1%}" for k in at),
+            None if one.reward is None else f"{one.reward:.3f}",
+            f"{one.greedy_tokens:.1f}",
+            f"{one.greedy_finished:.1%}",
+            *(_lengths(one) if wanted else ()),
+        )
+        for folder, one in found
+    ]
+    show_table(columns, rows, as_json=False, empty="no versions")
+
+
+def _lengths(found: Evaluation) -> tuple[str | None, str | None]:
+    if found.distance is None:
+        return None, None
+    return f"{found.distance:.2f}", ", ".join(f"{wanted}: {mean:.1f}" for wanted, mean in found.lengths.items())

@@ -1,0 +1,76 @@
+"""`muster trainer run`: learn from accepted rollouts, publish what was learned, again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.output import JsonOption, say, show_json
+from protocol.runtime.configuration_file import ConfigOption
+
+
+def run(
+    *,
+    config: ConfigOption = None,
+    start: Annotated[
+        Path | None, typer.Option("--from", exists=True, file_okay=False, help="The base: a version's folder.")
+    ] = None,
+    state: Annotated[Path | None, typer.Option(help="The trainer's own directory; the same to go on.")] = None,
+    policies: Annotated[Path | None, typer.Option(help="Where versions appear; the origin's folder.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps in all.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of the order of groups and of tables of prompts.")] = None,
+    asynchrony: Annotated[
+        str | None, typer.Option(help="on-policy, one-step, two-step, off-policy or periodic.")
+    ] = None,
+    evaluate_every: Annotated[
+        int | None, typer.Option(min=0, help="Steps between evaluations of held-out prompts; 0: never.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: an accelerator.")] = None,
+    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
+    as_json: JsonOption = False,
+) -> None:
+    """Train the run of a pool until its steps are done, Ctrl-C or SIGTERM.
+
+    Stopped or killed at any moment, the same command goes on where it was. `muster settings trainer` lists all that
+    can be set. Under torchrun all its processes learn together: docs/training-runs.md.
+    """
+    from protocol.runtime.logs import configure_logs  # noqa: PLC0415 - torch comes with what follows, which `--help` can spare
+    from trainer.distributed.ranks import own_place  # noqa: PLC0415
+    from trainer.run.app import run_trainer  # noqa: PLC0415
+    from trainer.run.follower import follow_trainer  # noqa: PLC0415
+    from trainer.run.settings import TrainerSettings  # noqa: PLC0415
+    from trainer.run.signals import until_told  # noqa: PLC0415
+
+    configure_logs(level=log_level)
+    flags = {
+        "start": start,
+        "state": state,
+        "policies": policies,
+        "steps": steps,
+        "seed": seed,
+        "asynchrony": asynchrony,
+        "evaluate_every": evaluate_every,
+        "device": device,
+    }
+    settings = TrainerSettings.load(file=config, flags=flags)
+    place = own_place(os.environ)
+    if place is not None and not place.leads:
+        follow_trainer(settings, place)
+        return
+
+    async def command() -> int:
+        stop = asyncio.Event()
+        with until_told(stop):
+            return (await run_trainer(settings, stop=stop, place=place)).step
+
+    learned = asyncio.run(command())
+    if as_json:
+        show_json({"steps": learned, "of": settings.steps, "done": learned >= settings.steps})
+    elif learned >= settings.steps:
+        say(f"all {learned} steps are learned; version {learned} is in {settings.policies / str(learned)}")
+    else:
+        say(f"stopped after {learned} of {settings.steps} steps; the same command goes on")

@@ -1,0 +1,202 @@
+"""What `muster trainer sft` and `muster trainer eval` do: options become settings, steps become lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from protocol.checkpoints import folder_files, version_digest
+from protocol.errors import InvalidInput
+from rollouts.engines.opening import open_engine
+from rollouts.environments import load_environment
+from rollouts.models.tokenizer import FolderTokenizer
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+)
+from rollouts.recipe import read_recipe
+from trainer.errors import BadSettings
+from trainer.evaluator import Evaluation, Evaluator, held_out_prompts
+from trainer.presets import preset_file
+from trainer.sft.settings import WarmUpSettings, check_settings, read_settings_file
+from trainer.sft.warm_up import WarmUpStep, warm_up
+
+_T = TypeVar("_T", EngineName, Dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmUpChoices:
+    """What the command line said; see its options."""
+
+    to: Path
+    preset: str | None
+    config: Path | None
+    start: Path | None
+    file: Path | None
+    environment: str | None
+    changes: tuple[str, ...]
+    steps: int | None
+    seed: int | None
+    device: str | None
+    every: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationChoices:
+    """What the command line said; see its options."""
+
+    prompts: int
+    samples: int
+    held_out: float | None
+    engine: str
+    dtype: str
+    device: str | None
+
+
+def run_warm_up(choices: WarmUpChoices, *, progress: Callable[[str], None]) -> Evaluation | None:
+    """Makes a version; returns what it can do.
+
+    Raises:
+        MusterError: From any of the parts; the last checkpoint is kept.
+    """
+    torch.set_num_threads(1)  # more are slower on models that fit a CPU, and not the same to the bit
+
+    def tell(done: WarmUpStep) -> None:
+        if done.evaluation is not None or done.step % choices.every == 0 or done.step == done.steps:
+            progress(_line(done))
+
+    return warm_up(settings_of(choices), choices.to, device=_device(choices.device), progress=tell)
+
+
+def settings_of(choices: WarmUpChoices) -> WarmUpSettings:
+    """What the options come to: a preset or a file, changed by them.
+
+    Raises:
+        BadSettings: They make no warm-up.
+        NotFound: There is no such preset.
+    """
+    source, values = _written(choices)
+    if choices.start is not None:
+        values["start"] = {"kind": "folder", "folder": choices.start}
+    if choices.file is not None:
+        values["examples"] = {"kind": "file", "path": choices.file}
+    if choices.environment is not None:
+        _set(values, "recipe.environment", _environment(choices.environment))
+        if choices.file is None:
+            _set(values, "examples.kind", "environment")
+    if choices.steps is not None:
+        values["steps"] = choices.steps
+    if choices.seed is not None:
+        values["seed"] = choices.seed
+    for change in choices.changes:
+        key, equals, text = change.partition("=")
+        if not equals or not key:
+            raise BadSettings(f"{change[:80]!r} is no setting", hint="write key=value, such as steps=500")
+        _set(values, key, _value(text))
+    return check_settings(values, source=source)
+
+
+def run_evaluation(folder: Path, choices: EvaluationChoices) -> Evaluation:
+    """Asks one version.
+
+    Raises:
+        MusterError: From any of the parts.
+    """
+    torch.set_num_threads(1)
+    recipe = read_recipe(folder)
+    chosen = recipe.environment
+    environment = load_environment(chosen.name, version=chosen.version, options=chosen.options)
+    evaluator = Evaluator(
+        environment=environment,
+        recipe=recipe,
+        tokenizer=FolderTokenizer(folder),
+        indices=held_out_prompts(environment, recipe, count=choices.prompts, share=choices.held_out),
+        samples=choices.samples,
+    )
+    engine = open_engine(
+        _one_of(EngineName, choices.engine), dtype=_one_of(Dtype, choices.dtype), device=choices.device
+    )
+    try:
+        engine.load(folder, version=version_digest(folder_files(folder)))
+        return evaluator.evaluate(engine)
+    finally:
+        engine.close()
+
+
+def _line(done: WarmUpStep) -> str:
+    width = len(str(done.steps))
+    rate = done.tokens / done.seconds if done.seconds > 0 else 0.0
+    line = (
+        f"step {done.step:{width}}/{done.steps}  loss {done.loss:.3f}  gradient {done.gradient:.2f}  "
+        f"rate {done.learning_rate:.1e}  {rate:,.0f} tokens/s"
+    )
+    if done.skipped:
+        line += f"  {done.skipped} skipped"
+    if done.evaluation is not None:
+        line += f"  held out: {done.evaluation.greedy:.1%} right"
+    return line
+
+
+def _environment(text: str) -> dict[str, object]:
+    name, _, version = text.partition("@")
+    return {"name": name, "version": version or load_environment(name).version}
+
+
+def _written(choices: WarmUpChoices) -> tuple[str, dict[str, object]]:
+    """What a preset or a file says, and which of them."""
+    if choices.preset is None:
+        return (
+            ("the options", {}) if choices.config is None else (str(choices.config), read_settings_file(choices.config))
+        )
+    if choices.config is not None:
+        raise BadSettings("--preset and --config are both given", hint="give one; --set changes single settings")
+    path = preset_file(choices.preset)
+    values = read_settings_file(path)
+    start = values.get("start")
+    if isinstance(start, dict) and start.get("kind") == "folder":  # another preset's base, which lies beside it
+        values["start"] = {**start, "folder": path.parent / str(start["folder"])}
+    return str(path), values
+
+
+def _set(values: dict[str, object], key: str, value: object) -> None:
+    """Puts a value at a dotted place."""
+    *path, last = key.split(".")
+    at = values
+    for part in path:
+        inner = at.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise BadSettings(f"{key[:80]}: {part} is no table of settings", hint="docs/trainer.md lists the settings")
+        at = inner
+    at[last] = value
+
+
+def _value(text: str) -> object:
+    try:
+        value: object = json.loads(text)
+    except ValueError:
+        return text
+    return value
+
+
+def _device(name: str | None) -> torch.device:
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InvalidInput(f"{name[:40]!r} is no device", hint="give cpu, cuda or cuda:NUMBER") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InvalidInput(f"this machine has no device {device}", hint="leave --device out, or give cpu")
+    return device
+
+
+def _one_of(kind: type[_T], text: str) -> _T:
+    try:
+        return kind(text)
+    except ValueError:
+        raise InvalidInput(f"{text[:40]!r} is not known", hint=f"one of {', '.join(kind)}") from None

@@ -1,0 +1,1 @@
+"""`muster validator`: commands for validator operators."""

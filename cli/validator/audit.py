@@ -1,0 +1,133 @@
+"""`muster validator audit-log`: recompute which rows had to be audited in a past epoch, from what is public."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated
+
+import typer
+
+from cli.connection import PoolOption, chosen_pool, open_ledger, run
+from cli.keys import resolve_address
+from cli.output import JsonOption, note, say, show_json, show_table
+from cli.pool.connection import Where
+from cli.rollouts.audit_files import open_audit_files
+from protocol.errors import InvalidInput
+from protocol.identifiers import Address
+from validator.audit.log import AuditLog, EpochLog
+from validator.audit.recompute import AuditComparison
+
+
+def audit_log(
+    context: typer.Context,
+    *,
+    validator: Annotated[
+        str | None, typer.Option(help="Address or key name of the validator; default: all of them.")
+    ] = None,
+    epoch: Annotated[
+        int | None, typer.Option(min=1, help="Which epoch; default: the newest past one with verdicts.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every past epoch.")] = False,
+    pool: PoolOption = None,
+    where: Where = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Recompute which rows a validator had to audit in a past epoch. Exits 1 if it audited others, or too few.
+
+    Needs nobody's leave: secrets and verdicts are on the ledger, and audit files are public.
+    """
+    if every and epoch is not None:
+        raise InvalidInput("--all and --epoch exclude each other", hint="give one of them")
+
+    async def command() -> list[EpochLog]:
+        pool_id = chosen_pool(context.obj, pool)
+        named = None if validator is None else resolve_address(context.obj, validator)
+        async with (
+            open_ledger(context.obj) as ledger,
+            open_audit_files(context.obj, pool_id=pool_id, where=where) as files,
+        ):
+            log = AuditLog(ledger, pool_id=pool_id, read=files.read)
+            await log.load()
+            found: list[EpochLog] = []
+            for who in log.validators() if named is None else [named]:
+                found += [
+                    await log.of(who, number)
+                    for number in _epochs(log, who, epoch=epoch, every=every, named=named is not None)
+                ]
+        return found
+
+    logs = run(command())
+    if as_json:
+        show_json([_raw(log) for log in logs])
+    else:
+        for log in logs:
+            _show(log)
+        if not logs:
+            note("no past epoch has verdicts yet; an epoch is over when the validator's next one begins")
+    if any(log.differs for log in logs):
+        raise typer.Exit(1)
+
+
+def _epochs(log: AuditLog, validator: Address, *, epoch: int | None, every: bool, named: bool) -> list[int]:
+    past = log.past_epochs(validator)
+    if epoch is not None:
+        return [epoch] if epoch in past or named else []
+    if every:
+        return past
+    newest = log.newest_with_verdicts(validator)
+    return [] if newest is None else [newest]
+
+
+def _show(log: EpochLog) -> None:
+    shown = "not shown yet" if log.secret is None else f"0x{log.secret.hex()}"
+    say(f"validator {log.validator}, epoch {log.epoch}: submissions of the blocks {log.first} to {log.last}")
+    say(f"secret {shown}")
+    rows = []
+    for line in log.lines:
+        verdict, found = line.verdict, line.comparison
+        share = None if found.share is None else f"{found.share:.2%}".replace(".00%", "%")
+        audited = f"{found.drawn} of {found.rows}" if found.rows else None
+        outcome = verdict.outcome.name.lower() + (" (dispute)" if verdict.decisive else "")
+        rows.append((verdict.work.key, outcome, share, audited, found.finding, found.why))
+    columns = ("work", "verdict", "share", "rows", "draw", "why")
+    show_table(columns, rows, as_json=False, empty="no verdicts on these submissions")
+    counts = Counter(line.comparison.finding for line in log.lines)
+    if counts:
+        say(", ".join(f"{counts[finding]} {_COUNTED[finding]}" for finding in AuditComparison if counts[finding]))
+
+
+_COUNTED = {
+    AuditComparison.AGREES: "as drawn",
+    AuditComparison.DIFFERS: "NOT as drawn",
+    AuditComparison.UNKNOWN: "that can't be recomputed",
+}
+
+
+def _raw(log: EpochLog) -> dict[str, object]:
+    return {
+        "validator": log.validator,
+        "epoch": log.epoch,
+        "first_block": log.first,
+        "last_block": log.last,
+        "secret": None if log.secret is None else f"0x{log.secret.hex()}",
+        "verdicts": [
+            {
+                "work": line.verdict.work.key,
+                "node": line.verdict.work.node,
+                "step": line.verdict.work.step,
+                "index": line.verdict.work.index,
+                "outcome": line.verdict.outcome.name.lower(),
+                "decisive": line.verdict.decisive,
+                "audit_hash": line.verdict.audit_hash,
+                "share": line.comparison.share,
+                "rows_audited": line.comparison.drawn,
+                "rows": line.comparison.rows,
+                "finding": line.comparison.finding.name.lower(),
+                "why": line.comparison.why,
+            }
+            for line in log.lines
+        ],
+    }
+
+
+__all__ = ["audit_log"]

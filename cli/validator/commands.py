@@ -1,0 +1,155 @@
+"""`muster validator`: the service's own commands, and beside them what its operator looks at and decides."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.connection import run
+from cli.output import JsonOption, say, show_json
+from cli.validator.audit import audit_log
+from cli.validator.calibrate import calibrate
+from cli.validator.status import show_parked, show_status
+from protocol.clients import ServiceLocation
+from protocol.clients.base import TypedClient
+from protocol.errors import InvalidInput, NotFound
+from protocol.identity.keystores import find_key
+from protocol.runtime.configuration_file import ConfigOption
+from validator.api.views import ParkedList, Resolve, StatusView, Unparked
+from validator.cli import app
+from validator.settings import ValidatorSettings
+
+app.command(name="audit-log")(audit_log)
+app.command()(calibrate)
+
+TOKEN_VARIABLE = "MUSTER_VALIDATOR_TOKEN"  # noqa: S105 - the variable's name
+
+SHORTEST_NAME = 8
+
+WhereOption = Annotated[str | None, typer.Option("--at", help="URL of the validator; default from its settings.")]
+
+
+class OperatorDecision(StrEnum):
+    """What a person may decide: nobody is slashed by hand."""
+
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+
+
+@app.command()
+def status(config: ConfigOption = None, where: WhereOption = None, as_json: JsonOption = False) -> None:
+    """Show what waits, what was judged and how fast, who else judges, and what waits for you."""
+
+    async def command() -> None:
+        async with _opened(config, where) as client:
+            found = (await client.call("GET", "/v1/status")).read(StatusView)
+        if as_json:
+            show_json(found)
+        else:
+            show_status(found)
+
+    run(command())
+
+
+@app.command()
+def parked(config: ConfigOption = None, where: WhereOption = None, as_json: JsonOption = False) -> None:
+    """List work that could not be judged, with why and what to do. It expires blamelessly if nobody does anything."""
+
+    async def command() -> None:
+        async with _opened(config, where) as client:
+            found = (await client.call("GET", "/v1/parked")).read(ParkedList)
+        if as_json:
+            show_json(found.items)
+        else:
+            show_parked(found.items)
+
+    run(command())
+
+
+@app.command()
+def retry(
+    item: Annotated[str | None, typer.Argument(help="Which, or its beginning; none with --all.")] = None,
+    *,
+    every: Annotated[bool, typer.Option("--all", help="Everything that is parked.")] = False,
+    code: Annotated[str | None, typer.Option(help="With --all: only what has this trouble.")] = None,
+    config: ConfigOption = None,
+    where: WhereOption = None,
+) -> None:
+    """Have parked work examined again."""
+    if (item is None) != every or (code is not None and not every):
+        raise InvalidInput("which?", hint="give one work key, or --all, which --code may narrow")
+
+    async def command() -> None:
+        async with _opened(config, where) as client:
+            path = "/v1/parked/retry" if item is None else f"/v1/parked/{await _named(client, item)}/retry"
+            query = {} if code is None else {"code": code}
+            found = (await client.call("POST", path, query=query)).read(Unparked)
+        say(f"{len(found.ids)} to be examined again" if every else f"{found.ids[0]} is examined again")
+
+    run(command())
+
+
+@app.command()
+def resolve(
+    item: Annotated[str, typer.Argument(help="Which, or its beginning.")],
+    decision: Annotated[OperatorDecision, typer.Argument(help="Paid, or not paid. Neither costs stake.")],
+    because: Annotated[str, typer.Option("--because", help="Why, in one line: the contributor reads it.")],
+    config: ConfigOption = None,
+    where: WhereOption = None,
+) -> None:
+    """Decide parked work by hand. The verdict and its evidence say that a person did."""
+    body = Resolve(outcome=decision.value, words=because)
+
+    async def command() -> None:
+        async with _opened(config, where) as client:
+            path = f"/v1/parked/{await _named(client, item)}/resolve"
+            found = (await client.call("POST", path, body=body)).read(Unparked)
+        say(f"{found.ids[0]} will be {decision.value}; the verdict is on the ledger within seconds")
+
+    run(command())
+
+
+async def _named(client: TypedClient, text: str) -> str:
+    """The parked item that this is the beginning of.
+
+    Raises:
+        NotFound: None is.
+        InvalidInput: Several are, or it is too short to say.
+    """
+    if len(text) < SHORTEST_NAME:
+        raise InvalidInput(f"{text!r} is too short", hint=f"give at least {SHORTEST_NAME} characters of the work key")
+    items = (await client.call("GET", "/v1/parked")).read(ParkedList).items
+    found = [each.id for each in items if each.id.startswith(text)]
+    exact = [each for each in found if each in {text, f"{text}.first"}]
+    if len(exact) == 1:
+        return exact[0]
+    if len(found) > 1:
+        raise InvalidInput(
+            f"{len(found)} items begin with {text}", hint="give more of the name; --json shows all of it"
+        )
+    if not found:
+        raise NotFound(f"nothing that is parked begins with {text}", hint="`muster validator parked` lists what is")
+    return found[0]
+
+
+@asynccontextmanager
+async def _opened(config: Path | None, where: str | None) -> AsyncIterator[TypedClient]:
+    """The validator's API, with a token (`MUSTER_VALIDATOR_TOKEN`), else with the validator's own key."""
+    settings = ValidatorSettings.load(file=config)
+    url = where or f"http://{settings.host}:{settings.port}"
+    if token := os.environ.get(TOKEN_VARIABLE, "").strip():
+        client = TypedClient(url, token=token)
+    else:
+        key = find_key("validator", keystore=settings.keystore, password_file=settings.password_file)
+        client = TypedClient(ServiceLocation(ServiceLocation.parse(url).url, key.address), key=key)
+    async with client:
+        yield client
+
+
+__all__ = ["app"]

@@ -1,0 +1,122 @@
+"""How a validator's status looks on a screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from cli.output import note, say, show_fields, show_table
+from cli.pool.connection import short
+from cli.quantities import ago, format_span, moment
+from validator.api.views import LatencyView, MemberView, ParkedView, StatusView
+
+SHORT = 14
+"""Characters of a work key: enough to name it by."""
+
+
+def show_status(found: StatusView) -> None:
+    """Prints everything that an operator asks first."""
+    now = datetime.now(UTC)
+    queue, rates = found.queue, found.rates
+    show_fields(
+        {
+            "validator": f"{found.validator} of pool {found.pool_id}, release {found.version}",
+            **_own_state(found.members, now),
+            **({} if found.seated is not False else {"NOT SEATED": "the pool's ledger does not take its verdicts"}),
+            "ledger": _ledger(found),
+            "epoch": "-" if found.epoch is None else str(found.epoch) if found.epoch else "none begun yet",
+            "queue": f"{queue.ready} ready · {queue.in_hand} in hand · {queue.waiting} later · {queue.parked} parked",
+            "not final": f"{queue.not_final} pieces of work",
+            "latency": _latency(found.latency),
+            "rates": f"{rates.files:.2f} files/s · {rates.rows:.1f} rows/s · "
+            f"{rates.prefilled_tokens:.0f} prefilled tokens/s",
+            "looked again": " · ".join(f"{count} {name.replace('_', ' ')}" for name, count in found.looks.items()),
+        },
+        as_json=False,
+    )
+    rows = [(each.outcome, each.reason, each.count) for each in found.verdicts]
+    show_table(("verdict", "reason", "count"), rows, as_json=False, empty="no verdict was given yet")
+    validators = [
+        (each.address, "here" if each.here else "elsewhere", ago(each.heard_at_ms, now=now))
+        for each in found.validators
+    ]
+    show_table(("validator", "where", "last_heard"), validators, as_json=False, empty="the pool has no validators")
+    _show_members(found.members, now)
+    troubled = [(each.name, each.crashes, each.last_error) for each in found.loops if each.crashes]
+    if troubled:
+        show_table(("loop", "crashes", "last_error"), troubled, as_json=False, empty="")
+    if found.parked:
+        say(f"{queue.parked} parked, waiting for you:")
+        show_parked(found.parked)
+
+
+def _own_state(members: Sequence[MemberView], now: datetime) -> dict[str, str]:
+    """What keeps this validator from judging, if anything does; above everything else."""
+    for each in members:
+        if each.is_this and each.state != "well":
+            words = f"{each.state}, {ago(each.since_ms, now=now)}: {_trouble(each)}" if each.code else each.state
+            return {"TAKES NO WORK": words}
+    return {}
+
+
+def _show_members(members: Sequence[MemberView], now: datetime) -> None:
+    """Who shares this Redis: a table only if there is more than one, or anything to be told."""
+    if len(members) < 2 and all(each.state == "well" for each in members):
+        return
+    rows = [
+        (
+            ("* " if each.is_this else "") + short(each.address),
+            each.place,
+            each.state,
+            ago(each.since_ms, now=now),
+            _trouble(each),
+        )
+        for each in members
+    ]
+    show_table(("process", "where", "state", "since", "why"), rows, as_json=False, empty="")
+
+
+def _trouble(each: MemberView) -> str:
+    if not each.code:
+        return ""
+    failed = f", {each.tests} self-tests failed" if each.tests > 1 else ""
+    return f"{each.why} ({each.code}{failed})" + (f"\n→ {each.hint}" if each.hint else "")
+
+
+def show_parked(items: Sequence[ParkedView]) -> None:
+    """Prints work that waits for a person."""
+    now = datetime.now(UTC)
+    rows = [
+        (
+            each.key[:SHORT] + ("" if each.kind == "first" else f"… {each.kind}"),
+            short(each.node),
+            f"{each.step}/{each.index}",
+            each.attempts,
+            ago(each.parked_at_ms, now=now),
+            _until(each.deadline_ms, now),
+            f"{each.why} ({each.code})" + (f"\n→ {each.hint}" if each.hint else ""),
+        )
+        for each in items
+    ]
+    columns = ("work", "node", "step/index", "tries", "parked", "expires", "why")
+    show_table(columns, rows, as_json=False, empty="nothing is parked")
+    if rows:
+        note("`muster validator retry WORK`, or `muster validator resolve WORK accepted|rejected --because WHY`")
+
+
+def _ledger(found: StatusView) -> str:
+    if found.chain_block is None or found.next_block is None:
+        return "not read yet, or by another process on this Redis"
+    behind = found.chain_block + 1 - found.next_block
+    return f"block {found.chain_block}, " + (f"{behind} blocks behind" if behind > 0 else "read to the end")
+
+
+def _latency(latency: LatencyView) -> str:
+    if latency.p50_s is None or latency.p99_s is None:
+        return "no verdict yet"
+    return f"p50 {latency.p50_s:.2f} s · p99 {latency.p99_s:.2f} s, of the last {latency.of} verdicts"
+
+
+def _until(deadline_ms: int, now: datetime) -> str:
+    at = moment(deadline_ms)
+    return "-" if at is None else "now" if at <= now else f"in {format_span(at - now)}"

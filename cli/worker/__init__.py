@@ -1,0 +1,1 @@
+"""`muster worker`: commands for contributors."""

@@ -1,0 +1,42 @@
+"""`muster worker`: the daemon's own commands, and beside them what a contributor needs of keys, stake and rewards."""
+
+from __future__ import annotations
+
+import typer
+
+from cli.lazy import Parts
+
+PARTS: Parts = {
+    "run": ("worker.daemon_cli:run", "Run the worker until SIGTERM or SIGINT, which hand over what runs."),
+    "doctor": (
+        "worker.daemon_cli:doctor",
+        "Check everything that joining needs. Exits 0 if all is well, 1 with warnings, 2 if the worker can't join.",
+    ),
+    "status": ("worker.cli:status", "Show what the worker is doing, and why."),
+    "logs": ("worker.cli:logs", "Show the output of the task that runs here."),
+    "drain": ("worker.cli:drain", "Finish what runs and take nothing new; lasts until `--undo`, also over a restart."),
+    "resume": (
+        "worker.cli:resume",
+        "Lease again after the worker stopped because delivered work was not paid; `status` shows why it stopped.",
+    ),
+    "leave": (
+        "worker.cli:leave",
+        "Stop what runs, deliver what waits, leave the pool on the ledger, and end the daemon. Stake is free then.",
+    ),
+    "retry": ("worker.cli:retry", "Try a file again that was parked because it could not be delivered."),
+    "upgrade": ("worker.cli:upgrade", "Say how to install the newest release, and what happens to what runs."),
+    "verdicts": (
+        "cli.worker.verdicts",
+        "Show what validators said of your node's work, why, what it pays or costs, and until when it can be disputed.",
+    ),
+    "dispute": (
+        "cli.worker.dispute",
+        "Dispute a verdict on your work while it can be disputed; another validator decides, and that is final.",
+    ),
+    "rewards": ("cli.worker.rewards", "Show what your nodes have earned: claimable now, and still on its way."),
+    "claim": ("cli.ledger.work:claim", "Collect what your nodes have earned."),
+    "keys": ("cli.keys", "Make, import and show keys."),
+    "stake": ("cli.ledger.stake", "Add stake, look at it, get it back."),
+}
+
+app = typer.Typer(name="worker", no_args_is_help=True, help="Give this machine to a pool.")

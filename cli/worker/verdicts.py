@@ -1,0 +1,239 @@
+"""`muster worker verdicts` and `dispute`: what validators found in a node's work, and what to do if they are wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from cli.connection import PoolOption, chosen_pool, open_ledger, run
+from cli.keys import resolve_address
+from cli.output import JsonOption, note, say, show_json, show_table
+from cli.pool.connection import Where
+from cli.rollouts.audit_files import AuditFiles, open_audit_files
+from ledger.amounts import format_amount
+from ledger.client import Ledger
+from ledger.client.work import WorkRecord, WorkStatus
+from ledger.events.types import DisputeLost, VerdictGiven, WorkSubmitted
+from protocol.errors import InvalidInput, MusterError
+from protocol.identifiers import Address, digest
+from protocol.verdicts import Outcome, ReasonCode
+from protocol.wire.audits import AuditFile
+
+MOST_ROWS_SHOWN = 5
+AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkReport:
+    """Everything that is known of one piece of work.
+
+    Args:
+        submitted: What was submitted.
+        work: Where it is.
+        verdict: The verdict that counts; None if there is none yet.
+        audit: Its evidence; None if it could not be read.
+        missing: Why not.
+        lost: What a lost dispute has cost, in the token's smallest unit.
+    """
+
+    submitted: WorkSubmitted
+    work: WorkRecord
+    verdict: VerdictGiven | None
+    audit: AuditFile | None
+    missing: str
+    lost: int
+
+    @property
+    def disputable(self) -> bool:
+        """Whether the verdict may be disputed, as far as the ledger's status says."""
+        return self.work.status is WorkStatus.PROVISIONAL
+
+
+def verdicts(
+    context: typer.Context,
+    *,
+    node: Annotated[str, typer.Option(help="Address or key name of the node.")] = "node",
+    last: Annotated[int, typer.Option(min=1, max=1000, help="So many of its newest submissions.")] = 20,
+    work: Annotated[str | None, typer.Option(help="Only this one, with everything that was found.")] = None,
+    pool: PoolOption = None,
+    where: Where = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what validators said of your node's work, why, what it pays or costs, and until when it can be disputed."""
+
+    async def command() -> list[WorkReport]:
+        pool_id, whose = chosen_pool(context.obj, pool), resolve_address(context.obj, node)
+        key = None if work is None else digest(work)
+        async with AsyncExitStack() as stack:
+            ledger = await stack.enter_async_context(open_ledger(context.obj))
+            files: AuditFiles | None = None
+            try:
+                files = await stack.enter_async_context(open_audit_files(context.obj, pool_id=pool_id, where=where))
+            except InvalidInput:
+                note("no orchestrator is configured, so only what the ledger knows is shown; --orchestrator names one")
+            submitted = await ledger.history(WorkSubmitted, pool_id=pool_id, second=whose, third=key)
+            return await _told(ledger, files, submitted[-last:], pool_id=pool_id, node=whose)
+
+    found = run(command())
+    if as_json:
+        show_json([_raw(each) for each in found])
+        return
+    columns = ("work", "step", "slot", "units", "status", "verdict", "reason", "money", "disputable_until")
+    show_table(columns, [_row(each) for each in found], as_json=False, empty="this node has submitted no work yet")
+    for each in found:
+        if work is not None or (each.work.outcome is not None and each.work.outcome is not Outcome.ACCEPTED):
+            _explain(each, rows=None if work is not None else MOST_ROWS_SHOWN)
+
+
+async def _told(
+    ledger: Ledger, files: AuditFiles | None, submitted: Sequence[WorkSubmitted], *, pool_id: int, node: Address
+) -> list[WorkReport]:
+    given = {event.key: event for event in await ledger.history(VerdictGiven, pool_id=pool_id, second=node)}
+    lost = {event.key: event.taken for event in await ledger.history(DisputeLost, pool_id=pool_id, second=node)}
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(event: WorkSubmitted) -> WorkReport | None:
+        async with gate:
+            work, verdict = await ledger.work.get(event.key), given.get(event.key)
+            audit, missing = await _audit(files, verdict)
+        if work is None:  # a reorganisation took it back a moment ago
+            return None
+        return WorkReport(
+            submitted=event, work=work, verdict=verdict, audit=audit, missing=missing, lost=lost.get(event.key, 0)
+        )
+
+    return [told for told in await asyncio.gather(*map(one, submitted)) if told is not None]
+
+
+async def _audit(files: AuditFiles | None, verdict: VerdictGiven | None) -> tuple[AuditFile | None, str]:
+    if files is None or verdict is None:
+        return None, ""
+    try:
+        return await files.read(verdict.validator, verdict.audit_hash), ""
+    except MusterError as error:
+        return None, error.detail
+
+
+def _row(told: WorkReport) -> tuple[object, ...]:
+    work, submitted = told.work, told.submitted
+    return (
+        submitted.key,
+        submitted.step,
+        submitted.index,
+        submitted.units,
+        work.status.name.lower(),
+        "none yet" if work.outcome is None else work.outcome.name.lower(),
+        None if work.outcome is None else reason_name(work.reason),
+        _money(told),
+        work.deadline if told.disputable else None,
+    )
+
+
+def _money(told: WorkReport) -> str:
+    """What the verdict that counts so far pays or costs."""
+    work = told.work
+    if work.status is WorkStatus.EXPIRED:
+        return "unpaid, blameless"
+    final = "" if work.status is WorkStatus.FINAL else " when final"
+    match work.outcome:
+        case None:
+            return f"{format_amount(work.reward)} MUST if accepted"
+        case Outcome.ACCEPTED:
+            return f"pays {format_amount(work.reward)} MUST{final}"
+        case Outcome.REJECTED:
+            return f"unpaid, and {format_amount(told.lost)} MUST for a lost dispute" if told.lost else "unpaid"
+        case Outcome.FORGED:
+            return f"costs {format_amount(work.penalty)} MUST and the place in the pool{final}"
+
+
+def _explain(told: WorkReport, *, rows: int | None) -> None:
+    """The verdict in words, and what was found in which row."""
+    say("")
+    say(f"{told.submitted.key} (step {told.submitted.step}, slot {told.submitted.index})")
+    if told.verdict is not None:
+        say(f"  {reason_words(told.work.reason)} Judged by {told.verdict.validator}.")
+    for line in _other_validators(told):
+        say(f"  {line}")
+    if told.audit is None:
+        if told.missing:
+            say(f"  The evidence can't be read: {told.missing}")
+        return
+    say(f"  {told.audit.words}")
+    if told.audit.draw is not None:
+        drawn = f"{len(told.audit.draw.rows)} of {len(told.audit.rows)}"
+        say(f"  {drawn} rows were computed again: {told.audit.draw.why}")
+    findings = [(check.name, finding) for check in told.audit.checks for finding in check.findings]
+    for name, finding in findings[:rows]:
+        where = "" if finding.row is None else f"row {finding.row}: "
+        say(f"  {name}: {where}{finding.what}")
+    if len(findings) > len(findings[:rows]):
+        say(f"  … and {len(findings) - len(findings[:rows])} more; --work {told.submitted.key} shows them")
+    if told.disputable and told.work.deadline is not None:
+        say(f"  Until {told.work.deadline:%Y-%m-%d %H:%M:%S} UTC: muster worker dispute {told.submitted.key}")
+        if told.work.outcome is Outcome.REJECTED:
+            say(f"  That costs {format_amount(told.work.lost_dispute_cost)} MUST if the rejection stands.")
+
+
+def _other_validators(told: WorkReport) -> list[str]:
+    """What other validators than the first made of it."""
+    work, verdict, lines = told.work, told.verdict, []
+    if work.looker is not None:
+        lines.append(f"Confirmed by {work.looker}, which examined it again.")
+    if work.juror is not None and work.opinion is not None:
+        lines.append(
+            f"Contradicted by {work.juror}, which found it {work.opinion.name.lower()}: "
+            + ("a second validator decides." if work.status is WorkStatus.DISPUTED else "a second validator decided.")
+        )
+    if work.status is WorkStatus.FINAL and verdict is not None and verdict.outcome != work.outcome:
+        if verdict.decisive:
+            lines.append("The outcome is the median of the three verdicts.")
+        else:
+            lines.append("It was disputed and no validator decided in time, so the penalty was released.")
+    return lines
+
+
+def _raw(told: WorkReport) -> dict[str, object]:
+    work, audit = told.work, told.audit
+    return {
+        "work": told.submitted.key,
+        "step": told.submitted.step,
+        "index": told.submitted.index,
+        "units": told.submitted.units,
+        "status": work.status.name.lower(),
+        "verdict": None if work.outcome is None else work.outcome.name.lower(),
+        "reason": None if work.outcome is None else reason_name(work.reason),
+        "reason_code": None if work.outcome is None else work.reason,
+        "reason_words": None if work.outcome is None else reason_words(work.reason),
+        "pays": str(work.reward),
+        "costs_if_forged": str(work.penalty),
+        "costs_if_dispute_is_lost": str(work.lost_dispute_cost if work.outcome is Outcome.REJECTED else 0),
+        "lost_by_dispute": str(told.lost),
+        "disputable_until": work.deadline if told.disputable else None,
+        "validator": None if told.verdict is None else told.verdict.validator,
+        "confirmed_by": work.looker,
+        "contradicted_by": work.juror,
+        "contradiction": None if work.opinion is None else work.opinion.name.lower(),
+        "audit_hash": None if told.verdict is None else told.verdict.audit_hash,
+        "audit": audit,
+        "audit_missing": told.missing or None,
+    }
+
+
+def reason_name(code: int) -> str:
+    """A reason's name; its number if a newer validator gave it."""
+    return ReasonCode(code).name.lower().replace("_", "-") if code in set(ReasonCode) else str(code)
+
+
+def reason_words(code: int) -> str:
+    """A reason in one sentence."""
+    if code in set(ReasonCode):
+        return ReasonCode(code).words
+    return f"Reason {code}, which this release of muster does not know."
+
+
+__all__ = ["verdicts"]

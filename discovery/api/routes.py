@@ -1,0 +1,131 @@
+"""The REST API. Who may call what is decided before a body is read into anything."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+
+from discovery.directory import NodeDirectory
+from discovery.store.records import DEFAULT_PER_PAGE, MOST_PER_PAGE, read_cursor
+from protocol.errors import Forbidden
+from protocol.http.verification import SignedRequest, signed_request
+from protocol.identifiers import Address, WireAddress, address
+from protocol.identity.keys import Key
+from protocol.wire.base import MAX_INT64
+from protocol.wire.identity import ServiceIdentity
+from protocol.wire.invites import SignedInvite
+from protocol.wire.mailbox import InviteList
+from protocol.wire.nodes import NodePage, NodeRecord, Registration
+
+LONGEST_WAIT_S = 30
+"""Under the idle time of common proxies (60 s)."""
+REGISTRATION_LIMIT = 24 * 1024
+INVITE_LIMIT = 4 * 1024
+
+router = APIRouter(prefix="/v1")
+
+
+async def _itself(signer: Address, request: Request) -> None:
+    """A node speaks for itself only."""
+    named = address(request.path_params["node"])
+    if signer != named:
+        raise Forbidden(f"{signer} may not speak for {named}", hint="sign with the node's own key", code="another-node")
+
+
+def _body(model: type[Registration | SignedInvite]) -> dict[str, object]:
+    """Declares a body that the route reads from the signed request, so that OpenAPI knows it."""
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+ByNode = Annotated[SignedRequest, Depends(signed_request(authorize=_itself, body_limit=REGISTRATION_LIMIT))]
+ByAnybody = Annotated[SignedRequest, Depends(signed_request(body_limit=INVITE_LIMIT))]
+NodePath = Annotated[WireAddress, Path(description="The node's address", pattern="^0x[0-9a-fA-F]{40}$")]
+NoncePath = Annotated[str, Path(description="The invite's nonce, in decimal", pattern="^(0|[1-9][0-9]{0,77})$")]
+PoolPath = Annotated[int, Path(description="The pool's number on the ledger", ge=1, le=MAX_INT64)]
+
+
+@router.get("/identity", tags=["identity"])
+async def identity(request: Request) -> ServiceIdentity:
+    """Who this service is, and whose ledger it reads. Not signed: TLS or a pinned address vouches for it."""
+    pools = _directory(request).pools
+    return ServiceIdentity(
+        service="discovery", address=_key(request).address, chain_id=pools.chain_id, contract=pools.contract
+    )
+
+
+@router.put("/nodes/{node}", response_model=NodeRecord, tags=["nodes"], openapi_extra=_body(Registration))
+async def register(node: NodePath, signed: ByNode, request: Request) -> Response:
+    """A node registers, or refreshes its record. Signed by the node; so is the answer by this service."""
+    record = await _directory(request).register(
+        node, signed.read(Registration), ip=request.scope.get("muster.ip", "local")
+    )
+    return signed.answer(_key(request), record)
+
+
+@router.get("/nodes/{node}", response_model=NodeRecord, tags=["nodes"])
+async def show(node: NodePath, signed: ByNode, request: Request) -> Response:
+    """A node reads its own record; nobody else may."""
+    return signed.answer(_key(request), await _directory(request).record(node))
+
+
+@router.delete("/nodes/{node}", status_code=204, tags=["nodes"])
+async def remove(node: NodePath, _signed: ByNode, request: Request) -> Response:
+    """A node signs off; its record and its invites are gone."""
+    await _directory(request).remove(node)
+    return Response(status_code=204)
+
+
+@router.get("/pools/{pool_id}/nodes", tags=["pools"])
+async def list_nodes(
+    pool_id: PoolPath,
+    signed: ByAnybody,
+    request: Request,
+    cursor: Annotated[str | None, Query(max_length=64, description="`next_cursor` of the page before")] = None,
+    limit: Annotated[int, Query(ge=1, le=MOST_PER_PAGE)] = DEFAULT_PER_PAGE,
+) -> NodePage:
+    """Who wants to join a pool. For its owner, manager, orchestrator and validators only."""
+    return await _directory(request).page(pool_id, signed.address, after=read_cursor(cursor), most=limit)
+
+
+@router.post("/nodes/{node}/invites", status_code=204, tags=["invites"], openapi_extra=_body(SignedInvite))
+async def invite(node: NodePath, signed: ByAnybody, request: Request) -> Response:
+    """An orchestrator leaves an invite. Signed by the pool's orchestrator key, and the invite in it too."""
+    await _directory(request).invite(node, signed.read(SignedInvite), poster=signed.address)
+    return Response(status_code=204)
+
+
+@router.get("/nodes/{node}/invites", response_model=InviteList, tags=["invites"])
+async def invites(
+    node: NodePath,
+    signed: ByNode,
+    request: Request,
+    wait: Annotated[int, Query(ge=0, le=LONGEST_WAIT_S, description="Seconds to wait for the first one")] = 0,
+) -> Response:
+    """A registered node fetches its own invites, by long poll. They stay until they expire or are acknowledged."""
+    found = await _directory(request).invites(
+        node,
+        ip=request.scope.get("muster.ip", "local"),
+        patience=timedelta(seconds=wait),
+        stopping=request.app.state.stopping,
+    )
+    return signed.answer(_key(request), InviteList(invites=found))
+
+
+@router.delete("/nodes/{node}/invites/{nonce}", status_code=204, tags=["invites"])
+async def acknowledge(node: NodePath, nonce: NoncePath, _signed: ByNode, request: Request) -> Response:
+    """A node has used an invite, or can't: it need not be delivered again."""
+    await _directory(request).mailbox.acknowledge(node, nonce)
+    return Response(status_code=204)
+
+
+def _directory(request: Request) -> NodeDirectory:
+    directory: NodeDirectory = request.app.state.directory
+    return directory
+
+
+def _key(request: Request) -> Key:
+    key: Key = request.app.state.key
+    return key

@@ -1,0 +1,1 @@
+"""The ledger as discovery reads it: roles, events and cached facts."""

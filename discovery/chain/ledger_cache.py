@@ -1,0 +1,114 @@
+"""What the ledger said of nodes, kept in Redis: every instance has it, and a chain that is down blocks nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis.asyncio import Redis
+
+from discovery.store.record_store import KEYS
+from discovery.store.records import FactsAge, NodeFacts
+from protocol.identifiers import Address
+from protocol.runtime.redis import store_errors
+
+_PROVIDERS = KEYS.of("ledger", "providers")
+_STAKES = KEYS.of("ledger", "stakes")
+_POOLS = KEYS.of("ledger", "pools")
+_AS_OF = KEYS.of("ledger", "asof")
+
+
+@dataclass(slots=True, kw_only=True)
+class FactChanges:
+    """What some events changed. Every entry is the whole new truth, so that applying it twice changes nothing."""
+
+    providers: dict[Address, Address | None] = field(default_factory=dict)
+    """Node to provider; None for one that is retired."""
+    stakes: dict[Address, int] = field(default_factory=dict)
+    """Provider to active stake."""
+    bans: dict[tuple[int, Address], bool] = field(default_factory=dict)
+    """(Pool, node or provider) to banned or not."""
+    pools: set[int] = field(default_factory=set)
+    """Pools that exist."""
+    joined: set[Address] = field(default_factory=set)
+    """Nodes that redeemed an invite."""
+
+
+class FactStore:
+    """Reads and writes the facts; several readers and writers may share them.
+
+    Args:
+        redis: Shared by all instances.
+    """
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+
+    async def of(self, pool_id: int, nodes: Sequence[Address]) -> Mapping[Address, NodeFacts]:
+        """The facts of these nodes, in two round trips however many there are."""
+        if not nodes:
+            return {}
+        with store_errors():
+            found: list[Any] = await self._redis.hmget(_PROVIDERS, list(nodes))
+            providers = [Address(value.decode()) if value else None for value in found]
+            known = [provider or "-" for provider in providers]
+            pipe = self._redis.pipeline(transaction=False)
+            pipe.hmget(_STAKES, known)
+            pipe.smismember(_bans(pool_id), [*nodes, *known])
+            stakes, bans = await pipe.execute()
+        return {
+            node: NodeFacts(
+                provider=providers[i],
+                stake=int(stakes[i] or 0),
+                banned=bool(bans[i]) or bool(bans[len(nodes) + i]),
+            )
+            for i, node in enumerate(nodes)
+        }
+
+    async def knows(self, node: Address) -> bool:
+        """Whether the ledger knows the node."""
+        with store_errors():
+            return bool(await self._redis.hexists(_PROVIDERS, node))
+
+    async def has_pool(self, pool_id: int) -> bool:
+        """Whether the pool was seen on the ledger."""
+        with store_errors():
+            return bool(await self._redis.sismember(_POOLS, str(pool_id)))
+
+    async def age(self) -> FactsAge:
+        """How fresh the facts are."""
+        with store_errors():
+            value = await self._redis.get(_AS_OF)
+        return FactsAge(as_of_ms=int(value or 0))
+
+    async def apply(self, changes: FactChanges, *, as_of_ms: int | None = None) -> None:
+        """Writes changes, all or none; doing it twice is doing it once.
+
+        Args:
+            changes: What is new.
+            as_of_ms: When the events had been read up to the chain's head; None while there are more.
+        """
+        with store_errors():
+            pipe = self._redis.pipeline(transaction=True)
+            for node, provider in changes.providers.items():
+                if provider is None:
+                    pipe.hdel(_PROVIDERS, node)
+                else:
+                    pipe.hset(_PROVIDERS, node, provider)
+            for provider, stake in changes.stakes.items():
+                pipe.hset(_STAKES, provider, stake)
+            for (pool_id, who), banned in changes.bans.items():
+                if banned:
+                    pipe.sadd(_bans(pool_id), who)
+                else:
+                    pipe.srem(_bans(pool_id), who)
+            if changes.pools:
+                pipe.sadd(_POOLS, *(str(pool_id) for pool_id in changes.pools))
+            if as_of_ms is not None:
+                pipe.set(_AS_OF, as_of_ms)
+            await pipe.execute()
+
+
+def _bans(pool_id: int) -> str:
+    return KEYS.of("ledger", "bans", str(pool_id))

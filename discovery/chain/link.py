@@ -1,0 +1,254 @@
+"""Where discovery meets the chain, and nowhere else: roles when they are asked for, facts as events come in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Protocol, TypeVar
+
+from redis.asyncio import Redis
+
+from discovery.chain.ledger_cache import FactChanges, FactStore
+from discovery.chain.roles import PoolRole, PoolRoles
+from discovery.mailbox.store import Mailbox
+from discovery.store.leader_lease import LeaderLease
+from discovery.store.record_store import KEYS
+from ledger.client import Ledger
+from ledger.client.event_follower import EventFollower
+from ledger.client.pools import Role
+from ledger.deployment import Deployment
+from ledger.events import types as happened
+from ledger.events.cursor import EventBatch
+from ledger.events.types import LedgerEvent
+from protocol.errors import NotFound
+from protocol.identifiers import ZERO_ADDRESS, Address
+from protocol.identity.signing import unix_ms
+from protocol.runtime.clock import Clock, SystemClock
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+ANSWER_PATIENCE = timedelta(seconds=5)
+"""For one question to the chain; a caller of ours waits for it."""
+COUNT_GOOD_FOR = timedelta(seconds=1)
+"""A new pool is noticed so late. Strangers who name pools that don't exist cause no more reads than that."""
+READS_AT_ONCE = 16
+CURSOR = "facts"
+
+FOLLOWED: tuple[type[LedgerEvent], ...] = (
+    happened.NodeRegistered,
+    happened.NodeRetired,
+    happened.Staked,
+    happened.UnbondStarted,
+    happened.UnbondCancelled,
+    happened.Slashed,
+    happened.PoolCreated,
+    happened.MemberJoined,
+    happened.NodeBanned,
+    happened.NodeUnbanned,
+    happened.ProviderBanned,
+    happened.ProviderUnbanned,
+)
+
+
+class LedgerSource(Protocol):
+    """What the service needs of the ledger. Every method may raise `Unavailable` while the chain is down."""
+
+    async def roles(self, pool_id: int) -> PoolRoles:
+        """Everybody who has a role in a pool; `NotFound` if there is no such pool."""
+        ...
+
+    async def read(self, facts: FactStore, mailbox: Mailbox) -> None:
+        """Brings facts up to date with the ledger; one round of a loop."""
+        ...
+
+    async def aclose(self) -> None:
+        """Closes connections."""
+        ...
+
+
+@dataclass(slots=True)
+class Touched:
+    """What some events were about; the truth itself is then read from the chain.
+
+    So a reorg that takes events back, and two instances of which one lags behind, can't leave wrong facts: whatever was
+    touched is read as it is now.
+    """
+
+    nodes: set[Address] = field(default_factory=set)
+    providers: set[Address] = field(default_factory=set)
+    banned_nodes: set[tuple[int, Address]] = field(default_factory=set)
+    banned_providers: set[tuple[int, Address]] = field(default_factory=set)
+    pools: set[int] = field(default_factory=set)
+    joined: set[Address] = field(default_factory=set)
+
+    def note(self, event: LedgerEvent, *, reverted: bool) -> None:
+        """Adds what one event is about."""
+        match event:
+            case happened.NodeRegistered() | happened.NodeRetired():
+                self.nodes.add(event.node)
+                self.providers.add(event.provider)
+            case happened.Staked() | happened.UnbondStarted() | happened.UnbondCancelled() | happened.Slashed():
+                self.providers.add(event.provider)
+            case happened.PoolCreated():
+                self.pools.add(event.pool_id)
+            case happened.NodeBanned() | happened.NodeUnbanned():
+                self.banned_nodes.add((event.pool_id, event.node))
+            case happened.ProviderBanned() | happened.ProviderUnbanned():
+                self.banned_providers.add((event.pool_id, event.provider))
+            case happened.MemberJoined() if not reverted:
+                self.joined.add(event.node)
+            case _:
+                pass
+
+
+class LedgerLink:
+    """The ledger over JSON-RPC. Connects when it is first needed, and again when it has to.
+
+    Args:
+        chain_url: JSON-RPC endpoint.
+        deployment: Where the contracts are.
+        redis: Where the position in the events is kept, shared by all instances.
+        confirmations: Blocks on top of one before its events count.
+        clock: The system's by default.
+    """
+
+    def __init__(
+        self,
+        chain_url: str,
+        deployment: Deployment,
+        *,
+        redis: Redis,
+        confirmations: int = 0,
+        clock: Clock | None = None,
+    ) -> None:
+        self._clock = SystemClock() if clock is None else clock
+        self._following = EventFollower(
+            CURSOR,
+            deployment,
+            kinds=FOLLOWED,
+            contracts=list(deployment.contracts.values()),
+            redis=redis,
+            keys=KEYS,
+            confirmations=confirmations,
+            clock=self._clock,
+        )
+        self._turn = LeaderLease(redis, name="ledger")
+        # Requests of strangers cause the reads of roles, and these must not delay the events.
+        self._for_events = _Connection(chain_url, deployment, clock=self._clock)
+        self._for_roles = _Connection(chain_url, deployment, clock=self._clock)
+        self._pools = 0
+        self._count_again = 0.0
+
+    async def roles(self, pool_id: int) -> PoolRoles:
+        """Everybody who has a role in a pool now, read over a connection of its own.
+
+        Raises:
+            NotFound: There is no such pool.
+            ChainUnavailable: The chain can't be asked.
+        """
+        pools = (await self._for_roles.get()).pools
+        if pool_id > self._pools and self._clock.monotonic() >= self._count_again:
+            self._pools = await pools.count()
+            self._count_again = self._clock.monotonic() + COUNT_GOOD_FOR.total_seconds()
+        if not 1 <= pool_id <= self._pools:
+            raise NotFound(f"there is no pool {pool_id} on the ledger", code="unknown-pool")
+        pool, manager, orchestrator, validators = await asyncio.gather(
+            pools.get(pool_id),
+            pools.seat(pool_id, Role.MANAGER),
+            pools.seat(pool_id, Role.ORCHESTRATOR),
+            pools.validators(pool_id),
+        )
+        now = self._clock.now()
+        return {
+            PoolRole.OWNER: frozenset({pool.owner}),
+            PoolRole.MANAGER: manager.keys(now),
+            PoolRole.ORCHESTRATOR: orchestrator.keys(now),
+            PoolRole.VALIDATOR: frozenset(validators),
+        }
+
+    async def read(self, facts: FactStore, mailbox: Mailbox) -> None:
+        """Reads events up to the chain's head, if it is this instance's turn.
+
+        Raises:
+            ChainUnavailable: The chain can't be asked; the next round goes on where this one stopped.
+        """
+        while await self._turn.mine():
+            ledger = await self._for_events.get()
+            batch = await self._following.poll(ledger)
+            touched = self._touched(batch)
+            at_head = self._following.at_head(batch)
+            as_of_ms = unix_ms(self._clock.now()) if at_head else None
+            await facts.apply(await self._truth(touched, ledger), as_of_ms=as_of_ms)
+            for node in touched.joined:
+                await mailbox.clear(node)
+            await self._following.commit(batch)
+            if at_head:
+                return
+        self._following.forget_position()  # another instance reads on
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+        for connection in (self._for_events, self._for_roles):
+            await connection.aclose()
+
+    def _touched(self, batch: EventBatch) -> Touched:
+        touched = Touched()
+        for event in batch.events:
+            if (read := self._following.decode(event.log)) is not None:
+                touched.note(read, reverted=event.reverted)
+        return touched
+
+    async def _truth(self, touched: Touched, ledger: Ledger) -> FactChanges:
+        async def provider_ban(key: tuple[int, Address]) -> bool:
+            # Nobody is node zero, so what is left of the answer is the provider's part.
+            return await ledger.pools.is_banned(key[0], ZERO_ADDRESS, key[1])
+
+        async def stake(provider: Address) -> int:
+            return (await ledger.stake.of(provider)).active
+
+        bans = await _each(touched.banned_nodes, lambda key: ledger.pools.is_banned(*key))
+        return FactChanges(
+            providers=await _each(touched.nodes, ledger.registry.provider_of),
+            stakes=await _each(touched.providers, stake),
+            bans=bans | await _each(touched.banned_providers, provider_ban),
+            pools=touched.pools,
+            joined=touched.joined,
+        )
+
+
+class _Connection:
+    """One connection to the chain, opened when it is first needed."""
+
+    def __init__(self, chain_url: str, deployment: Deployment, *, clock: Clock) -> None:
+        self._chain_url = chain_url
+        self._deployment = deployment
+        self._clock = clock
+        self._stack = AsyncExitStack()
+        self._ledger: Ledger | None = None
+        self._opening = asyncio.Lock()
+
+    async def get(self) -> Ledger:
+        async with self._opening:
+            if self._ledger is None:
+                opening = Ledger.connect(self._chain_url, self._deployment, timeout=ANSWER_PATIENCE, clock=self._clock)
+                self._ledger = await self._stack.enter_async_context(opening)
+            return self._ledger
+
+    async def aclose(self) -> None:
+        self._ledger = None
+        await self._stack.aclose()
+
+
+async def _each(keys: Iterable[K], read: Callable[[K], Awaitable[V]]) -> dict[K, V]:
+    turns = asyncio.Semaphore(READS_AT_ONCE)
+
+    async def one(key: K) -> V:
+        async with turns:
+            return await read(key)
+
+    keys = list(keys)
+    return dict(zip(keys, await asyncio.gather(*(one(key) for key in keys)), strict=True))

@@ -1,0 +1,1 @@
+"""Invites waiting for their nodes, and the long polls that fetch them."""

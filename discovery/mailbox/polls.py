@@ -1,0 +1,59 @@
+"""Limits on waiting long polls: each holds a connection and some memory for up to half a minute."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from protocol.errors import RateLimited
+from protocol.http.rates import counted_as
+
+RETRY_AFTER = timedelta(seconds=5)
+
+
+class WaitingPolls:
+    """Counts waiting polls in all and by the caller's address.
+
+    Args:
+        most: Polls in all; asked for each poll, because it follows from the limit of open files.
+        per_ip: Polls of one IPv4 address or one IPv6 /64.
+    """
+
+    def __init__(self, *, most: Callable[[], int], per_ip: int) -> None:
+        self._most = most
+        self._per_ip = per_ip
+        self._waiting: Counter[str] = Counter()
+        self._total = 0
+
+    @contextmanager
+    def one_from(self, ip: str) -> Iterator[None]:
+        """Counts a poll while it is entered.
+
+        Raises:
+            RateLimited: Too many wait already.
+        """
+        caller = counted_as(ip)
+        if self._waiting[caller] >= self._per_ip:
+            raise _too_many(f"{self._per_ip} polls from {ip} are waiting already", "poll once at a time for each node")
+        if self._total >= self._most():
+            raise _too_many(f"{self._total} polls are waiting here already", "try again later or use another discovery")
+        self._waiting[caller] += 1
+        self._total += 1
+        try:
+            yield
+        finally:
+            self._total -= 1
+            self._waiting[caller] -= 1
+            if not self._waiting[caller]:
+                del self._waiting[caller]
+
+    def __len__(self) -> int:
+        return self._total
+
+
+def _too_many(detail: str, hint: str) -> RateLimited:
+    error = RateLimited(detail, retry_after=RETRY_AFTER, hint=hint)
+    error.code = "too-many-polls"
+    return error

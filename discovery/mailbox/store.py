@@ -1,0 +1,176 @@
+"""Invites that wait for their node, and the doorbell that wakes the node's long poll in whatever instance it hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from pydantic import ValidationError
+from redis.asyncio import Redis
+
+from discovery.store.record_store import KEYS, not_registered
+from discovery.store.scripts import script
+from protocol.errors import Conflict, NotFound
+from protocol.identifiers import Address
+from protocol.identity.signing import unix_ms
+from protocol.runtime.clock import Clock
+from protocol.runtime.redis import RedisKeys, store_errors
+from protocol.wire.invites import SignedInvite
+from protocol.wire.mailbox import MAX_INVITES
+
+CHANNEL = KEYS.of("doorbell")
+
+
+class Doorbell:
+    """Wakes those who wait for an address, whichever instance the invite came to.
+
+    A ring that is missed (Redis restarts, a subscription breaks) costs time, never an invite: every poll looks into the
+    mailbox when it begins, and everybody is woken when the subscription is new.
+    """
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._waiting: dict[str, asyncio.Event] = {}
+
+    @contextmanager
+    def waiting(self, node: Address) -> Iterator[asyncio.Event]:
+        """An event that is set when the bell rings for `node`; an older poll of the same node is sent home."""
+        event = asyncio.Event()
+        if (older := self._waiting.get(node)) is not None:
+            older.set()
+        self._waiting[node] = event
+        try:
+            yield event
+        finally:
+            if self._waiting.get(node) is event:
+                del self._waiting[node]
+
+    async def listen(self) -> None:
+        """Rings until it is cancelled; a background loop.
+
+        Raises:
+            StoreUnavailable: The subscription broke; the loop begins anew.
+        """
+        with store_errors():
+            async with self._redis.pubsub() as subscription:
+                await subscription.subscribe(CHANNEL)
+                while True:
+                    message = await subscription.get_message(timeout=1.0)
+                    if message is None:
+                        continue
+                    if message["type"] == "message":
+                        self.ring(message["data"].decode())
+                    else:  # subscribed, for the first time or by redis-py itself after the connection was lost
+                        self._ring_all()
+
+    def ring(self, node: str) -> None:
+        """Wakes who waits here for `node`."""
+        if (event := self._waiting.get(node)) is not None:
+            event.set()
+
+    def _ring_all(self) -> None:
+        for event in self._waiting.values():
+            event.set()
+
+
+class Mailbox:
+    """The invites of each node, newest expiry first, until they expire or the node acknowledges them.
+
+    Delivery is at least once: a node that crashes between fetching and joining gets the invite again. Joining happens
+    once all the same, because the ledger takes each invite once.
+    """
+
+    def __init__(self, redis: Redis, *, doorbell: Doorbell, clock: Clock, keys: RedisKeys = KEYS) -> None:
+        self._redis = redis
+        self._doorbell = doorbell
+        self._clock = clock
+        self._keys = keys
+        self._post = redis.register_script(script("post_invite"))
+
+    async def post(self, invite: SignedInvite) -> None:
+        """Leaves a checked invite for its node; the same one twice is one.
+
+        Raises:
+            NotFound: The node is not registered here.
+            Conflict: The node wants to join another pool.
+        """
+        now = self._clock.now()
+        now_s = int(now.timestamp())
+        kept_s = max(1, invite.expiry - now_s) + 3600
+        text = invite.model_dump_json()
+        keys = (self._keys.of("node", invite.node), self._box(invite.node))
+        pool = str(invite.pool_id)
+        arguments = (pool, unix_ms(now), now_s, text, invite.expiry, MAX_INVITES, kept_s, CHANNEL, invite.node)
+        with store_errors():
+            outcome: int = await self._post(keys=keys, args=arguments)
+        if outcome == 1:
+            raise NotFound(
+                f"{invite.node} is not registered here",
+                hint="its record expired or it signed off: invite it when it is listed again",
+                code="unknown-node",
+            )
+        if outcome == 2:
+            raise Conflict(f"{invite.node} wants to join another pool than {invite.pool_id}", code="other-pool")
+
+    async def invites(self, node: Address) -> tuple[SignedInvite, ...]:
+        """The invites that have not expired, the one that lasts longest first.
+
+        Raises:
+            NotFound: The node is not registered here, so no invite can come.
+        """
+        now = self._clock.now()
+        now_s = int(now.timestamp())
+        with store_errors():
+            async with self._redis.pipeline(transaction=False) as pipe:  # one round trip: it begins and ends every poll
+                pipe.hget(self._keys.of("node", node), "expires")
+                pipe.zrevrangebyscore(self._box(node), "+inf", f"({now_s}", 0, MAX_INVITES)
+                expires, texts = await pipe.execute()
+        if expires is None or int(expires) <= unix_ms(now):
+            raise not_registered(node)
+        return tuple(invite for text in texts if (invite := _parsed(text)) is not None)
+
+    async def wait(self, node: Address, patience: timedelta, *, stopping: asyncio.Event) -> tuple[SignedInvite, ...]:
+        """The same as `invites`, but waits up to `patience` for the first one, or until the service stops.
+
+        Polls that began together must not come back together, because thousands at once are more than Redis answers in
+        time: each ends at a random moment of its last fifth. Unless the bell rang, Redis is not asked again then.
+        """
+        with self._doorbell.waiting(node) as rung:
+            found = await self.invites(node)
+            if found:
+                return found
+            time_over = self._clock.sleep(patience * random.uniform(0.8, 1.0))  # noqa: S311 - jitter, not a secret
+            waits = [asyncio.ensure_future(wait) for wait in (rung.wait(), stopping.wait(), time_over)]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+            return await self.invites(node) if rung.is_set() else ()
+
+    async def acknowledge(self, node: Address, nonce: str) -> None:
+        """Takes an invite away that the node has used or can't use; nothing happens if it is not there."""
+        with store_errors():
+            texts: list[Any] = await self._redis.zrange(self._box(node), 0, -1)
+            used = [text for text in texts if (invite := _parsed(text)) is not None and invite.nonce == nonce]
+            if used:
+                await self._redis.zrem(self._box(node), *used)
+
+    async def clear(self, node: Address) -> None:
+        """Takes all invites of a node away, because it has joined."""
+        with store_errors():
+            await self._redis.delete(self._box(node))
+
+    def _box(self, node: Address) -> str:
+        return self._keys.of("invites", node)
+
+
+def _parsed(text: bytes) -> SignedInvite | None:
+    try:
+        return SignedInvite.model_validate_json(text)
+    except ValidationError:  # left by another release; it expires by itself
+        return None

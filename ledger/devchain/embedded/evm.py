@@ -1,0 +1,353 @@
+"""Runs transactions: builds blocks, answers calls, estimates gas. Rules of the Prague fork, by py-evm.
+
+Two departures from a real network, both wanted here: a block may carry its parent's timestamp (blocks come faster than
+once a second, and chain time must not run ahead of the clock on the wall), and all fees go to nobody.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, cast
+
+import rlp
+from eth.abc import ComputationAPI, StateAPI
+from eth.consensus.context import ConsensusContext
+from eth.constants import EMPTY_SHA256
+from eth.db.chain import ChainDB
+from eth.db.trie import make_trie_root_and_nodes
+from eth.exceptions import Revert
+from eth.vm.chain_context import ChainContext
+from eth.vm.forks.london.transactions import UnsignedDynamicFeeTransaction
+from eth.vm.forks.prague import PragueVM
+from eth.vm.forks.prague.blocks import PragueBlockHeader
+from eth.vm.forks.prague.headers import create_prague_header_from_parent
+from eth.vm.spoof import SpoofTransaction
+from eth_abi.exceptions import DecodingError
+from eth_typing import Address as EvmAddress
+from eth_typing import BlockNumber
+from eth_utils.exceptions import ValidationError
+
+from ledger.devchain.embedded.errors import EXECUTION_REVERTED, RpcError
+from ledger.devchain.embedded.records import (
+    BlockRecord,
+    LogRecord,
+    MinedBlock,
+    PendingTransaction,
+    TransactionRecord,
+)
+from ledger.devchain.embedded.store import ChainStore
+from ledger.devchain.embedded.trie import trie_database
+from ledger.rpc.abi_decoding import decode
+
+BLOCK_GAS_LIMIT = 30_000_000
+INITIAL_BASE_FEE = 10**9
+_NOBODY = b"\x00" * 20
+_LEAST_GAS = 21_000
+_CALL_KEEPS_SHARE = 64  # EIP-150: a call may pass on all but a 64th of its gas
+_CALL_STIPEND = 2300
+_FLOOR_PER_TOKEN = 10  # EIP-7623: a zero byte is one token
+_TOKENS_PER_BYTE = 4  # and another byte four
+_ERROR_STRING = bytes.fromhex("08c379a0")
+_PANIC = bytes.fromhex("4e487b71")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnsignedCall:
+    """A transaction that nobody signed: for `eth_call` and `eth_estimateGas`."""
+
+    sender: bytes = _NOBODY
+    to: bytes = b""
+    data: bytes = b""
+    value: int = 0
+    gas: int = BLOCK_GAS_LIMIT
+
+
+class Refused(Exception):
+    """The transaction can't be in this block."""
+
+
+class _DevelopmentVM(PragueVM):
+    """Reads the hashes of former blocks from our store instead of from py-evm's chain database."""
+
+    ancestors: Iterable[bytes] = ()
+
+    @property
+    def previous_hashes(self) -> Iterable[Any]:
+        return self.ancestors
+
+
+class Evm:
+    """The rules, over the state in a store."""
+
+    def __init__(self, store: ChainStore, *, chain_id: int) -> None:
+        self._store = store
+        self._database = trie_database(store.nodes)
+        self._chaindb = ChainDB(self._database)
+        self._context = ChainContext(chain_id)
+        self._chain_id = chain_id
+
+    def genesis(self, *, balances: Mapping[bytes, int], timestamp: int) -> MinedBlock:
+        """The first block, in which some accounts own something."""
+        empty = PragueBlockHeader(
+            difficulty=0,
+            block_number=BlockNumber(0),
+            gas_limit=BLOCK_GAS_LIMIT,
+            timestamp=timestamp,
+            base_fee_per_gas=INITIAL_BASE_FEE,
+        )
+        state = self._vm(empty).state
+        for account, balance in balances.items():
+            state.set_balance(EvmAddress(account), balance)
+        state.persist()
+        header = _with(empty, state_root=state.state_root)
+        return MinedBlock(block=_record(header, ()), transactions=(), logs=())
+
+    def next_header(self, parent: BlockRecord, *, timestamp: int) -> PragueBlockHeader:
+        """The header of a block on top of `parent`, before any transaction."""
+        header = create_prague_header_from_parent()(
+            parent.header,
+            timestamp=parent.header.timestamp + 1,  # checked to grow by code that we don't otherwise need
+            gas_limit=BLOCK_GAS_LIMIT,
+            coinbase=_NOBODY,
+            mix_hash=os.urandom(32),
+        )
+        return _with(header, timestamp=timestamp, state_root=parent.state_root)
+
+    def builder(self, parent: BlockRecord, *, timestamp: int) -> BlockBuilder:
+        """Starts a block on top of `parent`."""
+        header = self.next_header(parent, timestamp=timestamp)
+        return BlockBuilder(self._vm(header), header)
+
+    def state_at(self, block: BlockRecord) -> StateAPI:
+        """The state after a block. Cached for the newest one asked for; callers don't write to it."""
+        return self._reader(block.header, block.state_root)
+
+    @lru_cache(maxsize=4)  # noqa: B019 - lives as long as the process does
+    def _reader(self, header: PragueBlockHeader, state_root: bytes) -> StateAPI:
+        return self._vm(_with(header, state_root=state_root)).state
+
+    def with_balance(self, block: BlockRecord, account: bytes, balance: int) -> bytes:
+        """The root of the block's state with one balance changed."""
+        state = self._vm(_with(block.header, state_root=block.state_root)).state
+        state.set_balance(EvmAddress(account), balance)
+        state.persist()
+        return bytes(state.state_root)
+
+    def call(self, call: UnsignedCall, *, header: PragueBlockHeader, state_root: bytes) -> bytes:
+        """What a call returns in the context of `header`.
+
+        Raises:
+            RpcError: It reverted (code 3, with the contract's data) or failed otherwise.
+        """
+        computation = self._run(call, header=header, state_root=state_root)
+        if computation.is_error:
+            raise failure(computation)
+        return bytes(computation.output)
+
+    def estimate(self, call: UnsignedCall, *, header: PragueBlockHeader, state_root: bytes) -> int:
+        """Gas with which the call goes the same way: what it uses, and what calls inside it hold back (EIP-150).
+
+        Under a limit of `used · (64/63)^depth` every call inside finds as much gas as it used here, however deep it is:
+        by one run this is known for sure, where trying limits out costs a run each. (A contract that decides by the gas
+        that is left may want more.)
+
+        Raises:
+            RpcError: It fails with all the gas it may have; with the contract's data if it reverted.
+        """
+        found = self._run(call, header=header, state_root=state_root)
+        if found.is_error:
+            raise failure(found)
+        used, depth = call.gas - found.get_gas_remaining(), _depth(found)
+        if not depth and used <= _LEAST_GAS:  # a transfer calls nothing
+            return _LEAST_GAS
+        enough, kept = used + _CALL_STIPEND, _CALL_KEEPS_SHARE
+        for _ in range(depth):
+            enough = -(-enough * kept // (kept - 1))
+        return min(call.gas, max(enough, floor_gas(call.data)))
+
+    def _run(self, call: UnsignedCall, *, header: PragueBlockHeader, state_root: bytes) -> ComputationAPI:
+        state = self._scratch(header, state_root)
+        before = state.snapshot()
+        try:
+            return self._applied(call, state)
+        finally:
+            state.revert(before)
+
+    @lru_cache(maxsize=4)  # noqa: B019 - lives as long as the process does
+    def _scratch(self, header: PragueBlockHeader, state_root: bytes) -> StateAPI:
+        """A state to try calls in, each of which is undone: what the first one read, the next need not look up."""
+        return self._vm(_with(header, state_root=state_root, base_fee_per_gas=0)).state
+
+    def _applied(self, call: UnsignedCall, state: StateAPI) -> ComputationAPI:
+        if state.get_balance(EvmAddress(call.sender)) < call.value:
+            raise RpcError(f"insufficient funds for transfer: address 0x{call.sender.hex()}")
+        unsigned = UnsignedDynamicFeeTransaction(
+            chain_id=self._chain_id,
+            nonce=state.get_nonce(EvmAddress(call.sender)),
+            max_priority_fee_per_gas=0,
+            max_fee_per_gas=0,
+            gas=call.gas,
+            to=call.to,
+            value=call.value,
+            data=call.data,
+            access_list=(),
+        )
+        if call.gas < unsigned.intrinsic_gas:
+            raise RpcError(f"intrinsic gas too low: have {call.gas}, want {unsigned.intrinsic_gas}")
+        try:
+            return state.apply_transaction(SpoofTransaction(unsigned, from_=call.sender))  # type: ignore[arg-type] # py-evm's own way to call
+        except ValidationError as error:
+            raise RpcError(str(error)) from error
+
+    def _vm(self, header: PragueBlockHeader) -> _DevelopmentVM:
+        vm = _DevelopmentVM(header, self._chaindb, self._context, ConsensusContext(self._database))
+        vm.ancestors = self._ancestors(int(header.block_number))
+        return vm
+
+    def _ancestors(self, number: int) -> Iterator[bytes]:
+        yield from self._store.hashes_before(number)  # lazy: few transactions ask for a block hash
+
+
+class BlockBuilder:
+    """A block that takes transactions until it is sealed."""
+
+    def __init__(self, vm: _DevelopmentVM, header: PragueBlockHeader) -> None:
+        self._vm = vm
+        self._header = header
+        self._taken: list[tuple[PendingTransaction, ComputationAPI, Any]] = []
+
+    @property
+    def base_fee(self) -> int:
+        """What every transaction in it pays per gas at least, in wei."""
+        return int(self._header.base_fee_per_gas or 0)
+
+    @property
+    def gas_left(self) -> int:
+        """Gas that the block has room for."""
+        return int(self._header.gas_limit - self._header.gas_used)
+
+    def nonce_of(self, sender: bytes) -> int:
+        """A sender's nonce after what the block holds so far."""
+        return int(self._vm.state.get_nonce(EvmAddress(sender)))
+
+    def take(self, pending: PendingTransaction) -> None:
+        """Runs a transaction as the next one.
+
+        Raises:
+            Refused: It can never be in a block on this chain: its sender can't pay for it.
+        """
+        try:
+            receipt, computation = self._vm.apply_transaction(self._header, pending.transaction)
+        except ValidationError as error:
+            raise Refused(str(error)) from error
+        self._header = cast("PragueBlockHeader", self._vm.add_receipt_to_header(self._header, receipt))
+        self._taken.append((pending, computation, receipt))
+
+    def seal(self) -> MinedBlock:
+        """Ends the block: its state is computed and its hash is known."""
+        self._vm.state.persist()
+        transactions_root, _ = make_trie_root_and_nodes([pending.transaction for pending, _, _ in self._taken])
+        receipts_root, _ = make_trie_root_and_nodes([receipt for _, _, receipt in self._taken])
+        header = _with(
+            self._header,
+            transaction_root=transactions_root, receipt_root=receipts_root, state_root=self._vm.state.state_root,
+            requests_hash=EMPTY_SHA256,
+        )  # fmt: skip
+        block = _record(header, tuple(pending.raw for pending, _, _ in self._taken))
+        transactions: list[TransactionRecord] = []
+        logs: list[LogRecord] = []
+        before = 0
+        for position, (pending, computation, receipt) in enumerate(self._taken):
+            mined = _mined(block, position, pending, computation, cumulative=receipt.gas_used, before=before)
+            before = mined.cumulative_gas
+            transactions.append(mined)
+            logs.extend(_logs(block, mined, receipt.logs, first=len(logs)))
+        return MinedBlock(block=block, transactions=tuple(transactions), logs=tuple(logs))
+
+
+def failure(computation: ComputationAPI) -> RpcError:
+    """Why a call failed, in go-ethereum's words, with the contract's data if it reverted."""
+    error = computation.error
+    if not isinstance(error, Revert):
+        return RpcError(f"execution failed: {type(error).__name__}: {error}"[:300])
+    data = bytes(computation.output)
+    reason = _reason(data)
+    return RpcError(
+        f"execution reverted: {reason}" if reason else "execution reverted",
+        code=EXECUTION_REVERTED,
+        data="0x" + data.hex(),
+    )
+
+
+def _reason(data: bytes) -> str:
+    try:
+        if data[:4] == _ERROR_STRING:
+            return str(decode(["string"], data[4:])[0])
+        if data[:4] == _PANIC:
+            return f"panic: code {decode(['uint256'], data[4:])[0]:#x}"
+    except DecodingError:
+        pass
+    return ""
+
+
+def floor_gas(data: bytes) -> int:
+    """What a transaction with this data pays at least, whatever it runs (EIP-7623)."""
+    return _LEAST_GAS + _FLOOR_PER_TOKEN * (data.count(0) + _TOKENS_PER_BYTE * (len(data) - data.count(0)))
+
+
+def _depth(computation: ComputationAPI) -> int:
+    """How many calls stand in each other at most."""
+    return max((1 + _depth(child) for child in computation.children), default=0)
+
+
+def _with(header: PragueBlockHeader, **fields: object) -> PragueBlockHeader:
+    return cast("PragueBlockHeader", header.copy(**fields))
+
+
+def _record(header: PragueBlockHeader, raw: tuple[bytes, ...]) -> BlockRecord:
+    size = len(rlp.encode(header)) + sum(len(transaction) + 3 for transaction in raw) + 3
+    return BlockRecord(header=header, state_root=bytes(header.state_root), size=size)
+
+
+def _mined(
+    block: BlockRecord,
+    position: int,
+    pending: PendingTransaction,
+    computation: ComputationAPI,
+    *,
+    cumulative: int,
+    before: int,
+) -> TransactionRecord:
+    transaction = pending.transaction
+    base_fee = block.base_fee
+    created = bytes(computation.msg.storage_address) if transaction.to == b"" else None
+    return TransactionRecord(
+        hash=pending.hash,
+        block=block.number,
+        block_hash=block.hash,
+        position=position,
+        raw=pending.raw,
+        sender=pending.sender,
+        success=not computation.is_error,
+        gas_used=cumulative - before,
+        cumulative_gas=cumulative,
+        gas_price=int(min(transaction.max_fee_per_gas, transaction.max_priority_fee_per_gas + base_fee)),
+        created=created,
+    )
+
+
+def _logs(block: BlockRecord, mined: TransactionRecord, logs: Iterable[Any], *, first: int) -> Iterator[LogRecord]:
+    for offset, log in enumerate(logs):
+        yield LogRecord(
+            block=block.number,
+            block_hash=block.hash,
+            position=first + offset,
+            transaction=mined.hash,
+            transaction_position=mined.position,
+            address=bytes(log.address),
+            topics=tuple(int(topic).to_bytes(32, "big") for topic in log.topics),
+            data=bytes(log.data),
+        )

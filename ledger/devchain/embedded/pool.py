@@ -1,0 +1,118 @@
+"""The transactions that wait for a block: in order of nonce per sender, the better-paying one first between senders."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+
+from ledger.devchain.embedded.errors import RpcError
+from ledger.devchain.embedded.records import PendingTransaction
+
+MAX_PENDING = 16_384
+MAX_NONCE_GAP = 4_096
+"""How far ahead of the chain a nonce may be: enough for one sender's pipeline, and an end to what one may fill."""
+
+PRICE_BUMP_PERCENT = 10
+"""A replacement must offer this much more in both fees, as in go-ethereum; less would let anybody spam for free."""
+
+
+class TransactionPool:
+    """Holds at most one transaction per sender and nonce."""
+
+    def __init__(self) -> None:
+        self._by_sender: dict[bytes, dict[int, PendingTransaction]] = {}
+        self._by_hash: dict[bytes, PendingTransaction] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_hash)
+
+    def get(self, transaction_hash: bytes) -> PendingTransaction | None:
+        """A waiting transaction."""
+        return self._by_hash.get(transaction_hash)
+
+    def add(self, pending: PendingTransaction, *, next_nonce: int) -> None:
+        """Takes a transaction in, or says why not in the words that Ethereum clients look for.
+
+        Args:
+            pending: The transaction.
+            next_nonce: The sender's nonce on the chain.
+
+        Raises:
+            RpcError: Known already, nonce used, too far ahead, pool full, or a replacement that pays too little.
+        """
+        if pending.hash in self._by_hash:
+            raise RpcError("already known")
+        if pending.nonce < next_nonce:
+            raise RpcError(f"nonce too low: next nonce {next_nonce}, tx nonce {pending.nonce}")
+        if pending.nonce > next_nonce + MAX_NONCE_GAP:
+            raise RpcError(f"nonce too high: next nonce {next_nonce}, tx nonce {pending.nonce}")
+        queue = self._by_sender.setdefault(pending.sender, {})
+        former = queue.get(pending.nonce)
+        if former is not None:
+            if not _pays_more(pending, former):
+                raise RpcError("replacement transaction underpriced")
+            del self._by_hash[former.hash]
+        elif len(self) >= MAX_PENDING:
+            raise RpcError(f"txpool is full ({MAX_PENDING} transactions)")
+        queue[pending.nonce] = pending
+        self._by_hash[pending.hash] = pending
+
+    def remove(self, pending: PendingTransaction) -> None:
+        """Forgets a transaction and whatever older one of the same sender can't be mined any more."""
+        queue = self._by_sender.get(pending.sender, {})
+        for nonce in [nonce for nonce in queue if nonce <= pending.nonce]:
+            self._by_hash.pop(queue.pop(nonce).hash, None)
+        if not queue:
+            self._by_sender.pop(pending.sender, None)
+
+    def next_nonce(self, sender: bytes, *, mined: int) -> int:
+        """The first nonce that neither the chain nor an unbroken queue has used."""
+        queue = self._by_sender.get(sender, {})
+        nonce = mined
+        while nonce in queue:
+            nonce += 1
+        return nonce
+
+    def executable(self, *, base_fee: int, nonce_of: Callable[[bytes], int]) -> Iterator[PendingTransaction]:
+        """Yields what a block may hold, best tip first; asks `nonce_of` once per sender, then counts on.
+
+        The consumer removes what it took. A transaction that is removed without being mined ends its sender's turn.
+        """
+        heap: list[tuple[int, int, bytes, int]] = []
+
+        def push(sender: bytes, nonce: int) -> None:
+            candidate = self._by_sender.get(sender, {}).get(nonce)
+            if candidate is not None and candidate.transaction.max_fee_per_gas >= base_fee:
+                heapq.heappush(heap, (-_tip(candidate, base_fee), candidate.arrival, sender, nonce))
+
+        for sender in list(self._by_sender):
+            push(sender, nonce_of(sender))
+        while heap:
+            _, arrival, sender, nonce = heapq.heappop(heap)
+            current = self._by_sender.get(sender, {}).get(nonce)
+            if current is None:
+                continue
+            if current.arrival != arrival:  # replaced while the block was being built
+                push(sender, nonce)
+                continue
+            yield current
+            if nonce_of(sender) > nonce:
+                push(sender, nonce + 1)
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._by_sender.clear()
+        self._by_hash.clear()
+
+
+def _tip(pending: PendingTransaction, base_fee: int) -> int:
+    transaction = pending.transaction
+    return int(min(transaction.max_priority_fee_per_gas, transaction.max_fee_per_gas - base_fee))
+
+
+def _pays_more(new: PendingTransaction, former: PendingTransaction) -> bool:
+    fees = (
+        (new.transaction.max_fee_per_gas, former.transaction.max_fee_per_gas),
+        (new.transaction.max_priority_fee_per_gas, former.transaction.max_priority_fee_per_gas),
+    )
+    return all(offered * 100 >= before * (100 + PRICE_BUMP_PERCENT) and offered > before for offered, before in fees)

@@ -1,0 +1,1 @@
+"""Ledger events: typed values, decoding, and reorg-safe cursors."""

@@ -1,0 +1,108 @@
+"""Reads the ledger's logs as events, by the ABI of the contracts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Protocol, get_type_hints
+
+import structlog
+from eth_abi.exceptions import DecodingError
+from eth_utils.crypto import keccak
+
+from ledger.abi_types import from_abi
+from ledger.artifacts import Contract, artifact
+from ledger.events.types import EVENTS, LedgerEvent
+from ledger.rpc.abi_decoding import decode
+from ledger.transactions.receipts import EventLog
+from protocol.identifiers import Address, Digest
+
+_log = structlog.get_logger(__name__)
+
+
+class Deployed(Protocol):
+    """Knows where the contracts are; `ledger.deployment.Deployment` does."""
+
+    @property
+    def contracts(self) -> Mapping[Contract, Address]:
+        """Addresses by contract."""
+        ...
+
+
+class EventDecoder:
+    """Turns logs of one deployment's contracts into events.
+
+    Args:
+        deployment: Where the contracts are; logs from elsewhere are nobody's.
+    """
+
+    def __init__(self, deployment: Deployed) -> None:
+        self._shapes = {
+            (place, topic): shape
+            for contract, place in deployment.contracts.items()
+            for topic, shape in _shapes(contract).items()
+        }
+
+    def decode(self, log: EventLog) -> LedgerEvent | None:
+        """Returns the event in a log, or None if it is none of ours.
+
+        A log of our contracts that does not fit the ABI is none either, and is logged: the deployment is of another
+        version. No caller of a contract can cause that, since strings are decoded whatever their bytes.
+        """
+        shape = self._shapes.get((log.address, log.topics[0])) if log.topics else None
+        if shape is None:
+            return None
+        try:
+            return shape.read(log)
+        except (DecodingError, StopIteration, ValueError) as error:
+            _log.error(
+                "event-unreadable",
+                event_name=shape.kind.__name__,
+                contract=log.address,
+                transaction=log.transaction,
+                reason=str(error)[:200],
+                hint="check that the deployment file is of the contracts' version",
+            )
+            return None
+
+
+def topic_of(kind: type[LedgerEvent]) -> Digest:
+    """The first topic of an event's logs, to filter by."""
+    for contract, kinds in EVENTS.items():
+        if kind in kinds:
+            return next(topic for topic, shape in _shapes(contract).items() if shape.kind is kind)
+    raise KeyError(kind.__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    kind: type[LedgerEvent]
+    names: tuple[str, ...]
+    hints: Mapping[str, Any]
+    parameters: tuple[tuple[str, bool], ...]
+    """ABI type and whether it is a topic, in order."""
+
+    def read(self, log: EventLog) -> LedgerEvent:
+        topics = iter(log.topics[1:])
+        data = iter(decode([kind for kind, indexed in self.parameters if not indexed], log.data))
+        values = [
+            decode([kind], bytes.fromhex(next(topics)[2:]))[0] if indexed else next(data)
+            for kind, indexed in self.parameters
+        ]
+        arguments = {name: from_abi(self.hints[name], value) for name, value in zip(self.names, values, strict=True)}
+        return self.kind(log=log, **arguments)
+
+
+def _shapes(contract: Contract) -> dict[Digest, _Shape]:
+    entries = {entry["name"]: entry for entry in artifact(contract).abi if entry["type"] == "event"}
+    found = {}
+    for kind in EVENTS.get(contract, ()):
+        inputs = entries[kind.__name__]["inputs"]
+        signature = f"{kind.__name__}({','.join(item['type'] for item in inputs)})"
+        names = tuple(field.name for field in fields(kind) if field.name != "log")
+        parameters = tuple((item["type"], bool(item["indexed"])) for item in inputs)
+        if len(names) != len(parameters):
+            raise TypeError(f"{kind.__name__} has {len(names)} fields, its event {len(parameters)} parameters")
+        topic = Digest("0x" + keccak(text=signature).hex())
+        found[topic] = _Shape(kind, names, get_type_hints(kind), parameters)
+    return found

@@ -1,0 +1,1 @@
+"""JSON-RPC connection to a chain, and decoding of revert data."""

@@ -1,0 +1,281 @@
+"""The connection to a chain: bounded in time, retried where that is harmless, with errors that say what to do.
+
+    web3 = await connect(url, expected_chain_id=31337, reverts=RevertReader([abi]))
+
+Everything that is asked through the returned object fails as one of `ledger.errors`, never as a library's exception.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, NoReturn, cast
+from urllib.parse import urlsplit
+
+import aiohttp
+from pydantic_core import from_json
+from web3 import AsyncWeb3
+from web3.providers.async_base import AsyncJSONBaseProvider
+from web3.types import RPCEndpoint, RPCResponse
+
+from ledger.errors import (
+    AnswerTooBig,
+    ChainRefused,
+    ChainUnavailable,
+    InsufficientFunds,
+    TransactionReverted,
+    WrongChain,
+)
+from ledger.native_signing import require_native_signing
+from ledger.rpc.revert_decoder import RevertReader
+from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.retry import Backoff, retry
+
+MAX_ANSWER = 64 * 1024 * 1024
+"""Bytes of one answer that are read; a node that sends more is not believed to be one."""
+
+_CONNECTIONS = 16
+"""Requests that are under way at once; the rest wait their turn."""
+
+_KEEP_IDLE = timedelta(seconds=3)
+"""Idle connections are closed before the other side does (uvicorn after 5 s), so that nothing is sent into one."""
+
+_FIRST_WAIT = timedelta(milliseconds=100)
+_LONGEST_WAIT = timedelta(seconds=2)
+_NOT_REPEATED = ("eth_send", "evm_", "anvil_")
+_EXECUTION_REVERTED = 3
+_HTTP_TOO_LARGE = 413
+_HTTP_TOO_MANY = 429
+_HTTP_SERVER_FAULT = 500
+
+_REFUSALS = (
+    ("already known", "already-known"),
+    ("already imported", "already-known"),
+    ("nonce too low", "nonce-too-low"),
+    ("nonce too high", "nonce-too-high"),
+    ("underpriced", "underpriced"),
+    ("method not found", "method-not-found"),
+    ("does not exist", "method-not-found"),
+)
+"""Words in nodes' messages (go-ethereum, Nethermind, Erigon, anvil) and the code that they become."""
+
+_TOO_BIG = (
+    "query returned more than",
+    "block range",
+    "response size",
+    "too many results",
+    "limit exceeded",
+    "logs matched",
+)
+
+
+async def connect(
+    url: str,
+    *,
+    expected_chain_id: int,
+    timeout: timedelta = timedelta(seconds=10),  # noqa: ASYNC109 - of each request, not of this call
+    attempts: int = 4,
+    reverts: RevertReader | None = None,
+    clock: Clock | None = None,
+) -> AsyncWeb3[ChainConnection]:
+    """Connects to a chain and makes sure that it is the right one.
+
+    Args:
+        url: JSON-RPC endpoint over http or https. A key in it is never shown in errors.
+        expected_chain_id: EIP-155's.
+        timeout: For each attempt of each request.
+        attempts: How often a read is tried when the chain is down or slow; what changes something is sent once.
+        reverts: Knows the custom errors of the contracts that will be called.
+        clock: Time for the waits between attempts.
+
+    Raises:
+        ChainUnavailable: It did not answer.
+        WrongChain: It is another chain.
+        NativeSigningMissing: Signing would be too slow here.
+    """
+    require_native_signing()
+    provider = ChainConnection(url, timeout=timeout, attempts=attempts, reverts=reverts, clock=clock)
+    web3 = AsyncWeb3(provider)
+    web3.middleware_onion.remove("validation")  # asks for the chain's id before every estimate; we sign it in
+    try:
+        await _check_chain(web3, provider.shown_url, expected_chain_id)
+    except BaseException:
+        await provider.disconnect()
+        raise
+    return web3
+
+
+async def _check_chain(web3: AsyncWeb3[ChainConnection], shown_url: str, expected: int) -> None:
+    actual = await web3.eth.chain_id
+    if actual != expected:
+        raise WrongChain(f"{shown_url} is chain {actual}, not chain {expected}")
+
+
+class ChainConnection(AsyncJSONBaseProvider):
+    """web3's provider, to be closed with `disconnect`.
+
+    Over aiohttp, which web3 brings along: a request costs an eighth of the CPU that httpx takes, and every service asks
+    the chain several times a second.
+
+    Args:
+        url: JSON-RPC endpoint.
+        timeout: For each attempt.
+        attempts: How often a read is tried.
+        reverts: Decodes custom errors.
+        clock: Time for the waits between attempts.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: timedelta = timedelta(seconds=10),
+        attempts: int = 4,
+        reverts: RevertReader | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__()
+        self.reverts = reverts or RevertReader()
+        self.shown_url = _without_secrets(url)
+        self._url = url
+        self._backoff = Backoff(attempts=attempts, first=_FIRST_WAIT, most=_LONGEST_WAIT)
+        self._clock = clock or SystemClock()
+        self._turns = asyncio.Semaphore(_CONNECTIONS)
+        self._timeout = timeout
+        self._opened: aiohttp.ClientSession | None = None
+
+    async def disconnect(self) -> None:
+        """Closes the connections."""
+        if self._opened is not None:
+            await self._opened.close()
+            self._opened = None
+
+    def _session(self) -> aiohttp.ClientSession:
+        """Opened on first use, because it belongs to the event loop that runs then."""
+        if self._opened is None:
+            self._opened = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=_CONNECTIONS, keepalive_timeout=_KEEP_IDLE.total_seconds()),
+                timeout=aiohttp.ClientTimeout(total=None),  # `_ask` keeps the time (docs/decisions/0042)
+                headers={"Content-Type": "application/json"},
+                trust_env=urlsplit(self._url).hostname not in {"127.0.0.1", "localhost", "::1"},
+            )
+        return self._opened
+
+    async def make_request(self, method: RPCEndpoint, params: Any) -> RPCResponse:  # noqa: ANN401 - web3's signature
+        """Asks the chain; reads are tried again while the chain is down or slow.
+
+        Raises:
+            ChainUnavailable: Every attempt failed.
+            TransactionReverted: A contract refused the call.
+            InsufficientFunds: The sender can't pay.
+            ChainRefused: The node declined otherwise; `code` says which kind of refusal where that is known.
+        """
+        body = self.encode_rpc_request(method, params)
+        if method.startswith(_NOT_REPEATED):
+            return await self._ask(method, body)
+        return await retry(lambda: self._ask(method, body), clock=self._clock, backoff=self._backoff)
+
+    async def make_batch_request(self, requests: list[tuple[RPCEndpoint, Any]]) -> NoReturn:
+        """Is not offered: nodes count, limit and order batches each in their own way.
+
+        Raises:
+            ChainRefused: Always.
+        """
+        raise ChainRefused(f"{len(requests)} requests in a batch", hint="send them one by one, concurrently")
+
+    async def _ask(self, method: str, body: bytes) -> RPCResponse:
+        try:
+            async with self._turns, asyncio.timeout(self._timeout.total_seconds()):  # a turn costs no timeout
+                status, content = await self._post(body)
+        except TimeoutError as error:
+            raise ChainUnavailable(f"{self.shown_url} did not answer {method} in time") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise ChainUnavailable(f"{self.shown_url} can't be reached: {_reason(error)}") from error
+        if status == _HTTP_TOO_LARGE:
+            raise AnswerTooBig(f"{self.shown_url} refused {method}: too large", retryable=False)
+        if status == _HTTP_TOO_MANY or status >= _HTTP_SERVER_FAULT:
+            raise ChainUnavailable(f"{self.shown_url} answered {method} with HTTP {status}")
+        try:
+            answer = from_json(content)
+        except ValueError as error:
+            raise self._no_chain(method, status) from error
+        if not isinstance(answer, dict) or ("result" not in answer and not isinstance(answer.get("error"), dict)):
+            raise self._no_chain(method, status)
+        if "error" in answer:
+            self._raise(method, answer["error"])
+        return cast("RPCResponse", answer)
+
+    async def _post(self, body: bytes) -> tuple[int, bytes]:
+        """The answer's status and all of its bytes."""
+        content = bytearray()
+        async with self._session().post(self._url, data=body) as response:
+            async for chunk in response.content.iter_any():
+                content += chunk
+                if len(content) > MAX_ANSWER:
+                    raise AnswerTooBig(f"{self.shown_url} sent more than {MAX_ANSWER} bytes", retryable=False)
+        return response.status, bytes(content)
+
+    def _no_chain(self, method: str, status: int) -> ChainUnavailable:
+        return ChainUnavailable(
+            f"{self.shown_url} answered {method} with something that is not JSON-RPC (HTTP {status})",
+            hint="check the URL: another service may answer there",
+            retryable=False,
+        )
+
+    def _raise(self, method: str, error: Mapping[str, object]) -> NoReturn:
+        message = str(error.get("message", ""))[:500]
+        words = message.lower()
+        code = error.get("code")
+        data = revert_data(error.get("data"))
+        if code == _EXECUTION_REVERTED or (data and "revert" in words) or "execution reverted" in words:
+            raise self.reverted(data or b"", what=method)
+        if "insufficient funds" in words or "insufficient balance" in words:
+            raise InsufficientFunds(message)
+        if method == "eth_getLogs" and any(part in words for part in _TOO_BIG):
+            raise AnswerTooBig(f"{self.shown_url}: {message}", retryable=False)
+        for part, kind in _REFUSALS:
+            if part in words:
+                raise ChainRefused(f"{method}: {message}", code=kind)
+        if "rate limit" in words or "too many requests" in words or "header not found" in words:
+            raise ChainUnavailable(f"{self.shown_url}: {message}")
+        raise ChainRefused(f"{method}: {message} (code {code})")
+
+    def reverted(self, data: bytes, *, what: str, transaction: str | None = None) -> TransactionReverted:
+        """The error for revert data, with the contract's own name for it."""
+        revert = self.reverts.read(data)
+        return TransactionReverted(
+            f"{what}: {revert}",
+            name=revert.name,
+            arguments=revert.arguments,
+            data="0x" + data.hex(),
+            transaction=transaction,
+        )
+
+
+def revert_data(value: object) -> bytes | None:
+    """The contract's bytes in an RPC error's `data`; some nodes wrap them in an object or in words."""
+    if isinstance(value, Mapping):
+        value = value.get("data")
+    if not isinstance(value, str):
+        return None
+    start = value.find("0x")
+    try:
+        return bytes.fromhex(value[start + 2 :]) if start >= 0 else None
+    except ValueError:
+        return None
+
+
+def _reason(error: Exception) -> str:
+    """The system's words for a failed connection, without the address, which may hold a secret."""
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    number = cause.errno if isinstance(cause, OSError) else None
+    return os.strerror(number) if number is not None and number > 0 else type(error).__name__
+
+
+def _without_secrets(url: str) -> str:
+    """Scheme, host and port: providers put keys into paths, queries and user names."""
+    parts = urlsplit(url)
+    port = f":{parts.port}" if parts.port is not None else ""
+    return f"{parts.scheme}://{parts.hostname}{port}"

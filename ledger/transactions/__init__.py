@@ -1,0 +1,1 @@
+"""Transactions: nonces, signing, fees, sending and receipts."""

@@ -1,0 +1,91 @@
+"""What became of a transaction, and the events it left: plain values, no library types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, PlainSerializer
+
+from protocol.identifiers import Address, Digest, address, digest
+
+StoredBytes = Annotated[
+    bytes,
+    PlainSerializer(bytes.hex, return_type=str, when_used="json"),
+    BeforeValidator(lambda value: bytes.fromhex(value) if isinstance(value, str) else value),
+]
+"""Bytes that become hex digits in JSON, because they need not be text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventLog:
+    """One event on the chain.
+
+    Args:
+        address: The contract that emitted it.
+        topics: Up to four; the first names the event unless it is anonymous.
+        data: The arguments that are not topics, ABI-encoded.
+        block_number: Height of its block.
+        block_hash: Its block.
+        transaction: The transaction that caused it.
+        index: Its place in the block, over all transactions.
+    """
+
+    address: Address
+    topics: tuple[Digest, ...]
+    data: StoredBytes
+    block_number: int
+    block_hash: Digest
+    transaction: Digest
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """A transaction that is in a block and did what it should.
+
+    Args:
+        transaction: Its hash.
+        block_number: Height of its block.
+        block_hash: Its block.
+        gas_used: In gas.
+        gas_price: What was paid per gas, in wei.
+        created: The contract that it made, if it made one.
+        logs: Its events, in order.
+    """
+
+    transaction: Digest
+    block_number: int
+    block_hash: Digest
+    gas_used: int
+    gas_price: int
+    created: Address | None
+    logs: tuple[EventLog, ...]
+
+
+def read_log(raw: Mapping[str, Any]) -> EventLog:
+    """An event as web3 gives it."""
+    return EventLog(
+        address=address(str(raw["address"])),
+        topics=tuple(digest(bytes(topic)) for topic in raw["topics"]),
+        data=bytes(raw["data"]),
+        block_number=int(raw["blockNumber"]),
+        block_hash=digest(bytes(raw["blockHash"])),
+        transaction=digest(bytes(raw["transactionHash"])),
+        index=int(raw["logIndex"]),
+    )
+
+
+def read_receipt(raw: Mapping[str, Any]) -> Receipt:
+    """A receipt as web3 gives it."""
+    created = raw.get("contractAddress")
+    return Receipt(
+        transaction=digest(bytes(raw["transactionHash"])),
+        block_number=int(raw["blockNumber"]),
+        block_hash=digest(bytes(raw["blockHash"])),
+        gas_used=int(raw["gasUsed"]),
+        gas_price=int(raw["effectiveGasPrice"]),
+        created=address(str(created)) if created else None,
+        logs=tuple(read_log(log) for log in raw["logs"]),
+    )

@@ -1,0 +1,47 @@
+"""Who may fetch checkpoints: the IPs of active nodes, for the firewalls of origins and relays."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+
+from orchestrator.api.access import Admin
+from orchestrator.api.nodes import Cursor
+from orchestrator.dependencies import parts_of
+from protocol.identifiers import address
+from protocol.wire.pool import AllowedNode, AllowList
+
+router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
+
+
+@router.get("/allowlist")
+async def allowlist(
+    _owner: Admin,
+    request: Request,
+    *,
+    cursor: Cursor = None,
+    limit: Annotated[int, Query(ge=1, le=1000, description="Nodes looked at; the page may hold fewer")] = 1000,
+) -> AllowList:
+    """Healthy, unhealthy and draining nodes, each with the IP of its last heartbeat, in the order of their addresses.
+
+    The IP is the one that this service saw, or one that a trusted proxy says it saw; never one that a node claims.
+    Banned, evicted, dead and departed nodes are not on the list.
+    """
+    parts = parts_of(request)
+    looked = await parts.nodes.page(after=None if cursor is None else address(cursor), limit=limit)
+    seen = await parts.nodes.last_ips(looked)
+    return AllowList(
+        nodes=tuple(AllowedNode(node=node, ip=ip_address(ip)) for node, ip in seen if _is_ip(ip)),
+        next_cursor=looked[-1] if len(looked) == limit else None,
+    )
+
+
+def _is_ip(text: str) -> bool:
+    """False for what came over a unix socket, which the front door calls `local`."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,86 @@
+"""The pool's events, and webhooks that carry them elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel
+
+from orchestrator.api.access import Admin, IdentifierPath, Reader, body
+from orchestrator.api.streams import follow
+from orchestrator.dependencies import parts_of
+from orchestrator.webhook_urls import check_destination
+from protocol.errors import InvalidInput, Unavailable
+from protocol.wire.pool import CreatedWebhook, EventPage, NewWebhook, PoolEvent, Webhook, WebhookList
+
+EVENTS_AT_ONCE = 500
+
+router = APIRouter(prefix="/v1", tags=["events"])
+
+After = Annotated[
+    str | None,
+    Query(max_length=41, pattern="^[0-9]{1,20}-[0-9]{1,20}$", description="Events behind this id; default: the newest"),
+]
+
+
+@router.get("/events", response_model=EventPage)
+async def events(
+    _owner: Reader,
+    request: Request,
+    after: After = None,
+    limit: Annotated[int, Query(ge=1, le=EVENTS_AT_ONCE)] = 100,
+    follow_: Annotated[bool, Query(alias="follow", description="Go on as server-sent events")] = False,
+) -> Response | EventPage:
+    """What happened in the pool, oldest first: nodes, assignments, tasks."""
+    parts = parts_of(request)
+    if after is None and not follow_:
+        found = await parts.events.last(limit=limit)
+        return EventPage(events=tuple(found), next_cursor=found[-1].id if found else "0-0")
+    start = after if after is not None else await parts.events.newest()
+    if not follow_:
+        found = await parts.events.after(start, limit=limit)
+        return EventPage(events=tuple(found), next_cursor=found[-1].id if found else start)
+    cursor = start
+
+    async def read() -> Sequence[tuple[str, BaseModel]]:
+        nonlocal cursor
+        news: list[PoolEvent] = await parts.events.after(cursor, limit=EVENTS_AT_ONCE)
+        if news:
+            cursor = news[-1].id
+        return [(event.id, event) for event in news]
+
+    return follow(parts, request, read)
+
+
+@router.post("/webhooks", status_code=201, tags=["webhooks"], openapi_extra=body(NewWebhook))
+async def create_webhook(owner: Admin, request: Request) -> CreatedWebhook:
+    """Has events delivered to a URL. The answer shows the secret that signs deliveries, this once."""
+    parts = parts_of(request)
+    new = owner.read(NewWebhook)
+    try:
+        await check_destination(new.url, allow_private=parts.settings.webhooks_to_private_networks)
+    except Unavailable as error:  # a name that nobody knows is the caller's mistake, unlike at a later delivery
+        raise InvalidInput(error.detail, hint=error.hint, code="unknown-host", retryable=True) from error
+    return await parts.webhooks.create(new, cursor=await parts.events.newest())
+
+
+@router.get("/webhooks", tags=["webhooks"])
+async def list_webhooks(_owner: Admin, request: Request) -> WebhookList:
+    """Webhooks, and how their deliveries go."""
+    webhooks = parts_of(request).webhooks
+    return WebhookList(webhooks=tuple(one.webhook for one in await webhooks.get_many(await webhooks.ids())))
+
+
+@router.get("/webhooks/{webhook_id}", tags=["webhooks"])
+async def show_webhook(_owner: Admin, request: Request, webhook_id: IdentifierPath) -> Webhook:
+    """One webhook."""
+    return (await parts_of(request).webhooks.get(webhook_id)).webhook
+
+
+@router.delete("/webhooks/{webhook_id}", status_code=204, tags=["webhooks"])
+async def delete_webhook(_owner: Admin, request: Request, webhook_id: IdentifierPath) -> Response:
+    """Deletes a webhook."""
+    await parts_of(request).webhooks.delete(webhook_id)
+    return Response(status_code=204)

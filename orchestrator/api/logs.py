@@ -1,0 +1,163 @@
+"""What nodes' tasks wrote, read by the pool's owner, now or after the container is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel
+
+from orchestrator.api.access import NodePath, Reader
+from orchestrator.api.streams import Read, follow
+from orchestrator.dependencies import Dependencies, parts_of
+from orchestrator.store.database import (
+    new_id,
+)
+from protocol.errors import Conflict, NotFound
+from protocol.identifiers import Address
+from protocol.identity.signing import unix_ms
+from protocol.wire.heartbeat import Command, CommandKind, LogLine
+from protocol.wire.pool import NodeLogs
+
+WANTED_MS = 60_000
+"""A reader makes the node push its log for so long; one that follows asks again in good time."""
+
+LINES_AT_ONCE = 1000
+
+PUSH_MS = 2_000
+LONGEST_PATIENCE_MS = 15_000
+"""A node hears with its next heartbeat that somebody reads; the push itself takes `PUSH_MS` at most as a rule."""
+
+router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
+
+
+@router.get("/{node}/logs", response_model=NodeLogs)
+async def logs(
+    _owner: Reader,
+    request: Request,
+    node: NodePath,
+    *,
+    assignment: Annotated[str | None, Query(pattern="^[0-9a-f]{32}$", description="Default: the newest")] = None,
+    since: Annotated[int | None, Query(ge=0, le=2**53, description="Lines from this sequence number on")] = None,
+    tail: Annotated[
+        int, Query(ge=1, le=5000, description="Without `since`: number of newest lines to begin with")
+    ] = 200,
+    follow_: Annotated[bool, Query(alias="follow", description="Go on as server-sent events")] = False,
+) -> Response | NodeLogs:
+    """The lines of an assignment's log. Reading makes the node push what it has not pushed yet."""
+    parts = parts_of(request)
+    row = await parts.nodes.get_known(node)
+    identifier = assignment or row.assignment_id or row.last_assignment_id
+    if identifier is None:
+        if follow_:
+            raise Conflict(f"{node} has not run anything yet", code="no-assignment", retryable=True)
+        return NodeLogs(assignment_id=None, lines=(), next_sequence=0)
+    held = (await parts.assignments.views([identifier])).get(identifier)
+    if held is None or held.node != node:
+        raise NotFound(f"{node} has no assignment {identifier}", hint="logs are kept for a week", code="no-assignment")
+    is_current = await _ask_for_more(parts, node, identifier)
+    lines = await _first(parts, identifier, since=since, tail=tail)
+    if not follow_:
+        return NodeLogs(
+            assignment_id=identifier, lines=tuple(lines), next_sequence=lines[-1].sequence + 1 if lines else since or 0
+        )
+    backlog = None
+    if since is None and not is_current and identifier == row.assignment_id:
+        now = unix_ms(parts.clock.now())
+        patience_ms = min((row.interval_ms or 0) + PUSH_MS, LONGEST_PATIENCE_MS)
+        backlog = Backlog(tail, opened_ms=now, patient_until_ms=now + patience_ms)
+    return follow(parts, request, reader(parts, node, identifier, lines, since=since or 0, backlog=backlog))
+
+
+class Backlog:
+    """Lines that were written before a stream was opened, some of which the node may not have pushed yet.
+
+    Args:
+        tail: The most of them that are shown.
+        opened_ms: When the stream was opened; later lines are all shown.
+        patient_until_ms: How long the node's push is awaited.
+    """
+
+    def __init__(self, tail: int, *, opened_ms: int, patient_until_ms: int) -> None:
+        self.patient_until_ms = patient_until_ms
+        self.is_over = False
+        """True after a line came that was written after the stream was opened."""
+        self._tail = tail
+        self._opened_ms = opened_ms
+        self._held: list[LogLine] = []
+
+    def add(self, lines: Sequence[LogLine]) -> None:
+        """Takes the next lines and forgets old ones beyond the limit."""
+        held = [*self._held, *lines]
+        new = next((at for at, line in enumerate(held) if line.time_ms >= self._opened_ms), len(held))
+        self.is_over = new < len(held)
+        self._held = held[max(0, new - self._tail) :]
+
+    def take(self) -> list[LogLine]:
+        """Returns what is to be shown."""
+        held, self._held = self._held, []
+        return held
+
+
+def reader(
+    parts: Dependencies,
+    node: Address,
+    identifier: str,
+    first: Sequence[LogLine],
+    *,
+    since: int = 0,
+    backlog: Backlog | None = None,
+) -> Read:
+    """Returns a function that reads the next lines of a stream: first those given, then what the node pushes."""
+    waiting = list(first)
+    following = first[-1].sequence + 1 if first else since
+
+    async def read() -> Sequence[tuple[str, BaseModel]]:
+        nonlocal following, backlog
+        found, pushed = list(waiting), False
+        if found:
+            waiting.clear()
+        else:
+            await _ask_for_more(parts, node, identifier)
+            found = await parts.assignments.lines(identifier, since=following, limit=LINES_AT_ONCE)
+            pushed = bool(found)
+        if found:
+            following = found[-1].sequence + 1
+        if backlog is not None:
+            backlog.add(found)
+            if pushed and (backlog.is_over or not await parts.assignments.more_lines_come(identifier)):
+                found, backlog = backlog.take(), None
+            elif unix_ms(parts.clock.now()) < backlog.patient_until_ms:
+                found = []
+            else:
+                found = backlog.take()
+        return [(str(line.sequence), line) for line in found]
+
+    return read
+
+
+async def _first(parts: Dependencies, identifier: str, *, since: int | None, tail: int) -> list[LogLine]:
+    if since is not None:
+        return await parts.assignments.lines(identifier, since=since, limit=LINES_AT_ONCE)
+    return await parts.assignments.last_lines(identifier, limit=tail)
+
+
+async def _ask_for_more(parts: Dependencies, node: Address, identifier: str) -> bool:
+    """Leaves the node a command to push its log, unless one that is still good was left before.
+
+    Returns:
+        Whether the node was asked before and still pushes.
+    """
+    now = unix_ms(parts.clock.now())
+    until = await parts.assignments.wanted_until(identifier)
+    if until > now + WANTED_MS // 2:
+        return True
+    following, _ = await parts.assignments.want_lines(identifier, until_ms=now + WANTED_MS)
+    command = Command(
+        id=new_id(), kind=CommandKind.SEND_LOGS, text=identifier, since=following, until_ms=now + WANTED_MS
+    )
+    with suppress(Conflict):  # commands wait already because the node does not speak: what is kept is all there is
+        await parts.nodes.leave_command(node, command)
+    return until > now

@@ -1,0 +1,191 @@
+"""Nodes as the pool's owner sees them, and what the owner can do with them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+
+from orchestrator.api.access import Admin, NodePath, Operator, Reader, body
+from orchestrator.api.views import node_views
+from orchestrator.dependencies import Dependencies, parts_of
+from orchestrator.domain.node_states import NodeEvent
+from orchestrator.store.assignments import check_renewed
+from orchestrator.store.database import (
+    new_id,
+)
+from protocol.errors import Conflict, Unprocessable
+from protocol.http.tokens import OwnerRequest
+from protocol.identifiers import Address, address
+from protocol.identity.signing import unix_ms
+from protocol.wire.heartbeat import Command, CommandKind, NodeState
+from protocol.wire.pool import Cause, History, NodeMetrics, NodeView, NodeViewPage
+
+router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
+
+Cursor = Annotated[
+    str | None, Query(max_length=42, pattern="^0x[0-9a-fA-F]{40}$", description="`next_cursor` of before")
+]
+
+PAGES_PER_REQUEST = 20
+"""With a filter, at most so many pages are looked through; the answer then carries on from there."""
+
+
+@router.get("")
+async def list_nodes(
+    _owner: Reader,
+    request: Request,
+    *,
+    cursor: Cursor = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    state: Annotated[NodeState | None, Query(description="Only nodes in this state")] = None,
+    task: Annotated[str | None, Query(pattern="^[0-9a-f]{32}$", description="Only nodes that hold this task")] = None,
+    label: Annotated[str | None, Query(max_length=264, description="Only nodes with this `name=value`")] = None,
+    metric: Annotated[
+        str | None, Query(max_length=63, description="A gauge of the last heartbeat that is wanted with each node")
+    ] = None,
+) -> NodeViewPage:
+    """Nodes in the order of their addresses."""
+    parts = parts_of(request)
+    name, _, value = label.partition("=") if label is not None else ("", "", "")
+    if label is not None and "=" not in label:
+        raise Unprocessable(f"the filter {label!r} is no name=value", fields={"label": "name=value"})
+    after = None if cursor is None else address(cursor)
+    found: list[NodeView] = []
+    for _ in range(PAGES_PER_REQUEST):
+        addresses = await parts.nodes.page(after=after, limit=limit)
+        rows = await parts.nodes.get_many(addresses)
+        chosen = [row for row in rows if state is None or row.state is state]
+        views = await node_views(parts, chosen, metric=metric)
+        for view in views:
+            held = view.assignment is not None and view.assignment.ended_at_ms is None
+            if task is not None and not (held and view.assignment and view.assignment.task_id == task):
+                continue
+            if label is not None and view.labels.get(name) != value:
+                continue
+            if len(found) == limit:
+                return NodeViewPage(nodes=tuple(found), next_cursor=found[-1].address)
+            found.append(view)
+        if len(addresses) < limit:
+            return NodeViewPage(nodes=tuple(found), next_cursor=None)
+        after = addresses[-1]
+        if len(found) == limit:
+            break
+    return NodeViewPage(nodes=tuple(found), next_cursor=after)
+
+
+@router.get("/{node}")
+async def show(_owner: Reader, request: Request, node: NodePath) -> NodeView:
+    """One node with what it runs."""
+    return await _view(parts_of(request), node)
+
+
+@router.get("/{node}/history")
+async def history(
+    _owner: Reader, request: Request, node: NodePath, limit: Annotated[int, Query(ge=1, le=256)] = 100
+) -> History:
+    """Every change in the node's life, newest first, with time, cause and actor."""
+    parts = parts_of(request)
+    await parts.nodes.get_known(node)
+    return History(entries=await parts.nodes.history(node, limit=limit))
+
+
+@router.get("/{node}/metrics")
+async def metrics(_owner: Reader, request: Request, node: NodePath) -> NodeMetrics:
+    """The gauges of the node's last heartbeat."""
+    parts = parts_of(request)
+    await parts.nodes.get_known(node)
+    time_ms, gauges = await parts.nodes.metrics(node)
+    return NodeMetrics(time_ms=time_ms, metrics=gauges)
+
+
+@router.post("/{node}/restart", openapi_extra=body(Cause, required=False))
+async def restart(owner: Operator, request: Request, node: NodePath) -> NodeView:
+    """Has the node replace its task's container."""
+    parts = parts_of(request)
+    cause = _cause(owner, "the owner asked for a restart")
+    row = await parts.nodes.get_known(node)
+    if row.assignment_id is None:
+        raise Conflict(f"{node} runs nothing that could be restarted", code="no-assignment")
+    done = await parts.assignments.renew(
+        row,
+        lease="",
+        task_generation=None,
+        restart=True,
+        now_ms=unix_ms(parts.clock.now()),
+        why=cause,
+        actor=owner.name,
+    )
+    check_renewed(done, node)
+    return await _view(parts, node)
+
+
+@router.post("/{node}/drain", openapi_extra=body(Cause, required=False))
+async def drain(owner: Operator, request: Request, node: NodePath) -> NodeView:
+    """Lets the node finish what runs and gives it nothing new, until `resume`."""
+    parts = parts_of(request)
+    await parts.nodes.get_known(node)
+    serving = (NodeState.HEALTHY, NodeState.UNHEALTHY, NodeState.DRAINING)
+    cause = _cause(owner, "the owner drains it")
+    before, result = await parts.life.happened(
+        node,
+        NodeEvent.DRAIN,
+        cause=cause,
+        actor=owner.name,
+        fields={"drain": "owner"},
+        only_from=serving,
+    )
+    if before not in serving:
+        raise Conflict(f"{node} is {before} and runs nothing that could be drained", code="not-serving")
+    if result.state is NodeState.DRAINING and before is not NodeState.DRAINING:
+        await parts.nodes.leave_command(node, Command(id=new_id(), kind=CommandKind.DRAIN, text=cause))
+    return await _view(parts, node)
+
+
+@router.post("/{node}/resume", openapi_extra=body(Cause, required=False))
+async def resume(owner: Operator, request: Request, node: NodePath) -> NodeView:
+    """Ends a drain."""
+    parts = parts_of(request)
+    await parts.nodes.get_known(node)
+    before, _ = await parts.life.happened(
+        node,
+        NodeEvent.RESUME,
+        cause=_cause(owner, "the owner resumes it"),
+        actor=owner.name,
+        fields={"drain": ""},
+        only_from=(NodeState.DRAINING,),
+    )
+    if before is not NodeState.DRAINING:
+        raise Conflict(f"{node} is {before}, not draining", code="not-draining")
+    await parts.nodes.leave_command(node, Command(id=new_id(), kind=CommandKind.RESUME))
+    return await _view(parts, node)
+
+
+@router.post("/{node}/ban", openapi_extra=body(Cause, required=False))
+async def ban(owner: Admin, request: Request, node: NodePath) -> NodeView:
+    """Bans the node on the ledger, and here at once. Needs the pool manager's key in this orchestrator's settings."""
+    parts = parts_of(request)
+    cause = _cause(owner, "the owner banned it")
+    await parts.ledger.ban(node, reason=cause)
+    parts.standings.forget(node)
+    await parts.life.happened(node, NodeEvent.BANNED, cause=cause, actor=owner.name, fields={"member": "0"})
+    return await _view(parts, node)
+
+
+@router.post("/{node}/unban", openapi_extra=body(Cause, required=False))
+async def unban(owner: Admin, request: Request, node: NodePath) -> NodeView:
+    """Lifts the ban on the ledger, and here at once; the node may be invited again."""
+    parts = parts_of(request)
+    cause = _cause(owner, "the owner lifted the ban")
+    await parts.ledger.unban(node)
+    parts.standings.forget(node)
+    await parts.life.happened(node, NodeEvent.UNBANNED, cause=cause, actor=owner.name)
+    return await _view(parts, node)
+
+
+async def _view(parts: Dependencies, node: Address) -> NodeView:
+    return (await node_views(parts, [await parts.nodes.get_known(node)]))[0]
+
+
+def _cause(owner: OwnerRequest, otherwise: str) -> str:
+    return (owner.read(Cause).reason if owner.body else "") or otherwise

@@ -1,0 +1,218 @@
+"""The run: what nodes lease and hand in, what the trainer wants, what anybody with a reason may read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from orchestrator.api.access import Node, NodePath, Reader, RunOperator, RunReader, body
+from orchestrator.dependencies import Dependencies, parts_of
+from orchestrator.relayer.disputes import take_dispute
+from orchestrator.runs.control import RunControl, rollout_item
+from orchestrator.runs.download_links import Links, links_to
+from orchestrator.runs.leasing import SlotLeasing
+from orchestrator.store.relayer import RelayedKind
+from orchestrator.store.run_rows import SlotRow
+from protocol.errors import NotFound
+from protocol.identifiers import WireDigest
+from protocol.wire.listings import MOST_FIGURED_STEPS, FiguresPage, RolloutItem, RolloutPage
+from protocol.wire.relayed import (
+    DisputeReceipt,
+    JoinReceipt,
+    JoinRequest,
+    SignedDispute,
+    SubmissionReceipt,
+    SubmissionRequest,
+)
+from protocol.wire.runs import (
+    CheckpointRef,
+    Demand,
+    NewCheckpoint,
+    RunView,
+    StepAnswer,
+    StepView,
+    TrainerLease,
+    TrainerWish,
+)
+from protocol.wire.slots import Deliveries, ReleasedSlots, SlotGrant, SlotRequest
+
+router = APIRouter(prefix="/v1", tags=["run"])
+
+KeyPath = Annotated[WireDigest, Path(description="The work key", pattern="^0x[0-9a-f]{64}$")]
+Cursor = Annotated[str | None, Query(max_length=100, pattern="^[0-9a-zA-Z.:]+$", description="`next_cursor` of before")]
+
+
+# Nodes
+
+
+@router.get("/run/step", response_model=StepAnswer)
+async def step(signed: Node, request: Request) -> Response:
+    """The smallest step with too few rollouts, and the version of the policy to use."""
+    parts = parts_of(request)
+    return signed.answer(parts.key, await _run(parts).step())
+
+
+@router.post("/slots", response_model=SlotGrant, openapi_extra=body(SlotRequest))
+async def lease(signed: Node, request: Request) -> Response:
+    """Leases a slot to the node that asks, or the same slot to one that asks again under the same request."""
+    parts = parts_of(request)
+    granted = await _run(parts).lease(signed.address, signed.read(SlotRequest))
+    return signed.answer(parts.key, granted)
+
+
+@router.post("/slots/release", response_model=Deliveries, openapi_extra=body(ReleasedSlots))
+async def release(signed: Node, request: Request) -> Response:
+    """Gives slots up. Their indices are burnt, and they count as undelivered."""
+    parts = parts_of(request)
+    run = _run(parts)
+    await run.release(signed.address, signed.read(ReleasedSlots).slots)
+    return signed.answer(parts.key, await run.deliveries(signed.address))
+
+
+@router.get("/nodes/me/leases", response_model=Deliveries)
+async def my_leases(signed: Node, request: Request) -> Response:
+    """What became of the node's own leases."""
+    parts = parts_of(request)
+    return signed.answer(parts.key, await _run(parts).deliveries(signed.address))
+
+
+@router.post("/submissions", response_model=SubmissionReceipt, openapi_extra=body(SubmissionRequest))
+async def submit(signed: Node, request: Request) -> Response:
+    """Takes work to be carried to the ledger. Sent again, it says how far the same work is."""
+    parts = parts_of(request)
+    run, submission = _run(parts), signed.read(SubmissionRequest)
+    receipt = await parts.relay.submit(
+        signed.address, submission, run=run.terms.run, domain=run.ledger.domain, slots=run.store
+    )
+    return signed.answer(parts.key, receipt)
+
+
+@router.get("/submissions/{key}", response_model=SubmissionReceipt)
+async def submission(signed: Node, request: Request, key: KeyPath) -> Response:
+    """How far work is that the node handed in."""
+    parts = parts_of(request)
+    receipt = await parts.relay.submission(signed.address, key, slots=_run(parts).store)
+    return signed.answer(parts.key, receipt)
+
+
+@router.post("/joins", response_model=JoinReceipt, openapi_extra=body(JoinRequest))
+async def join(signed: Node, request: Request) -> Response:
+    """Takes a node's acceptance of an invite to be carried to the ledger. Sent again, it says how far it is."""
+    parts = parts_of(request)
+    return signed.answer(parts.key, await parts.relay.join(signed.address, signed.read(JoinRequest)))
+
+
+@router.post("/disputes", response_model=DisputeReceipt, openapi_extra=body(SignedDispute))
+async def dispute(signed: Node, request: Request) -> Response:
+    """Takes a node's dispute of a verdict to be carried to the ledger. Sent again, it says how far it is."""
+    parts = parts_of(request)
+    run = _run(parts)
+    receipt = await take_dispute(
+        signed.address,
+        signed.read(SignedDispute),
+        relay=parts.relay,
+        slots=run.store,
+        domain=run.ledger.domain,
+        now=parts.clock.now(),
+    )
+    return signed.answer(parts.key, receipt)
+
+
+# Who steers and who reads
+
+
+@router.get("/run")
+async def show(_reader: RunReader, request: Request) -> RunView:
+    """The run at a glance."""
+    parts = parts_of(request)
+    return await _owner(parts).view(queued=await parts.relay.store.waiting(RelayedKind.WORK))
+
+
+@router.put("/run/demand", openapi_extra=body(Demand))
+async def demand(operator: RunOperator, request: Request) -> StepView:
+    """Says how many groups of a step are wanted in all, or that the step is closed."""
+    return await _owner(parts_of(request)).ask(operator.read(Demand), actor=operator.name)
+
+
+@router.put("/run/checkpoint", openapi_extra=body(NewCheckpoint))
+async def checkpoint(operator: RunOperator, request: Request) -> CheckpointRef:
+    """Has slots leased for a version that the ledger names."""
+    return await _owner(parts_of(request)).adopt(operator.read(NewCheckpoint), actor=operator.name)
+
+
+@router.put("/run/trainer", openapi_extra=body(TrainerWish))
+async def trainer(operator: RunOperator, request: Request) -> TrainerLease:
+    """Makes a trainer the only one of the run for a while; renewed or given up under the lease that it was answered."""
+    return await _owner(parts_of(request)).hold(operator.read(TrainerWish))
+
+
+@router.get("/run/rollouts")
+async def rollouts(
+    _reader: RunReader,
+    request: Request,
+    *,
+    step: Annotated[int | None, Query(ge=0, lt=1 << 48, description="Only this step's")] = None,
+    status: Annotated[
+        Literal["accepted", "rejected", "pending", "all"], Query(description="Which of them")
+    ] = "accepted",
+    cursor: Cursor = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    links: Annotated[bool, Query(description="Whether to ask the store for sizes, and for links to files")] = True,
+) -> RolloutPage:
+    """Submitted files in lease order, so that who is fast is not first."""
+    parts = parts_of(request)
+    found, following = await _owner(parts).rollouts(step=step, status=status, cursor=cursor, limit=limit)
+    items = await _items(parts, found) if links else tuple(rollout_item(row, Links()) for row in found)
+    return RolloutPage(items=items, next_cursor=following)
+
+
+@router.get("/run/figures")
+async def figures(
+    _reader: RunReader,
+    request: Request,
+    *,
+    first: Annotated[int | None, Query(ge=0, lt=1 << 48, description="From this step on; default: the newest")] = None,
+    limit: Annotated[int, Query(ge=1, le=MOST_FIGURED_STEPS, description="Steps looked at")] = MOST_FIGURED_STEPS,
+) -> FiguresPage:
+    """What nodes say of the accepted files of each step: rewards and lengths, as a curve over the run."""
+    return FiguresPage(items=await _owner(parts_of(request)).figures(first=first, limit=limit))
+
+
+@router.get("/run/rollouts/{key}")
+async def rollout(_reader: RunReader, request: Request, key: KeyPath) -> RolloutItem:
+    """One submitted file, by its work key: what a validator asks that read the submission on the ledger."""
+    parts = parts_of(request)
+    return (await _items(parts, [await _owner(parts).rollout(key)]))[0]
+
+
+@router.get("/nodes/{node}/leases", tags=["nodes"])
+async def leases(_owner: Reader, request: Request, node: NodePath) -> Deliveries:
+    """What became of a node's leases, newest first."""
+    return await _run(parts_of(request)).deliveries(node)
+
+
+async def _items(parts: Dependencies, rows: Sequence[SlotRow]) -> tuple[RolloutItem, ...]:
+    life = timedelta(seconds=parts.settings.download_url_life_s)
+    links = await links_to(rows, objects=parts.objects, pool_id=parts.settings.pool_id, life=life)
+    return tuple(rollout_item(row, each) for row, each in zip(rows, links, strict=True))
+
+
+def _run(parts: Dependencies) -> SlotLeasing:
+    if parts.run is None:
+        raise _no_run()
+    return parts.run
+
+
+def _owner(parts: Dependencies) -> RunControl:
+    if parts.run_owner is None:
+        raise _no_run()
+    return parts.run_owner
+
+
+def _no_run() -> NotFound:
+    return NotFound(
+        "this pool works on no run", hint="its orchestrator needs `run` in its settings: the run's name", code="no-run"
+    )

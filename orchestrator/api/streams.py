@@ -1,0 +1,60 @@
+"""Server-sent events: one JSON value at a time to whoever follows, for as long as they do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import timedelta
+
+from fastapi import Request
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
+
+from orchestrator.dependencies import Dependencies
+from protocol.errors import MusterError, RateLimited
+
+LOOK = timedelta(milliseconds=300)
+"""Between two looks for something new; a follower costs one small command each."""
+KEEP_ALIVE_LOOKS = 50
+"""Looks without anything new until a comment line keeps proxies from closing the connection (15 s)."""
+
+Read = Callable[[], Awaitable[Sequence[tuple[str, BaseModel]]]]
+"""What is new since the last call, each with the id from which a follower can go on."""
+
+
+def follow(parts: Dependencies, request: Request, read: Read) -> StreamingResponse:
+    """Streams what `read` finds until the follower goes away or the service stops.
+
+    Raises:
+        RateLimited: Too many follow already.
+    """
+    if parts.streams.locked():
+        raise RateLimited(
+            f"{parts.settings.streams} followers are connected already", retry_after=timedelta(seconds=10)
+        )
+    stopping: asyncio.Event = request.app.state.stopping
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(
+        _lines(parts, read, stopping), media_type="text/event-stream; charset=utf-8", headers=headers
+    )
+
+
+async def _lines(parts: Dependencies, read: Read, stopping: asyncio.Event) -> AsyncIterator[str]:
+    quiet = 0
+    async with parts.streams:
+        yield ": following\n\n"
+        while not stopping.is_set():
+            try:
+                found = await read()
+            except MusterError as error:
+                # The follower connects again from its last id, and hears the reason until then.
+                yield f"event: error\ndata: {error.code}\n\n"
+                return
+            for name, value in found:
+                yield f"id: {name}\ndata: {value.model_dump_json()}\n\n"
+            quiet = 0 if found else quiet + 1
+            if quiet >= KEEP_ALIVE_LOOKS:
+                quiet = 0
+                yield ": still here\n\n"
+            if not found:
+                await parts.clock.sleep(LOOK)

@@ -1,0 +1,73 @@
+"""Tasks of the pool's owner."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request, Response
+
+from orchestrator.api.access import IdentifierPath, Operator, Reader, body
+from orchestrator.api.views import group_views
+from orchestrator.dependencies import parts_of
+from orchestrator.scheduler.template_variables import check_variables
+from protocol.wire.pool import GroupList
+from protocol.wire.tasks import IDEMPOTENCY_HEADER, NewTask, Task, TaskPage, TaskPatch
+
+router = APIRouter(prefix="/v1", tags=["tasks"])
+
+Cursor = Annotated[str | None, Query(max_length=32, pattern="^[0-9]{1,20}$", description="`next_cursor` of before")]
+
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias=IDEMPOTENCY_HEADER,
+        pattern="^[0-9a-f]{32}$",
+        description="32 random hex digits. The same again is the same task, so that a post may be repeated",
+    ),
+]
+
+
+@router.post("/tasks", status_code=201, openapi_extra=body(NewTask))
+async def create(owner: Operator, request: Request, idempotency_key: IdempotencyKey = None) -> Task:
+    """Posts a task. Its secrets and registry password are kept sealed and never returned."""
+    new = owner.read(NewTask)
+    check_variables(new.spec)
+    return await parts_of(request).tasks.create(new, actor=owner.name, key=idempotency_key)
+
+
+@router.get("/tasks")
+async def list_tasks(
+    _owner: Reader, request: Request, cursor: Cursor = None, limit: Annotated[int, Query(ge=1, le=500)] = 100
+) -> TaskPage:
+    """Tasks, oldest first."""
+    rows, following = await parts_of(request).tasks.page(after=cursor, limit=limit)
+    return TaskPage(tasks=tuple(row.task for row in rows), next_cursor=following)
+
+
+@router.get("/tasks/{task_id}")
+async def show(_owner: Reader, request: Request, task_id: IdentifierPath) -> Task:
+    """One task."""
+    return (await parts_of(request).tasks.get(task_id)).task
+
+
+@router.patch("/tasks/{task_id}", openapi_extra=body(TaskPatch))
+async def change(owner: Operator, request: Request, task_id: IdentifierPath) -> Task:
+    """Changes a task. What nodes are told of it makes a new generation; replicas and priority move nobody who runs."""
+    patch = owner.read(TaskPatch)
+    if patch.spec is not None:
+        check_variables(patch.spec)
+    return await parts_of(request).tasks.patch(task_id, patch, actor=owner.name)
+
+
+@router.delete("/tasks/{task_id}", status_code=204)
+async def delete(owner: Operator, request: Request, task_id: IdentifierPath) -> Response:
+    """Deletes a task; what runs of it is stopped."""
+    await parts_of(request).tasks.delete(task_id, actor=owner.name)
+    return Response(status_code=204)
+
+
+@router.get("/groups", tags=["groups"])
+async def groups(_owner: Reader, request: Request) -> GroupList:
+    """Nodes that run a task together."""
+    return GroupList(groups=tuple(await group_views(parts_of(request))))

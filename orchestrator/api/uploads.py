@@ -1,0 +1,113 @@
+"""Files: where to put them, where to read them; and the bytes themselves, where the store is a directory of ours."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi.responses import FileResponse
+
+from orchestrator.api.access import Node, ObjectReader, body
+from orchestrator.dependencies import Dependencies, parts_of
+from orchestrator.storage.interface import ObjectMissing
+from orchestrator.storage.local import LocalStore
+from protocol.errors import InvalidInput, NotFound
+from protocol.http.verification import SignedRequest
+from protocol.wire.uploads import ObjectKey, ObjectLink, UploadRequest, UploadTicket
+
+router = APIRouter(prefix="/v1", tags=["files"])
+
+LONGEST_KEY = 200
+KeyPath = Annotated[str, Path(max_length=LONGEST_KEY, description="POOL/OWNER/SHA256")]
+Term = Annotated[str | None, Query(description="Part of the signed URL; use it as it was given")]
+
+
+async def _url_query(
+    request: Request,
+    *,
+    expires: Term = None,
+    size: Term = None,
+    type_: Annotated[Term, Query(alias="type")] = None,
+    signature: Term = None,
+) -> dict[str, str]:
+    """Returns the query of a signed URL. Declared here, checked by `UrlSigner`; each may stand there once."""
+    del expires, size, type_, signature
+    items = request.query_params.multi_items()
+    if len(dict(items)) != len(items):
+        raise InvalidInput("a parameter stands in the URL twice", hint="use the URL exactly as it was given")
+    return dict(items)
+
+
+UrlQuery = Annotated[dict[str, str], Depends(_url_query)]
+
+
+@router.post("/uploads", response_model=UploadTicket, openapi_extra=body(UploadRequest))
+async def uploads(signed: Node, request: Request) -> Response:
+    """Says where a node puts a file of its own, or a validator an audit file; and whether it is there already."""
+    parts = parts_of(request)
+    ticket = await parts.uploads.ticket(signed.address, signed.read(UploadRequest))
+    return signed.answer(parts.key, ticket)
+
+
+@router.get("/objects", response_model=ObjectLink)
+async def objects(
+    reader: ObjectReader,
+    request: Request,
+    key: Annotated[str, Query(max_length=LONGEST_KEY, description="POOL/OWNER/SHA256")],
+) -> Response | ObjectLink:
+    """Says where to read a file: a node its own, everybody an audit file, validators and the pool's owner all."""
+    parts = parts_of(request)
+    signed = reader if isinstance(reader, SignedRequest) else None
+    link = await parts.uploads.link(ObjectKey.parse(key), reader=signed.address if signed else None)
+    return signed.answer(parts.key, link) if signed else link
+
+
+@router.put(
+    "/blobs/{key:path}",
+    status_code=201,
+    response_class=Response,
+    openapi_extra={"requestBody": {"content": {"application/octet-stream": {}}}},
+)
+async def put_blob(request: Request, key: KeyPath, query: UrlQuery) -> Response:
+    """Takes a file's bytes under a URL that was made for them. Sending the same again is a success."""
+    store, name = _local(parts_of(request)), ObjectKey.parse(key)
+    terms = store.urls.check_put(name, query)
+    declared = request.headers.get("content-length")
+    if declared is not None and declared != str(terms.size):
+        raise InvalidInput(
+            f"the body has {declared[:20]} bytes, the URL is for {terms.size}", hint="send the file that was announced"
+        )
+    if request.headers.get("content-type") != terms.content_type:
+        raise InvalidInput(
+            f"the URL is for {terms.content_type}", hint="send the headers of the ticket exactly as they are"
+        )
+    await store.receive(name, size=terms.size, pieces=request.stream())
+    return Response(status_code=201, headers={"ETag": f'"{name.sha256[2:]}"'})
+
+
+@router.get("/blobs/{key:path}", response_class=FileResponse)
+@router.head("/blobs/{key:path}", response_class=Response, include_in_schema=False)
+async def get_blob(request: Request, key: KeyPath, query: UrlQuery) -> Response:
+    """A file's bytes, or a range of them, under a URL that was made for it."""
+    store, name = _local(parts_of(request)), ObjectKey.parse(key)
+    store.urls.check_get(name, query)
+    if await store.head(name) is None:
+        raise ObjectMissing(f"there is no object {name}")
+    headers = {
+        "ETag": f'"{name.sha256[2:]}"',
+        "Cache-Control": "private, max-age=31536000, immutable",
+        # A node wrote it: no browser may take it for a page of ours.
+        "Content-Disposition": "attachment",
+        "Content-Security-Policy": "sandbox",
+    }
+    return _Blob(store.path(name), headers=headers, media_type="application/octet-stream")
+
+
+class _Blob(FileResponse):
+    chunk_size = 256 * 1024
+
+
+def _local(parts: Dependencies) -> LocalStore:
+    if not isinstance(parts.objects, LocalStore):
+        raise NotFound("this pool's files are in another store", hint="use the URLs of tickets and links")
+    return parts.objects

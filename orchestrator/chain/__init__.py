@@ -1,0 +1,1 @@
+"""The orchestrator's view of the ledger: interfaces and their implementation."""

@@ -1,0 +1,341 @@
+"""Where a run meets the chain: announcements, work, money. Connects when it is first needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from datetime import timedelta
+
+from redis.asyncio import Redis
+
+from ledger.artifacts import Contract
+from ledger.client import Ledger
+from ledger.client import pools as pool_client
+from ledger.client import work as work_client
+from ledger.client.pools import Pool, PoolStatus, Role, Terms
+from ledger.client.work import WorkStatus
+from ledger.deployment import Deployment
+from ledger.errors import CursorTooOld, TransactionReverted
+from ledger.events.cursor import EventBatch, EventCursor
+from ledger.events.cursor_stores import RedisCursorStore
+from ledger.events.decoder import EventDecoder, topic_of
+from ledger.events.source import Web3Events
+from ledger.events.types import CheckpointAnnounced
+from ledger.transactions.pending import SendPolicy
+from ledger.transactions.receipts import EventLog
+from orchestrator.chain.run_events import FOLLOWED, told
+from orchestrator.chain.run_interface import (
+    AnnouncedCheckpoint,
+    Funds,
+    NotTaken,
+    PoolSeat,
+    RunEvent,
+    RunEvents,
+    WorkNow,
+    error_name,
+    holds_until,
+)
+from orchestrator.domain.slots import SlotState
+from protocol.errors import NotFound
+from protocol.identifiers import ZERO_ADDRESS, Address, Digest
+from protocol.identity.keys import Key
+from protocol.identity.typed_data import SigningDomain
+from protocol.runtime.clock import Clock
+from protocol.runtime.redis import RedisKeys, store_errors
+from protocol.wire.leases import SignedWorkClaim
+from protocol.wire.relayed import JoinRequest, SignedDispute
+
+ANSWER_PATIENCE = timedelta(seconds=5)
+TERMS_GOOD_FOR = timedelta(seconds=8)
+"""They change seldom, and money with each piece of work; who reads every ten seconds reads all of it anew."""
+MOST_HASHES = 1024
+
+_STATES = {
+    WorkStatus.SUBMITTED: SlotState.SUBMITTED,
+    WorkStatus.PROVISIONAL: SlotState.PROVISIONAL,
+    WorkStatus.DISPUTED: SlotState.DISPUTED,
+    WorkStatus.FINAL: SlotState.FINAL,
+    WorkStatus.EXPIRED: SlotState.EXPIRED,
+}
+
+
+class LedgerRun:
+    """One run of one pool over JSON-RPC; a `RunLedger`.
+
+    Args:
+        chain_url: JSON-RPC endpoint.
+        deployment: Where the contracts are.
+        pool_id: Which pool.
+        run: Which run of it.
+        relayer: Pays the gas for what is carried.
+        redis: Keeps the position in the events, for all orchestrators of the pool.
+        confirmations: Blocks on top of one before it counts.
+        clock: Whose time counts.
+        poll: How often it is looked whether what was carried is mined.
+    """
+
+    def __init__(
+        self,
+        chain_url: str,
+        deployment: Deployment,
+        *,
+        pool_id: int,
+        run: Digest,
+        relayer: Key,
+        redis: Redis,
+        confirmations: int,
+        clock: Clock,
+        poll: timedelta = timedelta(milliseconds=200),
+    ) -> None:
+        self._chain_url = chain_url
+        self._deployment = deployment
+        self._pool_id = pool_id
+        self._run = run
+        self._relayer = relayer
+        self._confirmations = confirmations
+        self._clock = clock
+        self._policy = SendPolicy(poll=poll)
+        # Its name carries the run: another run reads from the beginning.
+        self._name = f"run-{run[2:18]}"
+        self._positions = RedisCursorStore(redis, prefix=RedisKeys(f"pool-{pool_id}").prefix + "cursor:")
+        self._decoder = EventDecoder(deployment)
+        self._stack = AsyncExitStack()
+        self._ledger: Ledger | None = None
+        self._connecting = asyncio.Lock()
+        self._cursor: EventCursor | None = None
+        self._hashes: OrderedDict[int, Digest] = OrderedDict()
+        self._standing: tuple[float, Pool, Terms] | None = None
+
+    @property
+    def domain(self) -> SigningDomain:
+        """The contract that takes work."""
+        return SigningDomain(self._deployment.chain_id, self._deployment[Contract.WORK_LEDGER])
+
+    async def announced(self, version: int | None = None) -> AnnouncedCheckpoint | None:
+        """A version in its newest attempt, or the newest version."""
+        checkpoints = (await self._connected()).checkpoints
+        found = (
+            await checkpoints.latest(self._pool_id, self._run)
+            if version is None
+            else await checkpoints.get(self._pool_id, self._run, version)
+        )
+        if found is None:
+            return None
+        return AnnouncedCheckpoint(version=found.version, attempt=found.attempt, digest=found.digest, block=found.block)
+
+    async def publisher_of(self, announced: AnnouncedCheckpoint) -> Address:
+        """Whose signature a version carries: who announced it, while the publisher's former key counts as well."""
+        ledger = await self._connected()
+        seat = await ledger.pools.seat(self._pool_id, Role.PUBLISHER)
+        if seat.previous == ZERO_ADDRESS or seat.previous_until <= await ledger.now():
+            return seat.holder
+        named = (announced.version, announced.attempt, announced.digest)
+        for event in await ledger.history(
+            CheckpointAnnounced, pool_id=self._pool_id, second=self._run, since=announced.block
+        ):
+            if (event.version, event.attempt, event.digest) == named:
+                sender = await ledger.sender_of(event.log.transaction)
+                return sender if sender == seat.previous else seat.holder
+        return seat.holder
+
+    async def funds(self) -> Funds:
+        """What the pool can pay now; its terms and whether it is active are remembered for a short while."""
+        ledger, now = await self._connected(), self._clock.monotonic()
+        pools = ledger.pools
+        if self._standing is None or self._standing[0] <= now:
+            pool, terms = await asyncio.gather(pools.get(self._pool_id), pools.terms(self._pool_id))
+            self._standing = now + TERMS_GOOD_FOR.total_seconds(), pool, terms
+        _, pool, terms = self._standing
+        escrow, withdrawal, at = await asyncio.gather(
+            pools.escrow(self._pool_id), pools.withdrawal(self._pool_id), ledger.now()
+        )
+        return Funds(
+            free=max(0, escrow.free - withdrawal.takes(at)),
+            price=terms.price_per_unit,
+            penalty=terms.penalty_per_unit,
+            fees=terms.reserved_fees,
+            active=pool.status is PoolStatus.ACTIVE,
+            notice=terms.notice_period,
+            judging=terms.judge_period,
+            settling=terms.judge_period + terms.challenge_period + terms.dispute_period,
+        )
+
+    async def free_stake(self, provider: Address) -> int:
+        """What neither memberships nor open work bind."""
+        return (await (await self._connected()).stake.of(provider)).free
+
+    async def seat(self, node: Address) -> PoolSeat | None:
+        """A member's seat."""
+        found = await (await self._connected()).pools.membership(self._pool_id, node)
+        return None if found is None else PoolSeat(provider=found.provider, block=found.joined_block)
+
+    async def held_until(self, node: Address) -> int:
+        """Up to when a lease of a former member may expire that it can still use, in Unix seconds; 0: none."""
+        return await (await self._connected()).pools.held_until(self._pool_id, node)
+
+    async def block_hash(self, block: int) -> Digest | None:
+        """The hash of a block with the pool's confirmations; remembered, until the chain is reorganised."""
+        if block in self._hashes:
+            return self._hashes[block]
+        ledger = await self._connected()
+        if await ledger.block() < block + self._confirmations:
+            return None
+        try:
+            found = await ledger.block_hash(block)
+        except NotFound:
+            return None
+        self._hashes[block] = found
+        if len(self._hashes) > MOST_HASHES:
+            self._hashes.popitem(last=False)
+        return found
+
+    async def work(self, key: Digest) -> WorkNow | None:
+        """A piece of work as it stands."""
+        found = await (await self._connected()).work.get(key)
+        if found is None:
+            return None
+        return WorkNow(
+            state=_STATES[found.status],
+            sha256=found.sha256,
+            units=found.units,
+            outcome=found.outcome,
+            reason=found.reason,
+        )
+
+    async def carry(self, works: Sequence[SignedWorkClaim]) -> list[NotTaken]:
+        """Submits work for its nodes, in one transaction."""
+        refused = await (await self._connected()).work.submit_batch([_submission(each) for each in works])
+        return [_work_not_taken(each) for each in refused]
+
+    async def carry_joins(self, joins: Sequence[JoinRequest]) -> list[NotTaken]:
+        """Redeems invites for their nodes, in one transaction."""
+        refused = await (await self._connected()).pools.join_batch([_joining(each) for each in joins])
+        return [_join_not_taken(each) for each in refused]
+
+    async def carry_disputes(self, disputes: Sequence[SignedDispute]) -> list[NotTaken]:
+        """Opens disputes for their nodes, a transaction each."""
+        found = await asyncio.gather(*(self._carry_dispute(each) for each in disputes))
+        return [each for each in found if each is not None]
+
+    async def _carry_dispute(self, dispute: SignedDispute) -> NotTaken | None:
+        try:
+            await (await self._connected()).work.dispute(
+                dispute.key,
+                dispute.evidence_hash,
+                deadline=holds_until(dispute),
+                node_signature=bytes.fromhex(dispute.signature[2:]),
+            )
+        except TransactionReverted as error:
+            return NotTaken(dispute.key, error.name, error.detail)
+        return None
+
+    async def refusals(self, works: Sequence[SignedWorkClaim]) -> list[NotTaken]:
+        """What of it the ledger would refuse now."""
+        book = (await self._connected()).work
+        found = await asyncio.gather(*(book.refusal_of(_submission(each)) for each in works))
+        return [_work_not_taken(each) for each in found if each is not None]
+
+    async def join_refusals(self, joins: Sequence[JoinRequest]) -> list[NotTaken]:
+        """Which joins it would refuse now."""
+        pools = (await self._connected()).pools
+        found = await asyncio.gather(*(pools.join_refusal_of(_joining(each)) for each in joins))
+        return [_join_not_taken(each) for each in found if each is not None]
+
+    async def events(self) -> RunEvents:
+        """What happened since the last commit."""
+        ledger = await self._connected()
+        cursor = self._cursor = self._cursor or self._new_cursor(ledger)
+        batch = await self._polled(cursor)
+        if any(event.reverted for event in batch.events):
+            self._hashes.clear()
+        found = [read for event in batch.events if (read := self._read(event.log, reverted=event.reverted))]
+
+        async def commit() -> None:
+            with store_errors():
+                await cursor.commit(batch)
+
+        more = batch.position.next_block <= batch.head - self._confirmations
+        return RunEvents(tuple(found), commit, more)
+
+    def forget_position(self) -> None:
+        """Reads the position from the store again."""
+        self._cursor = None
+
+    async def aclose(self) -> None:
+        """Closes the connection."""
+        self._ledger = None
+        await self._stack.aclose()
+
+    async def _connected(self) -> Ledger:
+        async with self._connecting:
+            if self._ledger is None:
+                opening = Ledger.connect(
+                    self._chain_url,
+                    self._deployment,
+                    key=self._relayer,
+                    timeout=ANSWER_PATIENCE,
+                    clock=self._clock,
+                    policy=self._policy,
+                )
+                self._ledger = await self._stack.enter_async_context(opening)
+            return self._ledger
+
+    def _new_cursor(self, ledger: Ledger) -> EventCursor:
+        source = Web3Events(
+            ledger.web3,
+            addresses=[self._deployment[contract] for contract in FOLLOWED],
+            topics=[topic_of(kind) for kinds in FOLLOWED.values() for kind in kinds],
+        )
+        return EventCursor(
+            source,
+            name=self._name,
+            store=self._positions,
+            start_block=self._deployment.block,
+            confirmations=self._confirmations,
+            clock=self._clock,
+        )
+
+    async def _polled(self, cursor: EventCursor) -> EventBatch:
+        try:
+            with store_errors():
+                return await cursor.poll()
+        except CursorTooOld:
+            # A chain that began anew, or a reorg deeper than anybody remembers: everything is read from the start.
+            self._cursor = None
+            with store_errors():
+                await self._positions.save(self._name, b"")
+            raise
+
+    def _read(self, log: EventLog, *, reverted: bool) -> RunEvent | None:
+        event = self._decoder.decode(log)
+        if event is None or getattr(event, "pool_id", self._pool_id) != self._pool_id:
+            return None
+        if getattr(event, "run", self._run) != self._run:
+            return None
+        return told(event, reverted=reverted)
+
+
+def _submission(work: SignedWorkClaim) -> work_client.Submission:
+    return work_client.Submission(
+        lease=work.lease.lease,
+        lease_signature=work.lease.raw_signature,
+        sha256=work.sha256,
+        units=work.units,
+        node_signature=work.raw_signature,
+    )
+
+
+def _joining(join: JoinRequest) -> pool_client.SignedJoin:
+    return pool_client.SignedJoin(
+        join.invite.invite, join.invite.raw_signature, node_signature=bytes.fromhex(join.signature[2:])
+    )
+
+
+def _work_not_taken(refusal: work_client.Refusal) -> NotTaken:
+    return NotTaken(refusal.key, error_name(refusal.reason), refusal.reason)
+
+
+def _join_not_taken(refusal: pool_client.JoinRefusal) -> NotTaken:
+    return NotTaken(refusal.node, error_name(refusal.reason), refusal.reason)

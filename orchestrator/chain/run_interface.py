@@ -1,0 +1,233 @@
+"""What a run needs of the ledger, in the run's own words; `orchestrator/chain/run.py` says it in the ledger's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from orchestrator.domain.slots import SlotEvent, SlotState
+from protocol.identifiers import Address, Digest
+from protocol.identity.typed_data import SigningDomain
+from protocol.verdicts import Outcome
+from protocol.wire.leases import SignedWorkClaim
+from protocol.wire.relayed import JoinRequest, SignedDispute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnouncedCheckpoint:
+    """A version as the ledger names it."""
+
+    version: int
+    attempt: int
+    digest: Digest
+    block: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Funds:
+    """What the pool can pay, what work costs, in the token's smallest unit, and how long its periods are."""
+
+    free: int
+    """The escrow that no open work reserves, less a withdrawal that the owner announced."""
+    price: int
+    """Per work unit."""
+    penalty: int
+    """Per work unit of the lease, if its work is forged: what the stake must cover."""
+    fees: int = 0
+    """What a piece of work reserves for verdicts, beside its reward."""
+    active: bool
+    """Whether the pool takes work."""
+    notice: timedelta
+    """How long leases may be: escrow and membership hold for those that end within the notice period."""
+    judging: timedelta
+    """How long submitted work waits for its first verdict."""
+    settling: timedelta
+    """How long after its submission work may be open at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSeat:
+    """A node's place in the pool."""
+
+    provider: Address
+    block: int
+    """The block in which it joined."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkEvent:
+    """One event about a piece of work of this run."""
+
+    what: SlotEvent
+    key: Digest
+    node: Address
+    block: int
+    transaction: Digest
+    reverted: bool = False
+    """The chain took it back: only the ledger's present word counts."""
+    step: int = 0
+    index: int = 0
+    version: int = 0
+    digest: Digest | None = None
+    sha256: Digest | None = None
+    units: int = 0
+    groups: int = 0
+    max_units: int = 0
+    beacon_block: int = 0
+    outcome: Outcome | None = None
+    reason: int = 0
+    audit_hash: Digest | None = None
+    judge: Address | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeatEvent:
+    """A node joined or left: what was known of its seat is old."""
+
+    node: Address
+    put_out: bool = False
+    """Whether the pool evicted or banned it: what it then fails to deliver is not its failure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BanEvent:
+    """A provider was banned. Its nodes stay members, and may only use leases that they have."""
+
+    provider: Address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoneyEvent:
+    """Somebody's stake changed, or the pool's escrow."""
+
+    provider: Address | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnouncementEvent:
+    """A version was announced, or the chain took that back."""
+
+    version: int
+
+
+RunEvent = WorkEvent | SeatEvent | BanEvent | MoneyEvent | AnnouncementEvent
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvents:
+    """What happened since the last commit."""
+
+    events: tuple[RunEvent, ...]
+    commit: Callable[[], Awaitable[None]]
+    """Says that they were dealt with; until then they come again."""
+    more: bool
+    """Whether the chain has more to read at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkNow:
+    """A piece of work as it stands on the ledger."""
+
+    state: SlotState
+    sha256: Digest
+    units: int
+    outcome: Outcome | None
+    reason: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotTaken:
+    """What the ledger did not take out of a batch."""
+
+    name: Digest | Address
+    """The work's key, or the node that wanted to join."""
+    error: str
+    """The contract's error."""
+    words: str
+
+
+class RunLedger(Protocol):
+    """One run of one pool on the ledger. Every method may raise `Unavailable` while the chain is down."""
+
+    @property
+    def domain(self) -> SigningDomain:
+        """The contract that takes work."""
+        ...
+
+    async def announced(self, version: int | None = None) -> AnnouncedCheckpoint | None:
+        """A version in its newest attempt, or the newest version; None if it was never announced."""
+        ...
+
+    async def publisher_of(self, announced: AnnouncedCheckpoint) -> Address:
+        """Whose signature a version carries: who announced it, while the publisher's former key counts as well."""
+        ...
+
+    async def funds(self) -> Funds:
+        """What the pool can pay now."""
+        ...
+
+    async def free_stake(self, provider: Address) -> int:
+        """What neither memberships nor open work bind."""
+        ...
+
+    async def seat(self, node: Address) -> PoolSeat | None:
+        """A member's seat."""
+        ...
+
+    async def held_until(self, node: Address) -> int:
+        """Up to when a lease of a former member may expire that it can still use, in Unix seconds; 0: none."""
+        ...
+
+    async def block_hash(self, block: int) -> Digest | None:
+        """The hash of a block that has the pool's confirmations; None before that."""
+        ...
+
+    async def work(self, key: Digest) -> WorkNow | None:
+        """A piece of work; None if it was never submitted."""
+        ...
+
+    async def carry(self, works: Sequence[SignedWorkClaim]) -> list[NotTaken]:
+        """Submits work for its nodes; returns what was refused."""
+        ...
+
+    async def refusals(self, works: Sequence[SignedWorkClaim]) -> list[NotTaken]:
+        """What of it the ledger would refuse now; asked, not tried, so that it costs no gas."""
+        ...
+
+    async def join_refusals(self, joins: Sequence[JoinRequest]) -> list[NotTaken]:
+        """Which joins it would refuse now; asked, not tried."""
+        ...
+
+    async def carry_joins(self, joins: Sequence[JoinRequest]) -> list[NotTaken]:
+        """Redeems invites for their nodes; returns what was refused."""
+        ...
+
+    async def carry_disputes(self, disputes: Sequence[SignedDispute]) -> list[NotTaken]:
+        """Opens disputes for their nodes, each by itself; returns what was refused, which cost no gas."""
+        ...
+
+    async def events(self) -> RunEvents:
+        """What happened since the last commit; from the beginning at first."""
+        ...
+
+    def forget_position(self) -> None:
+        """Reads on from where any orchestrator committed last."""
+        ...
+
+    async def aclose(self) -> None:
+        """Closes connections."""
+        ...
+
+
+def error_name(reason: str) -> str:
+    """The contract's error in a refusal, as `Name(arguments)` or at the end of plain words as `(Name)`."""
+    match = re.match(r"([A-Z]\w+)\(", reason) or re.search(r"\(([A-Z]\w+)\)$", reason)
+    return match[1] if match else ""
+
+
+def holds_until(dispute: SignedDispute) -> datetime:
+    """The last moment at which it may be carried."""
+    return datetime.fromtimestamp(min(dispute.deadline, 2**37), UTC)

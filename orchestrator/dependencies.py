@@ -1,0 +1,174 @@
+"""Everything that routes and loops of one orchestrator share, built in one place."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+
+from fastapi import Request
+from redis.asyncio import Redis
+
+from orchestrator.chain.cached_pool import CachedPool
+from orchestrator.chain.interface import PoolLedger
+from orchestrator.chain.run_interface import RunLedger
+from orchestrator.nodes.heartbeat import HeartbeatService
+from orchestrator.nodes.membership import Standings
+from orchestrator.nodes.transitions import NodeTransitions
+from orchestrator.relayer.submissions import RelayerService
+from orchestrator.runs.checkpoint_relays import CheckpointRelays
+from orchestrator.runs.control import RunControl
+from orchestrator.runs.leasing import SlotLeasing
+from orchestrator.secrets import SecretCipher
+from orchestrator.settings import OrchestratorSettings
+from orchestrator.storage import ObjectStore
+from orchestrator.storage.factory import build_store
+from orchestrator.storage.service import UploadLimits, UploadService
+from orchestrator.store.assignments import AssignmentStore
+from orchestrator.store.checkpoint_relays import CheckpointRelayStore
+from orchestrator.store.database import Database
+from orchestrator.store.events import EventStore
+from orchestrator.store.nodes import NodeStore
+from orchestrator.store.relayer import RelayerStore
+from orchestrator.store.runs import RunStore
+from orchestrator.store.tasks import TaskStore
+from orchestrator.store.uploads import UploadStore
+from orchestrator.store.webhooks import WebhookStore
+from protocol.http.rates import Rate
+from protocol.http.replay_guard import ReplayGuard
+from protocol.identity.keys import Key
+from protocol.runtime.clock import Clock
+from protocol.runtime.redis import RedisKeys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dependencies:
+    """What one orchestrator is made of."""
+
+    settings: OrchestratorSettings
+    clock: Clock
+    key: Key
+    redis: Redis
+    database: Database
+    admission: ReplayGuard
+    nodes: NodeStore
+    tasks: TaskStore
+    assignments: AssignmentStore
+    events: EventStore
+    webhooks: WebhookStore
+    life: NodeTransitions
+    ledger: PoolLedger
+    standings: Standings
+    pool: CachedPool
+    desk: HeartbeatService
+    objects: ObjectStore
+    uploads: UploadService
+    relay: RelayerService
+    checkpoint_relays: CheckpointRelays
+    run: SlotLeasing | None
+    """None: this pool works on no run."""
+    run_owner: RunControl | None
+    streams: asyncio.Semaphore
+    """One place per follower of logs or events."""
+
+
+def build_parts(
+    settings: OrchestratorSettings,
+    *,
+    redis: Redis,
+    ledger: PoolLedger,
+    run_ledger: RunLedger | None = None,
+    key: Key,
+    clock: Clock,
+) -> Dependencies:
+    """Puts an orchestrator together; nothing runs yet."""
+    keys = RedisKeys(f"pool-{settings.pool_id}")
+    database = Database(redis, keys=keys)
+    seal = SecretCipher.from_file(settings.secrets_key_file) if settings.secrets_key_file else SecretCipher([])
+    rate = Rate(count=max(1, round(settings.node_rate_per_s * 60)), per=timedelta(minutes=1), burst=settings.node_burst)
+    admission = ReplayGuard(redis, keys=keys, rate=rate, clock=clock)
+    nodes = NodeStore(database)
+    tasks = TaskStore(database, seal=seal, clock=clock)
+    pace = settings.pace()
+    life = NodeTransitions(nodes, pace=pace, clock=clock, invite_life=timedelta(seconds=settings.invite_life_s))
+    standings = Standings(ledger, nodes=nodes, clock=clock)
+    pool = CachedPool(ledger, clock=clock)
+    objects = build_store(settings, clock=clock)
+    terms, run = settings.run_terms(), None
+    checkpoint_relays = CheckpointRelays(
+        CheckpointRelayStore(database), clock=clock, private=settings.relays_in_private_networks
+    )
+    if terms is not None and run_ledger is not None:
+        runs = RunStore(database, default_demand=terms.default_demand)
+        run = SlotLeasing(
+            terms=terms, store=runs, ledger=run_ledger, relays=checkpoint_relays.live, key=key, clock=clock
+        )
+    relay = RelayerService(
+        pool_id=settings.pool_id,
+        store=RelayerStore(database),
+        objects=objects,
+        pool=pool,
+        key=key,
+        invites=ledger.domain,
+        clock=clock,
+    )
+    return Dependencies(
+        settings=settings,
+        clock=clock,
+        key=key,
+        redis=redis,
+        database=database,
+        admission=admission,
+        nodes=nodes,
+        tasks=tasks,
+        assignments=AssignmentStore(database),
+        events=EventStore(database),
+        webhooks=WebhookStore(database, seal=seal, clock=clock),
+        life=life,
+        ledger=ledger,
+        standings=standings,
+        pool=pool,
+        desk=HeartbeatService(
+            pool_id=settings.pool_id,
+            database=database,
+            nodes=nodes,
+            tasks=tasks,
+            life=life,
+            standings=standings,
+            admission=admission,
+            pace=pace,
+            clock=clock,
+        ),
+        objects=objects,
+        uploads=UploadService(
+            pool_id=settings.pool_id,
+            store=objects,
+            uploads=UploadStore(database, quota=settings.quota()),
+            nodes=nodes,
+            standings=standings,
+            pool=pool,
+            slots=None if run is None else run.store,
+            clock=clock,
+            limits=UploadLimits(
+                largest=settings.upload_most_bytes,
+                unit=settings.upload_bytes_per_unit,
+                group=settings.upload_bytes_per_group,
+            ),
+            admitted_for=timedelta(seconds=settings.run_lease_s + settings.upload_url_life_s + settings.run_pending_s),
+            put_life=timedelta(seconds=settings.upload_url_life_s),
+            get_life=timedelta(seconds=settings.download_url_life_s),
+        ),
+        relay=relay,
+        checkpoint_relays=checkpoint_relays,
+        run=run,
+        run_owner=None if run is None else RunControl(run, clock=clock),
+        streams=asyncio.Semaphore(settings.streams),
+    )
+
+
+def parts_of(request: Request) -> Dependencies:
+    """The parts of the app that serves this request."""
+    parts = request.app.state.parts
+    if not isinstance(parts, Dependencies):
+        raise TypeError("app.state.parts must be Dependencies")
+    return parts

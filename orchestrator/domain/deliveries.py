@@ -1,0 +1,142 @@
+"""Delivery rate per node and per provider. Those below the threshold are throttled.
+
+Expired leases and rejected work are never penalised in stake here; they cost leases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Self
+
+from orchestrator.domain.slots import Slot, SlotState, StoredFileState
+from protocol.verdicts import Outcome, ReasonCode
+
+JUDGED = frozenset({SlotState.PROVISIONAL, SlotState.DISPUTED, SlotState.FINAL})
+
+OWN_CHOICE = frozenset({ReasonCode.BOUNDS_ARITHMETIC, ReasonCode.BOUNDS_ENVIRONMENT})
+"""Verdicts on work that its node could know to be worth nothing before it began: the recipe names what is taken.
+
+They count like expired leases, and none is free: otherwise slots could be burnt at the pool's cost."""
+
+IN_TIME = timedelta(seconds=30)
+"""Work that is handed to the relayer later than this before its lease's end may come too late for the next block. A
+node that does so again and again would hold a step up and answer for nothing."""
+
+OWN_FAULT = frozenset({"StakeTooLow", "NotMember", "NotRegistered", "Banned", "UnitsOutOfRange", "NodeNotWilling"})
+"""The ledger's errors that a node or its provider brings about. Others (an empty escrow, a pool that was stopped) are
+not their doing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryTerms:
+    """What a pool expects.
+
+    Args:
+        newest: The number of leases that are looked at, the newest that are over.
+        provider_newest: The same for all nodes of a provider together.
+        least: With fewer that are over nobody is judged.
+        threshold: The delivered share below which a node rests.
+        rejections: The number of rejected works among `newest` leases that don't count: honest nodes have bad luck.
+        rest: The time without leases after the newest failure.
+    """
+
+    newest: int
+    provider_newest: int
+    least: int
+    threshold: float
+    rejections: int
+    rest: timedelta
+
+    def of_provider(self) -> Self:
+        """The terms for all nodes of a provider together: a longer window, with free rejections in proportion."""
+        free = self.rejections * self.provider_newest // self.newest
+        return replace(self, newest=self.provider_newest, rejections=free)
+
+
+@dataclass(frozen=True, slots=True)
+class PastLease:
+    """A lease of which something became.
+
+    Args:
+        slot: Where it is, with the verdict on its work.
+        ended_ms: When it failed or was delivered, in Unix milliseconds.
+        reason: The verdict's reason code.
+        late: Whether its work came past the time that its step waited for it.
+    """
+
+    slot: Slot
+    ended_ms: int
+    reason: int = 0
+    late: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether the node answers for it. It does not for live leases, excused ones, and work that nobody judged."""
+        if self.slot.state is SlotState.EXPIRED:
+            return self.failed
+        return self.slot.state not in {SlotState.LEASED, SlotState.LAPSED}
+
+    @property
+    def failed(self) -> bool:
+        """Whether nothing was delivered in time, or what could not be of use."""
+        if self.late and self.slot.state.on_ledger:
+            return True
+        match self.slot.state:
+            case SlotState.UNDELIVERED | SlotState.RELEASED:
+                return True
+            case SlotState.SUBMITTED | SlotState.EXPIRED:
+                return self.slot.file is StoredFileState.ABSENT
+            case state:
+                return state in JUDGED and self.reason in OWN_CHOICE
+
+    @property
+    def rejected(self) -> bool:
+        """Whether its work was found to be bad, or cost validators far more time than work usually does."""
+        if self.failed or self.slot.state not in JUDGED:
+            return False
+        return self.slot.outcome in {Outcome.REJECTED, Outcome.FORGED} or self.reason == ReasonCode.PASSED_UNDECIDED
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """The delivery record of a node, or of a provider."""
+
+    delivered: int
+    undelivered: int
+    resting_until_ms: int | None
+    on_trial: bool = False
+    """Whether its share is too low, rested or not: it holds one slot at a time until the share is better."""
+
+
+def tried_in_time(*, handed_in_ms: int, expiry_s: int, error: str) -> bool:
+    """Whether work that was handed in and never carried is no failure of its node.
+
+    Args:
+        handed_in_ms: When, in Unix milliseconds.
+        expiry_s: The end of its lease, in Unix seconds.
+        error: The contract's error with which the ledger refused it; empty if there was none.
+    """
+    return handed_in_ms <= expiry_s * 1000 - IN_TIME.total_seconds() * 1000 and error not in OWN_FAULT
+
+
+def judge_deliveries(leases: Sequence[PastLease], *, terms: DeliveryTerms, now_ms: int) -> Delivered:
+    """Whether a node, or any node of a provider, may lease.
+
+    After its rest it may, one slot at a time, and the next lease that fails makes it rest again until its share is
+    better.
+
+    Args:
+        leases: Newest first; those that are live or that nobody answers for are passed over.
+        terms: The pool's.
+        now_ms: Unix milliseconds.
+    """
+    over = [lease for lease in leases if lease.counts][: terms.newest]
+    rejected = [lease for lease in over if lease.rejected]
+    failed = [lease for lease in over if lease.failed] + rejected[: max(0, len(rejected) - terms.rejections)]
+    delivered = len(over) - len(failed)
+    if not failed or len(over) < terms.least or delivered >= terms.threshold * len(over):
+        return Delivered(delivered, len(failed), None)
+    until = max(lease.ended_ms for lease in failed) + int(terms.rest.total_seconds() * 1000)
+    return Delivered(delivered, len(failed), until if until > now_ms else None, on_trial=True)

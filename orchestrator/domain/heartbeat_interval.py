@@ -1,0 +1,51 @@
+"""When the next heartbeat is due, and when silence means something."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatInterval:
+    """How often nodes speak, so that the load on the orchestrator is flat as the pool grows.
+
+    The interval is `max(shortest, nodes / target_rate)` plus a stagger, as HashiCorp Nomad paces its clients.
+
+    Args:
+        shortest: No node is asked to speak more often.
+        target_rate: Heartbeats per second that the pool as a whole may cost.
+        stagger: Largest share of the interval that is added at random, so that nodes drift apart.
+        unhealthy_after: Missed intervals until a node counts as unhealthy.
+        dead_after: Missed intervals until it counts as dead; more than `unhealthy_after`.
+    """
+
+    shortest: timedelta = timedelta(seconds=10)
+    target_rate: float = 500.0
+    stagger: float = 0.1
+    unhealthy_after: float = 2.0
+    dead_after: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.shortest <= timedelta() or self.target_rate <= 0 or not 0 <= self.stagger <= 1:
+            raise ValueError("shortest and target_rate are positive, stagger is in [0, 1]")
+        if not 1 < self.unhealthy_after < self.dead_after:
+            raise ValueError("1 < unhealthy_after < dead_after, or one late heartbeat kills a node")
+
+    def interval(self, nodes: int, *, draw: float) -> timedelta:
+        """The time until the next heartbeat.
+
+        Args:
+            nodes: How many nodes speak to this pool.
+            draw: Uniform in [0, 1); spreads the stagger.
+        """
+        base = max(self.shortest.total_seconds(), nodes / self.target_rate)
+        return timedelta(seconds=base * (1 + self.stagger * draw))
+
+    def unhealthy_in(self, interval: timedelta) -> timedelta:
+        """Silence that makes a node unhealthy, from its last heartbeat."""
+        return interval * self.unhealthy_after
+
+    def dead_in(self, interval: timedelta) -> timedelta:
+        """Silence that makes a node dead, from its last heartbeat."""
+        return interval * self.dead_after

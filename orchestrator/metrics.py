@@ -1,0 +1,74 @@
+"""What Prometheus sees of the pool, read from counters that Redis keeps anyway."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from orchestrator.runs.leasing import SlotLeasing
+from orchestrator.store.nodes import NodeStore
+from orchestrator.store.relayer import RelayedKind, RelayerStore
+from orchestrator.store.tasks import TaskStore
+
+
+class PoolGauges:
+    """Gauges of one pool.
+
+    Args:
+        registry: The service's.
+        nodes: Where nodes are kept.
+        tasks: Where tasks are kept.
+        relay: What waits to be carried.
+        run: The run, if there is one.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        *,
+        nodes: NodeStore,
+        tasks: TaskStore,
+        relay: RelayerStore | None = None,
+        run: SlotLeasing | None = None,
+    ) -> None:
+        self._nodes = nodes
+        self._tasks = tasks
+        self._relay = relay
+        self._run = run
+        self._known = Gauge("muster_orchestrator_nodes_known", "Nodes that the pool knows", registry=registry)
+        self._expected = Gauge(
+            "muster_orchestrator_nodes_expected", "Nodes that are expected to speak", registry=registry
+        )
+        self._open = Gauge("muster_orchestrator_tasks_open", "Tasks that are wanted and not over", registry=registry)
+        self._removals = Gauge(
+            "muster_orchestrator_removals_waiting", "Dead nodes that the ledger still has", registry=registry
+        )
+
+        self._relayed = Gauge(
+            "muster_orchestrator_relay_waiting", "What waits to be carried to the ledger", ("kind",), registry=registry
+        )
+        self._step = Gauge("muster_run_step", "The smallest step that wants rollouts", registry=registry)
+        self._version = Gauge("muster_run_version", "The newest version of the policy", registry=registry)
+        self._groups = Gauge(
+            "muster_run_groups", "Groups of the smallest step that wants any", ("counted",), registry=registry
+        )
+
+    async def read(self) -> None:
+        """Reads them all."""
+        if self._relay is not None:
+            for kind in RelayedKind:
+                self._relayed.labels(kind.value).set(await self._relay.waiting(kind))
+        if self._run is not None:
+            await self._read_run(self._run)
+        self._known.set(await self._nodes.count())
+        self._expected.set(await self._nodes.expected())
+        self._removals.set(await self._nodes.removals_waiting())
+        self._open.set(len(await self._tasks.open_ids()))
+
+    async def _read_run(self, run: SlotLeasing) -> None:
+        answer = await run.step()
+        self._step.set(answer.step)
+        if answer.checkpoint is not None:
+            self._version.set(answer.checkpoint.version)
+        count = (await run.store.steps([answer.step]))[answer.step].count
+        for counted in ("demand", "need", "leased", "spare", "pending", "accepted", "rejected"):
+            self._groups.labels(counted).set(getattr(count, counted))

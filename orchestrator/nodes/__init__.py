@@ -1,0 +1,1 @@
+"""Nodes: heartbeats, state transitions, membership and eligibility."""

@@ -1,0 +1,50 @@
+"""Whom the pool invites: requirements of the owner and the ledger's word, with a reason for whoever is not."""
+
+from __future__ import annotations
+
+from orchestrator.chain.interface import NodeStanding, PoolStanding
+from orchestrator.scheduler.requirements import GIBIBYTE
+from orchestrator.settings import Requirements
+from protocol.wire.nodes import Hardware
+
+
+def lacks(hardware: Hardware, labels: dict[str, str], requirements: Requirements) -> str | None:
+    """What the machine lacks, in words; None if it has everything."""
+    gpus = [
+        gpu
+        for gpu in hardware.gpus
+        if gpu.memory_bytes >= requirements.min_gpu_memory_bytes
+        and (not requirements.gpu_models or gpu.model in requirements.gpu_models)
+    ]
+    checks = (
+        ("fitting GPUs", len(gpus), requirements.min_gpus, 1, ""),
+        ("CPU cores", hardware.cpu_cores, requirements.min_cpu_cores, 1, ""),
+        ("memory", hardware.memory_bytes, requirements.min_memory_bytes, GIBIBYTE, " GiB"),
+        ("free disk", hardware.disk_free_bytes, requirements.min_disk_bytes, GIBIBYTE, " GiB"),
+    )
+    for what, has, needs, unit, name in checks:
+        if has < needs:
+            return f"it has {has / unit:.4g}{name} of {what} and the pool asks for {needs / unit:.4g}{name}"
+    for name, value in requirements.labels.items():
+        if labels.get(name) != value:
+            return f"it lacks the label {name}={value}"
+    return None
+
+
+def refusal(standing: NodeStanding, pool: PoolStanding) -> str | None:
+    """Why the ledger would not let the node in, in words; None if it would."""
+    reasons = (
+        (not pool.active, "the pool is not active on the ledger"),
+        (standing.provider is None, "no provider has registered it on the ledger"),
+        (standing.banned, "it, or its provider, is banned from the pool"),
+        (
+            standing.capacity < pool.min_capacity,
+            f"its capacity on the ledger is {standing.capacity}, and the pool asks for {pool.min_capacity}",
+        ),
+        (
+            standing.free_stake < standing.needed_stake,
+            f"its provider has {standing.free_stake} of free stake, and joining takes {standing.needed_stake}",
+        ),
+        (pool.members >= pool.max_nodes, f"the pool is full: {pool.members} of {pool.max_nodes} nodes"),
+    )
+    return next((words for holds, words in reasons if holds), None)

@@ -1,0 +1,103 @@
+"""Membership look-ups: answered from the ledger's events where they suffice, else by a bounded read of the chain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from orchestrator.chain.interface import NodeStanding, PoolLedger
+from orchestrator.store.nodes import NodeRow, NodeStore
+from protocol.errors import RateLimited
+from protocol.http.lookups import LookupLimits, Lookups
+from protocol.identifiers import Address
+from protocol.identity.signing import unix_ms
+from protocol.runtime.clock import Clock
+from protocol.wire.heartbeat import NodeState
+
+MEMBER_FOR = timedelta(seconds=30)
+"""Age up to which the ledger's answer about a member is used without another read."""
+OTHER_FOR = timedelta(seconds=1)
+"""The same for other nodes, which may have joined a moment ago."""
+FOLLOWED_WITHIN = timedelta(seconds=30)
+"""A node without a join event is no member, if the events were read to the end less than this long ago."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMembership:
+    """A node's membership of the pool."""
+
+    member: bool
+    banned: bool = False
+
+
+class Standings:
+    """Says who is a member, and what the ledger says of single nodes.
+
+    Anybody with a key can send requests, so a node that was neither invited nor seen to join is answered from the
+    ledger's events, which reach Redis through the loop `ledger`. The chain is asked about a node that was invited,
+    because its join may be newer than the events, and about every node while the events are not followed: when Redis
+    lost them or the chain is down.
+
+    Args:
+        ledger: The pool on the ledger.
+        nodes: What the events said.
+        clock: Measures how old answers and events are.
+    """
+
+    def __init__(self, ledger: PoolLedger, *, nodes: NodeStore, clock: Clock) -> None:
+        self._nodes = nodes
+        self._clock = clock
+        self._lookups: Lookups[Address, NodeStanding] = Lookups(
+            ledger.standing,
+            what=lambda node: f"asking the ledger about {node}",
+            fresh=lambda standing: MEMBER_FOR if standing.member else OTHER_FOR,
+            stale=timedelta(),
+            clock=clock,
+            limits=LookupLimits(remembered=65_536),
+        )
+
+    async def of(self, node: Address) -> NodeStanding:
+        """Returns what the ledger says of a node.
+
+        Raises:
+            Unavailable: The chain is down or slow.
+            RateLimited: Too many nodes are being looked up.
+        """
+        return await self._lookups.get(node)
+
+    async def membership(self, row: NodeRow) -> NodeMembership:
+        """Returns whether a node is a member; a member in Redis is one while the chain is down, too.
+
+        Args:
+            row: What Redis has of the node.
+
+        Raises:
+            Unavailable: Redis does not know, and the chain is down or slow.
+            RateLimited: Redis does not know, and too many nodes are being looked up.
+        """
+        if row.state is NodeState.BANNED:
+            return NodeMembership(member=False, banned=True)
+        if row.member:
+            return NodeMembership(member=True)
+        followed = await self._follows_events()
+        if followed and row.state is not NodeState.INVITED:
+            return NodeMembership(member=False)
+        try:
+            standing = await self.of(row.address)
+        except RateLimited:
+            if not followed:
+                raise
+            return NodeMembership(member=False)
+        return NodeMembership(member=standing.member and not standing.banned, banned=standing.banned)
+
+    def known(self, node: Address) -> NodeStanding | None:
+        """Returns what the ledger said last, if it is still remembered; asks nobody."""
+        return self._lookups.known(node)
+
+    def forget(self, node: Address) -> None:
+        """Has the ledger asked anew next time: something happened to the node."""
+        self._lookups.forget(node)
+
+    async def _follows_events(self) -> bool:
+        age_ms = unix_ms(self._clock.now()) - await self._nodes.events_read_ms()
+        return age_ms < FOLLOWED_WITHIN.total_seconds() * 1000

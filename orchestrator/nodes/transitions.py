@@ -1,0 +1,150 @@
+"""Carries events to nodes: reads the row, asks the table, writes what it says; again, if somebody was faster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+import structlog
+
+from orchestrator.domain.heartbeat_interval import HeartbeatInterval
+from orchestrator.domain.node_states import NodeAction, NodeEvent, Transition, transition
+from orchestrator.store.nodes import Change, NodeRow, NodeStore
+from protocol.errors import Unavailable
+from protocol.identifiers import Address
+from protocol.identity.signing import unix_ms
+from protocol.runtime.clock import Clock
+from protocol.wire.heartbeat import NodeState
+
+MOST_TRIES = 16
+REMOVAL_DELAY = timedelta(seconds=2)
+"""Dead nodes are taken from the ledger in batches, so the first waits a little for the others."""
+
+_log = structlog.get_logger(__name__)
+
+
+class NodeTransitions:
+    """Applies events.
+
+    Args:
+        nodes: Where nodes are kept.
+        pace: For deadlines.
+        clock: Whose time counts.
+        invite_life: How long an invite may be redeemed.
+    """
+
+    def __init__(self, nodes: NodeStore, *, pace: HeartbeatInterval, clock: Clock, invite_life: timedelta) -> None:
+        self._nodes = nodes
+        self._pace = pace
+        self._clock = clock
+        self._invite_life = invite_life
+
+    async def happened(
+        self,
+        address: Address,
+        event: NodeEvent,
+        *,
+        cause: str,
+        actor: str,
+        fields: Mapping[str, str] | None = None,
+        only_from: Sequence[NodeState] | None = None,
+    ) -> tuple[NodeState, Transition]:
+        """Tells a node's life of an event, and returns the state before and what came of it.
+
+        Args:
+            address: The node; one that is not known yet begins as discovered.
+            event: What happened.
+            cause: The same in words, for the history.
+            actor: Who caused it.
+            fields: Facts to write with it.
+            only_from: Do nothing if the node is in another state than these.
+
+        Raises:
+            Unavailable: Others changed the node all the time.
+            StoreUnavailable: Redis is down.
+        """
+        for _ in range(MOST_TRIES):
+            row = await self._nodes.get(address)
+            if only_from is not None and row.state not in only_from:
+                return row.state, Transition(row.state)
+            result = transition(row.state, event)
+            change = self.change(row, event, result, cause=cause, actor=actor, fields=fields)
+            if change is None or await self._nodes.write(change):
+                return row.state, result
+        raise Unavailable(f"node {address} changes faster than it can be written", hint="try again")
+
+    def change(
+        self,
+        row: NodeRow,
+        event: NodeEvent,
+        result: Transition,
+        *,
+        cause: str,
+        actor: str,
+        fields: Mapping[str, str] | None = None,
+        only_if_due: bool = False,
+    ) -> Change | None:
+        """What to write for a transition; None if there is nothing."""
+        moves = result.state is not row.state
+        if not moves and not result.actions and not fields and row.revision:
+            return None
+        now = unix_ms(self._clock.now())
+        # A dead node that leaves the ledger stays dead, and its owner wants to read that it left.
+        leaves = event in {NodeEvent.LEFT, NodeEvent.REMOVED} and row.member
+        return Change(
+            row=row,
+            after=result.state,
+            event=event,
+            cause=cause,
+            actor=actor,
+            reason=cause if moves or not row.revision else row.reason,
+            now_ms=now,
+            deadline=self._deadline(row, result, now),
+            removal=self._removal(result, now),
+            only_if_due_by=str(now) if only_if_due else "",
+            quiet=not moves and bool(row.revision) and not leaves,
+            fields=fields,
+        )
+
+    def forget_deadline(self, row: NodeRow) -> Change:
+        """Takes away a deadline that is left over from a state in which one was set."""
+        now = unix_ms(self._clock.now())
+        return Change(
+            row=row,
+            after=row.state,
+            event="overdue",
+            cause="",
+            actor="liveness",
+            reason=row.reason,
+            now_ms=now,
+            deadline="clear",
+            only_if_due_by=str(now),
+            quiet=True,
+        )
+
+    def _deadline(self, row: NodeRow, result: Transition, now: int) -> str:
+        interval = timedelta(milliseconds=row.interval_ms) if row.interval_ms else self._pace.shortest
+        unhealthy, dead = self._pace.unhealthy_in(interval), self._pace.dead_in(interval)
+        for action in result.actions:
+            match action:
+                case NodeAction.WATCH:
+                    return str(now + _ms(unhealthy))
+                case NodeAction.WATCH_LAST:
+                    # Counted from the last word, but never so that a node which was silent while we were down dies now.
+                    return str(max((row.seen_ms or now) + _ms(dead), now + _ms(dead - unhealthy)))
+                case NodeAction.AWAIT_JOIN:
+                    return str(now + _ms(self._invite_life))
+                case NodeAction.UNWATCH:
+                    return "clear"
+                case _:
+                    continue
+        return "keep"
+
+    def _removal(self, result: Transition, now: int) -> str:
+        if NodeAction.REMOVE in result.actions:
+            return str(now + _ms(REMOVAL_DELAY))
+        return "clear" if NodeAction.KEEP in result.actions else "keep"
+
+
+def _ms(duration: timedelta) -> int:
+    return int(duration.total_seconds() * 1000)

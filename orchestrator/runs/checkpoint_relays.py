@@ -1,0 +1,155 @@
+"""Relays that make themselves known: allowed by the owner, leased for a moment, handed to nodes with the checkpoint.
+
+Nothing is probed: a relay that does not serve costs a client one failed request, and a lease that nobody renews ends.
+What a client fetches is verified whoever gave it, so the allow list only keeps strangers from wasting nodes' time.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+from orchestrator.store.checkpoint_relays import CheckpointRelayRow, CheckpointRelayStore
+from protocol.errors import Forbidden, InvalidInput, NotFound
+from protocol.http.url_safety import is_public
+from protocol.identifiers import Address
+from protocol.identity.signing import unix_ms
+from protocol.runtime.clock import Clock
+from protocol.wire.relays import KnownRelay, RelayLease
+
+LIFE = timedelta(seconds=90)
+"""How long nodes are told of a relay that has fallen silent; what they lose by it is one failed request each."""
+
+AGAIN = LIFE / 3
+
+_REMEMBERED = timedelta(seconds=1)
+"""How long the list is good without asking Redis again: every node that asks for the step gets it."""
+
+
+class CheckpointRelays:
+    """The pool's relays.
+
+    Args:
+        store: Where they are kept.
+        clock: Whose time counts.
+        private: Whether URLs may be plain http and lead into private networks.
+    """
+
+    def __init__(self, store: CheckpointRelayStore, *, clock: Clock, private: bool) -> None:
+        self._store = store
+        self._clock = clock
+        self._private = private
+        self._read_at: float | None = None
+        self._live: tuple[str, ...] = ()
+
+    async def register(self, relay: Address, url: str) -> RelayLease:
+        """Tells nodes of a relay, for a while.
+
+        Raises:
+            Forbidden: The owner does not allow it.
+            InvalidInput: Nodes can't be sent to this URL.
+        """
+        url = check_relay_url(url, private=self._private)
+        if not await self._store.is_allowed(relay):
+            raise Forbidden(
+                f"{relay} is not allowed as a relay of this pool",
+                hint="the pool's owner allows it: `muster pool relays allow ADDRESS`",
+                code="relay-not-allowed",
+            )
+        expires = self._clock.now() + LIFE
+        await self._store.put(relay, url=url, expires_ms=unix_ms(expires))
+        return RelayLease(
+            relay=relay,
+            url=url,
+            expires_at_ms=unix_ms(expires),
+            again_in_ms=int(AGAIN.total_seconds() * 1000),
+        )
+
+    async def leave(self, relay: Address) -> None:
+        """Tells nodes of it no more."""
+        await self._store.leave(relay)
+
+    async def allow(self, relay: Address) -> KnownRelay:
+        """Lets a relay register.
+
+        Raises:
+            Conflict: So many are allowed already.
+        """
+        await self._store.allow(relay)
+        return next((each for each in await self.list() if each.relay == relay), KnownRelay(relay=relay))
+
+    async def deny(self, relay: Address) -> None:
+        """Tells nodes of it no more, and lets it register no more.
+
+        Raises:
+            NotFound: It was not allowed.
+        """
+        if not await self._store.deny(relay):
+            raise NotFound(f"{relay} was not allowed as a relay", code="unknown-relay")
+        self._read_at = None
+
+    async def list(self) -> list[KnownRelay]:
+        """All that are allowed."""
+        now_ms = unix_ms(self._clock.now())
+        return [
+            KnownRelay(
+                relay=row.relay,
+                url=row.url,
+                expires_at_ms=row.expires_ms if row.url else None,
+                live=_lives(row, now_ms),
+            )
+            for row in await self._store.all()
+        ]
+
+    async def live(self) -> tuple[str, ...]:
+        """Where nodes may fetch now, besides what the trainer and the settings say; at most a second old."""
+        now = self._clock.monotonic()
+        if self._read_at is None or now - self._read_at >= _REMEMBERED.total_seconds():
+            now_ms = unix_ms(self._clock.now())
+            self._live = tuple(row.url for row in await self._store.all() if row.url and _lives(row, now_ms))
+            self._read_at = now
+        return self._live
+
+
+def check_relay_url(url: str, *, private: bool) -> str:
+    """Returns the URL without its last slash, if nodes may be sent there.
+
+    A name is not looked up: it may mean another address to a node, and another a moment later.
+
+    Raises:
+        InvalidInput: It is no URL of a service; or it is plain http or leads into a private network, and that is not
+            allowed.
+    """
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise InvalidInput(f"{url[:100]!r} is not a URL", code="bad-relay-url") from error
+    strange = parts.username is not None or parts.password is not None or parts.query or parts.fragment
+    if parts.scheme not in {"http", "https"} or not host or strange:
+        raise InvalidInput("a relay's URL is https://host/path, with nothing behind it", code="bad-relay-url")
+    if parts.scheme == "http" and not private:
+        raise InvalidInput("nodes reach relays over https", hint="serve https", code="bad-relay-url")
+    if not private and not _may_be_public(host):
+        raise InvalidInput(
+            f"{host[:100]} is inside a private network",
+            hint="give the URL that nodes reach it by, or allow relays_in_private_networks in the settings",
+            code="private-relay-url",
+        )
+    return url.rstrip("/")
+
+
+def _may_be_public(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        # A number in another dress (0x7f000001, 2130706433, 127.1) is no name either.
+        last = host.rstrip(".").rpartition(".")[2].lower()
+        named = bool(last) and not last[0].isdigit()
+        return named and last not in {"localhost", "local", "internal"}
+    return is_public(host)
+
+
+def _lives(row: CheckpointRelayRow, now_ms: int) -> bool:
+    return row.url is not None and row.expires_ms > now_ms

@@ -1,0 +1,401 @@
+"""Serves nodes of a run: what to work on, a slot to work in, and what became of their leases."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+
+from orchestrator.chain.run_interface import PoolSeat, RunLedger
+from orchestrator.domain.deliveries import Delivered, PastLease, judge_deliveries
+from orchestrator.domain.lease_terms import lease_length, wait_length
+from orchestrator.domain.run_terms import RunTerms
+from orchestrator.domain.slots import Counted, SlotEvent, SlotState, StoredFileState, after
+from orchestrator.domain.steps import StepCount, Window, choose_step
+from orchestrator.store.run_rows import RunState, SlotRow, slot_id
+from orchestrator.store.runs import GrantRequest, RunStore, units_for
+from protocol.errors import Conflict, Forbidden, Unavailable
+from protocol.identifiers import Address, Digest
+from protocol.identity.keys import Key
+from protocol.identity.signing import unix_ms
+from protocol.leases import Lease, SlotSalt
+from protocol.runtime.clock import Clock
+from protocol.wire.leases import MOST_UNITS as MOST_LEASED_UNITS
+from protocol.wire.leases import SignedLease
+from protocol.wire.runs import MOST_RELAYS, CheckpointRef, StepAnswer
+from protocol.wire.slots import Deliveries, LeaseState, LeaseView, SlotGrant, SlotName, SlotRequest
+
+SHOWN_LEASES = 200
+HOLDERS = 3
+"""While others ask for slots, a provider holds at most a third of a step: a slow one must not hold all of it."""
+ASKING = timedelta(minutes=1)
+"""A provider counts as asking for so long after it asked, and at least for the length of a lease."""
+_TRIES = 4
+
+_STATES = {
+    SlotState.LEASED: LeaseState.LIVE,
+    SlotState.UNDELIVERED: LeaseState.UNDELIVERED,
+    SlotState.RELEASED: LeaseState.RELEASED,
+    SlotState.LAPSED: LeaseState.LAPSED,
+}
+
+_REFUSALS = {
+    "closed": "step {step} is closed",
+    "ahead": "step {step} is too far ahead of version {version}",
+    "earlier": "step {detail} comes before step {step} and wants rollouts",
+    "enough": "step {step} has all the rollouts that it wants, or they are on their way",
+    "busy": "the node holds {most_live} slots already",
+    "share": "the node's provider holds a third of step {step} already, and other providers ask for slots",
+    "accused": "work of this node was called forged: it gets no slots until that verdict is overturned or final",
+    "trial": "the node delivered too few of its leases: it holds one slot at a time until it delivers more",
+    "escrow": "the pool's escrow can't pay for more work than is open",
+    "stake": "the stake of the node's provider does not cover more open work",
+    "full": "the node has used all its indices of step {step}",
+}
+
+
+class NoSlot(Conflict):
+    """There is no slot for this node now. Nothing is wrong: the step's answer says when to ask again."""
+
+    code = "no-slot"
+    default_hint = "ask for the step again, and for a slot when it needs rollouts"
+
+
+class SlotLeasing:
+    """Serves one run.
+
+    Args:
+        terms: The run's numbers.
+        store: Where it is kept.
+        ledger: What the ledger says.
+        relays: Says which relays live now, besides those that are named.
+        key: The pool's orchestrator key; signs leases.
+        clock: Whose time counts.
+    """
+
+    def __init__(
+        self,
+        *,
+        terms: RunTerms,
+        store: RunStore,
+        ledger: RunLedger,
+        relays: Callable[[], Awaitable[Sequence[str]]],
+        key: Key,
+        clock: Clock,
+    ) -> None:
+        self.terms = terms
+        self._relays = relays
+        self.store = store
+        self.ledger = ledger
+        self._key = key
+        self._clock = clock
+
+    async def step(self) -> StepAnswer:
+        """The smallest step with too few rollouts, and the version to use for it."""
+        state = await self.store.state()
+        checkpoint, reason = await self.checkpoint(state), await self.obstacle(state)
+        step, need = state.floor, 0
+        if checkpoint is not None and not reason:
+            window = self.window(state)
+            choice = choose_step(window, await self.counts(window), default_demand=self.terms.default_demand)
+            step, need = choice.step, choice.need
+            if not need and step not in window:
+                reason = f"steps up to {step} have what they want; version {checkpoint.version + 1} is waited for"
+            elif not need:
+                reason = "every open step has the rollouts that it wants, or they are on their way"
+        return StepAnswer(
+            run=self.terms.name,
+            run_id=self.terms.run,
+            step=step,
+            need=need,
+            groups_per_slot=self.terms.groups_per_slot,
+            checkpoint=checkpoint,
+            retry_after_ms=0 if need else int(self.terms.ask_again.total_seconds() * 1000),
+            reason=reason,
+        )
+
+    async def obstacle(self, state: RunState) -> str:
+        """Why nobody gets slots now; empty if somebody may."""
+        if reason := self._closed(state):
+            return reason
+        units, leases = await self.store.open_leases()
+        if not state.budget.covers(state.units, open_units=units, open_leases=leases):
+            return "the pool's escrow can't pay for more work than is open"
+        return ""
+
+    def _closed(self, state: RunState) -> str:
+        """Why nobody gets slots now, money apart: a lease that is asked for again needs no more money."""
+        if not state.ready:
+            return "the orchestrator has not read the ledger to its end yet"
+        if state.version is None:
+            return "no version of the policy is announced yet"
+        if not state.digest:
+            return f"version {state.version} is announced anew, and the trainer has not said that it is there"
+        if not state.active:
+            return "the pool is not active on the ledger"
+        return notice_fault(self.terms.lease, notice_s=state.notice_s)
+
+    def window(self, state: RunState) -> Window:
+        """The steps that rollouts may be made for."""
+        return Window.of(floor=state.floor, version=state.version or 0, async_level=self.terms.async_level)
+
+    async def counts(self, window: Window) -> dict[int, StepCount]:
+        """How its steps stand."""
+        return {step: row.count for step, row in (await self.store.steps(list(window.steps))).items()}
+
+    # Slots
+
+    async def lease(self, node: Address, request: SlotRequest) -> SlotGrant:
+        """Leases a slot to a node; the same one when it asks again under the same request.
+
+        Raises:
+            Forbidden: It is no member, or not an active one.
+            NoSlot: There is none for it now.
+            Unavailable: The ledger was not read to its end, or has to be asked and is down.
+        """
+        for _ in range(_TRIES):
+            state = await self.store.state()
+            if reason := self._closed(state):
+                raise NoSlot(reason)
+            seat = await self._seat(node)
+            word, detail = await self._grant(node, request, state, seat)
+            if word in {"ok", "again"}:
+                return self._grant_of(await self._live(detail))
+            if word == "stake-unknown":
+                await self.learn_stake(seat.provider, state)
+            elif word == "not-active":
+                raise _not_active(detail)
+            elif word in _REFUSALS:
+                told = {
+                    "detail": detail,
+                    "step": request.step,
+                    "version": state.version,
+                    "most_live": self.terms.most_live,
+                }
+                raise NoSlot(_REFUSALS[word].format_map(told))
+        raise Unavailable("the run changes too fast", hint="try again")
+
+    async def _grant(self, node: Address, request: SlotRequest, state: RunState, seat: PoolSeat) -> tuple[str, str]:
+        on_trial = await self._check_deliveries(node, seat.provider)
+        block = max(state.block, seat.block)
+        beacon = await self.ledger.block_hash(block)
+        if beacon is None:
+            raise NoSlot(f"block {block}, which seeds stand on, is not confirmed yet")
+        times = await self.store.times()
+        lease = lease_length(times, least=self.terms.lease_least, most=self.terms.lease)
+        lease_ms, now = _ms(lease), self._now_ms()
+        # No step waits for a node on trial: otherwise nodes that fail on purpose would hold one slot each at any time.
+        waits_ms = 0 if on_trial else _ms(wait_length(lease))
+        word, detail = await self.store.grant(
+            GrantRequest(
+                node=node,
+                provider=seat.provider,
+                step=request.step,
+                groups=request.groups,
+                request=request.request_id,
+                now_ms=now,
+                waits_until_ms=now + waits_ms,
+                expiry_s=(now + lease_ms) // 1000,
+                remembered_ms=lease_ms,
+                version=state.version or 0,
+                digest=state.digest,
+                async_level=self.terms.async_level,
+                default_demand=self.terms.default_demand,
+                groups_per_slot=self.terms.groups_per_slot,
+                most_units=MOST_LEASED_UNITS,
+                most_live=1 if on_trial else self.terms.most_live,
+                beacon=beacon,
+                beacon_block=block,
+                asking_ms=max(_ms(ASKING), lease_ms),
+                holders=HOLDERS,
+            )
+        )
+        return "trial" if word == "busy" and on_trial else word, detail
+
+    async def _check_deliveries(self, node: Address, provider: Address) -> bool:
+        """Whether a node holds one slot at a time only, for its record or that of its provider's nodes together.
+
+        Raises:
+            NoSlot: It rests.
+        """
+        records = (
+            ("the node", await self.delivered(node)),
+            ("the nodes of this provider together", await self._delivered_by_provider(provider)),
+        )
+        for who, record in records:
+            if record.resting_until_ms is not None:
+                seconds = math.ceil((record.resting_until_ms - self._now_ms()) / 1000)
+                raise NoSlot(f"{who} delivered too few of its leases and rests for another {seconds} s")
+        return any(record.on_trial for _, record in records)
+
+    async def _live(self, name: str) -> SlotRow:
+        row = await self.store.slot(name)
+        if row is None or row.slot.state is not SlotState.LEASED:
+            raise NoSlot("the slot of this request is over", hint="ask for another, under a request of its own")
+        return row
+
+    def _grant_of(self, row: SlotRow) -> SlotGrant:
+        lease = Lease(
+            pool_id=self.terms.pool_id,
+            run=self.terms.run,
+            step=row.step,
+            index=row.index,
+            node=row.node,
+            version=row.version,
+            digest=row.digest,
+            beacon_block=row.beacon_block,
+            salt=self._salt(row),
+            groups=row.groups,
+            max_units=row.max_units,
+            expiry=row.expiry,
+        )
+        domain = self.ledger.domain
+        signed = SignedLease.of(lease, domain=domain, signature=lease.sign(self._key, domain))
+        return SlotGrant(lease=signed, beacon=row.beacon)
+
+    def _salt(self, row: SlotRow) -> Digest:
+        """Derives the secret part of a slot's seed. It is stored nowhere before the lease is answered."""
+        salt = SlotSalt(
+            pool_id=self.terms.pool_id,
+            run=self.terms.run,
+            step=row.step,
+            index=row.index,
+            node=row.node,
+            version=row.version,
+            digest=row.digest,
+        )
+        return salt.derive(self._key, self.ledger.domain)
+
+    async def release(self, node: Address, slots: tuple[SlotName, ...]) -> None:
+        """Ends leases that a node gives up; what is over, or not its own, is passed over."""
+        now = self._now_ms()
+        for row in await self.store.slots([slot_id(each.step, node, each.index) for each in slots]):
+            then = after(row.slot, SlotEvent.LAPSED if row.excused else SlotEvent.RELEASED)
+            if then != row.slot:
+                due = row.expiry * 1000 if then.counted is Counted.RETURNED else None
+                await self.store.write(row, then, {"ended": str(now)}, due_ms=due)
+
+    async def deliveries(self, node: Address) -> Deliveries:
+        """What became of a node's leases."""
+        rows = await self.store.leases_of(node, limit=SHOWN_LEASES)
+        judged = self._judge(rows)
+        return Deliveries(
+            delivered=judged.delivered,
+            undelivered=judged.undelivered,
+            threshold=self.terms.deliveries.threshold,
+            resting_until_ms=judged.resting_until_ms,
+            leases=tuple(_view(row) for row in rows),
+        )
+
+    async def delivered(self, node: Address) -> Delivered:
+        """How a node delivered of late."""
+        newest = self.terms.deliveries.newest + self.terms.most_live
+        return self._judge(await self.store.leases_of(node, limit=newest))
+
+    async def _delivered_by_provider(self, provider: Address) -> Delivered:
+        """How all nodes of a provider together delivered of late."""
+        terms = self.terms.deliveries.of_provider()
+        rows = await self.store.leases_of_provider(provider, limit=terms.newest + self.terms.most_live)
+        return judge_deliveries(_past(rows), terms=terms, now_ms=self._now_ms())
+
+    def _judge(self, rows: Sequence[SlotRow]) -> Delivered:
+        return judge_deliveries(_past(rows), terms=self.terms.deliveries, now_ms=self._now_ms())
+
+    async def checkpoint(self, state: RunState) -> CheckpointRef | None:
+        """The version that slots are leased for, with relays that were named and those that live now."""
+        found = checkpoint_of(state)
+        if found is None:
+            return None
+        relays = dict.fromkeys([*found.relays, *await self._relays()])
+        return found.model_copy(update={"relays": tuple(relays)[:MOST_RELAYS]})
+
+    # What the ledger says, remembered
+
+    async def _seat(self, node: Address) -> PoolSeat:
+        known = (await self.store.seats([node])).get(node)
+        if known is not None:
+            return known
+        state, active = await self.store.standing(node)
+        if not active:  # else anybody with a key could have us ask the chain, again and again
+            raise _not_active(state)
+        seat = await self.ledger.seat(node)
+        if seat is None:
+            raise Forbidden(f"{node} is no member of the pool", hint="it joins first", code="not-a-member")
+        await self.store.remember_seat(node, seat)
+        return seat
+
+    async def learn_stake(self, provider: Address, state: RunState) -> None:
+        """Asks the ledger for how many units a provider's stake answers."""
+        free = await self.ledger.free_stake(provider)
+        await self.store.remember_stake(provider, units_for(free, state.penalty))
+
+    def _now_ms(self) -> int:
+        return unix_ms(self._clock.now())
+
+
+def notice_fault(lease: timedelta, *, notice_s: int) -> str:
+    """Why leases may not be so long; empty if they may.
+
+    Escrow that is withdrawn and members that leave still answer for leases which end within the pool's notice period.
+    """
+    lease_s = math.ceil(lease.total_seconds())
+    if lease_s <= notice_s:
+        return ""
+    return (
+        f"the setting run_lease_s is {lease_s} s, and the pool's notice period only {notice_s} s: its owner has to "
+        "shorten run_lease_s"
+    )
+
+
+def checkpoint_of(state: RunState) -> CheckpointRef | None:
+    """The version that slots are leased for."""
+    if state.version is None or state.publisher is None or not state.digest:
+        return None
+    return CheckpointRef(
+        version=state.version,
+        attempt=state.attempt,
+        digest=state.digest,
+        block=state.block,
+        publisher=state.publisher,
+        relays=state.relays,
+        arithmetic=state.arithmetic,
+    )
+
+
+def _past(rows: Sequence[SlotRow]) -> list[PastLease]:
+    return [PastLease(row.slot, row.ended_ms, row.reason, row.late) for row in rows]
+
+
+def _ms(duration: timedelta) -> int:
+    return int(duration.total_seconds() * 1000)
+
+
+def _not_active(state: str) -> Forbidden:
+    return Forbidden(
+        f"the node is {state}, and only healthy members lease slots",
+        hint="look at its state: `muster worker status`",
+        code="not-active",
+    )
+
+
+def _view(row: SlotRow) -> LeaseView:
+    return LeaseView(
+        step=row.step,
+        index=row.index,
+        version=row.version,
+        groups=row.groups,
+        granted_at_ms=row.granted_ms,
+        expires_at_ms=row.expiry * 1000,
+        state=_lease_state(row),
+    )
+
+
+def _lease_state(row: SlotRow) -> LeaseState:
+    if (state := _STATES.get(row.slot.state)) is not None:
+        return state
+    [past] = _past([row])
+    if past.failed and row.slot.file is StoredFileState.ABSENT:
+        return LeaseState.FILE_ABSENT
+    if row.late:
+        return LeaseState.LATE
+    return LeaseState.REJECTED if past.failed or past.rejected else LeaseState.SUBMITTED

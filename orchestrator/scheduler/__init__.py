@@ -1,0 +1,1 @@
+"""Task scheduling: a pure plan of which node runs which task."""

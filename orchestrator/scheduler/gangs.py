@@ -1,0 +1,119 @@
+"""Gangs: nodes that run one task together, all or none. A pure plan of who joins which group at which rank."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from protocol.identifiers import Address
+from protocol.wire.tasks import GroupPlace
+
+
+@dataclass(frozen=True, slots=True)
+class GangRank:
+    """A rank in a group that somebody holds, or held until it was done."""
+
+    group: str
+    rank: int
+    node: Address
+    done: bool = False
+    """The member completed its part: the rank needs nobody any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class GangPlan:
+    """Who takes which place, whose place is given up, and what is still missing."""
+
+    starts: tuple[tuple[Address, GroupPlace], ...]
+    dissolved: tuple[str, ...]
+    """Groups whose members stop."""
+    completed: int
+    """Groups in which every rank is done."""
+    complete: int
+    """Groups in which every rank is held or done, after this plan."""
+    missing: int
+    """Members that the plan found no node for."""
+
+
+def plan_gang(
+    *, task_id: str, size: int, wanted: int | None, seats: Sequence[GangRank], candidates: Sequence[Address]
+) -> GangPlan:
+    """Returns how the gangs of one task should change.
+
+    A lost member is replaced at its own rank and nobody else moves. A new group begins only when all its members are
+    there. Two groups that both wait for members are merged: the smaller one is dissolved, so that its nodes can
+    complete the other.
+
+    Args:
+        task_id: Seeds the ids of new groups.
+        size: Members per group.
+        wanted: Groups in all, completed ones among them; None for as many as there are nodes for.
+        seats: What is held or done now.
+        candidates: Nodes that may join, best first; none of them holds a seat.
+    """
+    groups: dict[str, dict[int, GangRank]] = defaultdict(dict)
+    for seat in seats:
+        groups[seat.group][seat.rank] = seat
+    completed = sum(_is_completed(ranks, size) for ranks in groups.values())
+    # Fullest first; among equals by id, so that the plan is the same for the same input.
+    open_groups = sorted(
+        (group for group, ranks in groups.items() if not _is_completed(ranks, size)),
+        key=lambda group: (-len(groups[group]), group),
+    )
+    room = None if wanted is None else max(0, wanted - completed)
+    dissolved = [] if room is None else open_groups[room:]
+    open_groups = open_groups if room is None else open_groups[:room]
+
+    free = iter(candidates)
+    starts: list[tuple[Address, GroupPlace]] = []
+    incomplete = [group for group in open_groups if not _fill(group, groups[group], size, free, starts)]
+    dissolved += incomplete[1:]
+
+    left = list(free)
+    complete = completed + len(open_groups) - len(incomplete)
+    names = _new_names(task_id, taken=groups.keys())
+    # While a group waits for a member, every free node is that member first, so none is left here.
+    while len(left) >= size and (room is None or complete - completed < room):
+        group = next(names)
+        starts += [(node, GroupPlace(id=group, rank=rank, size=size)) for rank, node in enumerate(left[:size])]
+        left = left[size:]
+        complete += 1
+    return GangPlan(tuple(starts), tuple(dissolved), completed, complete, _missing(size, wanted, complete, left))
+
+
+def _is_completed(ranks: dict[int, GangRank], size: int) -> bool:
+    return len(ranks) == size and all(seat.done for seat in ranks.values())
+
+
+def _fill(
+    group: str,
+    ranks: dict[int, GangRank],
+    size: int,
+    free: Iterator[Address],
+    starts: list[tuple[Address, GroupPlace]],
+) -> bool:
+    for rank in range(size):
+        if rank in ranks:
+            continue
+        node = next(free, None)
+        if node is None:
+            return False
+        starts.append((node, GroupPlace(id=group, rank=rank, size=size)))
+    return True
+
+
+def _missing(size: int, wanted: int | None, complete: int, left: Collection[Address]) -> int:
+    if wanted is None or complete >= wanted:
+        return 0
+    return max(1, (wanted - complete) * size - len(left))
+
+
+def _new_names(task_id: str, *, taken: Collection[str]) -> Iterator[str]:
+    number = 0
+    while True:
+        name = hashlib.sha256(f"muster-group {task_id} {number}".encode()).hexdigest()[:32]
+        number += 1
+        if name not in taken:
+            yield name

@@ -1,0 +1,139 @@
+"""What the scheduler looks at, and what it can decide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from orchestrator.scheduler.requirements import NodeHardware
+from protocol.identifiers import Address
+from protocol.wire.heartbeat import NodeState
+from protocol.wire.tasks import AssignmentState, GroupPlace, TaskSpec, TaskState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPlacement:
+    """What a node was given."""
+
+    id: str
+    task_id: str
+    spec_generation: int
+    """The generation of the task that the node was told."""
+    state: AssignmentState
+    assigned_at_ms: int
+    detail: str = ""
+    group: GroupPlace | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A node as the scheduler sees it."""
+
+    address: Address
+    state: NodeState
+    since_ms: int
+    machine: NodeHardware
+    placement: TaskPlacement | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentOutcome:
+    """How one assignment of a task ended."""
+
+    assignment_id: str
+    node: Address
+    spec_generation: int
+    state: AssignmentState
+    at_ms: int
+    detail: str = ""
+    group: GroupPlace | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTask:
+    """A task that is wanted and not over."""
+
+    id: str
+    generation: int
+    spec: TaskSpec
+    created_at_ms: int
+    outcomes: tuple[AssignmentOutcome, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StopTask:
+    """Take an assignment from a node."""
+
+    node: Address
+    assignment_id: str
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Write down how an assignment ended, by the node's own report."""
+
+    node: Address
+    assignment_id: str
+    state: AssignmentState
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Tell a node the new generation of what it runs."""
+
+    node: Address
+    assignment_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartTask:
+    """Give a task to a node."""
+
+    node: Address
+    task_id: str
+    group: GroupPlace | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskVerdict:
+    """Where a task stands after this plan, and why."""
+
+    task_id: str
+    state: TaskState
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Remove what no plan will look at again of how a task's assignments ended."""
+
+    task_id: str
+    assignment_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerTimeouts:
+    """How long the scheduler waits for what."""
+
+    drain: timedelta = timedelta(minutes=10)
+    """A task that will end by itself may take this long on a draining node."""
+    failures: timedelta = timedelta(hours=1)
+    """Failures older than this are forgiven."""
+    retry: timedelta = timedelta(seconds=30)
+    """A node that failed a task gets it again after this, doubled with each failure."""
+    placements: int = 3
+    """Nodes that may fail a replica before its task has failed; one, where the task says never to restart."""
+
+
+@dataclass(slots=True)
+class SchedulePlan:
+    """What to do, in this order: settle, stop, renew, start; say where each task stands; forget."""
+
+    settles: list[Settle] = field(default_factory=list)
+    stops: list[StopTask] = field(default_factory=list)
+    renewals: list[Renew] = field(default_factory=list)
+    starts: list[StartTask] = field(default_factory=list)
+    verdicts: list[TaskVerdict] = field(default_factory=list)
+    forgets: list[Forget] = field(default_factory=list)

@@ -1,0 +1,107 @@
+"""Whether a node has what a task needs, and if none has, what is missing, in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from protocol.wire.nodes import Hardware, RuntimeKind, Software
+from protocol.wire.tasks import GpuNeeds, TaskSpec
+
+GIBIBYTE = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeHardware:
+    """What a node said of itself."""
+
+    hardware: Hardware | None
+    software: Software | None = None
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """One thing that a task needs and a node lacks."""
+
+    need: str
+    """`8 GPUs with 80 GiB`, `label zone=eu`."""
+    has: float
+    """How much the node has, to find the one that comes nearest."""
+    found: str
+    """The same for a person: `2`."""
+
+
+def shortfalls(machine: NodeHardware, spec: TaskSpec) -> list[Shortfall]:
+    """Everything that `spec` needs and `machine` lacks; empty if the task fits."""
+    hardware = machine.hardware
+    if hardware is None:
+        return [Shortfall("a node that told discovery what hardware it has", 0, "none")]
+    resources, selector = spec.resources, spec.selector
+    memory = max(resources.memory_bytes, selector.min_memory_bytes)
+    disk = max(resources.disk_bytes, selector.min_disk_bytes)
+    missing: list[Shortfall] = []
+    if spec.gpus.count:
+        missing.extend(_gpus(machine, hardware, spec.gpus))
+    if resources.cpus > hardware.cpu_cores:
+        missing.append(Shortfall(f"{resources.cpus:g} CPU cores", hardware.cpu_cores, str(hardware.cpu_cores)))
+    if memory > hardware.memory_bytes:
+        missing.append(_bytes(memory, "memory", hardware.memory_bytes))
+    if disk > hardware.disk_free_bytes:
+        missing.append(_bytes(disk, "free disk", hardware.disk_free_bytes))
+    if selector.architecture is not None and selector.architecture != hardware.architecture:
+        missing.append(Shortfall(f"architecture {selector.architecture}", 0, hardware.architecture))
+    for name, value in sorted(selector.labels.items()):
+        if machine.labels.get(name) != value:
+            missing.append(Shortfall(f"label {name}={value}", 0, machine.labels.get(name, "none")))
+    return missing
+
+
+def size(machine: NodeHardware) -> tuple[int, int, int]:
+    """Orders machines from small to large, so that a task takes the smallest that fits and large ones stay free."""
+    hardware = machine.hardware
+    if hardware is None:
+        return (0, 0, 0)
+    return (len(hardware.gpus), hardware.memory_bytes, hardware.cpu_cores)
+
+
+def explain(lacking: Iterable[list[Shortfall]]) -> str:
+    """Says why nobody fits: the first need that every node falls short of, and how near the best one comes."""
+    nodes = list(lacking)
+    if not nodes:
+        return "the pool has no healthy node"
+    every = Counter(short.need for node in nodes for short in {short.need: short for short in node}.values())
+    for short in nodes[0]:
+        if every[short.need] == len(nodes):
+            best = max((other for node in nodes for other in node if other.need == short.need), key=lambda one: one.has)
+            return f"needs {short.need}, {_nearest(len(nodes))} has {best.found}"
+    parts = ", ".join(f"{count} of {len(nodes)} lack {need}" for need, count in every.most_common(3))
+    return f"no node has everything it needs: {parts}"
+
+
+def _nearest(nodes: int) -> str:
+    return "the only node" if nodes == 1 else "the largest node"
+
+
+def _bytes(needed: int, what: str, has: int) -> Shortfall:
+    return Shortfall(f"{needed / GIBIBYTE:.4g} GiB of {what}", has, f"{has / GIBIBYTE:.4g} GiB")
+
+
+def _gpus(machine: NodeHardware, hardware: Hardware, needs: GpuNeeds) -> list[Shortfall]:
+    fitting = [
+        gpu
+        for gpu in hardware.gpus
+        if gpu.memory_bytes >= needs.memory_bytes and (not needs.models or gpu.model in needs.models)
+    ]
+    if len(fitting) < needs.count:
+        words = "GPU" if needs.count == 1 else "GPUs"
+        if needs.models:
+            words += f" ({' or '.join(needs.models)})"
+        if needs.memory_bytes:
+            words += f" with {needs.memory_bytes / GIBIBYTE:.4g} GiB"
+        return [Shortfall(f"{needs.count} {words}", len(fitting), str(len(fitting)))]
+    software = machine.software
+    if software is not None and not software.gpu_containers and RuntimeKind.PROCESS not in software.runtimes:
+        return [Shortfall("GPUs inside containers (NVIDIA container toolkit)", 0, "none")]
+    return []

@@ -1,0 +1,86 @@
+"""Secrets at rest: what Redis holds of them can't be read without the key file of the orchestrators."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from cryptography.fernet import Fernet, InvalidToken, MultiFernet
+
+from protocol.errors import InvalidInput, Unavailable
+
+MOST_KEY_BYTES = 4096
+
+
+class SecretCipher:
+    """Encrypts and decrypts with the first key of a file; the others, one per line, are older and only decrypt.
+
+    Args:
+        keys: Fernet keys (32 bytes in URL-safe base64), newest first; none, and nothing can be sealed.
+    """
+
+    def __init__(self, keys: list[str]) -> None:
+        try:
+            self._fernet = MultiFernet([Fernet(key) for key in keys]) if keys else None
+        except ValueError as error:
+            raise InvalidInput(
+                "the secrets key file holds something that is no Fernet key",
+                hint="one key per line: 32 random bytes in URL-safe base64",
+                code="invalid-setting",
+            ) from error
+
+    @classmethod
+    def from_file(cls, path: Path) -> SecretCipher:
+        """Reads the key file, or makes it with a new key, readable by this user only.
+
+        Raises:
+            InvalidInput: It can't be read, or holds something else.
+        """
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise InvalidInput(f"can't make the secrets key file {path}: {error.strerror}") from error
+        else:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(Fernet.generate_key() + b"\n")
+                os.fsync(file.fileno())
+        try:
+            with path.open("rb") as source:
+                data = source.read(MOST_KEY_BYTES)
+        except OSError as error:
+            raise InvalidInput(f"can't read the secrets key file {path}: {error.strerror}") from error
+        return cls(data.decode("ascii", "replace").split())
+
+    def close(self, plain: bytes) -> str:
+        """Encrypts.
+
+        Raises:
+            InvalidInput: There is no key.
+        """
+        if self._fernet is None:
+            raise InvalidInput(
+                "this orchestrator can't keep secrets: it has no key to seal them with",
+                hint="set secrets_key_file in its settings",
+                code="no-secrets-key",
+            )
+        return self._fernet.encrypt(plain).decode("ascii")
+
+    def open(self, sealed: str) -> bytes:
+        """Decrypts.
+
+        Raises:
+            Unavailable: No key of ours fits.
+        """
+        if self._fernet is not None:
+            try:
+                return self._fernet.decrypt(sealed)
+            except InvalidToken:
+                pass
+        raise Unavailable(
+            "the task's secrets can't be read with the keys of this orchestrator",
+            hint="give every orchestrator of the pool the same secrets_key_file, older keys included",
+            code="wrong-secrets-key",
+            retryable=False,
+        )

@@ -1,0 +1,184 @@
+"""A file as it arrives: bounded, hashed, on disk before it counts, and there whole or not at all.
+
+Each object has one place to arrive at, locked by whoever writes there, also between processes: what is on its way can
+never take more room than what was allowed to come. What a crash leaves there is taken over by the next attempt.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import time
+from pathlib import Path
+
+from orchestrator.storage.interface import StorageFull, StorageUnavailable
+from protocol.errors import Conflict, TooLarge, Unprocessable
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_TRIES = 8
+_DIRECTORIES = 5
+"""Above an object, up to the store's own: each may be new."""
+
+
+class OtherBytes(Unprocessable):
+    """What arrived is not what was announced."""
+
+    code = "other-bytes"
+
+
+class UploadReceiver:
+    """One object on its way into a directory. Every method blocks; `close` must be called in the end.
+
+    Args:
+        place: Where it arrives; nobody else writes there.
+        target: Where it will be.
+        size: What was announced.
+        sha256: What was announced, in hex.
+
+    Raises:
+        Conflict: Somebody sends the same object now.
+        StorageFull: No room even to begin.
+    """
+
+    def __init__(self, place: Path, target: Path, *, size: int, sha256: str) -> None:
+        self._place, self._target = place, target
+        self._size, self._sha256 = size, sha256
+        self._hash = hashlib.sha256()
+        self._received = 0
+        self._descriptor = -1
+        self._there = target.exists()
+        if not self._there:
+            try:
+                self._descriptor = _locked(place)
+            except OSError as error:
+                raise storage_error(error) from error
+
+    @property
+    def received(self) -> int:
+        """Bytes so far."""
+        return self._received
+
+    @property
+    def is_there(self) -> bool:
+        """True if the object was stored before; the bytes that arrive are then only compared with it."""
+        return self._there
+
+    def write(self, data: bytes) -> None:
+        """Takes the next bytes.
+
+        Raises:
+            TooLarge: There are more than were announced.
+            StorageFull: The disk is.
+        """
+        self._received += len(data)
+        if self._received > self._size:
+            raise TooLarge(f"more than the announced {self._size} bytes came", hint="announce the file's real size")
+        self._hash.update(data)
+        if self._there:  # only compared: what is there stays
+            return
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+        except OSError as error:
+            raise storage_error(error) from error
+
+    def finish(self) -> None:
+        """Puts the whole object in its place.
+
+        Raises:
+            OtherBytes: Fewer came than were announced, or others.
+            StorageFull: The disk is.
+        """
+        if self._received != self._size:
+            raise OtherBytes(
+                f"{self._received} of the announced {self._size} bytes came", hint="send the whole file again"
+            )
+        if self._hash.hexdigest() != self._sha256:
+            raise OtherBytes(
+                f"the bytes have the SHA-256 {self._hash.hexdigest()}, announced was {self._sha256}",
+                hint="the file was changed or damaged after it was hashed; announce it anew",
+            )
+        if self._there:
+            return
+        try:
+            os.fsync(self._descriptor)
+            self._target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            try:
+                os.link(self._place, self._target)
+            except FileExistsError:
+                return  # its name is its hash, and it was checked when it came
+            _sync_directories(self._target)
+        except OSError as error:
+            raise storage_error(error) from error
+
+    def close(self) -> None:
+        """Leaves nothing behind but what was finished."""
+        if self._descriptor >= 0:
+            self._place.unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def sweep(places: Path, *, older_than_s: float) -> int:
+    """Removes what crashes left where files arrive and nobody came back for; returns how many."""
+    removed = 0
+    for place in places.iterdir():
+        try:
+            if time.time() - place.stat().st_mtime > older_than_s:
+                os.close(_locked(place))
+                place.unlink()
+                removed += 1
+        except (OSError, Conflict):
+            continue
+    return removed
+
+
+def storage_error(error: OSError) -> StorageFull | StorageUnavailable:
+    """What a failure of the disk means to whoever sends a file."""
+    if error.errno in _NO_ROOM:
+        return StorageFull("the pool's store has no room for this file")
+    return StorageUnavailable(f"the pool's store failed: {error.strerror}")
+
+
+def _locked(place: Path) -> int:
+    """A descriptor of an empty file of which we hold the lock, and which still has its name."""
+    for _ in range(_TRIES):
+        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            status = os.fstat(descriptor)
+            # Who held it before may have taken its name away between our opening and our locking it.
+            if status.st_ino == place.stat().st_ino:
+                if status.st_size == 0 and status.st_nlink == 1:
+                    return descriptor
+                # A crash left it. It is never written to again: it may have become an object in its last moment.
+                place.unlink()
+        except FileNotFoundError:
+            pass
+        except BlockingIOError:
+            os.close(descriptor)
+            raise _busy() from None
+        os.close(descriptor)
+    raise _busy()
+
+
+def _busy() -> Conflict:
+    return Conflict(
+        "somebody sends the same object now",
+        hint="wait until that has ended, and ask again",
+        code="being-uploaded",
+        retryable=True,
+    )
+
+
+def _sync_directories(target: Path) -> None:
+    """The object's name, and those of directories that may be new, down to the disk."""
+    for directory in target.parents[:_DIRECTORIES]:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,233 @@
+"""Lets nodes and validators put files into the pool's store, and says who may read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from orchestrator.chain.cached_pool import CachedPool
+from orchestrator.domain.slots import SlotState
+from orchestrator.nodes.membership import Standings
+from orchestrator.storage.interface import ObjectFacts, ObjectMissing, ObjectStore
+from orchestrator.store.nodes import NodeStore
+from orchestrator.store.run_rows import SlotRow, slot_id
+from orchestrator.store.runs import MOST_FILES, RunStore
+from orchestrator.store.uploads import UploadStore
+from protocol.errors import Conflict, Forbidden, TooLarge
+from protocol.identifiers import Address
+from protocol.identity.signing import unix_ms
+from protocol.runtime.clock import Clock
+from protocol.wire.slots import SlotName
+from protocol.wire.uploads import ObjectKey, ObjectLink, UploadKind, UploadRequest, UploadTicket
+
+FILE_BYTES = 1 << 20
+"""What a rollout file may have besides what its groups and units take: schema and statistics."""
+
+
+class NoLease(Conflict):
+    """A rollout file that is not the work of a live lease."""
+
+    code = "no-lease"
+    default_hint = "a node uploads work while its lease lasts; lease another slot"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadLimits:
+    """How large files may be, in bytes.
+
+    Args:
+        largest: Any file.
+        unit: A rollout file, for each work unit of its lease.
+        group: A rollout file, for each group of its lease besides.
+    """
+
+    largest: int
+    unit: int
+    group: int
+
+    def of_work(self, row: SlotRow) -> int:
+        """The most that an honest file of a lease can have."""
+        return min(self.largest, FILE_BYTES + self.unit * row.max_units + self.group * row.groups)
+
+
+class UploadService:
+    """Gives tickets to upload with, and links to read with.
+
+    Args:
+        pool_id: Whose store it is.
+        store: Where objects lie.
+        uploads: Counts.
+        nodes: What is known of nodes.
+        standings: Says who is a member.
+        pool: Says who manages and who validates.
+        slots: The slots of the pool's run; None: it has no run, and takes no rollout files.
+        clock: Tells the time.
+        limits: How large files may be.
+        admitted_for: How long it is remembered which files were let in under a lease: until they would be deleted.
+        put_life: How long a ticket's URL is good.
+        get_life: How long a link is good.
+    """
+
+    def __init__(
+        self,
+        *,
+        pool_id: int,
+        store: ObjectStore,
+        uploads: UploadStore,
+        nodes: NodeStore,
+        standings: Standings,
+        pool: CachedPool,
+        slots: RunStore | None,
+        clock: Clock,
+        limits: UploadLimits,
+        admitted_for: timedelta,
+        put_life: timedelta,
+        get_life: timedelta,
+    ) -> None:
+        self._pool_id = pool_id
+        self._store = store
+        self._uploads = uploads
+        self._nodes = nodes
+        self._standings = standings
+        self._pool = pool
+        self._slots = slots
+        self._clock = clock
+        self._limits = limits
+        self._admitted_for = admitted_for
+        self._put_life = put_life
+        self._get_life = get_life
+
+    async def has_work(self, row: SlotRow) -> bool:
+        """Tells whether the store has the file of submitted work.
+
+        A file that is larger than the lease admits does not count. It was uploaded as a file of another kind, and
+        validators need not read it, so no step waits for it.
+
+        Raises:
+            StorageUnavailable: The store does not answer.
+        """
+        found = await self._store.head(ObjectKey(pool_id=self._pool_id, owner=row.node, sha256=row.sha256))
+        return found is not None and found.size <= self._limits.of_work(row)
+
+    async def ticket(self, owner: Address, request: UploadRequest) -> UploadTicket:
+        """Says where to put a file, or that it is there already, which costs nothing.
+
+        Raises:
+            TooLarge: The file is, or is larger than an honest file of its lease can be.
+            Forbidden: The owner is no member of the pool and has no lease, or no validator for an audit file.
+            NoLease: A rollout file is not the work of a live lease of its owner.
+            Conflict: Other bytes than announced lie under this name, which no honest store lets happen.
+            QuotaUsed: The owner has uploaded enough for now.
+            StorageFull, StorageUnavailable: The store can't take it.
+        """
+        if request.size > self._limits.largest:
+            raise TooLarge(
+                f"the file has {request.size} bytes, this pool takes {self._limits.largest}",
+                hint="make several smaller ones",
+            )
+        audit = request.kind is UploadKind.AUDIT
+        row = await self._slot_of(owner, request.slot)
+        if row is None:  # former members may use the leases that they have
+            await self._check_owner(owner, audit=audit)
+        key = ObjectKey(pool_id=self._pool_id, owner=owner, sha256=request.sha256, audit=audit)
+        if (there := await self._store.head(key)) is not None:
+            return await self._found(owner, key, there, request.size)
+        if request.slot is not None:
+            await self._check_slot(row, request.slot, request)
+        # Before the quota is charged: a refusal for want of disk space must not use it up.
+        put = await self._store.presign_put(
+            key, size=request.size, content_type=request.content_type, expires=self._put_life
+        )
+        now = self._clock.now()
+        await self._uploads.take(
+            owner, key, size=request.size, now=now, expires=now + self._put_life, other=request.kind is UploadKind.FILE
+        )
+        return UploadTicket(
+            key=str(key),
+            already_there=False,
+            url=put.url,
+            headers=dict(put.headers),
+            expires_ms=unix_ms(put.expires),
+        )
+
+    async def link(self, key: ObjectKey, *, reader: Address | None) -> ObjectLink:
+        """Says where to read an object.
+
+        Args:
+            key: Which.
+            reader: Who signed the request; None for the pool's owner.
+
+        Raises:
+            Forbidden: It is somebody else's work.
+            ObjectMissing: There is no such object.
+        """
+        if reader is not None and not await self._may_read(key, reader):
+            raise Forbidden(
+                f"{reader} may not read files of {key.owner}",
+                hint="a node reads its own files; validators, the manager and the pool's owner read all",
+                code="not-yours",
+            )
+        facts = await self._store.head(key) if key.pool_id == self._pool_id else None
+        if facts is None:
+            raise ObjectMissing(f"there is no object {key}")
+        url = await self._store.presign_get(key, expires=self._get_life)
+        until = self._clock.now() + self._get_life
+        return ObjectLink(key=str(key), size=facts.size, url=url, expires_ms=unix_ms(until))
+
+    async def _check_owner(self, owner: Address, *, audit: bool) -> None:
+        if audit:
+            if owner not in (await self._pool.get()).validators:
+                raise Forbidden(
+                    f"{owner} is not a validator of pool {self._pool_id}",
+                    hint="only validators upload audit files; `muster pool roles` says who is",
+                    code="not-a-validator",
+                )
+            return
+        standing = await self._standings.membership(await self._nodes.get(owner))
+        if not standing.member:
+            raise Forbidden(
+                f"{owner} is not a member of pool {self._pool_id}",
+                hint="join the pool again; a ban can be lifted by its manager",
+                code="not-a-member",
+                retryable=not standing.banned,
+            )
+
+    async def _slot_of(self, owner: Address, slot: SlotName | None) -> SlotRow | None:
+        if slot is None or self._slots is None:
+            return None
+        return await self._slots.slot(slot_id(slot.step, owner, slot.index))
+
+    async def _check_slot(self, row: SlotRow | None, slot: SlotName, request: UploadRequest) -> None:
+        """Returns if a file may be the work of a live lease, or is the file that was submitted under one already."""
+        if row is None or self._slots is None:
+            raise NoLease(f"this node has no lease of step {slot.step}, index {slot.index}")
+        live = row.slot.state is SlotState.LEASED and self._clock.now().timestamp() <= row.expiry
+        submitted = row.slot.state is SlotState.SUBMITTED and row.sha256 == request.sha256
+        if not live and not submitted:
+            raise NoLease(f"the lease of step {slot.step}, index {slot.index} is over ({row.slot.state.value})")
+        if request.size > (most := self._limits.of_work(row)):
+            raise TooLarge(
+                f"the file has {request.size} bytes, and work of this lease ({row.groups} groups, {row.max_units} "
+                f"units) can have {most}",
+                hint="the pool's owner can raise upload_bytes_per_unit and upload_bytes_per_group",
+            )
+        life_s = int(self._admitted_for.total_seconds())
+        if live and not await self._slots.admit_file(row.id, request.sha256, life_s=life_s):
+            raise NoLease(f"{MOST_FILES} files were let in under this lease already, and one can be its work")
+
+    async def _may_read(self, key: ObjectKey, reader: Address) -> bool:
+        """Verdicts are public, and so is what they rest on; work is its node's, and of those who judge or pay it."""
+        if key.audit or reader == key.owner:
+            return True
+        pool = await self._pool.get()
+        return reader in pool.validators | pool.managers
+
+    async def _found(self, owner: Address, key: ObjectKey, there: ObjectFacts, size: int) -> UploadTicket:
+        if there.size != size:
+            raise Conflict(
+                f"{key} has {there.size} bytes in the store, announced were {size}",
+                hint="announce the file's real size; if that was it, the store is broken: tell the pool's owner",
+                code="other-object",
+            )
+        await self._uploads.done(owner, key, size=size)
+        return UploadTicket(key=str(key), already_there=True)

@@ -1,0 +1,126 @@
+"""URLs that carry their own permission, for the store that is a directory of ours.
+
+A URL is good for one method, one object and a time; a PUT also for one size and media type. The SHA-256 is in the key.
+The secret lies beside the objects: every orchestrator that shares the directory shares it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from urllib.parse import urlencode
+
+from protocol.errors import Forbidden
+from protocol.identity.signing import unix_ms
+from protocol.runtime.clock import Clock
+from protocol.wire.uploads import ObjectKey
+
+PATH = "/v1/blobs/"
+SCHEME = "muster-blob-v1"
+_SECRET_BYTES = 32
+
+
+class BadUrl(Forbidden):
+    """The URL was not made by this store, or was changed."""
+
+    code = "bad-url"
+    default_hint = "use the URL exactly as it was given, with the method that it was given for"
+
+
+class UrlExpired(Forbidden):
+    """The URL's time is over."""
+
+    code = "url-expired"
+    default_hint = "ask for another one"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutTerms:
+    """What a PUT must bring."""
+
+    size: int
+    content_type: str
+
+
+class UrlSigner:
+    """Makes and checks URLs.
+
+    Args:
+        base_url: Where workers reach this orchestrator.
+        secret: 32 bytes.
+        clock: Whose time counts.
+    """
+
+    def __init__(self, base_url: str, *, secret: bytes, clock: Clock) -> None:
+        self._base_url = base_url.rstrip("/")
+        self._secret = secret
+        self._clock = clock
+
+    def put_url(self, key: ObjectKey, *, size: int, content_type: str, expires: datetime) -> str:
+        """Takes exactly this object."""
+        return self._url("PUT", key, {"expires": str(unix_ms(expires)), "size": str(size), "type": content_type})
+
+    def get_url(self, key: ObjectKey, *, expires: datetime) -> str:
+        """Reads this object; HEAD is allowed too."""
+        return self._url("GET", key, {"expires": str(unix_ms(expires))})
+
+    def check_put(self, key: ObjectKey, query: Mapping[str, str]) -> PutTerms:
+        """What the URL of this PUT was made for.
+
+        Raises:
+            BadUrl: It is not ours.
+            UrlExpired: It was.
+        """
+        terms = self._checked("PUT", key, query, ("expires", "size", "type"))
+        return PutTerms(size=int(terms["size"]), content_type=terms["type"])
+
+    def check_get(self, key: ObjectKey, query: Mapping[str, str]) -> None:
+        """Returns if the URL of this GET is good.
+
+        Raises:
+            BadUrl: It is not ours.
+            UrlExpired: It was.
+        """
+        self._checked("GET", key, query, ("expires",))
+
+    def _url(self, method: str, key: ObjectKey, terms: Mapping[str, str]) -> str:
+        query = urlencode({**terms, "signature": self._sign(method, key, terms)})
+        return f"{self._base_url}{PATH}{key}?{query}"
+
+    def _checked(self, method: str, key: ObjectKey, query: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+        terms = {name: query.get(name, "") for name in names}
+        given = query.get("signature", "")
+        if set(query) != {*names, "signature"} or not hmac.compare_digest(
+            given.encode(), self._sign(method, key, terms).encode()
+        ):
+            raise BadUrl(f"this URL does not allow {method} of this object")
+        if int(terms["expires"]) < unix_ms(self._clock.now()):  # an integer, because we signed it
+            raise UrlExpired("the URL has expired")
+        return terms
+
+    def _sign(self, method: str, key: ObjectKey, terms: Mapping[str, str]) -> str:
+        lines = (SCHEME, method, str(key), *(f"{name}={terms[name]}" for name in sorted(terms)))
+        return hmac.digest(self._secret, "\n".join(lines).encode(), "sha256").hex()
+
+
+def shared_secret(path: Path) -> bytes:
+    """The secret in a file, which the first one to ask makes."""
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    if not path.exists():
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(_SECRET_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(partial, path)  # whole or not at all, and never over another's
+        except FileExistsError:
+            pass
+        finally:
+            partial.unlink()
+    return path.read_bytes()

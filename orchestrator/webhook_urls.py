@@ -1,0 +1,37 @@
+"""Where a webhook may go. A pool owner's URL must not make the orchestrator speak to its own network."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from protocol.errors import InvalidInput
+from protocol.http.url_safety import addresses_of, is_public
+
+
+async def check_destination(url: str, *, allow_private: bool) -> list[str]:
+    """Returns the addresses behind the URL, if all of them may be spoken to.
+
+    Deliver to one of these, not to the name: a name may mean another address a moment later.
+
+    Raises:
+        InvalidInput: It is plain http or leads into a private network, and that is not allowed; or it is no URL.
+        Unavailable: The name can't be resolved.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError as error:
+        raise InvalidInput(f"{url[:100]!r} is not a URL") from error
+    if parts.scheme not in {"http", "https"} or not host or parts.username or parts.password or parts.fragment:
+        raise InvalidInput("a webhook's URL is https://host/path, without user and password", code="bad-webhook-url")
+    if parts.scheme == "http" and not allow_private:
+        raise InvalidInput("webhooks go over https", hint="use an https receiver", code="bad-webhook-url")
+    addresses = await addresses_of(host, port)
+    for one in addresses:
+        if not allow_private and not is_public(one):
+            raise InvalidInput(
+                f"the webhook's host {host[:100]} is {one}, inside a private network",
+                hint="use a public receiver, or allow webhooks_to_private_networks in the settings",
+                code="private-webhook-url",
+            )
+    return addresses

@@ -1,0 +1,1 @@
+"""HTTP client, server and middleware that all services share."""

@@ -1,0 +1,332 @@
+"""The one HTTP client: deadlines, bounded retries and answers, errors as on the other side, signed where it counts."""
+
+from __future__ import annotations
+
+import ipaddress
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from urllib.parse import urlencode
+
+import httpx
+import structlog
+from pydantic import BaseModel, ValidationError
+
+from protocol.errors import Conflict, InvalidInput, Unavailable
+from protocol.http.auth import BearerToken, RequestSigner
+from protocol.http.problems import error_of_answer
+from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.retry import (
+    DEFAULT_BACKOFF,
+    Backoff,
+    Deadline,
+    DeadlinePassed,
+    is_retryable,
+    retry,
+)
+from protocol.versions import SPOKEN, VERSION_HEADER
+from protocol.wire.base import parse_answer
+
+Model = TypeVar("Model", bound=BaseModel)
+
+ANSWER_LIMIT = 8 * 1024 * 1024
+ATTEMPT_PATIENCE = timedelta(seconds=10)
+CALL_PATIENCE = timedelta(seconds=30)
+
+_REPEATABLE = frozenset({"GET", "HEAD", "PUT", "DELETE"})
+"""Methods whose second execution changes nothing (RFC 9110, 9.2.2)."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Unreachable(Unavailable):
+    """No connection came about, so the request was never sent."""
+
+    code = "unreachable"
+
+
+class NoAnswer(Unavailable):
+    """The request was sent, and nobody knows whether it was done."""
+
+    code = "no-answer"
+
+
+class BadAnswer(Unavailable):
+    """The answer is not what the service's contract says."""
+
+    code = "bad-answer"
+    retryable = False
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceResponse:
+    """A good answer: status below 300, no larger than the limit, signed if that was asked for."""
+
+    status: int
+    headers: httpx.Headers
+    body: bytes
+
+    def read(self, model: type[Model]) -> Model:
+        """Parses the body; fields that a newer service added are ignored.
+
+        Raises:
+            BadAnswer: It has another form.
+        """
+        try:
+            return parse_answer(model, self.body)
+        except ValidationError as error:
+            places = ", ".join(_trouble(item["loc"], item["type"], item["msg"]) for item in error.errors()[:5])
+            raise BadAnswer(
+                f"the answer is no {model.__name__}: {places}", hint="the two ends may be of different versions"
+            ) from None
+
+
+def _trouble(place: tuple[int | str, ...], kind: str, message: str) -> str:
+    """A place in a body, with the words of our own models where they refused it."""
+    words = ".".join(map(str, place)) or "body"
+    return f"{words}: {message.removeprefix('Value error, ')}" if kind == "value_error" else words
+
+
+class ServiceClient:
+    """Speaks to one service.
+
+    Args:
+        base_url: Where the service is; `https`, or `http` on this machine.
+        signer: Signs every request; its audience is also who must sign answers.
+        token: A pool owner's token instead.
+        clock: The system's by default.
+        backoff: How retries wait.
+        answer_limit: Bytes of the largest answer.
+        allow_plain_http: Lets `http` go beyond this machine: only inside a network that is itself encrypted.
+        tls: Instead of the system's certificate authorities.
+        transport: For tests that serve the other side in the same process.
+
+    Raises:
+        InvalidInput: The URL is none of HTTP, or is `http` to another machine.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        signer: RequestSigner | None = None,
+        token: str | None = None,
+        clock: Clock | None = None,
+        backoff: Backoff = DEFAULT_BACKOFF,
+        answer_limit: int = ANSWER_LIMIT,
+        allow_plain_http: bool = False,
+        tls: ssl.SSLContext | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        check_service_url(base_url, allow_plain_http=allow_plain_http)
+        self.base_url = base_url.rstrip("/")
+        self._signer = signer
+        self._auth = signer or (BearerToken(token) if token else None)
+        self._clock = SystemClock() if clock is None else clock
+        self._backoff = backoff
+        self._answer_limit = answer_limit
+        self._http = httpx.AsyncClient(
+            transport=transport,
+            verify=True if tls is None else tls,
+            follow_redirects=False,
+            headers={"Accept-Encoding": "identity", VERSION_HEADER: str(SPOKEN), "User-Agent": "muster"},
+        )
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str | int] | None = None,
+        body: BaseModel | bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        patience: timedelta = CALL_PATIENCE,
+        attempt_patience: timedelta = ATTEMPT_PATIENCE,
+        repeatable: bool | None = None,
+        signed_answer: bool = False,
+        answer_limit: int | None = None,
+    ) -> ServiceResponse:
+        """Makes a request, again where that is safe and may help, until it is answered well.
+
+        A request that was never sent, or that the service itself calls retryable, is repeated whatever its method; one
+        whose fate is unknown only if `repeatable`. Each attempt is signed anew.
+
+        Args:
+            method: In capitals.
+            path: Below the base URL, percent-encoded.
+            query: Parameters.
+            body: A model goes as JSON.
+            headers: More headers.
+            patience: For all attempts and the waits between.
+            attempt_patience: For one attempt.
+            repeatable: Whether doing it twice is harmless; by default, if the method is GET, HEAD, PUT or DELETE.
+            signed_answer: Take an answer only if the service signed it; for whatever the receiver will act upon.
+            answer_limit: Bytes of the largest answer.
+
+        Raises:
+            MusterError: What the service said, or `Unreachable`, `NoAnswer`, `BadAnswer`;
+                `Unauthenticated` if an answer that had to be signed was not.
+        """
+        if signed_answer and self._signer is None:
+            raise InvalidInput("only answers to signed requests are signed", hint="give the client a signer")
+        may_repeat = method in _REPEATABLE if repeatable is None else repeatable
+        deadline = Deadline.after(patience, clock=self._clock)
+        url = self.base_url + path + ("?" + urlencode(query) if query else "")
+        content, kind = _content(body)
+        limit = self._answer_limit if answer_limit is None else answer_limit
+
+        async def attempt() -> ServiceResponse:
+            request = self._http.build_request(
+                method,
+                url,
+                content=content,
+                headers={**kind, **(headers or {})},
+                timeout=httpx.Timeout(min(attempt_patience, deadline.remaining).total_seconds() or 0.001),
+            )
+            once = Deadline.after(min(attempt_patience, deadline.remaining), clock=self._clock)
+            try:
+                return await once.bound(
+                    self._attempt(request, signed_answer=signed_answer, limit=limit), what=f"{method} {path}"
+                )
+            except DeadlinePassed as error:
+                raise NoAnswer(f"{self.base_url}: {error.detail}", hint=error.hint) from error
+
+        def worth_another(error: BaseException) -> bool:
+            if isinstance(error, NoAnswer) or (isinstance(error, Conflict) and error.code == "replayed"):
+                # Replayed: something between us and the nonces did it twice, so one of the two may have been served.
+                return may_repeat and (error.retryable or isinstance(error, Conflict))
+            return is_retryable(error)
+
+        def tell(error: BaseException, wait: timedelta) -> None:
+            _log.info("retrying", url=self.base_url + path, error=str(error), wait_s=round(wait.total_seconds(), 2))
+
+        return await retry(
+            attempt,
+            clock=self._clock,
+            backoff=self._backoff,
+            deadline=deadline,
+            when=worth_another,
+            on_retry=tell,
+        )
+
+    async def get(self, path: str, **options: Any) -> ServiceResponse:  # noqa: ANN401 - the options of `call`
+        """`call` with GET."""
+        return await self.call("GET", path, **options)
+
+    async def post(self, path: str, body: BaseModel | bytes | None = None, **options: Any) -> ServiceResponse:  # noqa: ANN401
+        """`call` with POST."""
+        return await self.call("POST", path, body=body, **options)
+
+    async def put(self, path: str, body: BaseModel | bytes | None = None, **options: Any) -> ServiceResponse:  # noqa: ANN401
+        """`call` with PUT."""
+        return await self.call("PUT", path, body=body, **options)
+
+    async def delete(self, path: str, **options: Any) -> ServiceResponse:  # noqa: ANN401
+        """`call` with DELETE."""
+        return await self.call("DELETE", path, **options)
+
+    async def aclose(self) -> None:
+        """Closes its connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def _attempt(self, request: httpx.Request, *, signed_answer: bool, limit: int) -> ServiceResponse:
+        where = f"{request.url.scheme}://{request.url.netloc.decode('ascii')}"
+        try:
+            response = await self._http.send(request, auth=self._auth, stream=True)
+            try:
+                body = await _read(response, limit)
+            finally:
+                await response.aclose()
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            raise Unreachable(
+                f"can't reach {where}: {type(error).__name__}", hint="check the URL, the network, and that it runs"
+            ) from error
+        except httpx.TransportError as error:
+            raise NoAnswer(
+                f"{where} did not answer: {type(error).__name__}", hint="it may be down or slow; its log may say why"
+            ) from error
+        if 300 <= response.status_code < 400:
+            raise BadAnswer(f"{where} sent us elsewhere", hint="use the service's own URL: redirects are not followed")
+        if response.status_code >= 400:
+            raise error_of_answer(
+                response.status_code,
+                response.headers.get("content-type", ""),
+                body,
+                retry_after=_retry_after(response.headers.get("retry-after"), now=self._clock.now()),
+            )
+        if signed_answer and self._signer is not None:
+            self._signer.check(response.request, status=response.status_code, headers=response.headers, body=body)
+        return ServiceResponse(response.status_code, response.headers, body)
+
+
+def check_service_url(url: str, *, allow_plain_http: bool = False) -> None:
+    """Returns if a service may be spoken to at this URL.
+
+    Raises:
+        InvalidInput: It is none of HTTP, or is plain `http` to another machine.
+    """
+    try:
+        parsed = httpx.URL(url)
+    except (httpx.InvalidURL, TypeError) as error:
+        raise InvalidInput(f"{url[:200]!r} is not a URL") from error
+    if parsed.scheme not in {"http", "https"} or not parsed.host or parsed.query or parsed.userinfo:
+        raise InvalidInput(
+            f"{parsed.host or url[:200]!r} is not a service's URL", hint="for example https://pool.example"
+        )
+    if parsed.scheme == "http" and not allow_plain_http and not _is_loopback(parsed.host):
+        raise InvalidInput(
+            f"plain http to {parsed.host} would let anybody on the path read and change what is said",
+            hint="use https; or, inside an encrypted network, allow plain http in the settings",
+            code="plain-http",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _content(body: BaseModel | bytes | None) -> tuple[bytes, dict[str, str]]:
+    if isinstance(body, BaseModel):
+        return body.model_dump_json().encode(), {"Content-Type": "application/json"}
+    return (b"", {}) if body is None else (body, {"Content-Type": "application/octet-stream"})
+
+
+async def _read(response: httpx.Response, limit: int) -> bytes:
+    if response.headers.get("content-encoding", "identity").lower() != "identity":
+        raise BadAnswer("the answer is compressed, which was not asked for")
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in response.aiter_bytes():
+        size += len(piece)
+        if size > limit:
+            raise BadAnswer(f"the answer is larger than {limit} bytes")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _retry_after(text: str | None, *, now: datetime) -> timedelta | None:
+    """The header's value: seconds, or a date (RFC 9110, 10.2.3); none if it is neither."""
+    if not text:
+        return None
+    if text.isascii() and text.isdigit() and len(text) < 9:
+        return timedelta(seconds=int(text))
+    try:
+        moment = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return max(timedelta(), (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - now)

@@ -1,0 +1,174 @@
+"""Remembered answers of a slow source that strangers can't flood through us."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Generic, TypeVar
+
+import structlog
+
+from protocol.errors import RateLimited, Unavailable
+from protocol.runtime.clock import Clock
+from protocol.runtime.retry import Deadline, DeadlinePassed
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupLimits:
+    """Bounds of look-ups. Keys with a remembered answer and new keys have the first two each for themselves."""
+
+    at_once: int = 8
+    """Reads of the source at a time."""
+    waiting: int = 256
+    """Reads that run or wait for their turn; further ones are refused."""
+    remembered: int = 1024
+    """Answers that are kept."""
+    answer: timedelta = timedelta(seconds=3)
+    """Time limit of a read, and of a caller's wait for it."""
+    rest: timedelta = timedelta(seconds=2)
+    """Pause before the source is read again after it was unavailable. Each known key has its own; new keys share one,
+    which a read that only exceeds its time limit does not start."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known(Generic[V]):
+    value: V
+    at: float
+
+
+class _Lane:
+    """Turns to read; keys that were answered before don't queue behind new ones."""
+
+    def __init__(self, at_once: int) -> None:
+        self.turns = asyncio.Semaphore(at_once)
+        self.waiting = 0
+
+
+class Lookups(Generic[K, V]):
+    """Answers from a small memory in front of a slow source.
+
+    Callers that want the same key share one read. While the source is unavailable, the last answer is used for longer.
+    While a read is under way or too many wait, the last answer is used for up to `CROWDED` times its usual age.
+
+    Args:
+        read: Reads the source.
+        what: Names a read, for errors.
+        fresh: Age up to which an answer is used without a read.
+        stale: Age up to which it is used while the source is unavailable; never less than `fresh`.
+        clock: Measures ages.
+        limits: Bounds.
+    """
+
+    CROWDED = 4
+
+    def __init__(
+        self,
+        read: Callable[[K], Awaitable[V]],
+        *,
+        what: Callable[[K], str],
+        fresh: Callable[[V], timedelta],
+        stale: timedelta,
+        clock: Clock,
+        limits: LookupLimits | None = None,
+    ) -> None:
+        self._read = read
+        self._what = what
+        self._fresh = fresh
+        self._stale = stale.total_seconds()
+        self._clock = clock
+        self._limits = limits or LookupLimits()
+        self._known: OrderedDict[K, _Known[V]] = OrderedDict()
+        self._reading: dict[K, asyncio.Task[V]] = {}
+        self._known_keys = _Lane(self._limits.at_once)
+        self._new_keys = _Lane(self._limits.at_once)
+        self._rests: dict[K | None, float] = {}
+
+    async def get(self, key: K) -> V:
+        """Returns the answer for a key.
+
+        Raises:
+            RateLimited: Too many reads wait already.
+            Unavailable: The source can't be read, and the last answer is too old.
+            MusterError: The source says so.
+        """
+        known = self._known.get(key)
+        if known is None:
+            return await self._shared_read(key, self._new_keys)
+        fresh = self._fresh(known.value).total_seconds()
+        age = self._clock.monotonic() - known.at
+        if age < fresh or (key in self._reading and age < self.CROWDED * fresh):
+            return known.value
+        try:
+            return await self._shared_read(key, self._known_keys)
+        except RateLimited:
+            if age >= self.CROWDED * fresh:
+                raise
+        except Unavailable:
+            if age >= max(fresh, self._stale):
+                raise
+        return known.value
+
+    def known(self, key: K) -> V | None:
+        """Returns the last answer that is remembered, however old; reads nothing."""
+        known = self._known.get(key)
+        return None if known is None else known.value
+
+    def forget(self, key: K) -> None:
+        """Has the source read again next time. A read that is under way is not remembered."""
+        self._known.pop(key, None)
+        self._reading.pop(key, None)
+        self._rests.pop(key, None)
+
+    async def _shared_read(self, key: K, lane: _Lane) -> V:
+        rest: K | None = key if lane is self._known_keys else None
+        self._check_rest(rest)
+        task = self._reading.get(key)
+        if task is None:
+            if lane.waiting >= self._limits.waiting:
+                raise RateLimited(f"too many others wait for {self._what(key)}", retry_after=self._limits.rest)
+            lane.waiting += 1  # here, not in the task: many callers may come before it first runs
+            task = asyncio.create_task(self._in_turn(key, lane, rest))
+            self._reading[key] = task
+            task.add_done_callback(lambda done: self._settle(key, lane, done))
+        deadline = Deadline.after(self._limits.answer, clock=self._clock)
+        return await deadline.bound(asyncio.shield(task), what=self._what(key))
+
+    async def _in_turn(self, key: K, lane: _Lane, rest: K | None) -> V:
+        try:
+            async with lane.turns:
+                self._check_rest(rest)
+                deadline = Deadline.after(self._limits.answer, clock=self._clock)
+                return await deadline.bound(self._read(key), what=self._what(key))
+        except Unavailable as error:
+            _log.warning("look-up-failed", what=self._what(key), reason=error.detail)
+            # One new key whose read is slow must not make the others wait.
+            if rest is not None or not isinstance(error, DeadlinePassed):
+                self._rests[rest] = self._clock.monotonic() + self._limits.rest.total_seconds()
+            raise
+
+    def _settle(self, key: K, lane: _Lane, done: asyncio.Task[V]) -> None:
+        lane.waiting -= 1
+        failed = done.cancelled() or done.exception() is not None  # asked for, so that asyncio does not complain
+        if self._reading.get(key) is not done:
+            return  # forgotten meanwhile: what was read may be from before
+        del self._reading[key]
+        if failed:
+            return
+        self._rests.pop(key, None)
+        self._known[key] = _Known(done.result(), self._clock.monotonic())
+        self._known.move_to_end(key)
+        if len(self._known) > self._limits.remembered:
+            oldest, _ = self._known.popitem(last=False)
+            self._rests.pop(oldest, None)
+
+    def _check_rest(self, key: K | None) -> None:
+        if self._clock.monotonic() < self._rests.get(key, 0.0):
+            raise Unavailable("the chain could not be asked a moment ago", code="chain-unavailable")

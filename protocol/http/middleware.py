@@ -1,0 +1,284 @@
+"""The front door of a service: what happens to every request before and after its route, in one ASGI layer.
+
+Rate per IP, version, size; then the route; then request id, version range, log line and metrics. An error that nobody
+expected becomes a problem answer here and its traceback goes to the log. It stands on the path of every heartbeat, so
+it reads raw headers, and does nothing for a log line or a metric that nobody keeps.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from protocol.errors import MusterError
+from protocol.http.fast_routes import Express, FastResponse
+from protocol.http.problems import http_problem, problem_response, unexpected
+from protocol.http.rates import HEALTH_PATHS, HEALTH_RATE, CallerAddresses, IpRates
+from protocol.http.serving.bodies import RETRY_AFTER, BodyAccount
+from protocol.http.serving.http import BODY_ACCOUNT
+from protocol.http.verification import check_declared_size
+from protocol.runtime.clock import Clock
+from protocol.versions import SPOKEN, VERSION_HEADER, VersionRange
+
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+"""Those that are counted by name; a caller may make up others, and each would be a series that stays."""
+
+SLOW_S = 1.0
+
+_LOGGER_NAME = "protocol.access"
+_log = structlog.get_logger(_LOGGER_NAME)
+_levels = logging.getLogger(_LOGGER_NAME)
+
+_VERSION = VERSION_HEADER.lower().encode("ascii")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """What the front door holds requests to."""
+
+    body_limit: int
+    """Bytes of the largest body."""
+    body_limits: Sequence[tuple[str, int]] = ()
+    """Other limits, by the beginning of the path; the first that fits counts. Routes there stream their bodies."""
+    ip_rates: IpRates | None = None
+    callers: CallerAddresses
+    spoken: VersionRange = SPOKEN
+    express: Mapping[tuple[str, str], Express] = field(default_factory=dict)
+    """By method and path: routes that the door calls itself."""
+
+
+class HttpMetrics:
+    """Counts and times of answers, by route template, so that a hostile path can't make new series."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        labels = ("method", "route", "status")
+        self._answers = Counter("muster_http_answers", "Answers given", labels, registry=registry)
+        self._seconds = Histogram(
+            "muster_http_seconds",
+            "Time from the first byte of a request to the last of its answer",
+            ("route",),
+            registry=registry,
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60),
+        )
+        self.open = 0
+        gauge = Gauge("muster_http_open_requests", "Requests being answered", registry=registry)
+        gauge.set_function(lambda: self.open)
+        self._refused = Counter(
+            "muster_http_refused", "Connections and requests that reached a limit", ("limit",), registry=registry
+        )
+        self._series: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+
+    def refuse(self, limit: str) -> None:
+        """Counts a connection or a request that reached a limit before the door."""
+        self._refused.labels(limit).inc()
+
+    def count(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Counts one answer. Series are kept at hand: finding one by its labels takes longer than counting."""
+        series = self._series.get((method, route, status))
+        if series is None:
+            series = (self._answers.labels(method, route, str(status)), self._seconds.labels(route))
+            self._series[method, route, status] = series
+        series[0].inc()
+        series[1].observe(seconds)
+
+
+class RequestMiddleware:
+    """The ASGI layer around a service's routes."""
+
+    def __init__(self, app: ASGIApp, *, settings: HttpLimits, metrics: HttpMetrics, clock: Clock) -> None:
+        self._app = app
+        self._settings = settings
+        self._metrics = metrics
+        self._clock = clock
+        self._spoken = str(settings.spoken)
+        self._health_rates = IpRates(HEALTH_RATE, clock=clock)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one connection's request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        visit = _RequestContext(scope, receive, send, spoken=self._spoken, limit=self._limit_of(scope["path"]))
+        started = self._clock.monotonic()
+        self._metrics.open += 1
+        try:
+            await self._serve(visit)
+        finally:
+            self._metrics.open -= 1
+            self._note(visit, self._clock.monotonic() - started)
+
+    async def _serve(self, visit: _RequestContext) -> None:
+        scope = visit.scope
+        try:
+            self._admit(visit)
+            express = self._settings.express.get((scope["method"], scope["path"]))
+            if express is None:
+                await self._app(scope, visit.receive, visit.send)
+            else:
+                visit.route = scope["path"]
+                await visit.answer(await express(scope, visit.receive))
+        except MusterError as error:
+            await visit.refuse(error)
+        except HTTPException as error:  # from an express route; for others the framework writes it
+            await visit.respond(http_problem(error, instance=visit.instance))
+        except ClientDisconnect:
+            visit.status = 499  # nginx's number for it; nobody is there to read an answer
+        except Exception as error:  # noqa: BLE001 - the last line of defence; it is logged and answered
+            await visit.refuse(unexpected(error))
+
+    def _admit(self, visit: _RequestContext) -> None:
+        scope = visit.scope
+        forwarded, spoken, declared = _read_headers(scope)
+        peer = scope.get("client")
+        visit.ip = self._settings.callers.of(peer[0] if peer else None, forwarded)
+        scope["muster.ip"] = visit.ip
+        if scope["path"] in HEALTH_PATHS:
+            self._health_rates.admit(visit.ip)
+            return
+        if self._settings.ip_rates is not None:
+            self._settings.ip_rates.admit(visit.ip)
+        if spoken is not None:
+            self._settings.spoken.agree(VersionRange.parse(spoken))
+        check_declared_size(declared, visit.limit)
+
+    def _limit_of(self, path: str) -> int:
+        """Returns the most bytes that a body may have."""
+        for beginning, limit in self._settings.body_limits:
+            if path.startswith(beginning):
+                return limit
+        return self._settings.body_limit
+
+    def _note(self, visit: _RequestContext, seconds: float) -> None:
+        template = visit.template
+        method = visit.scope["method"] if template and visit.scope["method"] in METHODS else "(other)"
+        self._metrics.count(method, template or "(none)", visit.status, seconds)
+        quiet = visit.status < 400 and seconds < SLOW_S
+        level = logging.DEBUG if quiet else logging.WARNING if visit.status >= 500 else logging.INFO
+        if not _levels.isEnabledFor(level):
+            return
+        _log.log(
+            level,
+            "answered",
+            method=method,
+            path=visit.scope["path"][:200],
+            status=visit.status,
+            ms=round(seconds * 1000, 1),
+            ip=visit.ip,
+            request=visit.identifier,
+        )
+
+
+class _RequestContext:
+    """One request on its way through the door."""
+
+    __slots__ = (
+        "_receive",
+        "_send",
+        "_size",
+        "_spoken",
+        "identifier",
+        "ip",
+        "limit",
+        "route",
+        "scope",
+        "started",
+        "status",
+    )
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, *, spoken: str, limit: int) -> None:
+        self.scope = scope
+        self.identifier = f"{random.getrandbits(64):016x}"  # names a request in the log, and nothing else
+        self.ip = ""
+        self.route = ""
+        self.status = 500
+        self.started = False
+        self.limit = limit
+        self._receive, self._send = receive, send
+        self._spoken, self._size = spoken, 0
+        scope["muster.request_id"] = self.identifier
+
+    @property
+    def instance(self) -> str:
+        """The request as problem answers name it."""
+        return f"urn:muster:request:{self.identifier}"
+
+    @property
+    def template(self) -> str:
+        """The route that it went to, as the framework or the door found it; empty if there is none."""
+        return self.route or str(getattr(self.scope.get("route"), "path", ""))
+
+    async def receive(self) -> Message:
+        """Passes the body on, and stops it at the limit whatever its length was said to be."""
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._size += len(message.get("body", b""))
+            # The framework's own kind of error: FastAPI would turn any other into a 400.
+            if self._size > self.limit:
+                raise HTTPException(413, f"the body is larger than {self.limit} bytes")
+            account: BodyAccount | None = self.scope.get(BODY_ACCOUNT)  # none without a server, as in tests
+            if account is not None and account.refusal is not None:
+                wait = {"Retry-After": str(round(RETRY_AFTER.total_seconds()))}
+                raise HTTPException(account.refusal.status, account.refusal.detail, wait)
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Adds our headers to the answer."""
+        if message["type"] == "http.response.start":
+            self.started = True
+            self.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            headers["X-Request-Id"] = self.identifier
+            headers[VERSION_HEADER] = self._spoken
+            headers.setdefault("X-Content-Type-Options", "nosniff")
+        await self._send(message)
+
+    async def answer(self, answer: FastResponse) -> None:
+        """Sends what an express route answered, with the same headers of ours."""
+        self.started = True
+        self.status = answer.status
+        ours = [
+            (b"x-request-id", self.identifier.encode("ascii")),
+            (_VERSION, self._spoken.encode("ascii")),
+            (b"x-content-type-options", b"nosniff"),
+        ]
+        await self._send({"type": "http.response.start", "status": answer.status, "headers": [*answer.headers, *ours]})
+        await self._send({"type": "http.response.body", "body": answer.body})
+
+    async def refuse(self, error: MusterError) -> None:
+        """Answers with an error, unless an answer has begun already; then the connection has to break off."""
+        if self.started:
+            raise error
+        await self.respond(problem_response(error, instance=self.instance))
+
+    async def respond(self, response: Response) -> None:
+        """Sends an answer of the door's own."""
+        await response(self.scope, self._no_more, self.send)
+
+    async def _no_more(self) -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+
+def _read_headers(scope: Scope) -> tuple[list[str], str | None, str | None]:
+    """What the door wants to know: the values of X-Forwarded-For, the version spoken, the declared size."""
+    forwarded: list[str] = []
+    spoken: str | None = None
+    declared: str | None = None
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            declared = value.decode("latin-1") if declared is None else declared
+        elif name == b"x-forwarded-for":
+            forwarded.append(value.decode("latin-1"))
+        elif name == _VERSION:
+            spoken = value.decode("latin-1") if spoken is None else spoken
+    return forwarded, spoken, declared

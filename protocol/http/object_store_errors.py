@@ -1,0 +1,89 @@
+"""What object stores answer when they refuse, in our errors: S3's XML codes, our own problem JSON, or a bare status.
+
+MusterError
+├── TransferError       the store is down, slow, full, or answers nonsense: later     retryable
+│   └── UrlStale        the store does not take the URL any more: ask for another
+├── BytesRefused        the store got, or gave, other bytes than announced
+└── UrlRefused          we do not speak to such a URL
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+
+from protocol.errors import (
+    Forbidden,
+    InvalidInput,
+    MusterError,
+    NotFound,
+    RateLimited,
+    TooLarge,
+    Unavailable,
+    Unprocessable,
+)
+from protocol.http.problems import MEDIA_TYPE, error_of_answer
+
+_CODE = re.compile(rb"<Code>([A-Za-z0-9]{1,64})</Code>")
+
+
+class TransferError(Unavailable):
+    """The store did not do it; it may later."""
+
+    code = "transfer-failed"
+    default_hint = "nothing is lost: the same is tried again later"
+
+
+class UrlStale(TransferError):
+    """The store takes the URL no longer, or never did."""
+
+    code = "url-stale"
+    default_hint = "ask for another URL; if that happens again, this machine's clock or the pool's store is wrong"
+
+
+class UrlRefused(InvalidInput):
+    """A URL that may not be spoken to."""
+
+    code = "url-refused"
+
+
+class BytesRefused(Unprocessable):
+    """The bytes are not those that were announced."""
+
+    code = "other-bytes"
+
+
+def refusal(status: int, kind: str, body: bytes) -> MusterError:
+    """What an answer that is no success means, whatever kind of store gave it."""
+    if kind.split(";", maxsplit=1)[0].strip() == MEDIA_TYPE:
+        error = error_of_answer(status, kind, body)
+        if isinstance(error, Forbidden):
+            return UrlStale(error.detail)
+        if error.code == "other-bytes":
+            return BytesRefused(error.detail, hint=error.hint)
+        return error
+    match = _CODE.search(body)
+    code = match[1].decode() if match else ""
+    words = f"the store answered {status}" + (f" ({code})" if code else "")
+    if status == 429 or code == "SlowDown":
+        return RateLimited(words, retry_after=timedelta(seconds=10))
+    if 300 <= status < 400:
+        words += ": it sent us elsewhere, and redirects are not followed"
+    return _MEANINGS.get(code, _MEANINGS.get(status, TransferError))(words)
+
+
+_MEANINGS: Mapping[str | int, type[MusterError]] = {
+    401: UrlStale,
+    403: UrlStale,
+    404: NotFound,
+    413: TooLarge,
+    "EntityTooLarge": TooLarge,
+    "NoSuchBucket": TransferError,
+    "BadDigest": BytesRefused,
+    "IncompleteBody": BytesRefused,
+    "InvalidDigest": BytesRefused,
+    "XAmzContentChecksumMismatch": BytesRefused,
+    "XAmzContentSHA256Mismatch": BytesRefused,
+}
+"""What stores answer, by the code in their XML where there is one, else by status."""

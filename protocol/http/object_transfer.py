@@ -1,0 +1,251 @@
+"""Sending files to an object store and reading them from there, by presigned URLs.
+
+The URLs come from the pool's orchestrator, so they are not taken on trust: https only, unless they are the
+orchestrator's own; no redirects; never into this machine's own network, unless the orchestrator itself is there or
+plain http was allowed. What is read is hashed as it arrives, and kept only if it is what was asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ipaddress
+import os
+import re
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import asynccontextmanager, nullcontext
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar
+
+import httpx
+
+from protocol.errors import MusterError, TooLarge
+from protocol.http.object_store_errors import BytesRefused, TransferError, UrlRefused, UrlStale, refusal
+from protocol.http.url_safety import addresses_of, is_link_local, is_public
+from protocol.identifiers import Digest
+from protocol.runtime.clock import Clock
+from protocol.runtime.disk import DiskClaim
+from protocol.runtime.retry import Deadline, DeadlinePassed
+from protocol.wire.uploads import UploadTicket
+
+__all__ = ["BytesRefused", "ObjectTransfer", "TransferError", "UrlRefused", "UrlStale"]
+
+T = TypeVar("T")
+
+PATIENCE = timedelta(seconds=60)
+"""For the store's next sign of life."""
+
+SHORTEST = timedelta(minutes=5)
+LEAST_RATE = 32 * 1024
+"""A transfer may take `SHORTEST`, and longer for files that need it at so many bytes per second."""
+
+_PIECE = 1 << 20
+_MOST_ANSWER = 64 * 1024
+_HEADERS = re.compile(r"content-(type|length|md5)|if-none-match|x-(amz|goog)-[a-z0-9-]{1,48}")
+
+
+class ObjectTransfer:
+    """Sends and fetches objects of one pool.
+
+    Args:
+        orchestrator_url: The pool's orchestrator, as it was reached: URLs of the same origin are its own.
+        clock: Whose time is waited.
+        allow_plain_http: Lets URLs be plain http, and lead into private networks.
+        patience: For the store's next sign of life.
+        transport: For tests that serve the orchestrator in the same process.
+    """
+
+    def __init__(
+        self,
+        orchestrator_url: str,
+        *,
+        clock: Clock,
+        allow_plain_http: bool = False,
+        patience: timedelta = PATIENCE,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._own = httpx.URL(orchestrator_url)
+        self._clock = clock
+        self._allow_plain_http = allow_plain_http
+        self._http = httpx.AsyncClient(
+            transport=transport,
+            follow_redirects=False,
+            headers={"Accept-Encoding": "identity", "User-Agent": "muster"},
+            timeout=httpx.Timeout(patience.total_seconds(), connect=min(10.0, patience.total_seconds())),
+        )
+
+    async def put(self, ticket: UploadTicket, path: Path, *, size: int) -> None:
+        """Sends a file; returns when the store has it. Sending again what is there already is no error.
+
+        Raises:
+            UrlStale: Ask for another ticket.
+            BytesRefused: The store got other bytes than announced.
+            TooLarge: The store takes no file of this size.
+            UrlRefused: The ticket's URL or headers may not be used.
+            RateLimited, TransferError: The store can't take it now.
+        """
+        headers = _checked_headers(ticket.headers, size)
+        await self._in_time(self._put(ticket.url, headers, path), size=size, what="sending a file to the store")
+
+    async def fetch(
+        self, url: str, target: Path, *, sha256: Digest, most_bytes: int, claim: DiskClaim | None = None
+    ) -> int:
+        """Reads an object into a file, which is there whole and right, or not at all; returns its size.
+
+        Args:
+            url: Presigned.
+            target: Where to; its directory exists.
+            sha256: What it must be.
+            most_bytes: Its limit.
+            claim: Room for it; the free space is then read again as it is written.
+
+        Raises:
+            DiskReserved: The disk has filled meanwhile.
+            UrlStale: Ask for another URL.
+            BytesRefused: The store gave other bytes.
+            TooLarge: It is longer than `most_bytes`.
+            NotFound: There is no such object.
+            UrlRefused: The URL may not be used.
+            RateLimited, TransferError: The store can't give it now.
+        """
+        work = self._fetch(url, target, sha256=sha256, most_bytes=most_bytes, claim=claim)
+        return await self._in_time(work, size=most_bytes, what="reading a file from the store")
+
+    async def aclose(self) -> None:
+        """Closes its connections."""
+        await self._http.aclose()
+
+    async def _in_time(self, work: Awaitable[T], *, size: int, what: str) -> T:
+        longest = max(SHORTEST, timedelta(seconds=size / LEAST_RATE))
+        try:
+            return await Deadline.after(longest, clock=self._clock).bound(work, what=what)
+        except DeadlinePassed as error:
+            raise TransferError(error.detail) from error
+
+    async def _put(self, url: str, headers: Mapping[str, str], path: Path) -> None:
+        async with self._answer("PUT", url, headers, content=_pieces(path)) as response:
+            # 412: it is there, from a PUT of ours whose answer was lost.
+            if not response.is_success and response.status_code != 412:
+                raise await _refused(response)
+
+    async def _fetch(self, url: str, target: Path, *, sha256: Digest, most_bytes: int, claim: DiskClaim | None) -> int:
+        partial = target.with_name(f".{target.name}.part")
+        digest, size = hashlib.sha256(), 0
+        try:
+            with partial.open("wb") as file:
+                async with self._answer("GET", url, {}) as response:
+                    if response.status_code != 200:
+                        raise await _refused(response)
+                    async for piece in response.aiter_raw(_PIECE):
+                        size += len(piece)
+                        if size > most_bytes:
+                            raise TooLarge(f"the object is larger than {most_bytes} bytes")
+                        digest.update(piece)
+                        with nullcontext() if claim is None else claim.writing(len(piece)):
+                            await asyncio.to_thread(file.write, piece)
+                file.flush()
+                await asyncio.to_thread(os.fsync, file.fileno())  # disks can be slow
+            if digest.digest() != bytes.fromhex(sha256[2:]):
+                raise BytesRefused(f"the store gave bytes with the SHA-256 0x{digest.hexdigest()}, not {sha256}")
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+        return size
+
+    @asynccontextmanager
+    async def _answer(
+        self, method: str, url: str, headers: Mapping[str, str], *, content: AsyncIterator[bytes] | None = None
+    ) -> AsyncIterator[httpx.Response]:
+        """One request; every way in which it can break is a `TransferError`."""
+        parsed, address = await self._destination(url)
+        store = parsed.netloc.decode("ascii")
+        request = self._http.build_request(
+            method,
+            parsed if address is None else parsed.copy_with(host=address),
+            content=content,
+            headers={**headers, "Host": store},
+            extensions={"sni_hostname": parsed.host},
+        )
+        try:
+            response = await self._http.send(request, stream=True)
+            try:
+                yield response
+            finally:
+                await response.aclose()
+        except (httpx.TransportError, httpx.StreamError) as error:
+            raise TransferError(f"the store {store} did not answer: {type(error).__name__}") from error
+
+    async def _destination(self, url: str) -> tuple[httpx.URL, str | None]:
+        """The URL, and the address to speak to if it is not the orchestrator's own."""
+        try:
+            parsed = httpx.URL(url)
+        except (httpx.InvalidURL, TypeError) as error:
+            raise UrlRefused("the store's URL can't be read") from error
+        if parsed.scheme not in {"http", "https"} or not parsed.host or parsed.userinfo or parsed.fragment:
+            raise UrlRefused(f"{parsed.scheme}://{parsed.host} is no URL of a store")
+        if _origin(parsed) == _origin(self._own):
+            return parsed, None
+        found = await addresses_of(parsed.host, parsed.port or _PORTS[parsed.scheme])
+        private = [one for one in found if not is_public(one)]
+        if any(is_link_local(one) for one in found):
+            raise UrlRefused(f"the store's host {parsed.host} is link-local", hint="no store is there")
+        if private and not await self._may_be_private():
+            raise UrlRefused(
+                f"the store's host {parsed.host} is {private[0]}, inside a private network",
+                hint="ask the pool's owner; allow_plain_http in the worker's settings lets stores be private",
+            )
+        if parsed.scheme == "http" and not self._allow_plain_http and not _all_loopback(found):
+            raise UrlRefused(
+                f"plain http to {parsed.host} would let anybody on the path read files",
+                hint="ask the pool's owner to use https; or allow plain http inside an encrypted network",
+            )
+        return parsed, found[0]
+
+    async def _may_be_private(self) -> bool:
+        """Whether we are in a private network with the pool anyway."""
+        if self._allow_plain_http:
+            return True
+        own = await addresses_of(self._own.host, self._own.port or _PORTS[self._own.scheme])
+        return not all(is_public(one) for one in own)
+
+
+_PORTS = {"http": 80, "https": 443}
+
+
+def _origin(url: httpx.URL) -> tuple[str, str, int]:
+    return url.scheme, url.host, url.port or _PORTS.get(url.scheme, 0)
+
+
+def _all_loopback(addresses: list[str]) -> bool:
+    return all(ipaddress.ip_address(one.split("%")[0]).is_loopback for one in addresses)
+
+
+def _checked_headers(given: Mapping[str, str], size: int) -> dict[str, str]:
+    """Those that a store needs; nobody makes us send others."""
+    headers = {name.lower(): value for name, value in given.items()}
+    strange = [name for name in headers if not _HEADERS.fullmatch(name)]
+    if strange or len(headers) != len(given):
+        raise UrlRefused(f"the ticket asks for a header that no store needs: {', '.join(strange) or 'one twice'}")
+    if headers.setdefault("content-length", str(size)) != str(size):
+        raise UrlRefused(f"the ticket is for {headers['content-length'][:20]} bytes, and the file has {size}")
+    return headers
+
+
+async def _pieces(path: Path) -> AsyncIterator[bytes]:
+    file = await asyncio.to_thread(path.open, "rb")
+    try:
+        while piece := await asyncio.to_thread(file.read, _PIECE):
+            yield piece
+    finally:
+        file.close()
+
+
+async def _refused(response: httpx.Response) -> MusterError:
+    """What is wrong, from the beginning of an answer that is for people."""
+    body = bytearray()
+    async for piece in response.aiter_raw():
+        body += piece
+        if len(body) > _MOST_ANSWER:
+            break
+    return refusal(response.status_code, response.headers.get("content-type", ""), bytes(body[:_MOST_ANSWER]))

@@ -1,0 +1,147 @@
+"""Rates: how often somebody may call, counted per IP in memory before any cryptography is paid for."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from protocol.errors import InvalidInput, RateLimited
+from protocol.runtime.clock import Clock
+
+IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """`count` calls per `per` on the long run, and up to `burst` at once."""
+
+    count: int
+    per: timedelta
+    burst: int
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or self.burst < 1 or self.per <= timedelta():
+            raise InvalidInput(f"a rate needs positive numbers, not {self}")
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds that one call pays for."""
+        return self.per.total_seconds() / self.count
+
+    @property
+    def tolerance_s(self) -> float:
+        """How far ahead of its time a caller may run."""
+        return self.interval_s * (self.burst - 1)
+
+
+HEALTH_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+"""Asked for by machines next to a service: never refused for their version, and with a rate of their own."""
+
+HEALTH_RATE = Rate(count=20, per=timedelta(seconds=1), burst=100)
+"""Of one IP. Load on other paths must not make a service look dead, and these paths cost work too."""
+
+
+class IpRates:
+    """One bucket per caller's address, the least recently seen forgotten first, so that memory is bounded.
+
+    IPv6 callers count by /64: whoever has one address there has them all.
+
+    Args:
+        rate: What one caller may do.
+        clock: Whose time counts.
+        most: How many callers are remembered.
+    """
+
+    def __init__(self, rate: Rate, *, clock: Clock, most: int = 65_536) -> None:
+        self._interval = rate.interval_s
+        self._tolerance = rate.tolerance_s
+        self._clock = clock
+        self._most = most
+        self._due: OrderedDict[str, float] = OrderedDict()
+
+    def admit(self, ip: str) -> None:
+        """Counts one call.
+
+        Raises:
+            RateLimited: It is one too many; `retry_after` says when the next one fits.
+        """
+        bucket = counted_as(ip)
+        now = self._clock.monotonic()
+        due = max(self._due.get(bucket, now), now)
+        ahead = due - now
+        if ahead > self._tolerance:
+            raise RateLimited(f"too many requests from {ip}", retry_after=timedelta(seconds=ahead - self._tolerance))
+        self._due[bucket] = due + self._interval
+        self._due.move_to_end(bucket)
+        if len(self._due) > self._most:
+            self._due.popitem(last=False)
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+
+class CallerAddresses:
+    """Finds a caller's IP: the peer of the connection, or what proxies of ours say before it.
+
+    Args:
+        trusted_proxies: Networks whose `X-Forwarded-For` is believed; nobody's, by default.
+
+    Raises:
+        InvalidInput: One of them is no network.
+    """
+
+    def __init__(self, trusted_proxies: Iterable[str] = ()) -> None:
+        self._trusted: list[IpNetwork] = []
+        for text in trusted_proxies:
+            try:
+                self._trusted.append(ipaddress.ip_network(text))
+            except ValueError as error:
+                raise InvalidInput(f"{text[:60]!r} is not a network", hint="for example 10.0.0.0/8") from error
+
+    def of(self, peer: str | None, forwarded_for: Iterable[str] = ()) -> str:
+        """Returns the address nearest to the caller that somebody we trust has seen.
+
+        Args:
+            peer: The other end of the connection; none for a unix socket.
+            forwarded_for: The values of `X-Forwarded-For`, in order.
+        """
+        if peer is None:
+            return "local"
+        if not self.trusts(peer):
+            return peer
+        seen = peer
+        for hop in reversed([hop.strip() for value in forwarded_for for hop in value.split(",")]):
+            if _parse(hop) is None:
+                return seen
+            seen = hop
+            if not self.trusts(hop):
+                return seen
+        return seen
+
+    def trusts(self, ip: str) -> bool:
+        """Returns whether the address is a trusted proxy's."""
+        if not self._trusted:
+            return False
+        parsed = _parse(ip)
+        return parsed is not None and any(parsed in network for network in self._trusted)
+
+
+def _parse(ip: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        parsed = ipaddress.ip_address(ip)
+    except ValueError:
+        return None
+    return getattr(parsed, "ipv4_mapped", None) or parsed
+
+
+def counted_as(ip: str) -> str:
+    """Whom a caller counts as: its address, or the /64 of an IPv6 one, of which whoever has one has them all."""
+    if ":" not in ip:
+        return ip
+    parsed = _parse(ip)
+    if isinstance(parsed, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((int(parsed) >> 64 << 64, 64)))
+    return ip if parsed is None else str(parsed)

@@ -1,0 +1,398 @@
+"""The HTTP server of every service but shardcast's: uvicorn's, with bounds on heads, trailers, bodies and time.
+
+uvicorn and httptools limit none of them. Deadlines are compared once a second for all connections, because a timer for
+each request would cost every heartbeat two system calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import httptools
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from protocol.errors import InvalidInput, MusterError
+from protocol.http.problems import problem_response
+from protocol.http.rates import CallerAddresses, counted_as
+from protocol.http.serving.bodies import UNCOUNTED, BodyAccount, BodyBudget
+from protocol.http.serving.connections import ConnectionGuard, ConnectionLimits, peer_address
+from protocol.runtime.clock import Clock
+
+MOST_HEAD = 32 * 1024
+"""Bytes of a request's first line and headers."""
+
+MOST_FIELDS = 128
+"""Header fields of a request: each costs some 200 bytes however short it is."""
+
+MOST_PIPELINED = 2
+"""Requests that may wait on a connection for the answer to an earlier one. No client of ours sends any."""
+
+HEAD_S = 20.0
+"""From a connection's begin, or the first byte after an answer, to the end of the head."""
+
+BODY_S = 30.0
+"""From the end of the head to the end of the body; each `LEAST_RATE` bytes give another second."""
+
+LEAST_RATE = 16 * 1024
+"""Bytes per second that a body must bring on the average after the first `BODY_S`."""
+
+LINGER_S = 10.0
+"""Time for which the rest of a request is read and dropped after its answer. Closing a connection with unread bytes
+would discard the answer."""
+
+MOST_DROPPED = 1 << 20
+"""Bytes that are read and dropped after a request was refused."""
+
+STALLED_S = 30.0
+"""Longest time in which a client reads nothing of its answer."""
+
+KEEP_ALIVE_S = 75
+"""Longest pause between two requests on a connection."""
+
+BODY_ACCOUNT = "muster.body"
+"""Key of a request's `BodyAccount` in its ASGI scope; a body of no more than `UNCOUNTED` bytes has none."""
+
+
+class HeadTooLarge(MusterError):
+    """More bytes or fields than a request's head may have."""
+
+    code = "head-too-large"
+    status = 431
+
+
+class TooSlow(MusterError):
+    """A request that did not arrive in time."""
+
+    code = "too-slow"
+    status = 408
+    retryable = True
+
+
+@dataclass(slots=True, kw_only=True)
+class Serving:
+    """The bounds that the connections of one server share."""
+
+    guard: ConnectionGuard
+    bodies: BodyBudget
+    callers: CallerAddresses
+    clock: Clock
+    refused: Callable[[str], None]
+    streams: tuple[str, ...] = ()
+    """Beginnings of the paths whose routes check who sends, then write each piece of the body before they read the
+    next. Flow control bounds what such a body holds, so it is not counted and never refused half-way."""
+    now: float = 0.0
+    """Seconds of the clock, as of the last tick (0.1 s)."""
+
+    @classmethod
+    def of(
+        cls,
+        limits: ConnectionLimits,
+        *,
+        callers: CallerAddresses,
+        clock: Clock,
+        refused: Callable[[str], None],
+        streams: tuple[str, ...] = (),
+    ) -> Serving:
+        """Makes the bounds.
+
+        Args:
+            limits: Of connections.
+            callers: Knows the trusted proxies.
+            clock: Measures the time that peers take.
+            refused: Called with the name of a limit each time it is reached.
+            streams: Beginnings of the paths whose routes stream their bodies.
+        """
+        return cls(
+            guard=ConnectionGuard(limits, callers=callers, refused=refused),
+            bodies=BodyBudget(refused=refused),
+            callers=callers,
+            clock=clock,
+            refused=refused,
+            streams=streams,
+        )
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One HTTP/1.1 connection whose peer can make us hold only so much, and for so long.
+
+    Args:
+        serving: The bounds.
+        uvicorns: As uvicorn gives them.
+    """
+
+    def __init__(self, *, serving: Serving, **uvicorns: Any) -> None:  # noqa: ANN401 - uvicorn's own arguments
+        super().__init__(**uvicorns)
+        self._serving = serving
+        self._peer: str | None = None
+        self._deaf = False
+        self._dropped = 0
+        self._in_head = False
+        self._in_body = False
+        self._unparsed = 0
+        self._deadline: float | None = None
+        self._unsent = 0
+        self._stalled_at = 0.0
+        self._arrived = 0
+        self._account: BodyAccount | None = None
+        self._running: RequestResponseCycle | None = None
+        self._error: MusterError | None = None
+
+    # As asyncio calls them
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        """Counts the connection, or closes it unread."""
+        peer = peer_address(transport.get_extra_info("peername"))
+        if not self._serving.guard.admit(peer):
+            self._deaf = True
+            transport.abort()
+            return
+        self._peer = peer
+        super().connection_made(transport)
+        self._deadline = self._serving.now + HEAD_S
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Gives back what the connection held."""
+        if self._peer is None:
+            return
+        self._serving.guard.release(self._peer)
+        self._deaf = True
+        super().connection_lost(exc)
+        self._disconnect()
+        for cycle, _ in self.pipeline:  # nobody will serve them
+            _close_account(cycle)
+        self.pipeline.clear()
+
+    def data_received(self, data: bytes) -> None:
+        """Feeds the parser, and never more of a head than it may have."""
+        if self._deaf:
+            self._dropped += len(data)
+            if self._dropped > MOST_DROPPED:
+                self.transport.abort()
+            return
+        self._unset_keepalive_if_required()
+        if self._deadline is None and self._is_idle():
+            self._deadline = self._serving.now + HEAD_S
+        size = self._fitting(len(data))
+        if size == len(data):  # as nearly always, and a view costs time
+            self._feed(data)
+            return
+        rest = memoryview(data)
+        while rest and self._feed(rest[:size]):
+            rest = rest[size:]
+            size = self._fitting(len(rest))
+
+    def _fitting(self, size: int) -> int:
+        # A body is fed in pieces, too: the head behind it may begin in the same read.
+        return min(size, MOST_HEAD if self._in_body else MOST_HEAD - self._unparsed)
+
+    def _feed(self, data: bytes | memoryview) -> bool:
+        """Feeds the parser; false if nothing more is to be fed."""
+        self._unparsed += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # What follows is in no protocol that is spoken here. The request itself is served as one without it.
+            self._deaf = True
+            self.cycle.keep_alive = False
+        except httptools.HttpParserError:
+            self._refuse(self._error or InvalidInput("this is no HTTP/1.1 request"), limit="malformed")
+        else:
+            if self._unparsed >= MOST_HEAD:
+                where = "chunk header or trailers" if self._in_body else "head"
+                self._refuse(HeadTooLarge(f"the request's {where} has more than {MOST_HEAD} bytes"), limit="head")
+        return not self._deaf
+
+    # As the parser calls them; what they raise ends in `_feed`
+
+    def on_message_begin(self) -> None:
+        """Begins a head."""
+        self._in_head = True
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Takes a header field, and refuses a trailer."""
+        if not self._in_head:
+            # uvicorn would add it to the headers while a route reads them.
+            raise self._wrong(InvalidInput("trailers are not taken", hint="send these fields as headers"))
+        if len(self.headers) >= MOST_FIELDS:
+            raise self._wrong(HeadTooLarge(f"the request has more than {MOST_FIELDS} header fields"))
+        HttpToolsProtocol.on_header(self, name, value)  # called ten times for a heartbeat: `super()` costs
+
+    def on_headers_complete(self) -> None:
+        """Starts the request, or queues it behind the one that is being answered."""
+        if len(self.pipeline) >= MOST_PIPELINED:
+            raise self._wrong(InvalidInput(f"more than {MOST_PIPELINED} requests wait on one connection"))
+        super().on_headers_complete()  # raises if it can't read the target; then no request has begun
+        self._in_head = False
+        self._in_body = True
+        self._unparsed = 0
+        self._deadline = self._serving.now + BODY_S
+        self._arrived = 0
+        self._account = None
+
+    def on_body(self, body: bytes) -> None:
+        """Takes a piece of the body if it fits into the budget, and drops it otherwise."""
+        self._unparsed = 0
+        if self.cycle.response_complete or (self._account is not None and self._account.refusal is not None):
+            return  # dropped
+        self._arrived += len(body)
+        if self._deadline is not None:
+            self._deadline += len(body) / LEAST_RATE
+        if self._arrived <= UNCOUNTED or self._count(len(body)):
+            super().on_body(body)
+        else:
+            self.cycle.message_event.set()  # the front door refuses it when the route asks for more
+
+    def on_message_complete(self) -> None:
+        """Ends the body; its time no longer runs."""
+        self._in_body = False
+        self._unparsed = 0
+        self._deadline = None
+        super().on_message_complete()
+
+    # As uvicorn calls them
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:  # noqa: ANN401 - an ASGI application
+        self._running = cycle
+
+        async def accounted(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI
+            try:
+                await app(scope, receive, send)
+            finally:
+                cycle.body = bytearray()  # of a route that did not read it; the connection may stay open for long
+                _close_account(cycle)
+
+        super()._start_asgi_task(cycle, accounted)
+
+    def on_response_complete(self) -> None:
+        """Leaves what is still missing of the body a short time."""
+        super().on_response_complete()
+        if self._in_body and self.cycle.response_complete:
+            self._deadline = self._serving.now + LINGER_S
+
+    def enforce_deadlines(self, elapsed: float) -> None:
+        """Ends the connection if its peer is too slow.
+
+        Args:
+            elapsed: Seconds since the last call.
+        """
+        now = self._serving.now
+        if self._is_stalled(now):
+            self._serving.refused("stalled")
+            self.transport.abort()
+        elif self._deadline is not None and self.flow.read_paused:
+            self._deadline += elapsed  # we do not read: this time is ours
+        elif self._deadline is not None and now > self._deadline and not self.transport.is_closing():
+            in_body = self._in_body
+            if not self._deaf:
+                detail = f"the request's {'body' if in_body else 'head'} did not arrive in time"
+                self._refuse(TooSlow(detail, hint="send it over a better connection"), limit="slow")
+            if self._deadline is not None:
+                self.transport.close()
+
+    def _is_stalled(self, now: float) -> bool:
+        unsent = self.transport.get_write_buffer_size()
+        if unsent == 0 or unsent != self._unsent:
+            self._unsent, self._stalled_at = unsent, now + STALLED_S
+            return False
+        return now > self._stalled_at
+
+    # Of our own
+
+    def _count(self, size: int) -> bool:
+        """Counts a piece of a body that is large enough for it; false if it does not fit."""
+        if self._account is None:
+            scope = cast("dict[str, Any]", self.cycle.scope)
+            if scope["path"].startswith(self._serving.streams):
+                return True
+            forwarded = (value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for")
+            caller = counted_as(self._serving.callers.of(self._peer, forwarded))
+            self._account = scope[BODY_ACCOUNT] = BodyAccount(self._serving.bodies, caller)
+            size = self._arrived - UNCOUNTED
+        return self._account.take(size)
+
+    def _wrong(self, error: MusterError) -> MusterError:
+        self._error = error
+        return error
+
+    def _refuse(self, error: MusterError, *, limit: str) -> None:
+        """Answers with an error, unless another answer is due before it, and takes no more requests."""
+        self._serving.refused(limit)
+        self._deaf = True
+        # Of a request that is being answered already, or waits behind another one, nothing can be said any more.
+        of_ours = self._in_body and not self.pipeline and not self.cycle.response_started
+        running = self._running
+        if not self._in_body and running is not None and not running.response_complete:
+            # The fault is in what follows a request whose answer is still due. That answer closes the connection.
+            running.keep_alive = False
+            self._deadline = None
+            return
+        if of_ours or not self._in_body:
+            answer = problem_response(error)
+            lines = [STATUS_LINE[answer.status_code], *(b"%s: %s\r\n" % header for header in answer.raw_headers)]
+            self.transport.write(b"".join([*lines, b"connection: close\r\n\r\n", bytes(answer.body)]))
+        self._disconnect()
+        self._unset_keepalive_if_required()
+        self._deadline = self._serving.now + LINGER_S
+        self.transport.write_eof()
+
+    def _is_idle(self) -> bool:
+        return self._running is None or self._running.response_complete
+
+    def _disconnect(self) -> None:
+        """Tells the running request that nobody waits for its answer; uvicorn tells only the newest one."""
+        if self._running is not None and not self._is_idle():
+            self._running.disconnected = True
+            self._running.message_event.set()
+
+
+class BoundedServer(uvicorn.Server):
+    """uvicorn's server with `BoundedProtocol`.
+
+    Args:
+        app: Made by `create_service`, or any with the bounds given.
+        serving: The bounds.
+        drain_s: Seconds that open requests may take to end when the server stops.
+        backlog: Connections that wait to be accepted.
+    """
+
+    def __init__(self, app: FastAPI, *, serving: Serving, drain_s: int, backlog: int) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=cast("type[asyncio.Protocol]", partial(BoundedProtocol, serving=serving)),
+                ws="none",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,  # X-Forwarded-For is ours to judge, see CallerAddresses
+                timeout_graceful_shutdown=drain_s,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                backlog=backlog,
+                lifespan="on",
+            )
+        )
+        self._serving = serving
+        self._serving.now = self._enforced_at = serving.clock.monotonic()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Looks at every connection's deadlines, once a second."""
+        serving = self._serving
+        serving.now = serving.clock.monotonic()
+        if counter % 10 == 0:
+            elapsed, self._enforced_at = serving.now - self._enforced_at, serving.now
+            for connection in list(self.server_state.connections):
+                cast("BoundedProtocol", connection).enforce_deadlines(elapsed)
+        return await super().on_tick(counter)
+
+
+def _close_account(cycle: RequestResponseCycle) -> None:
+    account = cast("dict[str, Any]", cycle.scope).get(BODY_ACCOUNT)
+    if account is not None:
+        account.close()

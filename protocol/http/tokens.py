@@ -1,0 +1,215 @@
+"""Bearer tokens of pool owners: only their scrypt hashes are kept, each with a name and a scope.
+
+A token reads `mst_<id>_<secret>`. The id finds the hash, so that a made-up token costs us no scrypt; the secret is 256
+bits of randomness. A token that was right once is remembered by a keyed digest, as scrypt takes tens of milliseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from protocol.errors import Forbidden, InvalidInput, Unauthenticated
+from protocol.http.verification import (
+    DEFAULT_BODY_LIMIT,
+    check_declared_size,
+    read_body,
+    unprocessable,
+    verifier_of,
+)
+from protocol.identifiers import Address
+from protocol.identity.scopes import Scope
+from protocol.identity.signing import ADDRESS_HEADER
+
+Model = TypeVar("Model", bound=BaseModel)
+
+SCRYPT_N = 2**14
+SCRYPT_R = 8
+"""16 MiB and some 40 ms per guess. More would be for passwords; these secrets can't be guessed."""
+
+_TOKEN = re.compile(r"mst_([0-9a-f]{8})_([A-Za-z0-9_-]{43})")
+_HASH = re.compile(r"scrypt\$([0-9a-f]{8})\$([A-Za-z0-9+/=]{24})\$([A-Za-z0-9+/=]{44})")
+
+
+class TokenSetting(BaseModel):
+    """One token as it stands in settings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    name: str = Field(description="Whose it is; stands in logs", min_length=1, max_length=63)
+    scope: Scope
+    hash: str = Field(description="What `muster token hash` prints")
+
+    @field_validator("hash")
+    @classmethod
+    def _well_formed(cls, value: str) -> str:
+        if not _HASH.fullmatch(value):
+            raise ValueError("not a token's hash: `muster token new` makes a token with its hash")
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerRequest:
+    """A request by somebody who may run the pool: the bearer of a token, or the pool's manager."""
+
+    name: str
+    """The token's name, or the manager's address."""
+    scope: Scope
+    address: Address | None
+    body: bytes
+
+    def read(self, model: type[Model]) -> Model:
+        """Parses the body.
+
+        Raises:
+            Unprocessable: It is not JSON of this form.
+        """
+        try:
+            return model.model_validate_json(self.body)
+        except ValidationError as error:
+            raise unprocessable(error) from None
+
+
+def new_token() -> str:
+    """A new token. Show it once, keep its hash."""
+    return f"mst_{secrets.token_hex(4)}_{secrets.token_urlsafe(32)}"
+
+
+def hash_token(token: str) -> str:
+    """What is kept of a token.
+
+    Raises:
+        InvalidInput: It is not one; it is not repeated in the error.
+    """
+    match = _TOKEN.fullmatch(token.strip())
+    if match is None:
+        raise InvalidInput("this is not a token", hint="`muster token new` makes one")
+    salt = secrets.token_bytes(16)
+    return f"scrypt${match[1]}${_text(salt)}${_text(_stretch(match[2], salt))}"
+
+
+class TokenBook:
+    """Knows the tokens of a pool.
+
+    Args:
+        tokens: From settings.
+
+    Raises:
+        InvalidInput: Two have the same id.
+    """
+
+    def __init__(self, tokens: Iterable[TokenSetting]) -> None:
+        self._by_id: dict[str, tuple[TokenSetting, bytes, bytes]] = {}
+        self._known: dict[bytes, TokenSetting] = {}
+        self._digest_key = secrets.token_bytes(32)
+        self._turns = asyncio.Semaphore(2)  # wrong secrets under a known id must not take all cores
+        for setting in tokens:
+            match = _HASH.fullmatch(setting.hash)
+            if match is None or match[1] in self._by_id:
+                raise InvalidInput(f"the token {setting.name} is given twice or has no hash", code="invalid-setting")
+            self._by_id[match[1]] = (setting, base64.b64decode(match[2]), base64.b64decode(match[3]))
+
+    async def check(self, token: str) -> TokenSetting:
+        """Returns which token this is.
+
+        Raises:
+            Unauthenticated: It is none of ours.
+        """
+        digest = hmac.digest(self._digest_key, token.encode(), "sha256")
+        if (known := self._known.get(digest)) is not None:
+            return known
+        match = _TOKEN.fullmatch(token)
+        entry = self._by_id.get(match[1]) if match is not None else None
+        if match is None or entry is None:
+            raise _unknown()
+        setting, salt, expected = entry
+        async with self._turns:
+            found = await asyncio.to_thread(_stretch, match[2], salt)
+        if not hmac.compare_digest(found, expected):
+            raise _unknown()
+        self._known[digest] = setting
+        return setting
+
+
+def owner_access(
+    scope: Scope,
+    *,
+    is_manager: Callable[[Address, Request], Awaitable[bool]],
+    body_limit: int = DEFAULT_BODY_LIMIT,
+) -> Callable[[Request], Awaitable[OwnerRequest]]:
+    """A FastAPI dependency for the pool owner's API; the app keeps its book in `app.state.tokens`.
+
+    Taken are a bearer token of enough scope, or a request signed by the pool's manager, who may do everything. As with
+    `signed_request`, the route reads its body from what this yields.
+
+    Args:
+        scope: What is needed.
+        is_manager: Whether an address is the pool's manager.
+        body_limit: Bytes of the largest body.
+    """
+
+    async def authorize(address: Address, request: Request) -> None:
+        if not await is_manager(address, request):
+            raise Forbidden(
+                f"{address} is not the pool's manager", hint="sign with the manager's key, or use a token", code="role"
+            )
+
+    async def dependency(request: Request) -> OwnerRequest:
+        if ADDRESS_HEADER in request.headers:
+            signed = await verifier_of(request).verify(request, authorize=authorize, body_limit=body_limit)
+            return OwnerRequest(name=signed.address, scope=Scope.ADMIN, address=signed.address, body=signed.body)
+        check_declared_size(request.headers.get("content-length"), body_limit)
+        token = await book_of(request).check(_bearer(request))
+        if not token.scope.includes(scope):
+            raise Forbidden(
+                f"the token {token.name} has the scope {token.scope}; this needs {scope}",
+                hint="use a token of a wider scope",
+                code="scope",
+            )
+        body = await read_body(request.receive, body_limit)
+        return OwnerRequest(name=token.name, scope=token.scope, address=None, body=body)
+
+    return dependency
+
+
+def book_of(request: Request) -> TokenBook:
+    """The tokens of the app that serves this request."""
+    book = request.app.state.tokens
+    if not isinstance(book, TokenBook):
+        raise TypeError("app.state.tokens must be a TokenBook")
+    return book
+
+
+def _bearer(request: Request) -> str:
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() != "bearer" or not token:
+        raise Unauthenticated(
+            "this needs a token, or the signature of the pool's manager",
+            hint="send `Authorization: Bearer mst_…`; `muster token new` makes one",
+            code="no-token",
+        )
+    return token.strip()
+
+
+def _unknown() -> Unauthenticated:
+    return Unauthenticated(
+        "the token is not known here", hint="check that it is whole and of this pool", code="bad-token"
+    )
+
+
+def _stretch(secret: str, salt: bytes) -> bytes:
+    return hashlib.scrypt(secret.encode(), salt=salt, n=SCRYPT_N, r=SCRYPT_R, p=1, dklen=32, maxmem=64 * 1024 * 1024)
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()

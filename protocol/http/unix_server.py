@@ -1,0 +1,92 @@
+"""HTTP over a unix socket inside a running program: for the bridge to the task, and for the control of the daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+
+from protocol.errors import Unavailable
+from protocol.http.rates import CallerAddresses
+from protocol.http.serving.connections import ConnectionLimits
+from protocol.http.serving.http import BoundedServer, Serving
+from protocol.runtime.clock import SystemClock
+
+MOST_CONNECTIONS = 64
+"""A task that opens more is cut off, or it could use up the descriptors that the worker's own work needs."""
+
+_LIMITS = ConnectionLimits(connections=MOST_CONNECTIONS, per_address=MOST_CONNECTIONS)
+
+
+class UnixServer:
+    """Serves an application on a unix socket between `start` and `stop`; signals are left to the program.
+
+    Args:
+        app: What is served.
+        path: Where the socket stands; an old one there is replaced.
+        mode: Who may connect.
+    """
+
+    def __init__(self, app: FastAPI, path: Path, *, mode: int) -> None:
+        self._app = app
+        self._path = path
+        self._mode = mode
+        self._server: uvicorn.Server | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Returns when connections are taken.
+
+        Raises:
+            Unavailable: The application did not start.
+        """
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with short_path(self._path) as short:
+            listener.bind(short)
+        self._path.chmod(self._mode)
+        self._server = _QuietServer(self._app)
+        self._running = asyncio.create_task(self._server.serve(sockets=[listener]), name=f"serve {self._path.name}")
+        while not self._server.started:
+            if self._running.done():
+                raise Unavailable(f"nothing can be served at {self._path}", retryable=False, code="start-failed")
+            await asyncio.sleep(0.005)
+
+    async def stop(self) -> None:
+        """Takes no more connections, lets open ones end, removes the socket."""
+        if self._server is not None and self._running is not None:
+            self._server.should_exit = True
+            await self._running
+        self._path.unlink(missing_ok=True)
+
+
+class _QuietServer(BoundedServer):
+    """The bounded server of a few connections, which leaves signals to the program."""
+
+    def __init__(self, app: FastAPI) -> None:
+        serving = Serving.of(_LIMITS, callers=CallerAddresses(), clock=SystemClock(), refused=lambda _: None)
+        super().__init__(app, serving=serving, drain_s=2, backlog=64)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.contextmanager
+def short_path(path: Path) -> Iterator[str]:
+    """Another name for a socket's path: the kernel takes 107 bytes, and state directories may be deep."""
+    if len(os.fsencode(path)) <= 100:
+        yield str(path)
+        return
+    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{path.name}"
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,199 @@
+"""Keys at rest: encrypted keystore files (Web3 secret storage, version 3), and where services find their key."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import secrets
+import stat
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from protocol.errors import Conflict, InvalidInput, NotFound, Unauthenticated
+from protocol.identifiers import address
+from protocol.identity.keys import Key
+
+SCRYPT_N = 2**18
+"""The work factor that Ethereum clients write: about a second and 256 MiB per guess."""
+
+MOST_KEYSTORE_BYTES = 64 * 1024
+MOST_SCRYPT_BYTES = 512 * 1024 * 1024
+"""A file that asks for more memory than this (128 · n · r) is broken or hostile."""
+
+_log = structlog.get_logger(__name__)
+
+
+def write_keystore(path: Path, key: Key, password: str, *, scrypt_n: int = SCRYPT_N) -> None:
+    """Writes an encrypted keystore, readable by its owner only, whole or not at all; an existing file is never touched.
+
+    Raises:
+        Conflict: There is a file at `path` already.
+        InvalidInput: The password is empty.
+    """
+    if not password:
+        raise InvalidInput("a keystore needs a password", hint="an empty one would leave the key in the open")
+    from eth_keyfile.keyfile import create_keyfile_json  # noqa: PLC0415 - as below
+
+    content = create_keyfile_json(key.reveal(), password.encode(), version=3, kdf="scrypt", iterations=scrypt_n)
+    content["address"] = key.address[2:].lower()
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(partial, path)  # unlike a rename, this fails when the name is taken
+    except FileExistsError as error:
+        raise Conflict(f"{path} exists", hint="choose another path: a keystore is never overwritten") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_keystore(path: Path, password: str) -> Key:
+    """Opens a keystore.
+
+    Raises:
+        NotFound: There is no such file.
+        InvalidInput: It is not a keystore that this program can read, or holds another key than it says.
+        Unauthenticated: The password is wrong.
+    """
+    from eth_keyfile.keyfile import decode_keyfile_json  # noqa: PLC0415 - half a second of pairings that nobody needs
+
+    content = _read_json(path)
+    _check_form(path, content)
+    try:
+        secret = decode_keyfile_json(content, password.encode())
+    except ValueError as error:
+        if "mac" in str(error).lower():
+            raise Unauthenticated(
+                f"wrong password for {path}", hint="passwords are case sensitive", code="wrong-password"
+            ) from None
+        raise _broken(path, "its parameters don't fit together") from error
+    except (KeyError, TypeError, AttributeError, NotImplementedError) as error:
+        raise _broken(path, f"its contents are not as they should be ({type(error).__name__})") from error
+    key = Key(secret)
+    said = content.get("address")
+    if isinstance(said, str) and said and address(said if said.startswith("0x") else f"0x{said}") != key.address:
+        raise InvalidInput(
+            f"{path} says it holds 0x{said.removeprefix('0x')} but holds {key.address}",
+            hint="two keystores were mixed up: find the right file, or remove the address from this one",
+            code="bad-keystore",
+        )
+    return key
+
+
+def find_key(
+    role: str,
+    *,
+    keystore: Path | None = None,
+    password_file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Key:
+    """Returns the key of a role, from the environment or from its keystore; never from the command line.
+
+    Looked at in this order: `MUSTER_<ROLE>_KEY` (64 hex digits); the keystore, opened with `MUSTER_<ROLE>_PASSWORD`,
+    with the first line of `password_file`, or with what is typed at the terminal.
+
+    Args:
+        role: `node`, `provider`, `orchestrator`, ...
+        keystore: The keystore file.
+        password_file: A file with the password on its first line.
+        environment: Instead of the process's own.
+
+    Raises:
+        NotFound: There is neither a variable nor a file.
+        Unauthenticated: No password, or a wrong one.
+        InvalidInput: Key or keystore are broken.
+    """
+    environment = os.environ if environment is None else environment
+    variable = f"MUSTER_{role.upper().replace('-', '_')}"
+    if text := environment.get(f"{variable}_KEY"):
+        try:
+            return Key.from_hex(text)
+        except InvalidInput as error:
+            raise InvalidInput(
+                f"{variable}_KEY: {error.detail}", hint="a key is 64 hex digits, with or without 0x", code=error.code
+            ) from None
+    if keystore is None:
+        raise NotFound(
+            f"no key for the {role} role",
+            hint=f"set {variable}_KEY, or name a keystore file (`muster keys new` makes one)",
+            code="no-key",
+        )
+    return read_keystore(keystore, _password(keystore, f"{variable}_PASSWORD", password_file, environment))
+
+
+def _password(keystore: Path, variable: str, password_file: Path | None, environment: Mapping[str, str]) -> str:
+    if (password := environment.get(variable)) is not None:
+        return password
+    if password_file is not None:
+        try:
+            with password_file.open() as file:
+                return file.readline(4096).rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise NotFound(f"can't read the password file {password_file}: {error}", code="no-password") from error
+    if sys.stdin.isatty():
+        return getpass.getpass(f"Password of {keystore}: ")
+    raise Unauthenticated(
+        f"no password for {keystore}",
+        hint=f"set {variable}, or name a password file, or start this at a terminal",
+        code="no-password",
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            data = file.read(MOST_KEYSTORE_BYTES + 1)
+    except FileNotFoundError as error:
+        raise NotFound(f"there is no keystore at {path}", hint="`muster keys new` makes one") from error
+    except OSError as error:
+        raise InvalidInput(f"can't read {path}: {error.strerror}", code="bad-keystore") from error
+    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO) and not _is_credential(path):
+        _log.warning("keystore-readable-by-others", path=str(path), hint=f"chmod 600 {path}")
+    if len(data) > MOST_KEYSTORE_BYTES:
+        raise _broken(path, f"it is longer than {MOST_KEYSTORE_BYTES} bytes")
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _broken(path, "it is not JSON") from error
+    if not isinstance(content, dict):
+        raise _broken(path, "it is not a JSON object")
+    return content
+
+
+def _is_credential(path: Path) -> bool:
+    """Returns whether systemd handed the file to this unit only; its access list then shows as a mode for the group."""
+    directory = os.environ.get("CREDENTIALS_DIRECTORY")
+    return directory is not None and path.absolute().is_relative_to(directory)
+
+
+def _check_form(path: Path, content: dict[str, Any]) -> None:
+    """What the decoder would take on trust: the version, and how much memory the file makes us spend."""
+    if content.get("version") != 3:
+        raise _broken(path, f"it has version {str(content.get('version'))[:20]!r}, not 3")
+    crypto = content.get("crypto") or content.get("Crypto")
+    parameters = crypto.get("kdfparams") if isinstance(crypto, dict) else None
+    if not isinstance(parameters, dict):
+        raise _broken(path, "it has no crypto.kdfparams")
+    numbers = [parameters.get(name, 1) for name in ("n", "r", "p", "c", "dklen")]
+    if not all(isinstance(number, int) and 0 < number <= 2**24 for number in numbers):
+        raise _broken(path, "the parameters of its key derivation are out of bounds")
+    if 128 * numbers[0] * numbers[1] > MOST_SCRYPT_BYTES or numbers[2] > 64:
+        raise _broken(path, "its key derivation asks for too much memory or time")
+
+
+def _broken(path: Path, why: str) -> InvalidInput:
+    return InvalidInput(
+        f"{path} is not a keystore: {why}",
+        hint="a keystore is JSON in the form Web3 secret storage, version 3; restore it from your backup",
+        code="bad-keystore",
+    )

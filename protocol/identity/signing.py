@@ -1,0 +1,269 @@
+"""Signed requests and signed answers: the bytes that are signed, and nothing else.
+
+A request is signed (EIP-191 personal message) over seven lines, none of which a peer supplied; an answer over five.
+`docs/protocol.md` says the same with a test vector, so that a client can be written in any language.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+
+from protocol.errors import InvalidInput, Unauthenticated
+from protocol.identifiers import Address, address
+from protocol.identity import secp256k1
+from protocol.identity.keys import Key
+
+REQUEST_SCHEME = "muster-request-v1"
+RESPONSE_SCHEME = "muster-response-v1"
+
+ADDRESS_HEADER = "X-Muster-Address"
+AUDIENCE_HEADER = "X-Muster-Audience"
+TIMESTAMP_HEADER = "X-Muster-Timestamp"
+NONCE_HEADER = "X-Muster-Nonce"
+SIGNATURE_HEADER = "X-Muster-Signature"
+REQUEST_HEADERS = (ADDRESS_HEADER, AUDIENCE_HEADER, TIMESTAMP_HEADER, NONCE_HEADER, SIGNATURE_HEADER)
+
+MOST_TARGET_CHARACTERS = 8192
+"""Path and query together, as nginx's default header buffers have it."""
+
+_METHOD = re.compile(r"[A-Z]{3,10}")
+_TARGET = re.compile(r"/[\x21-\x7e]*")
+_TIMESTAMP = re.compile(r"[1-9][0-9]{11,14}")
+_NONCE = re.compile(r"[0-9a-f]{32}")
+_SIGNATURE = re.compile(r"0x[0-9a-f]{130}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestStamp:
+    """What the five headers of a signed request say, in canonical form; not yet believed."""
+
+    address: Address
+    audience: Address
+    timestamp_ms: int
+    nonce: str
+    signature: bytes
+
+    def headers(self) -> dict[str, str]:
+        """The five headers."""
+        return {
+            ADDRESS_HEADER: self.address,
+            AUDIENCE_HEADER: self.audience,
+            TIMESTAMP_HEADER: str(self.timestamp_ms),
+            NONCE_HEADER: self.nonce,
+            SIGNATURE_HEADER: "0x" + self.signature.hex(),
+        }
+
+
+def request_message(
+    *, audience: Address, method: str, target: str, body_sha256: str, timestamp_ms: int, nonce: str
+) -> bytes:
+    """The seven lines that a request is signed over.
+
+    Args:
+        audience: The service or pool manager that is spoken to.
+        method: In capitals.
+        target: Path with query exactly as sent; an empty query has no question mark.
+        body_sha256: Lower-case hex; of nothing, if there is no body.
+        timestamp_ms: Unix time in milliseconds.
+        nonce: 32 lower-case hex digits, never used before.
+    """
+    lines = (REQUEST_SCHEME, audience, method, target, body_sha256, str(timestamp_ms), nonce)
+    return "\n".join(lines).encode("ascii")
+
+
+def response_message(*, address: Address, nonce: str, status: int, body_sha256: str) -> bytes:
+    """The five lines that an answer is signed over: scheme, who asked, the request's nonce, status, body hash.
+
+    Who asked is in it, because a nonce alone is the asker's choice: with it alone, somebody on the path could send the
+    same nonce under a name of his own, and pass the answer on.
+    """
+    return "\n".join((RESPONSE_SCHEME, address, nonce, str(status), body_sha256)).encode("ascii")
+
+
+def sign_request(
+    key: Key,
+    *,
+    audience: Address,
+    method: str,
+    target: str,
+    body: bytes = b"",
+    at: datetime,
+    nonce: str | None = None,
+) -> RequestStamp:
+    """Signs a request.
+
+    Args:
+        key: Who speaks.
+        audience: Who is spoken to.
+        method: In capitals.
+        target: Path with query exactly as it will be sent.
+        body: The bytes of the body exactly as they will be sent.
+        at: Now.
+        nonce: 32 hex digits; drawn when not given, as it should be outside of tests.
+
+    Raises:
+        InvalidInput: Method or target can't be on the first line of an HTTP request.
+    """
+    check_request_line(method, target)
+    nonce = secrets.token_hex(16) if nonce is None else nonce
+    timestamp_ms = unix_ms(at)
+    message = request_message(
+        audience=audience,
+        method=method,
+        target=target,
+        body_sha256=hashlib.sha256(body).hexdigest(),
+        timestamp_ms=timestamp_ms,
+        nonce=nonce,
+    )
+    return RequestStamp(
+        address=key.address,
+        audience=audience,
+        timestamp_ms=timestamp_ms,
+        nonce=nonce,
+        signature=key.sign_message(message),
+    )
+
+
+def sign_response(key: Key, *, address: Address, nonce: str, status: int, body: bytes) -> dict[str, str]:
+    """Returns the headers that make an answer the service's own: its address and its signature."""
+    message = response_message(
+        address=address, nonce=nonce, status=status, body_sha256=hashlib.sha256(body).hexdigest()
+    )
+    return {ADDRESS_HEADER: key.address, SIGNATURE_HEADER: "0x" + key.sign_message(message).hex()}
+
+
+def check_response(
+    headers: Mapping[str, str], *, service: Address, address: Address, nonce: str, status: int, body: bytes
+) -> None:
+    """Returns if the answer was signed by `service`, for this asker and this nonce.
+
+    Raises:
+        Unauthenticated: It was not; the answer must be thrown away unread.
+    """
+    text = headers.get(SIGNATURE_HEADER, "")
+    if not _SIGNATURE.fullmatch(text):
+        raise Unauthenticated(
+            f"the answer carries no signature of {service}",
+            hint="something on the path changed the answer, or this is not the service: check its URL",
+            code="unsigned-answer",
+        )
+    message = response_message(
+        address=address, nonce=nonce, status=status, body_sha256=hashlib.sha256(body).hexdigest()
+    )
+    try:
+        signer = secp256k1.recover(secp256k1.personal_hash(message), bytes.fromhex(text[2:]))
+    except InvalidInput as error:
+        raise Unauthenticated(f"the answer's signature is broken: {error.detail}", code="forged-answer") from error
+    if signer != service:
+        raise Unauthenticated(
+            f"the answer was not signed by {service}",
+            hint="something on the path changed the answer, or the service's key was rotated: read it again from the "
+            "ledger",
+            code="forged-answer",
+        )
+
+
+def read_stamp(headers: Mapping[str, str]) -> RequestStamp:
+    """Parses the five headers, each in its one canonical form.
+
+    Raises:
+        Unauthenticated: One is missing.
+        InvalidInput: One is not in canonical form.
+    """
+    values = []
+    for name in REQUEST_HEADERS:
+        value = headers.get(name)
+        if value is None:
+            raise Unauthenticated(
+                f"the request has no {name} header",
+                hint="sign the request as docs/protocol.md says, or use a Muster client",
+                code="unsigned",
+            )
+        values.append(value)
+    who, audience, timestamp, nonce, signature = values
+    return RequestStamp(
+        address=_canonical_address(ADDRESS_HEADER, who),
+        audience=_canonical_address(AUDIENCE_HEADER, audience),
+        timestamp_ms=int(_matching(_TIMESTAMP, TIMESTAMP_HEADER, timestamp, "Unix time in milliseconds")),
+        nonce=_matching(_NONCE, NONCE_HEADER, nonce, "32 lower-case hex digits"),
+        signature=bytes.fromhex(
+            _matching(_SIGNATURE, SIGNATURE_HEADER, signature, "0x and 130 lower-case hex digits")[2:]
+        ),
+    )
+
+
+def check_signature(stamp: RequestStamp, *, method: str, target: str, body_sha256: str) -> None:
+    """Returns if the stamp's address signed exactly this request.
+
+    Raises:
+        Unauthenticated: It did not.
+    """
+    message = request_message(
+        audience=stamp.audience,
+        method=method,
+        target=target,
+        body_sha256=body_sha256,
+        timestamp_ms=stamp.timestamp_ms,
+        nonce=stamp.nonce,
+    )
+    try:
+        signer = secp256k1.recover(secp256k1.personal_hash(message), stamp.signature)
+    except InvalidInput as error:
+        raise Unauthenticated(error.detail, hint=error.hint, code="bad-signature") from error
+    if signer != stamp.address:
+        raise Unauthenticated(
+            f"the signature is not {stamp.address}'s over this request",
+            hint="sign method, path with query and body exactly as they are sent; a proxy must not rewrite them",
+            code="bad-signature",
+        )
+
+
+def check_request_line(method: str, target: str) -> None:
+    """Returns if method and target can stand on their lines of the message.
+
+    Raises:
+        InvalidInput: Method is not capitals; target does not begin with a slash, is longer than 8,192 characters, or
+            has anything but printable ASCII in it.
+    """
+    if not _METHOD.fullmatch(method):
+        raise InvalidInput(f"{method[:20]!r} is not a method in capitals")
+    if len(target) > MOST_TARGET_CHARACTERS or not _TARGET.fullmatch(target):
+        raise InvalidInput(
+            f"{target[:80]!r} can't be signed as path and query",
+            hint="percent-encode it; it begins with a slash and has at most 8,192 characters",
+        )
+
+
+def unix_ms(moment: datetime) -> int:
+    """Unix time in whole milliseconds."""
+    return int(moment.timestamp() * 1000)
+
+
+def _matching(pattern: re.Pattern[str], name: str, value: str, form: str) -> str:
+    if not pattern.fullmatch(value):
+        raise InvalidInput(f"{name} is not {form}: {value[:40]!r}", code="malformed-header")
+    return value
+
+
+def _canonical_address(name: str, value: str) -> Address:
+    """An address has one spelling, or one signer would have many names in rates, nonces and bans."""
+    try:
+        canonical = _known_address(value) if len(value) == 42 else address(value)
+    except InvalidInput as error:
+        raise InvalidInput(f"{name}: {error.detail}", hint=error.hint, code="malformed-header") from error
+    if canonical != value:
+        raise InvalidInput(
+            f"{name} is not in checksummed form", hint=f"write it as {canonical} (EIP-55)", code="malformed-header"
+        )
+    return canonical
+
+
+@lru_cache(maxsize=65_536)
+def _known_address(value: str) -> Address:
+    return address(value)

@@ -1,0 +1,122 @@
+"""EIP-712: what is signed for the ledger. The type strings are those of the contracts, to the letter."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import ClassVar
+
+from protocol.errors import InvalidInput
+from protocol.identifiers import Address, Digest, digest
+from protocol.identity import secp256k1
+from protocol.identity.keys import Key
+
+NAME = "Muster"
+VERSION = "2"
+"""Name and version of the EIP-712 domain of every contract; another would make all signatures invalid.
+
+Version 2 added a beacon block and a salt to leases (`docs/decisions/0054-a-lease-carries-its-salt.md`)."""
+
+_DOMAIN_TYPE = secp256k1.keccak(b"EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)")
+
+
+@dataclass(frozen=True, slots=True)
+class SigningDomain:
+    """The contract that a signature is for, on its chain; nobody else takes it."""
+
+    chain_id: int
+    contract: Address
+
+    @property
+    def separator(self) -> bytes:
+        """The domain's hash, 32 bytes."""
+        return _separator(self.chain_id, self.contract)
+
+
+class TypedStruct:
+    """A struct that is signed. Its dataclass fields stand in the order of `TYPE`."""
+
+    __slots__ = ()
+
+    TYPE: ClassVar[str]
+    """`Name(type field,…)` as in the contract."""
+
+    def struct_hash(self) -> bytes:
+        """The struct's hash, 32 bytes."""
+        kinds = _kinds(self.TYPE)
+        values = [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]  # each subclass is one
+        if len(kinds) != len(values):
+            raise TypeError(f"{type(self).__name__} has {len(values)} fields and its type {len(kinds)}")
+        words = [_word(kind, value, self) for kind, value in zip(kinds, values, strict=True)]
+        return secp256k1.keccak(_type_hash(self.TYPE) + b"".join(words))
+
+    def signing_hash(self, domain: SigningDomain) -> bytes:
+        """The 32 bytes that are signed."""
+        return secp256k1.keccak(b"\x19\x01" + domain.separator + self.struct_hash())
+
+    def sign(self, key: Key, domain: SigningDomain) -> bytes:
+        """Signs it; 65 bytes.
+
+        Raises:
+            InvalidInput: A field does not fit its type.
+        """
+        return key.sign_hash(self.signing_hash(domain))
+
+    def signer(self, signature: bytes, domain: SigningDomain) -> Address:
+        """Returns who signed it.
+
+        Raises:
+            InvalidInput: The signature is broken.
+        """
+        return secp256k1.recover(self.signing_hash(domain), signature)
+
+
+def _word(kind: str, value: object, struct: TypedStruct) -> bytes:
+    match kind, value:
+        case "address", str():
+            return bytes(12) + bytes.fromhex(value[2:])
+        case "bytes32", str():
+            return bytes.fromhex(value[2:])
+        case "string", str():
+            return secp256k1.keccak(value.encode())
+        case _, int() if kind.startswith("uint") and 0 <= value < 1 << int(kind[4:]):
+            return value.to_bytes(32, "big")
+    raise InvalidInput(f"{str(value)[:80]!r} is no {kind} of {type(struct).__name__}")
+
+
+@lru_cache(maxsize=64)
+def _kinds(type_string: str) -> tuple[str, ...]:
+    match = re.fullmatch(r"[A-Za-z]+\((.*)\)", type_string)
+    if match is None:
+        raise TypeError(f"{type_string} is no EIP-712 type")
+    return tuple(member.split(" ")[0] for member in match[1].split(","))
+
+
+@lru_cache(maxsize=64)
+def _type_hash(type_string: str) -> bytes:
+    return secp256k1.keccak(type_string.encode())
+
+
+@lru_cache(maxsize=256)
+def _separator(chain_id: int, contract: Address) -> bytes:
+    return secp256k1.keccak(
+        _DOMAIN_TYPE
+        + secp256k1.keccak(NAME.encode())
+        + secp256k1.keccak(VERSION.encode())
+        + chain_id.to_bytes(32, "big")
+        + bytes(12)
+        + bytes.fromhex(contract[2:])
+    )
+
+
+def abi_hash(*words: int | Address | Digest) -> Digest:
+    """Keccak-256 of static values as `abi.encode` writes them: integers, addresses and 32 bytes."""
+    return digest(
+        secp256k1.keccak(
+            b"".join(
+                word.to_bytes(32, "big") if isinstance(word, int) else bytes.fromhex(word[2:]).rjust(32, b"\0")
+                for word in words
+            )
+        )
+    )

@@ -1,0 +1,41 @@
+"""Consents: a node and its provider agree to belong together (`ComputeRegistry`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from protocol.identifiers import Address, Digest
+from protocol.identity.typed_data import TypedStruct
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConsent(TypedStruct):
+    """The node's word that it works for this provider."""
+
+    TYPE: ClassVar[str] = "NodeConsent(address provider,address node,uint256 nonce,uint256 deadline)"
+
+    provider: Address
+    node: Address
+    nonce: int
+    """The registry's consent nonce of the node."""
+    deadline: int
+    """Unix time in seconds until which it may be used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderConsent(TypedStruct):
+    """The provider's word that this node works for it, for somebody else to carry to the ledger."""
+
+    TYPE: ClassVar[str] = (
+        "ProviderConsent(address provider,address node,bytes32 specsHash,uint32 capacity,"
+        "uint256 nonce,uint256 deadline)"
+    )
+
+    provider: Address
+    node: Address
+    specs_hash: Digest
+    capacity: int
+    nonce: int
+    deadline: int
+    """Unix time in seconds until which it may be used."""

@@ -1,0 +1,1 @@
+"""Process infrastructure: clock, retries, background loops, logs, settings and budgets."""

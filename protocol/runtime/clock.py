@@ -1,0 +1,97 @@
+"""The one clock. Nothing else in Muster asks the system what time it is, so that tests can turn it."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Wall time for stamps, monotonic time for deadlines, and a sleep that follows both."""
+
+    def now(self) -> datetime:
+        """The wall time, timezone-aware in UTC."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds since some fixed moment; never goes back."""
+        ...
+
+    async def sleep(self, duration: timedelta) -> None:
+        """Returns when `duration` has passed on this clock."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    def now(self) -> datetime:
+        """The wall time of the machine, in UTC."""
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        """The machine's monotonic time in seconds."""
+        return time.monotonic()
+
+    async def sleep(self, duration: timedelta) -> None:
+        """Sleeps for real."""
+        await asyncio.sleep(duration.total_seconds())
+
+
+class ManualClock:
+    """A clock that moves only when it is turned; sleepers wake in the order of their deadlines.
+
+    Args:
+        start: The wall time it begins at.
+    """
+
+    def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        self._start = start
+        self._wall_skew = timedelta()
+        self._elapsed = 0.0
+        self._order = itertools.count()
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+
+    def now(self) -> datetime:
+        """The wall time that the clock was turned to."""
+        return self._start + timedelta(seconds=self._elapsed) + self._wall_skew
+
+    def monotonic(self) -> float:
+        """Seconds by which the clock was turned since it was made."""
+        return self._elapsed
+
+    async def sleep(self, duration: timedelta) -> None:
+        """Waits until somebody turns the clock far enough."""
+        if duration <= timedelta():
+            await asyncio.sleep(0)
+            return
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (self._elapsed + duration.total_seconds(), next(self._order), woken))
+        await woken
+
+    async def turn(self, duration: timedelta) -> None:
+        """Moves time forward and lets everything that was due run."""
+        target = self._elapsed + duration.total_seconds()
+        await _settle()
+        while self._sleepers and self._sleepers[0][0] <= target:
+            due, _, woken = heapq.heappop(self._sleepers)
+            self._elapsed = max(self._elapsed, due)
+            if not woken.done():
+                woken.set_result(None)
+            await _settle()
+        self._elapsed = target
+        await _settle()
+
+    def jump(self, duration: timedelta) -> None:
+        """Moves the wall time only, as an operator or NTP does; monotonic time stays."""
+        self._wall_skew += duration
+
+
+async def _settle() -> None:
+    """Lets every task that can run do so; ten rounds cover the chains of awaits in our loops."""
+    for _ in range(10):
+        await asyncio.sleep(0)

@@ -1,0 +1,109 @@
+"""Room on a disk for files that are under way, so that a reserve stays free however many arrive at a time."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from protocol.errors import Unavailable
+
+
+class DiskReserved(Unavailable):
+    """A file does not fit on a disk beside its reserve and the files that are under way."""
+
+    code = "disk-full"
+    default_hint = "make room on that disk, or lower its reserve"
+
+
+class DiskSpace:
+    """Counts the bytes of files under way to a disk; for one event loop.
+
+    What other processes write is seen by `writing`, which reads the free space again for each piece.
+
+    Args:
+        directory: On the disk.
+        reserve: Bytes that stay free.
+    """
+
+    def __init__(self, directory: Path, *, reserve: int) -> None:
+        self._directory = directory
+        self._reserve = reserve
+        self._claimed = 0
+        """Bytes that files under way may still write."""
+        self._writing = 0
+        """Bytes that are being written now; the free space may count them or not."""
+
+    @property
+    def left(self) -> int:
+        """Free bytes above the reserve, without those claimed by files that are being written."""
+        return max(0, self._above_reserve() - self._claimed)
+
+    def check(self, size: int) -> None:
+        """Returns if a file could begin now.
+
+        Raises:
+            DiskReserved: It does not fit.
+        """
+        if size > (left := self.left):
+            raise DiskReserved(
+                f"the file has {size} bytes, and {left} are left beside the reserve of {self._reserve} bytes and the "
+                f"{self._claimed} bytes of files under way"
+            )
+
+    @contextmanager
+    def claim(self, size: int) -> Iterator[DiskClaim]:
+        """Holds room for a file until it was written, or will not be.
+
+        Raises:
+            DiskReserved: It does not fit.
+        """
+        self.check(size)
+        claim = DiskClaim(self, size)
+        self._claimed += size
+        try:
+            yield claim
+        finally:
+            self._claimed -= claim.remaining
+            claim.remaining = 0
+
+    @contextmanager
+    def _piece(self, size: int) -> Iterator[None]:
+        if size > (left := self._above_reserve() - self._writing):
+            raise DiskReserved(f"the disk filled while the file was written: {max(0, left)} bytes are left")
+        self._writing += size
+        try:
+            yield
+        finally:
+            self._writing -= size
+
+    def _above_reserve(self) -> int:
+        return shutil.disk_usage(self._directory).free - self._reserve
+
+
+class DiskClaim:
+    """Room for one file; made by `DiskSpace.claim`.
+
+    Args:
+        space: The disk.
+        size: Of the whole file.
+    """
+
+    def __init__(self, space: DiskSpace, size: int) -> None:
+        self._space = space
+        self.remaining = size
+        """Bytes that were not written yet."""
+
+    @contextmanager
+    def writing(self, size: int) -> Iterator[None]:
+        """Surrounds the writing of the file's next bytes, which no longer count as under way afterwards.
+
+        Raises:
+            DiskReserved: Something else has filled the disk since; nothing may be written.
+        """
+        with self._space._piece(size):
+            yield
+        written = min(size, self.remaining)
+        self.remaining -= written
+        self._space._claimed -= written

@@ -1,0 +1,189 @@
+"""Background work of a service: loops that outlive their own mistakes, say how they are, and end when told to."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from protocol.errors import MusterError, Unavailable
+from protocol.runtime.clock import Clock
+
+_log = structlog.get_logger(__name__)
+
+FIRST_PAUSE = timedelta(milliseconds=500)
+LONGEST_PAUSE = timedelta(seconds=30)
+
+
+class LoopStalled(Unavailable):
+    """A background loop crashes again and again, or has not come round for too long."""
+
+    code = "loop-stalled"
+
+
+@dataclass(slots=True)
+class LoopState:
+    """How a loop is."""
+
+    name: str
+    rounds: int = 0
+    """Rounds that ended well."""
+    crashes: int = 0
+    """Crashes since the start."""
+    crashes_in_a_row: int = 0
+    last_round: datetime | None = None
+    """When a round last ended well."""
+    last_error: str = ""
+    _last_sign: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loop:
+    name: str
+    work: Callable[[], Awaitable[None]]
+    every: timedelta | None
+    stalled_after: timedelta | None
+    woken: asyncio.Event | None
+
+
+class BackgroundLoops:
+    """Runs loops while it is entered; each is restarted with growing, jittered pauses when it crashes.
+
+    Args:
+        clock: Whose time is waited.
+        drain: How long loops may take to end when they are cancelled.
+    """
+
+    def __init__(self, *, clock: Clock, drain: timedelta = timedelta(seconds=10)) -> None:
+        self._clock = clock
+        self._drain = drain
+        self._loops: list[_Loop] = []
+        self._states: dict[str, LoopState] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ending = asyncio.Event()
+
+    def add(
+        self,
+        name: str,
+        work: Callable[[], Awaitable[None]],
+        *,
+        every: timedelta | None = None,
+        stalled_after: timedelta | None = None,
+        woken: asyncio.Event | None = None,
+    ) -> None:
+        """Adds a loop.
+
+        Args:
+            name: As it stands in logs and in `/readyz`.
+            work: One round, if `every` is given; else work that goes on until it is cancelled, and calls `beat`.
+            every: From the end of one round to the start of the next.
+            stalled_after: The service is not ready when no round ended well for so long.
+            woken: Setting it ends the pause after a round that went well; the loop clears it before each round.
+        """
+        if name in self._states:
+            raise ValueError(f"there is a loop {name} already")
+        loop = _Loop(name=name, work=work, every=every, stalled_after=stalled_after, woken=woken)
+        self._loops.append(loop)
+        self._states[name] = LoopState(name)
+        if self._tasks:
+            self._start(loop)
+
+    def beat(self, name: str) -> None:
+        """Says that the loop `name` is alive and its last piece of work went well."""
+        state = self._states[name]
+        state.rounds += 1
+        state.crashes_in_a_row = 0
+        state.last_round = self._clock.now()
+        state._last_sign = self._clock.monotonic()
+
+    def states(self) -> list[LoopState]:
+        """How each loop is."""
+        return list(self._states.values())
+
+    async def check(self) -> None:
+        """Returns if every loop comes round; a readiness check.
+
+        Raises:
+            LoopStalled: One does not.
+        """
+        now = self._clock.monotonic()
+        for loop in self._loops:
+            state = self._states[loop.name]
+            if state.crashes_in_a_row >= 3:
+                raise LoopStalled(f"{loop.name} crashed {state.crashes_in_a_row} times in a row: {state.last_error}")
+            if loop.stalled_after is not None and now - state._last_sign > loop.stalled_after.total_seconds():
+                raise LoopStalled(f"{loop.name} has not come round for {now - state._last_sign:.0f} s")
+
+    async def __aenter__(self) -> Self:
+        self._ending.clear()
+        for loop in self._loops:
+            self._start(loop)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        tasks, self._tasks = self._tasks, []
+        self._ending.set()
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=self._drain.total_seconds())
+            for task in late:
+                _log.warning("loop-did-not-end", loop=task.get_name())
+
+    def _start(self, loop: _Loop) -> None:
+        self._states[loop.name]._last_sign = self._clock.monotonic()
+        self._tasks.append(asyncio.create_task(self._keep_running(loop), name=loop.name))
+
+    async def _keep_running(self, loop: _Loop) -> None:
+        state = self._states[loop.name]
+        while not self._ending.is_set():
+            if loop.woken is not None:
+                loop.woken.clear()  # before the round: what comes during it ends the pause after it
+            woken = loop.woken
+            try:
+                await loop.work()
+            except Exception as error:  # noqa: BLE001 - whatever a round raises, the loop goes on; cancelling is none
+                if self._ending.is_set():
+                    return  # libraries turn a cancellation into an error of theirs, and it comes only once
+                pause, woken = self._note_crash(state, error), None
+            else:
+                self.beat(loop.name)
+                # Work without `every` that returns has nothing left to do; it starts anew after the first pause.
+                pause = FIRST_PAUSE if loop.every is None else loop.every
+            if not self._ending.is_set():
+                await self._pause(pause, woken)
+
+    async def _pause(self, pause: timedelta, woken: asyncio.Event | None) -> None:
+        if woken is None:
+            await self._clock.sleep(pause)
+            return
+        ends = [asyncio.ensure_future(self._clock.sleep(pause)), asyncio.ensure_future(woken.wait())]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for end in ends:
+                end.cancel()
+
+    def _note_crash(self, state: LoopState, error: Exception) -> timedelta:
+        state.crashes += 1
+        state.crashes_in_a_row += 1
+        state.last_error = error.detail if isinstance(error, MusterError) else type(error).__name__
+        ceiling = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(state.crashes_in_a_row - 1, 10))
+        pause: timedelta = ceiling * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+        _log.error(
+            "loop-crashed",
+            loop=state.name,
+            in_a_row=state.crashes_in_a_row,
+            again_in_s=round(pause.total_seconds(), 1),
+            exc_info=None if isinstance(error, MusterError) else error,
+            error=state.last_error,
+        )
+        return pause

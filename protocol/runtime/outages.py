@@ -1,0 +1,42 @@
+"""Work that depends on something outside, for which its being down is no crash of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from protocol.errors import Unavailable
+from protocol.runtime.redis import StoreUnavailable
+
+_log = structlog.get_logger(__name__)
+
+
+def patient(name: str, work: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[None]]:
+    """The same work; while a chain or another service is down it waits for its next turn, and that is no crash.
+
+    The service goes on with what it knows and stays ready: a stalled chain must stop nobody's heartbeat. Redis being
+    down is another thing, and is handed on.
+
+    Args:
+        name: As it stands in the log.
+        work: One round.
+    """
+    down = False
+
+    async def attempt() -> None:
+        nonlocal down
+        try:
+            await work()
+        except StoreUnavailable:
+            raise
+        except Unavailable as error:
+            if not down:
+                _log.warning("waiting", loop=name, error=error.detail, code=error.code)
+            down = True
+        else:
+            if down:
+                _log.info("going-on", loop=name)
+            down = False
+
+    return attempt

@@ -1,0 +1,153 @@
+"""Deadlines, and retries that are bounded in number and in time and never march in step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random_exponential
+
+from protocol.errors import MusterError, RateLimited, Unavailable
+from protocol.runtime.clock import Clock
+
+T = TypeVar("T")
+
+
+class DeadlinePassed(Unavailable):
+    """The time that was allowed for something is over."""
+
+    code = "deadline-passed"
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A moment on a clock by which something must be done."""
+
+    clock: Clock
+    at: float
+    """On the clock's monotonic time, in seconds."""
+
+    @classmethod
+    def after(cls, duration: timedelta, *, clock: Clock) -> Deadline:
+        """The moment that is `duration` from now."""
+        return cls(clock, clock.monotonic() + duration.total_seconds())
+
+    @property
+    def remaining(self) -> timedelta:
+        """How long is left; zero when it has passed."""
+        return timedelta(seconds=max(0.0, self.at - self.clock.monotonic()))
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing is left."""
+        return self.clock.monotonic() >= self.at
+
+    async def bound(self, work: Awaitable[T], *, what: str) -> T:
+        """Returns the result of `work`, or cancels it when the deadline passes.
+
+        Raises:
+            DeadlinePassed: It passed first.
+        """
+        running = asyncio.ensure_future(work)
+        alarm = asyncio.ensure_future(self.clock.sleep(self.remaining))
+        try:
+            await asyncio.wait({running, alarm}, return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                return running.result()
+            raise DeadlinePassed(f"{what} was not done in time", hint="the other side is slow or down; try again later")
+        finally:
+            for task in (alarm, running):
+                task.cancel()
+            await asyncio.gather(alarm, running, return_exceptions=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """How a retry waits: full jitter below an exponentially growing ceiling."""
+
+    attempts: int = 5
+    """Calls in all, the first one included."""
+    first: timedelta = timedelta(milliseconds=200)
+    """The ceiling of the first wait."""
+    most: timedelta = timedelta(seconds=10)
+    """The ceiling of every wait."""
+    longest_ask: timedelta = timedelta(minutes=2)
+    """The longest `Retry-After` that is obeyed; a peer that asks for more gets the error handed on."""
+
+
+DEFAULT_BACKOFF = Backoff()
+
+
+def is_retryable(error: BaseException) -> bool:
+    """Whether the error itself says that trying again may help."""
+    return isinstance(error, MusterError) and error.retryable
+
+
+async def retry(
+    call: Callable[[], Awaitable[T]],
+    *,
+    clock: Clock,
+    backoff: Backoff = DEFAULT_BACKOFF,
+    deadline: Deadline | None = None,
+    when: Callable[[BaseException], bool] = is_retryable,
+    on_retry: Callable[[BaseException, timedelta], None] | None = None,
+) -> T:
+    """Calls until it works, and hands on the last error when it must stop.
+
+    It stops at an error that `when` refuses, after `backoff.attempts` calls, and as soon as the next wait would end
+    beyond the deadline. A `RateLimited` error is waited for as long as it asks.
+
+    Args:
+        call: What to call; a fresh awaitable each time.
+        clock: Whose time is waited.
+        backoff: How often, and how long between.
+        deadline: When to give up, whatever `backoff` says.
+        when: Which errors are worth another call.
+        on_retry: Told the error and the wait before each wait.
+    """
+    ceiling = wait_random_exponential(multiplier=backoff.first.total_seconds(), max=backoff.most.total_seconds())
+
+    def wait(state: RetryCallState) -> float:
+        error = _error(state)
+        if isinstance(error, RateLimited):
+            return error.retry_after.total_seconds() + ceiling(state)
+        return ceiling(state)
+
+    def stop(state: RetryCallState) -> bool:
+        error = _error(state)
+        if isinstance(error, RateLimited) and error.retry_after > backoff.longest_ask:
+            return True
+        wait_s = state.upcoming_sleep
+        return deadline is not None and (deadline.passed or wait_s >= deadline.remaining.total_seconds())
+
+    def tell(state: RetryCallState) -> None:
+        if on_retry is not None and (error := _error(state)) is not None:
+            on_retry(error, timedelta(seconds=state.upcoming_sleep))
+
+    async def sleep(seconds: float) -> None:
+        await clock.sleep(timedelta(seconds=seconds))
+
+    async for attempt in AsyncRetrying(
+        sleep=sleep,
+        wait=wait,
+        stop=_either(stop_after_attempt(backoff.attempts), stop),
+        retry=retry_if_exception(when),
+        before_sleep=tell,
+        reraise=True,
+    ):
+        with attempt:
+            return await call()
+    raise AssertionError("tenacity either returns or raises")
+
+
+def _either(
+    first: Callable[[RetryCallState], bool], second: Callable[[RetryCallState], bool]
+) -> Callable[[RetryCallState], bool]:
+    return lambda state: first(state) or second(state)
+
+
+def _error(state: RetryCallState) -> BaseException | None:
+    return state.outcome.exception() if state.outcome is not None else None

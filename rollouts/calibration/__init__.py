@@ -1,0 +1,1 @@
+"""Limits of statistical checks, calibrated on honest work."""

@@ -1,0 +1,202 @@
+"""What checks look at: a file, what its slot was leased for, and the version that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from protocol.checkpoints import folder_files, version_digest
+from protocol.errors import MusterError
+from protocol.identifiers import Address, Digest
+from protocol.leases import Lease
+from protocol.verdicts import ReasonCode
+from rollouts.calibration.limits import CheckLimits
+from rollouts.checks.evidence import RowEvidence, RowSpread
+from rollouts.checks.result import CheckFinding
+from rollouts.environments import Environment, load_environment
+from rollouts.errors import BadVersionFolder
+from rollouts.files.samples import RolloutFile
+from rollouts.models.facts import ModelFacts, read_model
+from rollouts.models.tokenizer import FolderTokenizer
+from rollouts.plan import SlotPlanner
+from rollouts.recipe import Recipe, eligible_prompts, read_recipe
+from rollouts.seeds import slot_seed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedParts:
+    """The parts of a slot's seed that stand in no file.
+
+    Args:
+        chain_id: The chain of the pool's contracts.
+        pool_id: The pool that leased the slot.
+        beacon: The hash of the block that the lease names.
+        salt: The lease's.
+    """
+
+    chain_id: int
+    pool_id: int
+    beacon: Digest
+    salt: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotFacts:
+    """What is known of the slot from elsewhere than the file.
+
+    Args:
+        run: The run, as the lease names it. The next four are the lease's, too.
+        step: The step of the run.
+        index: The slot's number among this node's slots of the step.
+        node: The node that holds the lease.
+        digest: The version digest.
+        groups: The number of groups in the slot.
+        max_units: The most work units of the lease; None if there is no lease.
+        parts: The other parts of the seed; None if they are not known here.
+        units: The work units that were submitted; None if that is not known here.
+        from_file: Whether the file itself was asked for run to groups, because there is no lease.
+    """
+
+    run: Digest
+    step: int
+    index: int
+    node: Address
+    digest: Digest
+    groups: int
+    max_units: int | None
+    parts: SeedParts | None
+    units: int | None = None
+    from_file: bool = False
+
+    @classmethod
+    def of_lease(cls, lease: Lease, *, chain_id: int, beacon: Digest, units: int | None = None) -> Self:
+        """What a lease says."""
+        return cls(
+            run=lease.run,
+            step=lease.step,
+            index=lease.index,
+            node=lease.node,
+            digest=lease.digest,
+            groups=lease.groups,
+            max_units=lease.max_units,
+            parts=SeedParts(chain_id=chain_id, pool_id=lease.pool_id, beacon=beacon, salt=lease.salt),
+            units=units,
+        )
+
+    @classmethod
+    def of_file(cls, file: RolloutFile, *, parts: SeedParts | None = None, units: int | None = None) -> Self:
+        """What a file says of itself, where there is no lease."""
+        header = file.header
+        return cls(
+            run=header.run,
+            step=header.step,
+            index=header.index,
+            node=header.node,
+            digest=header.checkpoint,
+            groups=len({sample.group for sample in file.samples}),
+            max_units=None,
+            parts=parts,
+            units=units,
+            from_file=True,
+        )
+
+    @property
+    def seed(self) -> bytes | None:
+        """The slot's seed, if all of its parts are known."""
+        if self.parts is None:
+            return None
+        return slot_seed(
+            chain_id=self.parts.chain_id,
+            pool_id=self.parts.pool_id,
+            run_id=self.run,
+            step=self.step,
+            node=self.node,
+            index=self.index,
+            digest=self.digest,
+            beacon=self.parts.beacon,
+            salt=self.parts.salt,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedVersion:
+    """A version's folder, opened, without its weights. Made by `open_version`."""
+
+    digest: Digest
+    folder: Path
+    recipe: Recipe
+    environment: Environment
+    planner: SlotPlanner
+    model: ModelFacts
+    tokenizer: FolderTokenizer
+
+
+def open_version(folder: Path) -> CheckedVersion:
+    """Reads all of a version but its weights' values, and hashes it.
+
+    Raises:
+        BadVersionFolder: It can't be used; the message names why.
+        UnknownEnvironment: Its environment is not installed here.
+    """
+    model, recipe = read_model(folder), read_recipe(folder)
+    choice = recipe.environment
+    environment = load_environment(choice.name, version=choice.version, options=choice.options)
+    tokenizer = FolderTokenizer(folder)
+    try:
+        digest = version_digest(folder_files(folder))
+    except (MusterError, OSError) as error:
+        raise BadVersionFolder(f"{folder} is no version: {error}") from error
+    eligible = eligible_prompts(folder, recipe)
+    return CheckedVersion(
+        digest=digest,
+        folder=folder,
+        recipe=recipe,
+        environment=environment,
+        planner=SlotPlanner(recipe=recipe, eligible=eligible, environment=environment, tokenizer=tokenizer),
+        model=model,
+        tokenizer=tokenizer,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckInput:
+    """One file to judge.
+
+    Args:
+        file: What was submitted.
+        facts: Of its slot.
+        version: That the slot was leased for, as far as we know.
+        evidence: What a prefill gave for the rows that are looked at, by their place; empty before it has run.
+        limits: What honest work shows for this model, engine and type; None if nobody measured it.
+        spread: How far the verifier's own passes over a row are apart; empty if there was only one.
+        spread_factor: Of its own spread a row may be off by so much, if that is more than a limit.
+    """
+
+    file: RolloutFile
+    facts: SlotFacts
+    version: CheckedVersion
+    evidence: Mapping[int, RowEvidence] = field(default_factory=dict)
+    limits: CheckLimits | None = None
+    spread: Mapping[int, RowSpread] = field(default_factory=dict)
+    spread_factor: float = 0.0
+
+    def widest(self, limit: float, own: float) -> float:
+        """A limit, or the verifier's own difference times `spread_factor` if that is more."""
+        return max(limit, self.spread_factor * own)
+
+    def finding(
+        self, reason: ReasonCode, what: str, *, row: int, position: int | None = None, single: bool = False
+    ) -> CheckFinding:
+        """Something that is wrong in one row."""
+        sample = self.file.samples[row]
+        return CheckFinding(
+            reason=reason,
+            what=what,
+            row=row,
+            sample=sample.sample,
+            group=sample.group,
+            position=position,
+            single=single,
+        )

@@ -1,0 +1,182 @@
+"""INTELLECT-2's offline filter: prompts that a model solves sometimes, neither hardly ever nor nearly always.
+
+Each candidate is asked k times, and what share was solved is noted. Prompts between two bounds are worth training on;
+for the others nearly all groups would have equal rewards, and with them no signal (arXiv 2505.07291, section 3.3.1:
+there k = 8, from 12.5 to 50 %).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from protocol.errors import InvalidInput
+from rollouts.engines.errors import PromptTooLong
+from rollouts.engines.interface import (
+    Engine,
+    SampleRequest,
+)
+from rollouts.environments.interface import Environment
+from rollouts.environments.pass_rate_journal import JournalSubject, PassJournal, PromptPasses
+from rollouts.errors import BadVersionFolder
+from rollouts.plan import PlannedGroup, SlotPlanner, Tokenizer
+from rollouts.precision import (
+    arithmetic_name,
+)
+from rollouts.recipe import PromptTable, Recipe, write_recipe
+
+_TAG = b"muster-difficulty-v1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Which share of answers must be right, both ends included.
+
+    Raises:
+        InvalidInput: They are not 0 ≤ least ≤ most ≤ 1.
+    """
+
+    least: float = 0.125
+    most: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.least <= self.most <= 1:
+            raise InvalidInput(f"bounds from {self.least} to {self.most}", hint="give shares from 0 to 1, least first")
+
+    def keep(self, passes: PromptPasses) -> bool:
+        """Whether the prompt is worth training on."""
+        return passes.rate is not None and self.least <= passes.rate <= self.most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DifficultyFilter:
+    """Measures prompts with one model.
+
+    Args:
+        environment: What the recipe names.
+        engine: It has loaded the model.
+        tokenizer: The model's.
+        recipe: How answers are drawn; its table of prompts and its group size are not looked at.
+        samples: Answers to each prompt.
+        block: Prompts that are asked together. With the same block, a run that went on gives what one that was never
+            stopped would have given.
+    """
+
+    environment: Environment
+    engine: Engine
+    tokenizer: Tokenizer
+    recipe: Recipe
+    samples: int = 8
+    block: int = 16
+    should_stop: Callable[[], bool] | None = None
+
+    def __post_init__(self) -> None:
+        if self.samples < 1 or self.block < 1:
+            raise InvalidInput(f"{self.samples} samples of {self.block} prompts at a time", hint="give at least one")
+
+    def measured(self, candidates: Sequence[int]) -> JournalSubject:
+        """What a journal of this is about."""
+        return JournalSubject(
+            model=str(self.engine.version),
+            arithmetic=arithmetic_name(self.engine.name, self.engine.dtype),
+            environment=self.environment.name,
+            version=self.environment.version,
+            recipe=self.recipe.model_dump(mode="json", exclude={"prompts", "group_size", "environment"}),
+            candidates=hashlib.sha256(np.asarray(candidates, dtype="<u8").tobytes()).hexdigest(),
+            samples=self.samples,
+            block=self.block,
+        )
+
+    def run(self, candidates: Sequence[int], journal: PassJournal) -> Iterator[Sequence[PromptPasses]]:
+        """Measures every candidate that the journal does not have yet, a block at a time, and notes each block.
+
+        Yields:
+            The blocks, once they are on the disk.
+
+        Raises:
+            SandboxUnavailable: Answers can't be checked on this machine.
+            GenerationStopped: `should_stop` said so.
+        """
+        for start in range(journal.blocks * self.block, len(candidates), self.block):
+            passes = self._measure(candidates[start : start + self.block])
+            journal.add(passes)
+            yield passes
+
+    def _measure(self, indices: Sequence[int]) -> list[PromptPasses]:
+        """One block. A prompt that is too long for the recipe or the model is noted as not asked."""
+        planned = [asked for asked in map(self._plan, indices) if asked is not None]
+        try:
+            found = self._ask(planned)
+        except PromptTooLong:
+            found = {}
+            for asked in planned:
+                with contextlib.suppress(PromptTooLong):
+                    found |= self._ask([asked])
+        return [found.get(index, PromptPasses(prompt=index, samples=0)) for index in indices]
+
+    def _plan(self, index: int) -> _Asked | None:
+        recipe = self.recipe.model_copy(update={"group_size": self.samples})
+        planner = SlotPlanner(recipe=recipe, eligible=[index], environment=self.environment, tokenizer=self.tokenizer)
+        try:
+            plan = planner.plan(hashlib.sha256(_TAG + index.to_bytes(8, "big")).digest(), groups=1)
+        except BadVersionFolder:
+            return None
+        return _Asked(planner, plan.seed, plan.groups[0])
+
+    def _ask(self, planned: Sequence[_Asked]) -> dict[int, PromptPasses]:
+        requests = [
+            SampleRequest(sample=place * self.samples + sample, prompt_tokens=asked.group.tokens, seed=asked.seed)
+            for place, asked in enumerate(planned)
+            for sample in asked.group.samples
+        ]
+        solved, undecided = Counter[int](), Counter[int]()
+        answers = self.engine.generate(
+            requests, self.recipe.sampling.parameters, with_proofs=False, should_stop=self.should_stop
+        )
+        for answer in answers:
+            asked = planned[answer.sample // self.samples]
+            reward = asked.planner.reward(asked.group.prompt, answer.tokens, answer.finish)
+            solved[asked.group.prompt.index] += reward.task == 1.0
+            undecided[asked.group.prompt.index] += reward.undecided
+        indices = [asked.group.prompt.index for asked in planned]
+        return {
+            index: PromptPasses(prompt=index, solved=solved[index], samples=self.samples, undecided=undecided[index])
+            for index in indices
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A prompt that is put to the model."""
+
+    planner: SlotPlanner
+    seed: bytes
+    group: PlannedGroup
+
+
+def write_eligible(folder: Path, recipe: Recipe, passes: Sequence[PromptPasses], bounds: Bounds) -> int:
+    """Writes what was kept as a version's recipe and table of eligible prompts; returns how many there are.
+
+    Args:
+        folder: Gets `recipe.json` and `prompts.u64`, to be published beside the weights.
+        recipe: The one that was measured with.
+        passes: What is known.
+        bounds: What is kept.
+
+    Raises:
+        InvalidInput: Nothing was kept, and a table can't be empty.
+    """
+    kept = sorted(each.prompt for each in passes if bounds.keep(each))
+    if not kept:
+        raise InvalidInput(
+            f"none of {len(passes)} prompts was solved in {bounds.least:.1%} to {bounds.most:.1%} of its answers",
+            hint="widen the bounds, or take easier or harder prompts",
+        )
+    write_recipe(folder, recipe.model_copy(update={"prompts": PromptTable(count=len(kept))}), eligible=kept)
+    return len(kept)

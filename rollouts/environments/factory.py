@@ -1,0 +1,133 @@
+"""What a package registers: a family of environments, its version, and the options that it understands."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+
+from protocol.errors import MusterError
+from rollouts.environments.errors import BadOptions, EnvironmentFault, UnknownEnvironmentVersion
+from rollouts.environments.interface import Environment
+from rollouts.environments.validation import CheckedEnvironment, shown
+from rollouts.sandbox import Sandboxes
+
+_DIGEST_DIGITS = 16
+_VERSION = re.compile(r"[A-Za-z0-9._-]{1,24}")
+"""With a digest and what it depends on behind it, a version has to fit into 64 characters."""
+
+_METHODS = ("size", "prompt", "score", "demonstration")
+
+
+class Options(BaseModel):
+    """The base of a family's options: checked, complete, and the same everywhere they are read."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    local: ClassVar[frozenset[str]] = frozenset()
+    """Options that differ from machine to machine, such as where a file lies; they are no part of the version."""
+
+
+OptionsT = TypeVar("OptionsT", bound=Options)
+_T = TypeVar("_T")
+
+SandboxSource = Callable[[], Sandboxes]
+"""Gives the sandboxes when they are needed: most environments need none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family(Generic[OptionsT]):
+    """One entry of the registry.
+
+    Args:
+        name: What recipes call it.
+        version: Changes whenever an equal index gives another prompt, or an equal answer another score. Up to 24
+            letters, digits, dots, dashes and underscores; what is added to it stands behind a `+`.
+        summary: One line for people.
+        options: What can be set.
+        build: Makes the environment from the version to report, the options, and what gives it sandboxes.
+        depends_on: Names what else its scores depend on on this machine, such as `py3.11`; becomes part of the version.
+
+    Raises:
+        ValueError: The version is none.
+    """
+
+    name: str
+    version: str
+    summary: str
+    options: type[OptionsT]
+    build: Callable[[str, OptionsT, SandboxSource], Environment]
+    depends_on: Callable[[], str] = str
+
+    def __post_init__(self) -> None:
+        if not _VERSION.fullmatch(self.version):
+            raise ValueError(f"environment {self.name}: {self.version!r:.80} is no version, such as 1 or 2026.11")
+
+    def load(self, *, version: str | None, options: Mapping[str, JsonValue], sandboxes: SandboxSource) -> Environment:
+        """Makes the environment.
+
+        Args:
+            version: The family's version, alone or with all that stands after the `+`; None for whatever is here.
+            options: Values by name.
+            sandboxes: Called when something untrusted is to be run.
+
+        Raises:
+            BadOptions: An option is unknown or has an impossible value.
+            UnknownEnvironmentVersion: What is here is another version, or these options are not those that it names.
+            EnvironmentFault: The family raised something else.
+        """
+        try:
+            chosen = self.options.model_validate(dict(options))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(str(part) for part in first["loc"]) or "options"
+            known = ", ".join(self.options.model_fields) or "none"
+            raise BadOptions(
+                f"environment {self.name}: {place}: {first['msg']}", hint=f"its options are: {known}"
+            ) from error
+        full = self._guarded(lambda: self._full_version(chosen))
+        if version is not None and version not in {self.version, full}:
+            self._refuse(version, full)
+        made = self._guarded(lambda: self.build(full, chosen, sandboxes))
+        if missing := [name for name in _METHODS if not callable(getattr(made, name, None))]:
+            raise EnvironmentFault(f"environment {self.name} {full} has no {', '.join(missing)}: it is {shown(made)}")
+        return CheckedEnvironment(self.name, full, made)
+
+    def _full_version(self, chosen: OptionsT) -> str:
+        details = [detail for detail in (self.depends_on(), _options_digest(chosen)) if detail]
+        return "+".join([self.version, ".".join(details)]) if details else self.version
+
+    def _guarded(self, make: Callable[[], _T]) -> _T:
+        try:
+            return make()
+        except MusterError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise EnvironmentFault(
+                f"environment {self.name} {self.version} can't be made: {type(error).__name__}: {str(error)[:200]}"
+            ) from error
+
+    def _refuse(self, wanted: str, full: str) -> None:
+        if wanted.partition("+")[0] == self.version:
+            raise UnknownEnvironmentVersion(
+                f"environment {self.name}: version {wanted[:80]} was asked for, and what is here is {full}",
+                hint="after the + stand what it depends on here, and a digest of the options, a data set's among them",
+            )
+        raise UnknownEnvironmentVersion(
+            f"environment {self.name} has no version {wanted[:80]!r} here, but {self.version}",
+            hint="install the release of its package that has this version",
+        )
+
+
+def _options_digest(options: Options) -> str:
+    """A digest of what differs from the defaults; nothing if nothing does."""
+    changed = options.model_dump(mode="json", exclude_defaults=True, exclude=set(options.local))
+    if not changed:
+        return ""
+    canonical = json.dumps(changed, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:_DIGEST_DIGITS]

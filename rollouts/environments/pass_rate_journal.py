@@ -1,0 +1,176 @@
+"""The journal of a difficulty filter: how often a model solved each prompt. Killed at any moment, it can go on.
+
+JSON lines: first what is measured, then blocks of prompts, each written whole and flushed to the disk. A last line that
+was cut by a crash is dropped; anything else that does not belong is an error, never skipped.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from protocol.errors import Conflict, InvalidInput
+
+_LONGEST_LINE = 64 * 1024 * 1024
+
+
+class JournalSubject(BaseModel):
+    """What a journal's figures are about; only a run of the same may go on with it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Annotated[int, Field(ge=1, le=1)] = 1
+    model: str
+    """The digest of the policy's folder."""
+    arithmetic: str
+    """What answers with it, such as `torch/float32`."""
+    environment: str
+    version: str
+    recipe: dict[str, JsonValue]
+    """How answers are drawn."""
+    candidates: str
+    """A digest of the prompts that are asked, in order."""
+    samples: int
+    """Answers to each prompt: the k of pass@k."""
+    block: int
+    """Prompts that are asked together."""
+
+
+class PromptPasses(BaseModel):
+    """How a prompt fared."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    prompt: Annotated[int, Field(ge=0)]
+    solved: Annotated[int, Field(ge=0)] = 0
+    samples: Annotated[int, Field(ge=0)]
+    """0 if the prompt could not be asked."""
+    undecided: Annotated[int, Field(ge=0)] = 0
+    """Of the unsolved: those that a limit ended."""
+
+    @property
+    def rate(self) -> float | None:
+        """The share that was solved; None if the prompt could not be asked."""
+        return self.solved / self.samples if self.samples else None
+
+
+class _Block(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    block: int
+    passes: list[PromptPasses]
+
+
+class PassJournal:
+    """A journal on the disk, open for going on.
+
+    Args:
+        path: Where; made if it is not there.
+        measured: What this run measures.
+
+    Raises:
+        Conflict: The file is about something else, or another process is writing it.
+        InvalidInput: The file is no journal.
+        OSError: It can't be read or written; so says `add` where the disk is full.
+    """
+
+    def __init__(self, path: Path, measured: JournalSubject) -> None:
+        self._path = path
+        self.passes: list[PromptPasses] = []
+        """All that is known so far, in the order of the candidates."""
+        self.blocks = 0
+        """How many blocks that is."""
+        self._file = path.open("ab")
+        try:
+            self._lock()
+            whole = self._read(measured)
+            self._file.truncate(whole)
+            if whole == 0:
+                self._write(measured)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def add(self, passes: Iterable[PromptPasses]) -> None:
+        """Notes the next block; when this returns, the disk has it."""
+        block = _Block(block=self.blocks, passes=list(passes))
+        self._write(block)
+        self._take(block)
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def _write(self, line: BaseModel) -> None:
+        try:
+            self._file.write(_line(line))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
+
+    def _lock(self) -> None:
+        """Two that wrote at once would each note its blocks between those of the other."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Conflict(
+                f"another process is writing {self._path}", hint="wait for it, or give another --out"
+            ) from error
+
+    def _take(self, block: _Block) -> None:
+        if block.block != self.blocks:
+            raise InvalidInput(f"{self._path}: block {block.block} stands where block {self.blocks} belongs")
+        self.passes += block.passes
+        self.blocks += 1
+
+    def _read(self, measured: JournalSubject) -> int:
+        """Takes what is there; returns how many bytes of it are whole."""
+        whole = 0
+        try:
+            for number, line in enumerate(_whole_lines(self._path)):
+                if number == 0:
+                    self._check(JournalSubject.model_validate_json(line), measured)
+                else:
+                    self._take(_Block.model_validate_json(line))
+                whole += len(line)
+        except ValidationError as error:
+            raise self._no_journal(error.errors()[0]["msg"]) from error
+        if whole == 0 and not _line(measured).startswith(_head(self._path)):
+            raise self._no_journal("it has no first line")
+        return whole
+
+    def _no_journal(self, why: str) -> InvalidInput:
+        return InvalidInput(
+            f"{self._path} is no journal of a difficulty filter: {why}",
+            hint="give another --out, or delete the file to begin anew",
+        )
+
+    def _check(self, found: JournalSubject, wanted: JournalSubject) -> None:
+        before, now = found.model_dump(), wanted.model_dump()
+        changed = [name for name, value in now.items() if before[name] != value]
+        if changed:
+            raise Conflict(
+                f"{self._path} measured something else: another {', '.join(changed)}",
+                hint="give another --out, or delete the file to begin anew",
+            )
+
+
+def _line(line: BaseModel) -> bytes:
+    return line.model_dump_json().encode() + b"\n"
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_LONGEST_LINE)
+
+
+def _whole_lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
+            yield line

@@ -1,0 +1,1 @@
+"""Rollout files: schema, packed format, sandboxed decoding and verification."""

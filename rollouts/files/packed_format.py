@@ -1,0 +1,207 @@
+"""A file of rollouts as plain numbers behind a JSON head: what a confined reader hands to who believes nothing of it.
+
+    length of the head (4 bytes) · head · columns of single values · all tokens, log-probabilities and proofs
+
+Everything is little endian and stands in the order of `_SINGLE` and `_LISTS`. `unpack` takes exactly what `pack` makes:
+each length follows from what was read before, so nothing is left over and nothing is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.errors import MusterError
+from protocol.identifiers import address, digest
+from rollouts.engines.interface import (
+    FinishReason,
+)
+from rollouts.errors import BadRolloutFile
+from rollouts.files.samples import RolloutFile, Sample, SlotHeader
+from rollouts.files.schema import ReadLimits
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+)
+
+_SINGLE = {
+    "group": "<u4",
+    "sample": "<u4",
+    "prompt_index": "<u8",
+    "finish": "u1",
+    "task_reward": "<f8",
+    "length_penalty": "<f8",
+    "reward": "<f8",
+    "target_length": "<i8",
+    "prompts": "<u4",
+    "outputs": "<u4",
+    "proofs": "<u4",
+}
+_LISTS = {"prompt_tokens": ("prompts", "<i4"), "output_tokens": ("outputs", "<i4"), "logprobs": ("outputs", "<f4")}
+_FINISHES = tuple(FinishReason)
+_NO_TARGET = -(1 << 40)
+_LARGEST_HEAD = 16 * 1024
+_TEXT = re.compile(r"[ -~]{0,200}")
+"""What a name or version may be; it is shown to people."""
+
+_Column = NDArray[Any]
+
+
+def most_bytes(limits: ReadLimits) -> int:
+    """The most bytes that a file within these limits takes, packed."""
+    single = sum(np.dtype(kind).itemsize for kind in _SINGLE.values())
+    return 4 + _LARGEST_HEAD + limits.rows * single + limits.decoded_bytes
+
+
+def pack(file: RolloutFile) -> bytes:
+    """Writes a file down.
+
+    Raises:
+        BadRolloutFile: A name in its header is no line of printable characters.
+    """
+    header = {name: str(getattr(file.header, name)) for name in SlotHeader.__slots__}
+    for name, value in header.items():
+        if not _TEXT.fullmatch(value):
+            raise BadRolloutFile(f"{name} is no line of at most 200 printable characters", code="bad-value")
+    head = json.dumps({"rows": len(file.samples), "header": header}).encode()
+    columns = [np.array([_single(name, one) for one in file.samples], kind) for name, kind in _SINGLE.items()]
+    lists = [
+        np.concatenate([getattr(one, name) for one in file.samples]).astype(kind) for name, (_, kind) in _LISTS.items()
+    ]
+    numbers = [column.tobytes() for column in (*columns, *lists)]
+    return b"".join([len(head).to_bytes(4, "little"), head, *numbers, *(one.proofs for one in file.samples)])
+
+
+def _single(name: str, sample: Sample) -> int | float:
+    match name:
+        case "finish":
+            return _FINISHES.index(sample.finish)
+        case "target_length":
+            return _NO_TARGET if sample.target_length is None else sample.target_length
+        case "prompts":
+            return len(sample.prompt_tokens)
+        case "outputs":
+            return len(sample.output_tokens)
+        case "proofs":
+            return len(sample.proofs)
+    value: int | float = getattr(sample, name)
+    return value
+
+
+def unpack(content: bytes, *, limits: ReadLimits) -> RolloutFile:
+    """Reads a file that `pack` wrote, or that somebody made up.
+
+    Raises:
+        BadRolloutFile: It is not of this form, or beyond the limits.
+    """
+    reading = _Reading(content)
+    header, rows = _head(reading.take(int.from_bytes(reading.take(4), "little", signed=False)), limits)
+    single = {name: reading.column(kind, rows) for name, kind in _SINGLE.items()}
+    for name in ("prompts", "outputs"):
+        if int(single[name].max()) > limits.tokens:
+            raise BadRolloutFile(f"more than {limits.tokens} tokens in a row", code="too-long")
+    lists = {name: _cut(reading, kind, single[lengths]) for name, (lengths, kind) in _LISTS.items()}
+    proofs = _cut(reading, "u1", single["proofs"])
+    if reading.left:
+        raise BadRolloutFile(f"{reading.left} bytes too many", code="bad-value")
+    numbers = [single[name] for name in ("task_reward", "length_penalty", "reward")]
+    if not all(np.isfinite(one).all() for one in (*numbers, *lists["logprobs"])):
+        raise BadRolloutFile("a number is not finite", code="not-finite")
+    if int(single["finish"].max()) >= len(_FINISHES):
+        raise BadRolloutFile("an unknown way to end", code="bad-value")
+    values = {name: column.tolist() for name, column in single.items()}
+    return RolloutFile(header, tuple(_sample(row, values, lists, proofs) for row in range(rows)))
+
+
+def _sample(
+    row: int, values: Mapping[str, list[Any]], lists: Mapping[str, list[_Column]], proofs: list[_Column]
+) -> Sample:
+    target = values["target_length"][row]
+    return Sample(
+        group=values["group"][row],
+        sample=values["sample"][row],
+        prompt_index=values["prompt_index"][row],
+        prompt_tokens=lists["prompt_tokens"][row],
+        output_tokens=lists["output_tokens"][row],
+        logprobs=lists["logprobs"][row],
+        finish=_FINISHES[values["finish"][row]],
+        task_reward=values["task_reward"][row],
+        length_penalty=values["length_penalty"][row],
+        reward=values["reward"][row],
+        target_length=None if target == _NO_TARGET else target,
+        proofs=proofs[row].tobytes(),
+    )
+
+
+def _head(content: bytes, limits: ReadLimits) -> tuple[SlotHeader, int]:
+    try:
+        head = json.loads(content)
+        rows, texts = head["rows"], {name: _line(head["header"][name]) for name in SlotHeader.__slots__}
+        header = SlotHeader(
+            run=digest(texts["run"]),
+            step=_natural(texts["step"], 64),
+            index=_natural(texts["index"], 32),
+            node=address(texts["node"]),
+            checkpoint=digest(texts["checkpoint"]),
+            environment=texts["environment"],
+            environment_version=texts["environment_version"],
+            engine=EngineName(texts["engine"]),
+            dtype=Dtype(texts["dtype"]),
+        )
+    except (ValueError, KeyError, TypeError, RecursionError, MusterError) as error:
+        raise BadRolloutFile("its header is not of this form", code="bad-value") from error
+    if not isinstance(rows, int) or not 0 < rows <= limits.rows:
+        raise BadRolloutFile(f"{rows!r:.40} rows; 1 to {limits.rows} are taken", code="too-many-rows")
+    return header, rows
+
+
+def _line(text: object) -> str:
+    if not isinstance(text, str) or not _TEXT.fullmatch(text):
+        raise TypeError("no line")
+    return text
+
+
+def _natural(text: str, bits: int) -> int:
+    value = int(text)
+    if not 0 <= value < 1 << bits:
+        raise ValueError("a number out of its range")
+    return value
+
+
+def _cut(reading: _Reading, kind: str, lengths: _Column) -> list[_Column]:
+    """A column of lists, one for each row."""
+    ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    flat = reading.column(kind, int(ends[-1]))
+    return [flat[start:end] for start, end in pairwise(ends.tolist())]
+
+
+class _Reading:
+    """Bytes, from the first to the last."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._at = 0
+
+    @property
+    def left(self) -> int:
+        return len(self._content) - self._at
+
+    def take(self, count: int) -> bytes:
+        if count > self.left:
+            raise BadRolloutFile("it ends too early", code="bad-value")
+        start, self._at = self._at, self._at + count
+        return self._content[start : self._at]
+
+    def column(self, kind: str, count: int) -> _Column:
+        dtype = np.dtype(kind)
+        if count * dtype.itemsize > self.left:
+            raise BadRolloutFile("it ends too early", code="bad-value")
+        column = np.frombuffer(self._content, dtype, count, self._at)
+        self._at += count * dtype.itemsize
+        return column.astype(dtype.newbyteorder("="), copy=False)

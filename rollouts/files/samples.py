@@ -1,0 +1,106 @@
+"""Samples, and the slot they are of: what a file of rollouts holds (design: Parquet)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.identifiers import Address, Digest
+from rollouts.engines.interface import (
+    FinishReason,
+)
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+    arithmetic_name,
+)
+
+MOST_LOG_PROBABILITY = 1e-4
+"""log-softmax in float32 may come out this much above 0 for a token that is certain. Validators pay for such a file, so
+readers of accepted files must take it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotHeader:
+    """What all samples of a file share.
+
+    Args:
+        run: Id of the run.
+        step: Which step the slot is of.
+        index: The slot's number among this node's slots of the step.
+        node: Who generated.
+        checkpoint: The version digest of the policy.
+        environment: Name of the environment.
+        environment_version: Its version.
+        engine: What generated.
+        dtype: What it computed in.
+    """
+
+    run: Digest
+    step: int
+    index: int
+    node: Address
+    checkpoint: Digest
+    environment: str
+    environment_version: str
+    engine: EngineName
+    dtype: Dtype
+
+    @property
+    def arithmetic(self) -> str:
+        """Engine and type, as a recipe names them."""
+        return arithmetic_name(self.engine, self.dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sample:
+    """One completion of one prompt.
+
+    Args:
+        group: The prompt's number in the slot, from 0; a group is complete or not there.
+        sample: The sample's number in the slot, from 0: `group * group_size + i`. Keys its noise.
+        prompt_index: The prompt's index in the environment.
+        prompt_tokens: int32, shape (P,).
+        output_tokens: int32, shape (T,), the end of sequence included.
+        logprobs: float32, shape (T,): log-softmax(logits/T) of each output token, before mask and noise.
+        finish: Why it ended.
+        task_reward: The environment's score.
+        length_penalty: What the length reward takes off, 0 or more.
+        reward: `task_reward - length_penalty`.
+        target_length: What the prompt asked for; None without a length reward.
+        proofs: Concatenated TOPLOC proofs.
+    """
+
+    group: int
+    sample: int
+    prompt_index: int
+    prompt_tokens: NDArray[np.int32]
+    output_tokens: NDArray[np.int32]
+    logprobs: NDArray[np.float32]
+    finish: FinishReason
+    task_reward: float
+    length_penalty: float
+    reward: float
+    target_length: int | None
+    proofs: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutFile:
+    """A whole file, in the order of its rows."""
+
+    header: SlotHeader
+    samples: tuple[Sample, ...]
+
+    @property
+    def units(self) -> int:
+        """Work units: generated tokens."""
+        return work_units(self.samples)
+
+
+def work_units(samples: Sequence[Sample]) -> int:
+    """What a file is worth: its generated tokens."""
+    return sum(len(sample.output_tokens) for sample in samples)

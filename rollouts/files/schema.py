@@ -1,0 +1,297 @@
+"""The file of rollouts: Parquet with zstd, one file per submission, one row per sample.
+
+The reader takes files from strangers. It refuses whatever is not exactly this schema, before it decodes what it can
+refuse by the footer alone. It can't bound what a hostile file makes the decoder do: run it where memory and time are
+limited, as the validator does.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from protocol.errors import InvalidInput, MusterError
+from protocol.identifiers import address, digest
+from rollouts.engines.interface import (
+    FinishReason,
+)
+from rollouts.errors import BadRolloutFile
+from rollouts.files.samples import RolloutFile, Sample, SlotHeader
+from rollouts.precision import (
+    Dtype,
+    EngineName,
+)
+
+SCHEMA_VERSION = "2"
+"""Of files whose slots have seeds of the tag `muster-rollout-v2`; the columns are those of version 1."""
+FORMER_VERSIONS = ("1",)
+OLD_VERSION = "old-version"
+"""The code of `BadRolloutFile` for a file of a former version: refused in words, and no sign of forgery."""
+VERSION_KEY = b"muster-rollouts"
+"""The key of the file's metadata under which the schema's version stands."""
+
+_WORD = pa.dictionary(pa.int8(), pa.string())
+"""A value that all rows share, or one of a few: stored once."""
+
+SCHEMA = pa.schema(
+    [
+        pa.field("run", _WORD, nullable=False),
+        pa.field("step", pa.uint64(), nullable=False),
+        pa.field("index", pa.uint32(), nullable=False),
+        pa.field("node", _WORD, nullable=False),
+        pa.field("checkpoint", _WORD, nullable=False),
+        pa.field("environment", _WORD, nullable=False),
+        pa.field("environment_version", _WORD, nullable=False),
+        pa.field("engine", _WORD, nullable=False),
+        pa.field("dtype", _WORD, nullable=False),
+        pa.field("group", pa.uint32(), nullable=False),
+        pa.field("sample", pa.uint32(), nullable=False),
+        pa.field("prompt_index", pa.uint64(), nullable=False),
+        pa.field("prompt_tokens", pa.list_(pa.field("element", pa.int32(), nullable=False)), nullable=False),
+        pa.field("output_tokens", pa.list_(pa.field("element", pa.int32(), nullable=False)), nullable=False),
+        pa.field("logprobs", pa.list_(pa.field("element", pa.float32(), nullable=False)), nullable=False),
+        pa.field("finish", _WORD, nullable=False),
+        pa.field("task_reward", pa.float64(), nullable=False),
+        pa.field("length_penalty", pa.float64(), nullable=False),
+        pa.field("reward", pa.float64(), nullable=False),
+        pa.field("target_length", pa.int32(), nullable=True),
+        pa.field("proofs", pa.binary(), nullable=False),
+    ],
+    metadata={VERSION_KEY: SCHEMA_VERSION.encode()},
+)
+
+_SHARED = tuple(field.name for field in fields(SlotHeader))
+_OWN = tuple(field.name for field in fields(Sample))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLimits:
+    """What a reader takes at most.
+
+    Args:
+        file_bytes: Size of the file.
+        rows: Samples.
+        decoded_bytes: Size of all columns as the footer states it. A footer may lie.
+        tokens: Prompt or output tokens of one sample.
+    """
+
+    file_bytes: int = 1 << 30
+    rows: int = 1 << 20
+    decoded_bytes: int = 4 << 30
+    tokens: int = 1 << 20
+
+
+def write_rollouts(path: Path, file: RolloutFile) -> int:
+    """Writes a file whole or not at all, and returns its size in bytes.
+
+    Raises:
+        InvalidInput: There is no sample in it, or a list of log-probabilities is not as long as its tokens.
+    """
+    table = table_of(file)
+    descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as sink:
+            write_table(table, sink)
+            sink.flush()
+            os.fsync(sink.fileno())
+            size = sink.tell()
+        Path(partial).replace(path)
+    except BaseException:
+        Path(partial).unlink(missing_ok=True)
+        raise
+    return size
+
+
+def read_rollouts(path: Path, *, limits: ReadLimits | None = None) -> RolloutFile:
+    """Reads a file that a stranger wrote.
+
+    Raises:
+        BadRolloutFile: It is no such file, breaks a limit, has other columns or types, a null, a number that is not
+            finite, an unknown word, or rows of different slots.
+        OSError: This machine can't read the file now, which says nothing about who wrote it.
+        MemoryError: Nor does this, unless the caller gave it as much memory as the limits allow.
+    """
+    return _read(path, path.stat().st_size, limits or ReadLimits())
+
+
+def read_rollout_bytes(content: bytes, *, limits: ReadLimits | None = None) -> RolloutFile:
+    """Reads a file that a stranger wrote, and that is in memory.
+
+    Raises:
+        BadRolloutFile: As for `read_rollouts`.
+        MemoryError: Likewise.
+    """
+    buffer = pa.py_buffer(content)
+    return _read(pa.BufferReader(buffer), buffer.size, limits or ReadLimits())
+
+
+def _read(source: Path | pa.BufferReader, size: int, limits: ReadLimits) -> RolloutFile:
+    if size > limits.file_bytes:
+        raise BadRolloutFile(f"{size} bytes, more than {limits.file_bytes}", code="file-too-large")
+    try:
+        with pq.ParquetFile(source, thrift_string_size_limit=1 << 20, thrift_container_size_limit=1 << 20) as parquet:
+            _check_footer(parquet, limits)
+            table = parquet.read(use_threads=False)
+        table.validate(full=True)
+    except MemoryError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the system's word, not the decoder's
+        raise BadRolloutFile(f"it does not read as Parquet: {_first_line(error)}", code="not-parquet") from error
+    return _file(table, limits)
+
+
+def write_table(table: pa.Table, sink: IO[bytes]) -> None:
+    """Writes a table in this format's way; the version stands in the metadata, and Arrow's own schema does not."""
+    options = {"compression": "zstd", "store_schema": False, "write_statistics": False}
+    with pq.ParquetWriter(sink, table.schema, **options) as writer:
+        writer.add_key_value_metadata(table.schema.metadata or {})
+        writer.write_table(table)
+
+
+def table_of(file: RolloutFile) -> pa.Table:
+    """The file as a table of `SCHEMA`.
+
+    Raises:
+        InvalidInput: There is no sample in it, or a list of log-probabilities is not as long as its tokens.
+    """
+    if not file.samples:
+        raise InvalidInput("a file of rollouts without a sample")
+    for sample in file.samples:
+        if len(sample.logprobs) != len(sample.output_tokens):
+            raise InvalidInput(
+                f"sample {sample.sample} has {len(sample.output_tokens)} tokens and {len(sample.logprobs)} logprobs"
+            )
+    count = len(file.samples)
+    columns: list[pa.Array] = []
+    for field in SCHEMA:
+        if field.name in _SHARED:
+            values = [getattr(file.header, field.name)] * count
+        else:
+            values = [getattr(sample, field.name) for sample in file.samples]
+        columns.append(_column(field, values))
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def _column(field: pa.Field, values: Sequence[Any]) -> pa.Array:
+    if field.type == _WORD:
+        return pa.array([str(value) for value in values], pa.string()).dictionary_encode().cast(_WORD)
+    if pa.types.is_list(field.type):
+        ends = np.cumsum([0, *(len(value) for value in values)], dtype=np.int32)
+        flat = np.concatenate([np.asarray(value) for value in values])
+        return pa.ListArray.from_arrays(pa.array(ends), pa.array(flat, field.type.value_type), type=field.type)
+    return pa.array(values, field.type)
+
+
+_STORED = pa.schema([field.with_type(pa.string()) if field.type == _WORD else field for field in SCHEMA])
+"""The types of a file itself: Parquet has no dictionaries in its schema, so words are strings there."""
+
+
+def _check_footer(parquet: pq.ParquetFile, limits: ReadLimits) -> None:
+    footer = parquet.metadata
+    version = (footer.metadata or {}).get(VERSION_KEY, b"")
+    if version in {each.encode() for each in FORMER_VERSIONS}:
+        raise BadRolloutFile(
+            f"schema version {version.decode()}, and this pool's slots have seeds of version {SCHEMA_VERSION}: upgrade "
+            "the task's image",
+            code=OLD_VERSION,
+        )
+    if version != SCHEMA_VERSION.encode():
+        raise BadRolloutFile(
+            f"schema version {version[:20]!r}; this release reads {SCHEMA_VERSION}", code="schema-version"
+        )
+    if not parquet.schema_arrow.equals(_STORED, check_metadata=False):
+        raise BadRolloutFile(_difference(parquet.schema_arrow), code="wrong-columns")
+    if not 0 < footer.num_rows <= limits.rows:
+        raise BadRolloutFile(f"{footer.num_rows} rows; 1 to {limits.rows} are taken", code="too-many-rows")
+    stated = sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
+    if not 0 <= stated <= limits.decoded_bytes:
+        raise BadRolloutFile(f"{stated} bytes decoded, more than {limits.decoded_bytes}", code="file-too-large")
+
+
+def _difference(schema: pa.Schema) -> str:
+    missing = [name for name in _STORED.names if name not in schema.names]
+    extra = [name[:40] for name in schema.names if name not in _STORED.names][:5]
+    if missing or extra:
+        return f"columns missing: {missing}; columns that don't belong: {extra}"
+    wrong = [
+        f"{name} is {schema.field(name).type}{'' if schema.field(name).nullable else ' not null'}"
+        for name in _STORED.names
+        if len(schema.get_all_field_indices(name)) == 1 and not schema.field(name).equals(_STORED.field(name))
+    ]
+    return f"columns of the wrong type or order: {wrong[:5] or schema.names[:30]}"
+
+
+def _as_it_is(value: Any) -> Any:  # noqa: ANN401 - a column's values are of its own type
+    return value
+
+
+_HEADER_FORMS: Mapping[str, Callable[[Any], Any]] = {
+    "run": digest,
+    "checkpoint": digest,
+    "node": address,
+    "engine": EngineName,
+    "dtype": Dtype,
+}
+
+
+def _file(table: pa.Table, limits: ReadLimits) -> RolloutFile:
+    columns = {name: table.column(name).combine_chunks() for name in table.column_names}
+    for name, column in columns.items():
+        _check_values(name, column, limits)
+    shared = {name: _the_one(name, columns[name]) for name in _SHARED}
+    own = {name: _values(columns[name]) for name in _OWN}
+    try:
+        header = SlotHeader(**{name: _HEADER_FORMS.get(name, _as_it_is)(value) for name, value in shared.items()})
+        own["finish"] = [FinishReason(value) for value in own["finish"]]
+    except (MusterError, ValueError) as error:
+        raise BadRolloutFile(_first_line(error), code="bad-value") from error
+    rows = zip(*own.values(), strict=True)
+    samples = tuple(Sample(**dict(zip(own, row, strict=True))) for row in rows)
+    for sample in samples:
+        if len(sample.logprobs) != len(sample.output_tokens):
+            raise BadRolloutFile(f"sample {sample.sample}: tokens and logprobs differ in number", code="bad-value")
+    return RolloutFile(header, samples)
+
+
+def _check_values(name: str, column: pa.Array, limits: ReadLimits) -> None:
+    nullable = SCHEMA.field(name).nullable
+    flat = column.flatten() if pa.types.is_list(column.type) else column
+    if (column.null_count and not nullable) or (flat is not column and flat.null_count):
+        raise BadRolloutFile(f"a null in {name}", code="bad-value")
+    if pa.types.is_list(column.type):
+        longest = int(np.max(np.diff(column.offsets.to_numpy()), initial=0))
+        if longest > limits.tokens:
+            raise BadRolloutFile(f"{longest} values in one row of {name}; {limits.tokens} at most", code="too-long")
+    if pa.types.is_floating(flat.type) and not np.all(np.isfinite(flat.to_numpy())):
+        raise BadRolloutFile(f"a number in {name} is not finite", code="not-finite")
+
+
+def _the_one(name: str, column: pa.Array) -> Any:  # noqa: ANN401 - a column's values are of its own type
+    values = column.unique()
+    if len(values) != 1:
+        raise BadRolloutFile(f"rows differ in {name}: a file is of one slot", code="mixed-slots")
+    return values[0].as_py()
+
+
+def _values(column: pa.Array) -> Sequence[Any]:
+    if not pa.types.is_list(column.type):
+        return list(column.to_pylist())
+    flat = column.flatten().to_numpy()
+    offsets = column.offsets.to_numpy() - column.offsets[0].as_py()
+    return [flat[start:end] for start, end in pairwise(offsets)]
+
+
+def _first_line(error: Exception) -> str:
+    text = error.detail if isinstance(error, MusterError) else str(error)
+    return (text.splitlines() or [type(error).__name__])[0][:200]

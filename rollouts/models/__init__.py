@@ -1,0 +1,1 @@
+"""Policy models: folder facts, tokenizer, weights and forward pass."""

@@ -1,0 +1,159 @@
+"""Text to tokens and back, by the tokenizer of a policy's folder."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from tokenizers import Encoding
+from transformers import PreTrainedTokenizerFast
+
+from rollouts.errors import BadVersionFolder
+from rollouts.models.facts import TOKENIZER_FILE
+
+_WITHOUT_CLOCK = "{%- set strftime_now = the_date_of_today -%}"
+"""Put before a chat template: to it, there is no such function. With it, a prompt would have other tokens on the day on
+which it is checked than on the day on which its answers were drawn, and honest work would look forged."""
+_MARKS = [chr(code) for code in range(0xE000, 0xF900)]
+"""Characters for private use. One that a text does not contain marks the places of control tokens in it."""
+
+
+class FolderTokenizer:
+    """The tokenizer that a folder's `tokenizer.json` describes, whatever the model's type.
+
+    transformers' `AutoTokenizer` swaps in classes of its own for some types of model, and one of them drops spaces.
+
+    A control token is one that the tokenizer calls special, such as `<|im_end|>`. Only the chat template and the
+    tokenizer's own rules write one. A prompt or an answer that contains the characters of one gets the tokens of these
+    characters: data must not be able to end a turn or to begin another.
+
+    Raises:
+        BadVersionFolder: There is none, or it can't be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        if not (folder / TOKENIZER_FILE).is_file():
+            raise BadVersionFolder(
+                f"{folder} has no {TOKENIZER_FILE}", hint="publish the tokenizer with the weights: prompts need it"
+            )
+        try:
+            self._tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+        except Exception as error:  # the library raises bare Exception
+            raise BadVersionFolder(f"the tokenizer in {folder} can't be used: {error}") from error
+        self._backend = self._tokenizer.backend_tokenizer
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self._unknown: object = self._tokenizer.unk_token_id
+        special = {token for token, added in self._tokenizer.added_tokens_decoder.items() if added.special}
+        self._control = special | set(self._tokenizer.all_special_ids)
+        self._encoding = threading.Lock()
+
+    def encode(self, text: str, *, chat: bool = False) -> list[int]:
+        """The tokens that the model reads; with `chat`, of the user's turn in the tokenizer's chat template.
+
+        The same on every day: a template that asks for the date takes its default, or fails if it has none.
+
+        Raises:
+            BadVersionFolder: A chat was asked for, and the tokenizer has no template, or a broken one. Or the tokenizer
+                makes a control token of the text even from its single characters.
+        """
+        if not chat:
+            return self._content(text, framed=True)
+        if not self._tokenizer.chat_template:
+            raise BadVersionFolder(
+                "the recipe wants a chat, and the tokenizer has no chat template",
+                hint="add chat_template to tokenizer_config.json, or set chat to false in the recipe",
+            )
+        hidden, mark, found = self._hide_control_tokens(text)
+        tokens: list[int] = []
+        for place, piece in enumerate(re.split(f"{mark}([0-9]+){mark}", self._templated(hidden))):
+            if place % 2:
+                tokens += self._content(found[int(piece)])
+            else:
+                tokens += self._encode(piece, split=False).ids
+        return tokens
+
+    def encode_answer(self, text: str) -> list[int]:
+        """The tokens of an answer as a model would write it: nothing is put before or behind them.
+
+        Raises:
+            BadVersionFolder: The tokenizer makes a control token of the text even from its single characters.
+        """
+        return self._content(text)
+
+    @property
+    def end_token(self) -> int | None:
+        """The token that its own files call the end of sequence, if they name one."""
+        token: object = self._tokenizer.eos_token_id
+        return token if isinstance(token, int) else None
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of some tokens, special ones left out."""
+        text = self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return str(text)
+
+    def _encode(self, text: str, *, split: bool, framed: bool = False) -> Encoding:
+        """Encodes a text, with control tokens split into their characters or recognised.
+
+        Args:
+            text: Any.
+            split: Whether the characters of a control token are ordinary text.
+            framed: Whether the tokenizer adds what it puts around every text, such as a token that begins it.
+        """
+        with self._encoding:  # the mode is the tokenizer's, not the call's
+            self._backend.encode_special_tokens = split
+            encoding: Encoding = self._backend.encode(text, add_special_tokens=framed)
+        return encoding
+
+    def _content(self, text: str, *, framed: bool = False) -> list[int]:
+        """The tokens of a text that may be anything, none of them a control token."""
+        encoding = self._encode(text, split=True, framed=framed)
+        for token, is_frame in zip(encoding.ids, encoding.special_tokens_mask, strict=True):
+            if not is_frame and token in self._control and token != self._unknown:
+                raise BadVersionFolder(
+                    f"the tokenizer writes the control token {self._backend.id_to_token(token)} for a text that only "
+                    "has its characters",
+                    hint="leave such prompts out of the version's eligible ones, or take control tokens out of the "
+                    "tokenizer's vocabulary of ordinary text",
+                )
+        return list(encoding.ids)
+
+    def _hide_control_tokens(self, text: str) -> tuple[str, str, list[str]]:
+        """Replaces what the tokenizer would take for control tokens by numbers between marks.
+
+        The tokenizer itself finds them, so its own rules about case, spaces and normal forms hold.
+
+        Returns:
+            The text, the mark, and what was replaced.
+        """
+        mark = next((each for each in _MARKS if each not in text), None)
+        if mark is None:
+            raise BadVersionFolder(f"a prompt contains all {len(_MARKS)} characters for private use")
+        encoding = self._encode(text, split=False)
+        parts: list[str] = []
+        found: list[str] = []
+        end = 0
+        for token, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True):
+            if token not in self._control or start < end:
+                continue
+            if token == self._unknown and self._backend.id_to_token(token) != text[start:stop].strip():
+                continue
+            parts += [text[end:start], f"{mark}{len(found)}{mark}"]
+            found.append(text[start:stop])
+            end = stop
+        return "".join([*parts, text[end:]]), mark, found
+
+    def _templated(self, text: str) -> str:
+        """The user's turn in the chat template."""
+        try:
+            templated = self._tokenizer.apply_chat_template(
+                [{"role": "user", "content": text}],
+                chat_template=f"{_WITHOUT_CLOCK}{self._tokenizer.get_chat_template()}",
+                tokenize=False,
+                add_generation_prompt=True,
+            )
+        except Exception as error:  # a template is a program, and may raise whatever it likes
+            raise BadVersionFolder(f"the tokenizer's chat template fails: {error}") from error
+        return str(templated)

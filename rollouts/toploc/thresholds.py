@@ -1,0 +1,174 @@
+"""What a sample's or a file's proofs amount to, and whether that is within what honest ones show.
+
+Pure: results in, a judgement out. A proof that can't be one is forgery, whatever the thresholds. A figure beyond its
+threshold is a statistical failure, for the validator to weigh (its margin, its second prefill).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from protocol.errors import InvalidInput
+from rollouts.toploc.results import WORST, Malformed, ProofResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProofErrors:
+    """How far proofs are from the verifier's states. All are 0 where both agree to the bit.
+
+    Args:
+        exponent_mismatches: Share of points at which exponents differ, 0 to 1.
+        sign_mismatches: Share of points at which signs differ, 0 to 1.
+        mantissa_mean: Mean difference of mantissas over all points of equal exponent, 0 to 127; 128 if there is none.
+        mantissa_median: Median over the proofs of each one's median.
+        distance_mean: Mean distance in units of bfloat16's last place over all points, each at most 128.
+        distance_worst: The largest `distance_mean` of one proof: what a single forged interval shows among many good.
+    """
+
+    exponent_mismatches: float
+    sign_mismatches: float
+    mantissa_mean: float
+    mantissa_median: float
+    distance_mean: float
+    distance_worst: float
+
+
+_LEAST = {"mantissa_median": 1.0, "sign_mismatches": 1 / 128}
+"""One unit, and one point of an interval."""
+
+NAMES = tuple(field.name for field in fields(ProofErrors))
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """The proofs of one sample or one file, taken together.
+
+    Args:
+        proofs: How many results it is made of.
+        points: How many values were compared.
+        malformed: Why some can't be proofs, each reason once, in the order of their names.
+        figures: Of those that can.
+    """
+
+    proofs: int
+    points: int
+    malformed: tuple[Malformed, ...]
+    figures: ProofErrors
+
+
+class ProofOutcome(StrEnum):
+    """What proofs amount to."""
+
+    PASSED = "passed"
+    STATISTICAL = "statistical"
+    """Some figure is beyond what honest work shows."""
+    EXACT = "exact"
+    """Some proof can't be one: no honest prover made it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """A figure that is beyond its threshold."""
+
+    figure: str
+    value: float
+    threshold: float
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The outcome, and all of what led to it."""
+
+    outcome: ProofOutcome
+    malformed: tuple[Malformed, ...] = ()
+    excesses: tuple[Excess, ...] = ()
+
+
+_Share = Annotated[float, Field(ge=0, le=1)]
+_Units = Annotated[float, Field(ge=0, le=WORST)]
+
+
+class Thresholds(BaseModel):
+    """The largest errors that pass, one for each field of `ProofErrors`; wider for a sample than for a file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    exponent_mismatches: _Share
+    sign_mismatches: _Share
+    mantissa_mean: _Units
+    mantissa_median: _Units
+    distance_mean: _Units
+    distance_worst: _Units
+
+    @classmethod
+    def around(cls, honest: Sequence[Aggregate], *, headroom: float) -> Self:
+        """Calibrates: the largest figures of honest aggregates, each times `headroom` (1.5: half as much again).
+
+        Raises:
+            InvalidInput: There are none, one is malformed, or the headroom is below 1.
+        """
+        if not honest or any(aggregate.malformed for aggregate in honest) or not headroom >= 1:
+            raise InvalidInput(
+                f"no thresholds from {len(honest)} aggregates with a headroom of {headroom}",
+                hint="measure at least one honest sample or file, none malformed, and leave a headroom of 1 or more",
+            )
+        largest = {name: max(getattr(aggregate.figures, name) for aggregate in honest) for name in NAMES}
+        return cls(**{name: min(_bound(name), largest[name] * headroom) for name in NAMES})
+
+    def widened(self, factor: float) -> Self:
+        """The same thresholds, `factor` times as wide, as far as their figures go.
+
+        Honest figures may all be 0, and nothing times 0 is wider: then by the least that such a figure can show.
+        """
+        return type(self)(
+            **{name: min(_bound(name), max(factor * value, value + _LEAST.get(name, 0.0))) for name, value in self}
+        )
+
+
+def aggregate(results: Iterable[ProofResult]) -> Aggregate:
+    """Takes results together, of one sample or of all samples of a file.
+
+    Raises:
+        InvalidInput: There are none: a sample has at least one token, so nothing was verified.
+    """
+    every = list(results)
+    if not every:
+        raise InvalidInput("there are no proof results to take together", hint="verify at least one row first")
+    sound = [result for result in every if result.malformed is None]
+    points = sum(result.points for result in sound)
+    matching = points - sum(result.exponent_mismatches for result in sound)
+    figures = ProofErrors(
+        exponent_mismatches=_ratio(sum(result.exponent_mismatches for result in sound), points, 1.0),
+        sign_mismatches=_ratio(sum(result.sign_mismatches for result in sound), points, 1.0),
+        mantissa_mean=_ratio(sum(result.mantissa_total for result in sound), matching, WORST),
+        mantissa_median=statistics.median(result.mantissa_median for result in sound) if sound else WORST,
+        distance_mean=_ratio(sum(result.distance_total for result in sound), points, WORST),
+        distance_worst=max((result.distance_mean for result in sound), default=WORST),
+    )
+    return Aggregate(len(every), points, tuple(sorted({one.malformed for one in every if one.malformed})), figures)
+
+
+def judge(aggregate: Aggregate, thresholds: Thresholds) -> Judgement:
+    """Compares an aggregate with the thresholds for samples, or for files. A figure that is at its threshold passes."""
+    excesses = tuple(
+        Excess(name, value, limit)
+        for name in NAMES
+        if not (value := getattr(aggregate.figures, name)) <= (limit := getattr(thresholds, name))
+    )
+    if aggregate.malformed:
+        return Judgement(ProofOutcome.EXACT, aggregate.malformed, excesses)
+    return Judgement(ProofOutcome.STATISTICAL if excesses else ProofOutcome.PASSED, (), excesses)
+
+
+def _bound(name: str) -> float:
+    return 1.0 if name.endswith("mismatches") else WORST
+
+
+def _ratio(total: int, count: int, of_none: float) -> float:
+    return total / count if count else of_none

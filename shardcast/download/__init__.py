@@ -1,0 +1,1 @@
+"""Download of a version: peers, schedule, transfer and verification."""

@@ -1,0 +1,231 @@
+"""What is asked of a peer besides blocks: what it has, a version's manifest as it grows, and a probe of the way there.
+
+Nothing it says is believed here but its form; sizes are bounded before anything is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+from pydantic import ValidationError
+
+from protocol.errors import InvalidInput
+from protocol.http.client import check_service_url
+from protocol.versions import SPOKEN, VERSION_HEADER
+from protocol.wire.base import parse_answer
+from shardcast.download.connection import BlockConnection, Failed
+from shardcast.download.peers import Fault
+from shardcast.manifest.manifest import VersionKey
+from shardcast.manifest.records import MOST_EXTENSION_BYTES
+from shardcast.serve.server import PROBE_BYTES
+from shardcast.serve.version_index import Listing
+
+MOST_LISTING_BYTES = 1 << 16
+_FAILURES = (aiohttp.ClientError, aiohttp.http_exceptions.HttpProcessingError, OSError, ValueError)
+"""What a conversation may end with; a time-out is an OSError."""
+
+LINES_PER_SECOND = 20
+LINES_AT_ONCE = 40
+"""Listings, and empty lines of manifests, that are read of one stream; an honest peer says fewer."""
+
+_MOST_LINE = MOST_EXTENSION_BYTES + (1 << 10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerTimeouts:
+    """How long a peer may take."""
+
+    connect: timedelta = timedelta(seconds=5)
+    answer: timedelta = timedelta(seconds=10)
+    """For a listing, a probe, or the first line of a stream."""
+    appear: timedelta = timedelta(seconds=5)
+    """For a version that was asked for to show up at any relay: news takes its time to travel down."""
+    silence: timedelta = timedelta(seconds=20)
+    """Between two lines of a stream; peers say an empty line every five seconds."""
+    stall: timedelta = timedelta(seconds=10)
+    """Between two pieces of a block."""
+    progress: timedelta = timedelta(minutes=2)
+    """Without a new block or a new word from the publisher; then a fetch gives up. What it has stays for the next."""
+    hedge: timedelta = timedelta(milliseconds=1500)
+    """Without a block from one connection while another has nothing to do; then that one asks for the same."""
+
+
+class _Pacing:
+    """Lines that cost their sender nothing are read at a rate that costs us nothing: the sender's window fills up."""
+
+    def __init__(self) -> None:
+        self._due = 0.0
+
+    async def turn(self) -> None:
+        """Returns at once for so many lines, then when the next one fits."""
+        now = asyncio.get_running_loop().time()
+        self._due = max(self._due, now) + 1 / LINES_PER_SECOND
+        early = self._due - now - LINES_AT_ONCE / LINES_PER_SECOND
+        if early > 0:
+            await asyncio.sleep(early)
+
+
+class PeerClient:
+    """Speaks to peers, over connections that are kept while it is entered.
+
+    Args:
+        patience: How long they may take.
+        tls: For https; the system's authorities by default.
+    """
+
+    def __init__(self, *, patience: PeerTimeouts | None = None, tls: ssl.SSLContext | None = None) -> None:
+        self.patience = patience or PeerTimeouts()
+        self._tls = tls
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=True if self._tls is None else self._tls),
+            headers={VERSION_HEADER: str(SPOKEN), "User-Agent": "muster", "Accept-Encoding": "identity"},
+            auto_decompress=False,
+            read_bufsize=_MOST_LINE,
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    def connection(self, url: str) -> BlockConnection:
+        """A new connection that brings blocks."""
+        return BlockConnection(url, connect=self.patience.connect, stall=self.patience.stall, tls=self._tls)
+
+    async def listing(self, url: str) -> Listing:
+        """What a peer says that it has.
+
+        Raises:
+            Failed: It gave no listing.
+        """
+        return _listing(url, await self._read(url, "/v1/versions", MOST_LISTING_BYTES))
+
+    async def probe(self, url: str) -> float:
+        """Measures the way to a peer; returns bytes per second, the waiting included.
+
+        Raises:
+            Failed: It did not give what a probe is.
+        """
+        began = time.perf_counter()  # a measurement of the network itself, which no clock of ours can turn
+        body = await self._read(url, "/v1/probe", PROBE_BYTES)
+        if len(body) != PROBE_BYTES:
+            raise Failed(Fault.REFUSED, f"{url} sent a probe of {len(body)} bytes")
+        return len(body) / max(time.perf_counter() - began, 1e-6)
+
+    async def listings(self, url: str) -> AsyncIterator[Listing]:
+        """What a peer has now, and again with each change, until the connection ends.
+
+        Raises:
+            Failed: It sends something else, or nothing at all for too long.
+        """
+        async for line in self._lines(url, "/v1/versions?follow=1", MOST_LISTING_BYTES):
+            yield _listing(url, line)
+
+    async def manifest_lines(self, url: str, key: VersionKey, *, start: int) -> AsyncIterator[bytes]:
+        """The lines of a manifest from extension `start` on, as they come; an empty one says that the peer is there.
+
+        Raises:
+            Failed: The peer has no such version, sends something else, or nothing at all for too long.
+        """
+        path = f"/v1/versions/{key.version}/{key.attempt}/manifest?from={start}"
+        async for line in self._lines(url, path, _MOST_LINE, empty=True):
+            yield line
+
+    async def _read(self, url: str, path: str, most: int) -> bytes:
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self.patience.answer.total_seconds()), self._get(url, path) as response:
+                async for piece in response.content.iter_any():
+                    body += piece
+                    if len(body) > most:
+                        raise Failed(Fault.REFUSED, f"{url} sent more than {most} bytes")
+        except _FAILURES as error:
+            raise _failed(url, error) from error
+        return bytes(body)
+
+    async def _lines(self, url: str, path: str, most: int, *, empty: bool = False) -> AsyncIterator[bytes]:
+        pacing = _Pacing()
+        async with self._get(url, path) as response:
+            while True:
+                try:
+                    async with asyncio.timeout(self.patience.silence.total_seconds()):  # and not for each byte of it
+                        line = await response.content.readline()
+                except _FAILURES as error:
+                    raise _failed(url, error) from error
+                if not line:
+                    return
+                if len(line) > most or not line.endswith(b"\n"):
+                    raise Failed(Fault.CUT if len(line) <= most else Fault.REFUSED, f"{url} sent no whole line")
+                if line == b"\n" or not empty:
+                    await pacing.turn()
+                if empty or line != b"\n":
+                    yield line
+
+    @asynccontextmanager
+    async def _get(self, url: str, path: str) -> AsyncIterator[aiohttp.ClientResponse]:
+        if self._session is None:
+            raise RuntimeError("an Upstream is used inside its `async with`")
+        timeout = aiohttp.ClientTimeout(
+            total=None,  # aiohttp's own can swallow a cancellation that comes with it (docs/decisions/0042)
+            sock_connect=self.patience.connect.total_seconds(),
+            sock_read=self.patience.silence.total_seconds(),
+        )
+        try:
+            response = await self._session.get(url + path, timeout=timeout, allow_redirects=False)
+        except _FAILURES as error:
+            raise _failed(url, error) from error
+        try:
+            if response.status == 404:
+                raise Failed(Fault.GONE, f"{url} does not have that")
+            if response.status != 200 or response.headers.get("Content-Encoding", "identity") != "identity":
+                raise Failed(Fault.REFUSED, f"{url} answered {response.status} instead of 200")
+            yield response
+        finally:
+            response.close()
+
+
+def check_peers(urls: Sequence[str], *, allow_plain_http: bool) -> list[str]:
+    """Returns the URLs without trailing slashes and without doubles.
+
+    Raises:
+        InvalidInput: There is none, or one is no URL of a service, or is plain http to another machine.
+    """
+    if not urls:
+        raise InvalidInput("no relay is named", hint="give at least one URL of a relay or an origin")
+    for url in urls:
+        check_service_url(url, allow_plain_http=allow_plain_http)
+    return list(dict.fromkeys(url.rstrip("/") for url in urls))
+
+
+def _listing(url: str, body: bytes) -> Listing:
+    try:
+        return parse_answer(Listing, body)
+    except ValidationError:
+        raise Failed(Fault.REFUSED, f"{url} sent no listing of versions") from None
+
+
+def _failed(url: str, error: Exception) -> Failed:
+    if isinstance(error, TimeoutError):
+        fault = Fault.STALLED
+    elif isinstance(error, (aiohttp.ClientConnectorError, aiohttp.InvalidURL)):
+        fault = Fault.UNREACHABLE
+    elif isinstance(error, (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, ConnectionError)):
+        fault = Fault.CUT
+    else:
+        fault = Fault.REFUSED
+    return Failed(fault, f"{url} did not answer well ({type(error).__name__})")

@@ -1,0 +1,278 @@
+"""One attempt at one version on this disk: its manifest, which of its blocks are there, and who waits for the next.
+
+Everything but `writing` and `check` runs on the event loop; these two are what worker threads do with bytes, and they
+touch nothing but the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from blake3 import blake3
+
+from shardcast.disk import Writer, disk_errors
+from shardcast.errors import BadBlock, VersionGone
+from shardcast.manifest.manifest import BlockSpan, FileProgress, Manifest
+from shardcast.manifest.records import BLOCK
+
+MANIFEST_NAME = ".manifest"
+"""Hidden, so that it is no part of the version that it describes."""
+
+_STREAM_BYTES = 1 << 18
+
+Locate = Callable[[FileProgress], Path]
+"""Where the bytes of a file lie."""
+
+Write = Callable[[int, memoryview], None]
+"""Puts a verified block into its place."""
+
+
+class LocalVersion:
+    """A version as this process has it, whole or in part.
+
+    Args:
+        manifest: What it is; nothing may be known of it yet.
+        log: The file that keeps the manifest's lines; emptied, unless `resume` reads it.
+        locate: Where each file's bytes lie.
+    """
+
+    def __init__(self, manifest: Manifest, *, log: Path, locate: Locate) -> None:
+        self.manifest = manifest
+        self.gone = False
+        """Whether it was pruned or voided; whoever waits for it is told."""
+        self.held = 0
+        """Verified bytes that are here."""
+        self._log = log
+        self._locate = locate
+        self._starts = array("Q", [0])
+        self._have: list[bytearray] = []
+        self._block_waiters: dict[tuple[int, int], list[asyncio.Future[None]]] = {}
+        self._change = asyncio.Event()
+        self._reserved: dict[int, int] = {}
+        self._reserving = threading.Lock()
+        log.parent.mkdir(parents=True, exist_ok=True)
+
+    def start(self) -> None:
+        """Begins with an empty log."""
+        self._log.write_bytes(b"")
+
+    def resume(self) -> list[BlockSpan]:
+        """Takes what the log says, as if it came from anybody; returns the blocks that it announces.
+
+        A line that was cut by a crash, and all behind it, is left out and fetched again.
+        """
+        spans: list[BlockSpan] = []
+        with disk_errors(self._log), self._log.open("r+b") as file:
+            for line in file:
+                try:
+                    found = self.manifest.read(line if line.endswith(b"\n") else b"")
+                except Exception:  # noqa: BLE001 - whatever is wrong with it, it is left out
+                    break
+                spans += found
+                self._note_line(len(line), found)
+            file.truncate(self._starts[-1])
+        return spans
+
+    def add(self, lines: bytes, spans: Iterable[BlockSpan]) -> None:
+        """Keeps lines that the manifest has taken already, and passes them on to whoever waits.
+
+        Raises:
+            DiskFull: There is no room for them.
+        """
+        with disk_errors(self._log), self._log.open("ab") as file:
+            file.write(lines)
+        pieces = lines.splitlines(keepends=True)
+        for piece in pieces[:-1]:
+            self._note_line(len(piece), ())
+        self._note_line(len(pieces[-1]), spans)
+        self.wake()
+
+    def take(self, line: bytes) -> list[BlockSpan]:
+        """Takes a line from anybody; returns the blocks that it announces.
+
+        Raises:
+            BadManifest: It is not the publisher's next word.
+            DiskFull: There is no room for it.
+        """
+        spans = self.manifest.read(line)
+        self.add(line if line.endswith(b"\n") else line + b"\n", spans)
+        return spans
+
+    # What is here
+
+    def has(self, file: int, block: int) -> bool:
+        """Whether a block is here, verified."""
+        return file < len(self._have) and block < len(self._have[file]) and bool(self._have[file][block])
+
+    def run_of(self, file: int, block: int, most: int) -> int:
+        """How many blocks from this one on are here, up to `most`."""
+        if file >= len(self._have):
+            return 0
+        window = self._have[file][block : block + most]
+        stop = window.find(0)
+        return len(window) if stop < 0 else stop
+
+    def missing(self) -> list[BlockSpan]:
+        """What is announced and not here."""
+        found: list[BlockSpan] = []
+        for span in self.manifest.spans():
+            found += span.without(block for block, here in enumerate(self._have[span.file]) if here)
+        return found
+
+    def mark(self, file: int, block: int) -> None:
+        """Says that a block is here, verified."""
+        if not self._have[file][block]:
+            self._have[file][block] = 1
+            self.held += self.manifest.files[file].size_of(block)
+            self._wake_block(file, block)
+
+    def unmark(self, file: int, block: int) -> None:
+        """Says that a block turned out not to be here."""
+        if self._have[file][block]:
+            self._have[file][block] = 0
+            self.held -= self.manifest.files[file].size_of(block)
+
+    def path(self, file: int) -> Path:
+        """Where a file's bytes lie."""
+        return self._locate(self.manifest.files[file])
+
+    # Waiting
+
+    async def wait_for_block(self, file: int, block: int) -> None:
+        """Returns when a block is here.
+
+        Raises:
+            VersionGone: It will not come.
+        """
+        while not self.has(file, block):
+            self._check_not_gone()
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._block_waiters.setdefault((file, block), []).append(waiter)
+            try:
+                await waiter
+            finally:
+                self._forget(file, block, waiter)
+
+    async def next_change(self) -> None:
+        """Returns when the manifest has grown, was sealed, or the version is gone."""
+        await self._change.wait()
+
+    def lines_from(self, sequence: int) -> tuple[bytes, int]:
+        """Whole lines from extension `sequence` on, some 256 KiB at most; and the sequence after them."""
+        last = sequence
+        while last < len(self._starts) - 1 and self._starts[last + 1] - self._starts[sequence] <= _STREAM_BYTES:
+            last += 1
+        if last == sequence < len(self._starts) - 1:
+            last += 1  # a single line may be longer
+        if last <= sequence:
+            return b"", sequence
+        with self._log.open("rb") as file:
+            file.seek(self._starts[sequence])
+            return file.read(self._starts[last] - self._starts[sequence]), last
+
+    def wake(self) -> None:
+        """Makes everybody who waits for the manifest look again."""
+        self._change.set()
+        self._change = asyncio.Event()
+
+    def leave(self) -> None:
+        """Tells all who wait that the version is gone."""
+        self.gone = True
+        for file, block in list(self._block_waiters):
+            self._wake_block(file, block)
+        self.wake()
+
+    # The disk; called from worker threads
+
+    @contextmanager
+    def writing(self, file: int) -> Iterator[Write]:
+        """Gives what puts verified blocks of a file into their places, for as long as one request takes.
+
+        Raises:
+            DiskFull: There is no room for them; here or at a block.
+        """
+        state = self.manifest.files[file]
+        with Writer(self._locate(state)) as writer:
+
+            def write(block: int, data: memoryview) -> None:
+                with self._reserving:
+                    so_far = self._reserved.get(file, 0)
+                    needed = block * BLOCK + len(data)
+                    if needed > so_far:
+                        size = max(needed, state.announced, state.expected or 0)
+                        writer.reserve(so_far, size)
+                        self._reserved[file] = size
+                writer.write(data, at=block * BLOCK)
+
+            yield write
+
+    def check(self, span: BlockSpan) -> list[int]:
+        """Returns the blocks of a span whose bytes on disk are the right ones."""
+        state = self.manifest.files[span.file]
+        good: list[int] = []
+        try:
+            file = self._locate(state).open("rb", buffering=0)
+        except OSError:
+            return good
+        buffer = memoryview(bytearray(BLOCK))
+        with file:
+            for block in range(span.first, span.first + span.count):
+                piece = buffer[: state.size_of(block)]
+                if os.preadv(file.fileno(), [piece], block * BLOCK) == len(piece) and matches(state, block, piece):
+                    good.append(block)
+        return good
+
+    def settle(self, file: int) -> None:
+        """Gives a file that is complete its exact length, one without bytes too.
+
+        Raises:
+            DiskFull: There is no room even for that.
+        """
+        state = self.manifest.files[file]
+        with Writer(self._locate(state)) as writer:
+            writer.settle(state.announced)
+
+    # Inside
+
+    def _note_line(self, size: int, spans: Iterable[BlockSpan]) -> None:
+        self._starts.append(self._starts[-1] + size)
+        while len(self._have) < len(self.manifest.files):
+            self._have.append(bytearray())
+        for span in spans:
+            self._have[span.file].extend(bytes(span.count))
+
+    def _wake_block(self, file: int, block: int) -> None:
+        for waiter in self._block_waiters.get((file, block), ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _forget(self, file: int, block: int, waiter: asyncio.Future[None]) -> None:
+        waiters = self._block_waiters[file, block]
+        waiters.remove(waiter)
+        if not waiters:
+            del self._block_waiters[file, block]
+
+    def _check_not_gone(self) -> None:
+        if self.gone:
+            raise VersionGone(f"version {self.manifest.key} is held no longer")
+
+
+def matches(state: FileProgress, block: int, data: memoryview) -> bool:
+    """Whether these are the bytes that the publisher signed."""
+    return blake3(data).digest() == state.hash_of(block)
+
+
+def verify(state: FileProgress, block: int, data: memoryview) -> None:
+    """Returns if these are the bytes that the publisher signed.
+
+    Raises:
+        BadBlock: They are not.
+    """
+    if not matches(state, block, data):
+        raise BadBlock(f"block {block} of {state.path} is not what the publisher signed")

@@ -1,0 +1,1 @@
+"""Manifests: signed, growing descriptions of a version's files and blocks."""

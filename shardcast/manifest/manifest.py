@@ -1,0 +1,329 @@
+"""What a version is made of, as far as its publisher has said: it grows by extensions until one seals it.
+
+Pure: takes extensions, keeps 32 bytes per block, does no I/O. The same class stands behind origin, relay and client.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from protocol.checkpoints import MOST_FILES, VersionFile, check_path, version_digest
+from protocol.errors import InvalidInput
+from protocol.identifiers import ZERO_DIGEST, Address, Digest
+from shardcast.errors import BadManifest
+from shardcast.manifest.records import (
+    BLOCK,
+    MOST_FILE_BYTES,
+    MOST_VERSION_BYTES,
+    DeltaBase,
+    Extension,
+    FileEnd,
+    FileEntry,
+    Shard,
+    Whole,
+    read_extension,
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class VersionKey:
+    """Names one attempt at one version of a run; the newest is the greatest."""
+
+    version: int
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.version}.{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BlockSpan:
+    """Blocks `first` to `first + count - 1` of a file."""
+
+    file: int
+    first: int
+    count: int
+
+    def parts(self, most: int) -> Iterator[BlockSpan]:
+        """The same blocks in spans of at most `most`."""
+        for first in range(self.first, self.first + self.count, most):
+            yield BlockSpan(self.file, first, min(most, self.first + self.count - first))
+
+    def without(self, blocks: Iterable[int]) -> list[BlockSpan]:
+        """What is left of it without some blocks, in as few spans as that takes."""
+        left: list[BlockSpan] = []
+        start, end = self.first, self.first + self.count
+        for block in [*sorted(block for block in blocks if start <= block < end), end]:
+            if block > start:
+                left.append(BlockSpan(self.file, start, block - start))
+            start = block + 1
+        return left
+
+
+@dataclass(slots=True)
+class FileProgress:
+    """One file of a version, as far as it is announced."""
+
+    index: int
+    path: str
+    kind: Literal["full", "delta"]
+    expected: int | None
+    announced: int = 0
+    """Bytes that shards have named so far."""
+    sha256: str | None = None
+    """Of the bytes that travel; known when the file has ended."""
+    whole: Whole | None = None
+    hashes: bytearray = field(default_factory=bytearray, repr=False)
+    """BLAKE3 of the announced blocks, 32 bytes each."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will be added."""
+        return self.sha256 is not None
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks are announced."""
+        return -(-self.announced // BLOCK)
+
+    def hash_of(self, block: int) -> bytes:
+        """BLAKE3 of a block."""
+        return bytes(self.hashes[32 * block : 32 * block + 32])
+
+    def size_of(self, block: int) -> int:
+        """Bytes of an announced block."""
+        return min(BLOCK, self.announced - block * BLOCK)
+
+
+class Manifest:
+    """The manifest of one attempt at one version.
+
+    Args:
+        run: The run it must be of.
+        key: The version and the attempt it must be of.
+        signer: The publisher.
+        besides: Who may have signed in the publisher's place. Whoever signed the first extension signs all.
+    """
+
+    def __init__(self, *, run: Digest, key: VersionKey, signer: Address, besides: Sequence[Address] = ()) -> None:
+        self.run = run
+        self.key = key
+        self.signer = signer
+        """Who signed it; before the first extension the publisher."""
+        self.besides = tuple(besides)
+        self.head: Digest = ZERO_DIGEST
+        """Hash of the newest extension."""
+        self.length = 0
+        """Extensions so far; the sequence number of the next one."""
+        self.files: list[FileProgress] = []
+        self.base: DeltaBase | None = None
+        self.digest: Digest | None = None
+        """The version digest, once the manifest is sealed."""
+        self.size = 0
+        """Bytes announced so far, over all files."""
+        self.names = _Names()
+
+    @property
+    def sealed(self) -> bool:
+        """Whether it is complete. An unsealed one is never taken for a version."""
+        return self.digest is not None
+
+    def read(self, line: bytes) -> list[BlockSpan]:
+        """Takes one line from anybody; returns the blocks that it announces.
+
+        Raises:
+            BadManifest: It is not the publisher's next word on this version. Nothing has changed then.
+        """
+        signers = (self.signer,) if self.length else (self.signer, *self.besides)
+        extension, hashed, signer = read_extension(line, signers=signers)
+        spans = self.extend(extension, hashed)
+        self.signer = signer
+        return spans
+
+    def extend(self, extension: Extension, hashed: Digest) -> list[BlockSpan]:
+        """Takes an extension whose signature was checked; returns the blocks that it announces, in their order.
+
+        Raises:
+            BadManifest: It does not follow from what was said before. Nothing has changed then.
+        """
+        self._check_place(extension)
+        planned = _Plan(self)
+        planned.take(extension)
+        planned.settle()
+        self.files = planned.files
+        self.names = planned.names
+        self.size = planned.size
+        if extension.opening is not None:
+            self.base = extension.opening.base
+        self.digest = extension.digest
+        self.head = hashed
+        self.length += 1
+        return planned.spans
+
+    def spans(self) -> Iterator[BlockSpan]:
+        """Every block announced so far, a span for each file."""
+        return (BlockSpan(file.index, 0, file.blocks) for file in self.files if file.blocks)
+
+    def content(self) -> list[VersionFile]:
+        """The files as the version has them; see `content_of`."""
+        return content_of(self.files)
+
+    def _check_place(self, extension: Extension) -> None:
+        if extension.run != self.run:
+            raise BadManifest(f"the extension is of run {extension.run}, not of {self.run}", code="wrong-run")
+        if (extension.version, extension.attempt) != (self.key.version, self.key.attempt):
+            raise BadManifest(
+                f"the extension is of version {extension.version}.{extension.attempt}, not of {self.key}",
+                code="wrong-version",
+            )
+        if self.sealed:
+            raise BadManifest(f"version {self.key} is sealed, and something was added to it")
+        if extension.sequence != self.length or extension.previous != self.head:
+            raise BadManifest(f"extension {extension.sequence} does not follow number {self.length - 1} of {self.key}")
+        if (extension.opening is not None) != (extension.sequence == 0):
+            raise BadManifest("an opening stands in the first extension, and nowhere else")
+        # Everything that can be said has a bound, so a manifest that only grows by what is said has one, too.
+        said = extension.opening or extension.files or extension.shards or extension.ended or extension.digest
+        if not said:
+            raise BadManifest(f"extension {extension.sequence} of {self.key} says nothing")
+
+
+def content_of(files: Iterable[FileProgress]) -> list[VersionFile]:
+    """The files as a version has them: deltas stand as what they make, and nothing stands twice.
+
+    Raises:
+        BadManifest: A file has not ended, or the same path is said to be two different things.
+    """
+    found: dict[str, VersionFile] = {}
+    for each in files:
+        if each.sha256 is None:
+            raise BadManifest(f"{each.path} has not ended")
+        made = each.whole
+        size, sha256 = (each.announced, each.sha256) if made is None else (made.size, made.sha256)
+        file = VersionFile(each.path, size, sha256)
+        if found.setdefault(each.path, file) != file:
+            raise BadManifest(f"{each.path} and its delta are two different files")
+    return list(found.values())
+
+
+class _Plan:
+    """An extension tried on copies of what it changes, so that a bad one changes nothing."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.files = list(manifest.files)
+        self.size = manifest.size
+        self.base = manifest.base
+        self.spans: list[BlockSpan] = []
+        self.names = manifest.names
+        self._hashes: list[tuple[FileProgress, bytes]] = []
+        self._changed: set[int] = set()
+
+    def take(self, extension: Extension) -> None:
+        """Checks everything that the extension says.
+
+        Raises:
+            BadManifest: Something in it can't be.
+        """
+        if extension.opening is not None:
+            self.base = extension.opening.base
+            if self.base is not None and self.base.version >= extension.version:
+                raise BadManifest(f"the base {self.base.version} is not older than version {extension.version}")
+        if extension.files:
+            self.names = self.names.copy()
+        for entry in extension.files:
+            self._declare(entry)
+        for shard in extension.shards:
+            self._append(shard)
+        for end in extension.ended:
+            self._end(end)
+        if extension.digest is not None:
+            self._seal(extension.digest)
+
+    def settle(self) -> None:
+        """Adds the new hashes, which the copies share with what they were made from, once all is known to be well."""
+        for file, hashes in self._hashes:
+            file.hashes += hashes
+
+    def _declare(self, entry: FileEntry) -> None:
+        if len(self.files) == MOST_FILES:
+            raise BadManifest(f"the version has more than {MOST_FILES} files")
+        if entry.kind == "delta" and self.base is None:
+            raise BadManifest(f"{entry.path} is a delta, and the version has no base")
+        self.names.add(entry)
+        self._changed.add(len(self.files))
+        self.files.append(FileProgress(len(self.files), entry.path, entry.kind, entry.expected))
+
+    def _append(self, shard: Shard) -> None:
+        file = self._open(shard.file)
+        # Offsets are multiples of a block, so nothing can follow a short block.
+        if shard.offset != file.announced:
+            raise BadManifest(f"a shard of {file.path} begins at {shard.offset}, not at {file.announced}")
+        if shard.offset + shard.size > (MOST_FILE_BYTES if file.expected is None else file.expected):
+            raise BadManifest(f"{file.path} grows beyond the size that was said")
+        self.size += shard.size
+        if self.size > MOST_VERSION_BYTES:
+            raise BadManifest(f"the version is larger than {MOST_VERSION_BYTES} bytes")
+        hashes = bytes.fromhex(shard.blocks)
+        self._hashes.append((file, hashes))
+        self.spans.append(BlockSpan(file.index, file.blocks, len(hashes) // 32))
+        file.announced += shard.size
+
+    def _end(self, end: FileEnd) -> None:
+        file = self._open(end.file)
+        if end.size != file.announced or file.expected not in {None, end.size}:
+            raise BadManifest(f"{file.path} ends at {end.size} bytes, and {file.announced} were announced")
+        if (end.whole is not None) != (file.kind == "delta"):
+            raise BadManifest(f"{file.path}: a delta says what it makes, and a full file is what it is")
+        file.sha256 = end.sha256
+        file.whole = end.whole
+
+    def _seal(self, digest: Digest) -> None:
+        try:
+            said = version_digest(content_of(self.files))
+        except InvalidInput as error:
+            raise BadManifest(f"the seal does not fit: {error.detail}") from None
+        if said != digest:
+            raise BadManifest(f"the seal says digest {digest}, and the files make {said}")
+
+    def _open(self, index: int) -> FileProgress:
+        """The file, as a copy that may be changed."""
+        if index >= len(self.files) or self.files[index].ended:
+            raise BadManifest(f"the version has no open file {index}")
+        if index not in self._changed:
+            self._changed.add(index)
+            self.files[index] = replace(self.files[index])
+        return self.files[index]
+
+
+class _Names:
+    """The paths of a version, of which none may be both a file and a folder."""
+
+    def __init__(self) -> None:
+        self._files: set[tuple[str, str]] = set()
+        self._paths: set[str] = set()
+        self._folders: set[str] = set()
+
+    def copy(self) -> _Names:
+        new = _Names()
+        new._files, new._paths, new._folders = set(self._files), set(self._paths), set(self._folders)
+        return new
+
+    def add(self, entry: FileEntry) -> None:
+        try:
+            path = check_path(entry.path)
+        except InvalidInput as error:
+            raise BadManifest(error.detail, hint=error.hint) from None
+        above = [path[: end.start()] for end in _SLASH.finditer(path)]
+        if (path, entry.kind) in self._files:
+            raise BadManifest(f"{path} is declared twice")
+        if path in self._folders or not self._paths.isdisjoint(above):
+            raise BadManifest(f"{path} is both a file and a folder")
+        self._files.add((path, entry.kind))
+        self._paths.add(path)
+        self._folders.update(above)
+
+
+_SLASH = re.compile("/")

@@ -1,0 +1,1 @@
+"""Publication of versions by an origin."""

@@ -1,0 +1,42 @@
+"""Which of a run's versions travel whole: every so-many-th, so that no chain of deltas grows long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardcast.delta.selection import stands_alone
+from shardcast.serve.version_index import VersionIndex
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """How the next version travels."""
+
+    base: int | None
+    """The version that its deltas are built on; None for no deltas."""
+    full: bool
+    """Whether whole files travel, too."""
+
+
+def next_form(shelf: VersionIndex, version: int, *, anchor_every: int) -> Form:
+    """Returns how a version travels, after what its origin holds.
+
+    Args:
+        shelf: The origin's.
+        version: The new one.
+        anchor_every: One in so many travels whole, and what changed since the one before besides; 1 for whole ones
+            without deltas.
+    """
+    before = next((each for each in shelf if each.manifest.sealed and each.manifest.key.version < version), None)
+    # Nobody who believes only the new key could read a base that the key before it signed.
+    if before is None or anchor_every == 1 or before.manifest.signer != shelf.publisher:
+        return Form(base=None, full=True)
+    links, at = 1, before
+    while not stands_alone(at.manifest):
+        base = at.manifest.base
+        held = None if base is None else shelf.get(base.version)
+        if held is None:
+            links = anchor_every
+            break
+        links, at = links + 1, held
+    return Form(base=before.manifest.key.version, full=links >= anchor_every)

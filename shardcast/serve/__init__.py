@@ -1,0 +1,1 @@
+"""Serving of versions by an origin or a relay."""

@@ -1,0 +1,377 @@
+"""The HTTP side of an origin and of a relay: the same five answers, whoever gives them.
+
+    GET /v1/probe                                   256 KiB, to measure the way here
+    GET /v1/versions                                what is here; with ?follow=1 a line for each change of it
+    GET /v1/versions/{version}/{attempt}/manifest   its lines; from ?from=N on, as they come, until the seal
+    GET /v1/versions/{version}/{attempt}/files/{n}  bytes of file n: always a Range, sent as its blocks come
+    /healthz /readyz /metrics
+
+aiohttp rather than the other services' skeleton, because it can hand a file to the kernel (docs/decisions/0012).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import secrets
+import ssl
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from protocol.errors import InvalidInput, MusterError, NotFound, RateLimited, Unavailable
+from protocol.http.parameters import check_parameters
+from protocol.http.problems import MEDIA_TYPE, problem_of
+from protocol.http.rates import HEALTH_PATHS, HEALTH_RATE, CallerAddresses, IpRates
+from protocol.http.serving.connections import ConnectionGuard
+from protocol.http.serving.descriptors import connection_room, raise_descriptor_limit
+from protocol.runtime.clock import Clock, SystemClock
+from shardcast.local_version import LocalVersion
+from shardcast.manifest.manifest import FileProgress, VersionKey
+from shardcast.manifest.records import BLOCK, MOST_ATTEMPT, MOST_VERSION
+from shardcast.metrics import ServingMetrics
+from shardcast.serve.connection_limits import ServingLimits, gated
+from shardcast.serve.sender import RangeSender
+from shardcast.serve.version_index import VersionIndex
+
+PROBE_BYTES = 1 << 18
+KEEP_ALIVE = timedelta(seconds=5)
+"""A followed answer says an empty line when it has had nothing to say for so long."""
+
+MOST_RANGE = 256 * BLOCK
+"""Bytes of one answer; a larger range is refused, so that one request can't hold a connection for hours."""
+
+_PROBE = "/v1/probe"
+_VERSIONS = "/v1/versions"
+_MANIFEST = "/v1/versions/{version}/{attempt}/manifest"
+_FILE = "/v1/versions/{version}/{attempt}/files/{file}"
+_PARAMETERS = {_PROBE: (), _VERSIONS: ("follow",), _MANIFEST: ("from",), _FILE: ()}
+"""Query parameters by route; any other is refused."""
+
+_MOST_FIELDS = 32
+_MOST_FIELD = 1024
+"""Bytes of the request's line and of each header field: with `_MOST_FIELDS` of them, a head has 32 KiB."""
+
+_NDJSON = "application/x-ndjson"
+_RANGE = re.compile(r"bytes=([0-9]{1,14})-([0-9]{1,14})")
+_NUMBER = re.compile(r"[0-9]{1,16}")
+
+Check = Callable[[], Awaitable[None]]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Server:
+    """Gives away what stands on a shelf, while it is entered.
+
+    Args:
+        shelf: What there is to give.
+        host: Address to listen on.
+        port: 0 for any free one; `port` tells which it became.
+        tls: A certificate to serve with; without one, TLS is a reverse proxy's work.
+        limits: For strangers.
+        registry: Where `/metrics` reads.
+        check: Raises when the server is not ready.
+        clock: The system's by default.
+    """
+
+    def __init__(
+        self,
+        shelf: VersionIndex,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
+        limits: ServingLimits | None = None,
+        registry: CollectorRegistry | None = None,
+        check: Check | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.registry = CollectorRegistry() if registry is None else registry
+        self.metrics = ServingMetrics(self.registry)
+        self._shelf = shelf
+        self._tls = tls
+        self._limits = limits or ServingLimits()
+        self._clock = SystemClock() if clock is None else clock
+        self._check = check
+        self._probe = secrets.token_bytes(PROBE_BYTES)
+        self._callers = CallerAddresses(self._limits.trusted_proxies)
+        self._rates = IpRates(self._limits.rate, clock=self._clock)
+        self._health_rates = IpRates(HEALTH_RATE, clock=self._clock)
+        self._guard = ConnectionGuard(
+            self._limits.connections,
+            callers=self._callers,
+            refused=lambda limit: self.metrics.refused.labels(limit).inc(),
+        )
+        raise_descriptor_limit()
+        self._guard.fit(connection_room())
+        self.sender = RangeSender(patience=self._limits.patience, sent=self.metrics.sent.inc)
+        self._stopping = False
+        self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the server is found."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self._tls else 'http'}://{host}:{self.port}"
+
+    async def __aenter__(self) -> Self:
+        app = web.Application(middlewares=[self._door])
+        app.router.add_get(_PROBE, self._send_probe)
+        app.router.add_get(_VERSIONS, self._list)
+        app.router.add_get(_MANIFEST, self._send_manifest)
+        app.router.add_get(_FILE, self._send_file)
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._metrics)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=1,
+            keepalive_timeout=self._limits.idle.total_seconds(),
+            max_line_size=_MOST_FIELD,
+            max_field_size=_MOST_FIELD,
+            max_headers=_MOST_FIELDS,
+        )
+        await self._runner.setup()
+        if self._runner.server is None:  # setup makes it
+            raise Unavailable("the server did not start", retryable=False)
+        try:
+            self._listener = await asyncio.get_running_loop().create_server(
+                gated(self._guard, self._runner.server),
+                self.host,
+                self.port,
+                ssl=self._tls,
+                ssl_handshake_timeout=self._limits.idle.total_seconds() if self._tls else None,
+                backlog=1024,
+            )
+        except OSError as error:
+            await self._runner.cleanup()
+            raise Unavailable(
+                f"can't listen on {self.host}:{self.port}: {error.strerror}",
+                hint="another program has the port; choose another, or 0 for any",
+                retryable=False,
+                code="cannot-listen",
+            ) from error
+        self.port = self._listener.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping = True
+        self._shelf.wake()
+        if self._listener is not None:
+            self._listener.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    # What every request passes
+
+    @web.middleware
+    async def _door(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        resource = request.match_info.route.resource
+        route = "(none)" if resource is None else resource.canonical
+        status = 499  # nginx's number for a caller who left
+        self.metrics.open.inc()
+        try:
+            rates = self._health_rates if route in HEALTH_PATHS else self._rates
+            response = await self._answer(request, handler, route, rates=rates)
+            status = response.status
+        finally:
+            self.metrics.open.dec()
+            self.metrics.answers.labels(route, str(status)).inc()
+        return response
+
+    async def _answer(
+        self, request: web.Request, handler: Handler, route: str, *, rates: IpRates
+    ) -> web.StreamResponse:
+        try:
+            self._admit(request, rates)
+            if route in _PARAMETERS:
+                check_parameters(request.query.keys(), _PARAMETERS[route])
+            return await handler(request)
+        except web.HTTPException as error:
+            response = _problem(NotFound(f"no such path or method: {error.reason}"))
+            response.set_status(error.status)
+        except (MusterError, TimeoutError, OSError) as error:
+            response = _problem(error if isinstance(error, MusterError) else Unavailable("that took too long"))
+        return response
+
+    def _admit(self, request: web.Request, rates: IpRates) -> None:
+        address = self._callers.of(request.remote, request.headers.getall("X-Forwarded-For", []))
+        try:
+            rates.admit(address)
+        except RateLimited:
+            self.metrics.refused.labels("rate").inc()
+            raise
+
+    # The answers
+
+    async def _send_probe(self, _request: web.Request) -> web.StreamResponse:
+        return web.Response(body=self._probe, headers={"Cache-Control": "no-store"})
+
+    async def _list(self, request: web.Request) -> web.StreamResponse:
+        if "follow" not in request.query:
+            return web.Response(
+                text=self._shelf.listing().model_dump_json(),
+                content_type="application/json",
+                headers={"Cache-Control": "no-store"},
+            )
+        response = await self._begin_stream(request)
+        said = -1
+        with _broken_off(request):
+            while not self._stopping:
+                if self._shelf.revision != said:
+                    said = self._shelf.revision
+                    await self._say(response, self._shelf.listing().model_dump_json().encode() + b"\n")
+                elif not await _soon(self._shelf.next_change()):
+                    await self._say(response, b"\n")
+            await response.write_eof()
+        return response
+
+    async def _send_manifest(self, request: web.Request) -> web.StreamResponse:
+        holding = self._holding(request)
+        sequence = _number(request.query.get("from", "0"), 1 << 32, "from")
+        response = await self._begin_stream(request)
+        with _broken_off(request):
+            while not self._stopping:
+                data, sequence = holding.lines_from(sequence)
+                if data:
+                    await self._say(response, data)
+                elif holding.manifest.sealed or holding.gone:
+                    break
+                elif not await _soon(holding.next_change()):
+                    await self._say(response, b"\n")
+            await response.write_eof()
+        return response
+
+    async def _send_file(self, request: web.Request) -> web.StreamResponse:
+        holding = self._holding(request)
+        index = _number(request.match_info["file"], 1 << 16, "file")
+        if index >= len(holding.manifest.files):
+            raise NotFound(f"version {holding.manifest.key} has no file {index}")
+        state = holding.manifest.files[index]
+        first, last = _range(request.headers.get("Range", ""), state)
+        await self.sender.wait(holding, index, first // BLOCK)
+        response = web.StreamResponse(
+            status=206,
+            headers={
+                "Content-Range": f"bytes {first}-{last}/{state.announced if state.ended else '*'}",
+                "Content-Type": "application/octet-stream",
+                "Cache-Control": "no-store",
+                "Accept-Ranges": "bytes",
+            },
+        )
+        response.content_length = last - first + 1
+        await response.prepare(request)
+        with _broken_off(request):
+            await self.sender.send(request, response, holding, file=index, span=(first, last))
+            await response.write_eof()
+        return response
+
+    async def _healthz(self, _request: web.Request) -> web.StreamResponse:
+        return web.json_response({"status": "ok", "service": "shardcast"})
+
+    async def _readyz(self, _request: web.Request) -> web.StreamResponse:
+        try:
+            if self._stopping:
+                raise Unavailable("the server was told to stop")
+            if self._check is not None:
+                await self._check()
+        except MusterError as error:
+            return web.json_response({"ready": False, "why": error.detail}, status=503)
+        return web.json_response({"ready": True})
+
+    async def _metrics(self, _request: web.Request) -> web.StreamResponse:
+        self._measure_shelf()
+        return web.Response(body=generate_latest(self.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    # Small parts of them
+
+    def _holding(self, request: web.Request) -> LocalVersion:
+        version = _number(request.match_info["version"], MOST_VERSION, "version")
+        attempt = _number(request.match_info["attempt"], MOST_ATTEMPT, "attempt")
+        return self._shelf.find(VersionKey(version, attempt))
+
+    async def _begin_stream(self, request: web.Request) -> web.StreamResponse:
+        # nginx gathers an answer before it passes it on, unless it is told not to.
+        headers = {"Content-Type": _NDJSON, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        response = web.StreamResponse(headers=headers)
+        await response.prepare(request)
+        return response
+
+    async def _say(self, response: web.StreamResponse, data: bytes) -> None:
+        await self._in_time(response.write(data), self._limits.patience)
+
+    async def _in_time(self, work: Awaitable[None], patience: timedelta) -> None:
+        """Does it, or breaks the connection off: a reader that takes nothing must not hold it for ever."""
+        async with asyncio.timeout(patience.total_seconds()):
+            await work
+
+    def _measure_shelf(self) -> None:
+        listed = self._shelf.listing().versions
+        self.metrics.held.labels("sealed").set(sum(each.sealed for each in listed))
+        self.metrics.held.labels("growing").set(sum(not each.sealed for each in listed))
+        if listed and self._shelf.newest_since is not None:
+            self.metrics.newest.set(listed[0].version)
+            self.metrics.age.set((self._clock.now() - self._shelf.newest_since).total_seconds())
+
+
+@contextmanager
+def _broken_off(request: web.Request) -> Iterator[None]:
+    """Half an answer can't be turned into an error: the connection breaks off, so that whoever reads it notices."""
+    try:
+        yield
+    except (MusterError, TimeoutError, OSError):
+        if request.transport is not None:
+            request.transport.abort()
+        raise
+
+
+async def _soon(change: Awaitable[None]) -> bool:
+    """Waits for a change until it is time to say that we are still here; true if it came."""
+    try:
+        async with asyncio.timeout(KEEP_ALIVE.total_seconds()):
+            await change
+    except TimeoutError:
+        return False
+    return True
+
+
+def _problem(error: MusterError) -> web.StreamResponse:
+    problem = problem_of(error)
+    headers = {"Cache-Control": "no-store"}
+    if isinstance(error, RateLimited):
+        headers["Retry-After"] = str(math.ceil(error.retry_after.total_seconds()))
+    body = problem.model_dump_json(exclude_none=True).encode()
+    return web.Response(body=body, status=problem.status, content_type=MEDIA_TYPE, headers=headers)
+
+
+def _number(text: str, most: int, name: str) -> int:
+    if not _NUMBER.fullmatch(text) or int(text) > most:
+        raise InvalidInput(f"{name} is a whole number up to {most}, not {text[:20]!r}")
+    return int(text)
+
+
+def _range(header: str, state: FileProgress) -> tuple[int, int]:
+    """First and last byte that are asked for: one range, of bytes that are announced."""
+    match = _RANGE.fullmatch(header)
+    if match is None:
+        raise InvalidInput("ask for one range of bytes", hint="for example Range: bytes=0-1048575", code="no-range")
+    first, last = int(match[1]), int(match[2])
+    if not first <= last < state.announced or last - first >= MOST_RANGE:
+        raise InvalidInput(
+            f"{state.path} has {state.announced} bytes so far, and an answer at most {MOST_RANGE}",
+            code="range-not-satisfiable",
+        )
+    return first, last

@@ -1,0 +1,152 @@
+"""What process 0 tells the others, as bytes. Only numbers and text are read, nothing that could be run.
+
+A command is a word, some JSON, and some arrays: the groups to learn, or the small tensors of a state.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from protocol.identifiers import Digest
+from trainer.learning.groups import TrainingGroup, TrainingSample
+from trainer.policy.policy_trainer import TrainerSnapshot
+
+Arrays = Mapping[str, NDArray[Any]]
+
+_SMALL_BYTES = 16 * 1024
+"""A tensor of a state that is no longer than this is told to everybody; of a longer one, each gets its share."""
+
+
+class CommandKind(StrEnum):
+    """What a process does next."""
+
+    TERMS = "terms"
+    """Opens the base and makes its share of the policy."""
+    BEGIN = "begin"
+    ADD = "add"
+    FINISH = "finish"
+    STATE = "state"
+    """Gives its share of the state."""
+    RESTORE = "restore"
+    WEIGHTS = "weights"
+    """Gives its share of a version."""
+    STAY = "stay"
+    """Nothing yet; says that everybody is there."""
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GroupCommand:
+    """One thing that all processes do.
+
+    Args:
+        word: Which.
+        facts: JSON.
+        arrays: Numbers.
+    """
+
+    word: CommandKind
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Arrays = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """As bytes."""
+        told = io.BytesIO()
+        head = np.frombuffer(json.dumps({"word": self.word, "facts": dict(self.facts)}).encode(), np.uint8)
+        # numpy annotates the archive's arrays as if they were settings
+        arrays: dict[str, Any] = {"": head, **{f"_{name}": array for name, array in self.arrays.items()}}
+        np.savez(told, **arrays)
+        return told.getvalue()
+
+    @classmethod
+    def decode(cls, told: bytes) -> GroupCommand:
+        """From bytes.
+
+        Raises:
+            ValueError: They are no command.
+        """
+        with np.load(io.BytesIO(told), allow_pickle=False) as read:
+            said = json.loads(read[""].tobytes())
+            arrays = {name[1:]: read[name] for name in read.files if name}
+        return cls(word=CommandKind(said["word"]), facts=said["facts"], arrays=arrays)
+
+
+def groups_command(groups: Sequence[TrainingGroup]) -> GroupCommand:
+    """The groups of `add`. Which files they are from is process 0's business."""
+    samples = [sample for group in groups for sample in group.samples]
+    return GroupCommand(
+        word=CommandKind.ADD,
+        arrays={
+            "prompts": _joined([group.prompt_tokens for group in groups], np.int32),
+            "prompt_lengths": np.array([len(group.prompt_tokens) for group in groups], np.int64),
+            "samples": np.array([len(group.samples) for group in groups], np.int64),
+            "outputs": _joined([sample.output_tokens for sample in samples], np.int32),
+            "output_lengths": np.array([len(sample.output_tokens) for sample in samples], np.int64),
+            "logprobs": _joined([sample.logprobs for sample in samples], np.float32),
+            "rewards": np.array([sample.reward for sample in samples], np.float64),
+            "versions": np.array([group.version for group in groups], np.int64),
+        },
+    )
+
+
+def groups_of(command: GroupCommand) -> list[TrainingGroup]:
+    """The groups of such a command, in their order."""
+    arrays = command.arrays
+    outputs, logprobs = (_split(arrays[name], arrays["output_lengths"]) for name in ("outputs", "logprobs"))
+    samples = iter(
+        [
+            TrainingSample(output_tokens=tokens, logprobs=said, reward=float(reward))
+            for tokens, said, reward in zip(outputs, logprobs, arrays["rewards"], strict=True)
+        ]
+    )
+    prompts = _split(arrays["prompts"], arrays["prompt_lengths"])
+    return [
+        TrainingGroup(
+            work=Digest("0x" + "0" * 64),
+            group=number,
+            prompt_index=number,
+            prompt_tokens=prompt,
+            version=int(version),
+            samples=tuple(next(samples) for _ in range(count)),
+        )
+        for number, (prompt, version, count) in enumerate(
+            zip(prompts, arrays["versions"], arrays["samples"], strict=True)
+        )
+    ]
+
+
+def state_command(state: TrainerSnapshot) -> GroupCommand:
+    """A state: what is small, and the shapes of the rest, which is dealt out while it is restored."""
+    small = {name: tensor for name, tensor in state.tensors.items() if tensor.nbytes <= _SMALL_BYTES}
+    shapes = [(name, list(tensor.shape), name in small) for name, tensor in state.tensors.items()]
+    return GroupCommand(
+        word=CommandKind.RESTORE,
+        facts={"shapes": shapes, "facts": state.facts},
+        arrays={name: tensor.numpy() for name, tensor in small.items()},
+    )
+
+
+def state_of(command: GroupCommand) -> TrainerSnapshot:
+    """The state of such a command, with memory in the place of what is dealt out."""
+    tensors = {
+        name: torch.from_numpy(command.arrays[name]) if small else torch.empty(shape)
+        for name, shape, small in command.facts["shapes"]
+    }
+    return TrainerSnapshot(tensors, command.facts["facts"])
+
+
+def _joined(arrays: Sequence[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
+    return np.concatenate(arrays).astype(dtype) if arrays else np.zeros(0, dtype)
+
+
+def _split(joined: NDArray[Any], lengths: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    yield from np.split(joined, np.cumsum(lengths)[:-1]) if len(lengths) else []

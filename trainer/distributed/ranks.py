@@ -1,0 +1,97 @@
+"""Which of torchrun's processes this one is, and which device is its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from protocol.errors import InvalidInput
+from trainer.errors import BadSettings
+
+_NAMES = {"processes": "WORLD_SIZE", "rank": "RANK", "local_processes": "LOCAL_WORLD_SIZE", "local_rank": "LOCAL_RANK"}
+_START = "start the trainer with torchrun, which sets it: docs/training-runs.md, or unset WORLD_SIZE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankInfo:
+    """One process among those that torchrun started.
+
+    Args:
+        processes: How many there are, on all machines.
+        rank: Which one this is; process 0 has the run.
+        local_processes: How many there are on this machine.
+        local_rank: Which one of those this is.
+    """
+
+    processes: int
+    rank: int
+    local_processes: int
+    local_rank: int
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process has the run."""
+        return self.rank == 0
+
+
+def own_place(environment: Mapping[str, str]) -> RankInfo | None:
+    """The place that torchrun gave this process; None if it is alone.
+
+    Args:
+        environment: The process's variables.
+
+    Raises:
+        BadSettings: It has a part of what torchrun sets, or numbers that can't be.
+    """
+    if environment.get("WORLD_SIZE", "1").strip() == "1":
+        return None
+    found: dict[str, int] = {}
+    for field, name in {**_NAMES, "port": "MASTER_PORT"}.items():
+        text = environment.get(name)
+        if text is None:
+            raise BadSettings(f"WORLD_SIZE is {environment['WORLD_SIZE'][:20]}, and {name} is not set", hint=_START)
+        if not text.strip().isdecimal():
+            raise BadSettings(f"{name} is {text[:20]!r}, which is no number", hint=_START)
+        found[field] = int(text)
+    del found["port"]
+    place = RankInfo(**found)
+    if not (place.rank < place.processes and place.local_rank < place.local_processes <= place.processes):
+        raise BadSettings(
+            f"there can't be a process {place.rank} of {place.processes} that is number {place.local_rank} of "
+            f"{place.local_processes} on this machine",
+            hint=_START,
+        )
+    return place
+
+
+def device_of(name: str | None, place: RankInfo | None = None) -> torch.device:
+    """The device of a name; by default an accelerator if there is one. Each process of a mesh has one of its own.
+
+    Raises:
+        InvalidInput: There is none of that name, or there are fewer than processes.
+    """
+    if name is None:
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InvalidInput(f"{name[:40]!r} is no device", hint="give cpu, cuda or cuda:NUMBER") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InvalidInput(f"this machine has no device {device}", hint="leave device out, or give cpu")
+    if place is None or device.type == "cpu":
+        return device
+    if device.type != "cuda":
+        raise InvalidInput(f"several processes can't learn on {device}", hint="give cpu or cuda")
+    if ":" in name:
+        raise InvalidInput(
+            f"{place.local_processes} processes on this machine can't all have {device}",
+            hint="leave device out, or give cuda; CUDA_VISIBLE_DEVICES says which ones may be used",
+        )
+    if (devices := torch.cuda.device_count()) < place.local_processes:
+        raise InvalidInput(
+            f"this machine has {devices} accelerators, and torchrun started {place.local_processes} processes on it",
+            hint=f"give torchrun --nproc-per-node {devices}, or the trainer --device cpu",
+        )
+    return torch.device("cuda", place.local_rank)

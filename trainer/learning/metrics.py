@@ -1,0 +1,174 @@
+"""What a step was like, as numbers: sums while its rows go by, and the report when it is done."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from trainer.learning.batch import Counts
+from trainer.learning.losses import MOST_LOG_RATIO, Distance, distances
+from trainer.learning.objective import Objective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedStep:
+    """One optimiser step, or one that was skipped.
+
+    Args:
+        step: Its number.
+        bad: Loss or gradient was no number, or the gradient exploded: the weights are those from before.
+        loss: What was minimised, over the global batch.
+        reward_mean: Over all answers.
+        reward_std: Over all answers, the population's.
+        entropy: Mean over tokens, in nats.
+        kl: Mean estimate of the distance to the reference, in nats a token; None without a reference.
+        clip_fraction: Tokens that the loss's term stopped, bounded or left out.
+        masked_answers: Answers that were left out whole.
+        ratio_mean: Mean importance weight.
+        ratio_max: Largest importance weight.
+        sampler_gap: Mean of |log pi - log mu|: how far the sampler's recorded log-probabilities are from the trainer's.
+        sampler_kl: Estimate of KL(mu || pi) from the same, in nats a token.
+        gradient_norm: Before it was clipped.
+        learning_rate: The step's.
+        groups: Of the global batch.
+        answers: Of the global batch.
+        tokens: Of its answers.
+        length_mean: Tokens of an answer.
+        length_max: Tokens of the longest.
+        rows_tokens: Places in rows that went through the model, empty ones too.
+        seconds: Spent in learning, waiting for groups left out.
+    """
+
+    step: int
+    bad: bool
+    loss: float
+    reward_mean: float
+    reward_std: float
+    entropy: float
+    kl: float | None
+    clip_fraction: float
+    masked_answers: int
+    ratio_mean: float
+    ratio_max: float
+    sampler_gap: float
+    sampler_kl: float
+    gradient_norm: float
+    learning_rate: float
+    groups: int
+    answers: int
+    tokens: int
+    length_mean: float
+    length_max: int
+    rows_tokens: int
+    seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens of answers."""
+        return self.tokens / self.seconds if self.seconds else math.inf
+
+
+_SUMMED = (
+    "objective",
+    "entropy",
+    "distance",
+    "stopped",
+    "masked_answers",
+    "ratio",
+    "gap",
+    "divergence",
+    "rows_tokens",
+)
+
+
+@dataclass(slots=True)
+class MetricSums:
+    """Sums over the tokens that one process has learned from."""
+
+    objective: float = 0.0
+    entropy: float = 0.0
+    distance: float = 0.0
+    stopped: float = 0.0
+    masked_answers: float = 0.0
+    ratio: float = 0.0
+    gap: float = 0.0
+    divergence: float = 0.0
+    rows_tokens: float = 0.0
+    largest_ratio: float = 0.0
+    watches_distance: bool = False
+    rewards: list[float] = field(default_factory=list)
+    longest: int = 0
+
+    def add(self, found: Objective, *, sampler_n: torch.Tensor, rows_tokens: int) -> None:
+        """Adds what some rows gave. All of it is read at once, so that an accelerator is waited for once."""
+        with torch.no_grad():
+            log_ratio_n = (found.logprob_n - sampler_n).clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO)
+            nothing = torch.zeros_like(log_ratio_n)
+            read = torch.stack(
+                [
+                    found.total.detach(),
+                    found.entropy_n.sum(),
+                    (nothing if found.distance_n is None else found.distance_n).sum(),
+                    found.stopped_n.sum().float(),
+                    (~found.kept_s).sum().float(),
+                    found.ratio_n.sum(),
+                    log_ratio_n.abs().sum(),
+                    distances(Distance.K3, logprob_n=-log_ratio_n, reference_n=nothing).sum(),
+                    found.ratio_n.max(),
+                ]
+            ).tolist()
+        self.watches_distance |= found.distance_n is not None
+        for name, value in zip(_SUMMED, [*read[:-1], rows_tokens], strict=True):
+            setattr(self, name, getattr(self, name) + value)
+        self.largest_ratio = max(self.largest_ratio, read[-1])
+
+    def all_reduce(self, device: torch.device) -> None:
+        """Adds up what all processes have; rewards and lengths are those of the global batch already."""
+        values = torch.tensor([getattr(self, name) for name in _SUMMED], dtype=torch.float64, device=device)
+        largest = torch.tensor(self.largest_ratio, dtype=torch.float64, device=device)
+        torch.distributed.all_reduce(values)
+        torch.distributed.all_reduce(largest, op=torch.distributed.ReduceOp.MAX)
+        for name, value in zip(_SUMMED, values.tolist(), strict=True):
+            setattr(self, name, value)
+        self.largest_ratio = largest.item()
+
+    def report(
+        self,
+        *,
+        counts: Counts,
+        step: int,
+        bad: bool,
+        loss: float,
+        gradient_norm: float,
+        learning_rate: float,
+        seconds: float,
+    ) -> LearnedStep:
+        """What the step was like."""
+        rewards = np.array(self.rewards, dtype=np.float64)
+        return LearnedStep(
+            step=step,
+            bad=bad,
+            loss=loss,
+            reward_mean=float(rewards.mean()),
+            reward_std=float(rewards.std()),
+            entropy=self.entropy / counts.tokens,
+            kl=self.distance / counts.tokens if self.watches_distance else None,
+            clip_fraction=self.stopped / counts.tokens,
+            masked_answers=round(self.masked_answers),
+            ratio_mean=self.ratio / counts.tokens,
+            ratio_max=self.largest_ratio,
+            sampler_gap=self.gap / counts.tokens,
+            sampler_kl=self.divergence / counts.tokens,
+            gradient_norm=gradient_norm,
+            learning_rate=learning_rate,
+            groups=counts.groups,
+            answers=counts.answers,
+            tokens=counts.tokens,
+            length_mean=counts.tokens / counts.answers,
+            length_max=self.longest,
+            rows_tokens=round(self.rows_tokens),
+            seconds=seconds,
+        )

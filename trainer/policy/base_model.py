@@ -1,0 +1,107 @@
+"""The base of a run: the version that everything starts from, held against what training needs."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.checkpoints import folder_files, version_digest
+from protocol.identifiers import Digest
+from rollouts.environments import is_held_out, load_environment
+from rollouts.models.facts import ModelFacts, read_model
+from rollouts.recipe import EligiblePrompts, PromptTable, Recipe, eligible_prompts, read_recipe
+from trainer.errors import BadSettings
+from trainer.files import whole_folder
+
+MOST_PROMPTS = 1 << 20
+"""A larger range of prompts is kept as a range, and nothing of it is left out: its table would be 8 MiB a version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyBase:
+    """A version that is trained on.
+
+    Args:
+        folder: Where it lies.
+        digest: Its version digest.
+        recipe: How its rollouts are made.
+        facts: Of its model.
+        eligible: Its prompts.
+    """
+
+    folder: Path
+    digest: Digest
+    recipe: Recipe
+    facts: ModelFacts
+    eligible: EligiblePrompts
+
+    @property
+    def candidates(self) -> NDArray[np.uint64] | None:
+        """The prompts that a version's table is made of; None for a range that is too large for a table.
+
+        Of a range it leaves out what is held out: prompts that no slot draws would count as unsolved for ever.
+
+        Raises:
+            BadSettings: All prompts of the range are held out.
+            MusterError: From the environment that the recipe names.
+        """
+        if isinstance(self.recipe.prompts, PromptTable):
+            return np.array(list(self.eligible), np.uint64)
+        if len(self.eligible) > MOST_PROMPTS:
+            return None
+        kept = list(self.eligible)
+        if share := self.recipe.held_out:
+            chosen = self.recipe.environment
+            environment = load_environment(chosen.name, version=chosen.version, options=chosen.options)
+            kept = [index for index in kept if not is_held_out(environment.prompt(index), share)]
+        if not kept:
+            raise BadSettings(
+                f"the recipe in {self.folder} holds all of its prompts out", hint="lower held_out, or give more prompts"
+            )
+        return np.array(kept, np.uint64)
+
+
+def open_base(folder: Path) -> PolicyBase:
+    """Reads a base.
+
+    Raises:
+        BadVersionFolder: It is no version, or its tokenizer has tokens that its model lacks.
+        BadSettings: Its recipe draws samples in a way that can't be learned from.
+    """
+    recipe = read_recipe(folder)
+    facts = read_model(folder)
+    sampling = recipe.sampling
+    if sampling.top_p != 1.0 or sampling.top_k:
+        raise BadSettings(
+            f"the recipe in {folder} has top_p {sampling.top_p} and top_k {sampling.top_k}",
+            hint="learning needs samples of the policy itself: set top_p 1 and top_k 0",
+        )
+    if recipe.group_size < 2:
+        raise BadSettings(
+            f"the recipe in {folder} has groups of {recipe.group_size} sample",
+            hint="answers to one prompt are compared: set group_size to 2 or more",
+        )
+    return PolicyBase(
+        folder=folder,
+        digest=version_digest(folder_files(folder)),
+        recipe=recipe,
+        facts=facts,
+        eligible=eligible_prompts(folder, recipe),
+    )
+
+
+def copy_base(base: PolicyBase, folder: Path) -> None:
+    """Puts the base where versions are published; it is there whole or not at all.
+
+    Raises:
+        NotWritten: The disk is full, or refuses.
+    """
+    with whole_folder(folder) as partial:
+        for file in folder_files(base.folder):
+            target = partial / file.path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(base.folder / file.path, target)

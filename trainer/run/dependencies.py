@@ -1,0 +1,46 @@
+"""What a run is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.runtime.clock import Clock
+from trainer.policy.policy_trainer import PolicyTrainer
+from trainer.run.demand import DemandPublisher
+from trainer.run.evaluation_process import EvaluationProcess
+from trainer.run.intake import RolloutIntake
+from trainer.run.journal import Journal
+from trainer.run.lease import RunLease
+from trainer.run.policy_trainer_thread import PolicyTrainerThread
+from trainer.run.progress import ProgressLog
+from trainer.run.publishing import Publisher
+from trainer.run.settings import TrainerSettings
+from trainer.run.state import TrainerState
+
+Where = Callable[[], TrainerState]
+"""Where the run is at this moment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunParts:
+    """What a run is made of."""
+
+    settings: TrainerSettings
+    student: PolicyTrainer
+    student_thread: PolicyTrainerThread
+    candidates: NDArray[np.uint64] | None
+    """The base's table of prompts: no version has others. None if it has no table, nor can have one."""
+    journal: Journal
+    publisher: Publisher
+    desk: DemandPublisher
+    lease: RunLease
+    intake: Callable[[int], RolloutIntake]
+    progress: ProgressLog
+    evaluation: EvaluationProcess | None
+    clock: Clock
+    about: dict[str, str]
+    """What decides whose state it is."""

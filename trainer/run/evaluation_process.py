@@ -1,0 +1,129 @@
+"""Held-out prompts, asked by a process beside the trainer, so that no step waits for it.
+
+The process is `python -m trainer.run.evaluation_worker`: it reads one JSON object per line from its standard input and
+answers each with one. It ends when its input does, so nothing is left when the trainer dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+import trainer
+from protocol.runtime.clock import Clock
+from trainer.run.progress import ProgressLog
+from trainer.run.settings import TrainerSettings
+
+_log = structlog.get_logger(__name__)
+
+LAST_PATIENCE = timedelta(minutes=10)
+_LONGEST_ANSWER = 1 << 20
+
+
+class EvaluationProcess:
+    """Evaluates versions one after the other; of those that wait, only the newest.
+
+    Args:
+        settings: What is asked, and on what.
+        progress: Told what was found.
+        clock: Whose time is waited.
+    """
+
+    def __init__(self, settings: TrainerSettings, *, progress: ProgressLog, clock: Clock) -> None:
+        self._settings = settings
+        self._progress = progress
+        self._clock = clock
+        self._waiting: tuple[int, Path] | None = None
+        self._working: asyncio.Task[None] | None = None
+        self._process: asyncio.subprocess.Process | None = None
+
+    def ask(self, version: int, folder: Path) -> None:
+        """Has a version evaluated as soon as the one before it is; one that still waits is left out."""
+        if self._waiting is not None:
+            _log.info("evaluation-left-out", version=self._waiting[0], why="a newer version waits")
+        self._waiting = (version, folder)
+        if self._working is None or self._working.done():
+            self._working = asyncio.create_task(self._work())
+
+    async def drain(self) -> None:
+        """Waits until everything that was asked is answered."""
+        if self._working is not None:
+            await asyncio.wait({self._working}, timeout=LAST_PATIENCE.total_seconds())
+
+    async def aclose(self) -> None:
+        """Ends the process."""
+        if self._working is not None:
+            self._working.cancel()
+            await asyncio.gather(self._working, return_exceptions=True)
+        await self._end()
+
+    async def _work(self) -> None:
+        while self._waiting is not None:
+            (version, folder), self._waiting = self._waiting, None
+            try:
+                found = await self._answer(version, folder)
+            except (OSError, ValueError, asyncio.IncompleteReadError) as error:
+                _log.warning("not-evaluated", version=version, why=str(error) or type(error).__name__)
+                await self._end()
+            else:
+                self._progress.tell("evaluation", version=version, **found)
+
+    async def _answer(self, version: int, folder: Path) -> dict[str, Any]:
+        process = self._process = self._process or await self._start()
+        if process.stdin is None or process.stdout is None:
+            raise OSError("the evaluating process has no pipes")
+        process.stdin.write((json.dumps({"version": version, "folder": str(folder)}) + "\n").encode())
+        await process.stdin.drain()
+        line = await process.stdout.readline()
+        if not line.endswith(b"\n"):
+            raise OSError("the evaluating process ended")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise ValueError(str(answer["error"]))
+        return answer
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        root = str(Path(trainer.__file__).parents[1])
+        inherited = os.environ.get("PYTHONPATH")
+        settings = self._settings
+        words = {
+            "prompts": settings.evaluation_prompts,
+            "samples": settings.evaluation_samples,
+            "dtype": settings.dtype.value,
+            "device": settings.device,
+        }
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "trainer.run.evaluation_worker",
+            json.dumps(words),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=_LONGEST_ANSWER,
+            env={**_own_environment(), "PYTHONPATH": root if not inherited else f"{root}{os.pathsep}{inherited}"},
+            start_new_session=True,  # Ctrl-C is for the trainer, which ends this one
+        )
+
+    async def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None or process.returncode is not None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
+
+
+def _own_environment() -> dict[str, str]:
+    """This process's variables, without what torchrun sets: the process that evaluates is none of its."""
+    of_torchrun = ("TORCHELASTIC_", "GROUP_", "LOCAL_", "MASTER_", "RANK", "ROLE_", "WORLD_SIZE")
+    return {name: value for name, value in os.environ.items() if not name.startswith(of_torchrun)}

@@ -1,0 +1,143 @@
+"""Every other process of a mesh: it holds its share of the policy, and does what process 0 says.
+
+It reads the base and nothing else: no key, no chain, no orchestrator, no state directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+import torch
+
+from protocol.errors import Conflict, MusterError
+from rollouts.precision import (
+    Dtype,
+)
+from trainer.distributed.channel import Channel, spoken
+from trainer.distributed.commands import CommandKind, GroupCommand, groups_of, state_of
+from trainer.distributed.ranks import RankInfo, device_of
+from trainer.distributed.shutdown import ShutdownSignal
+from trainer.errors import MeshBroken
+from trainer.learning.settings import LearningSettings
+from trainer.policy.base_model import PolicyBase, open_base
+from trainer.policy.local_policy_trainer import LocalPolicyTrainer
+from trainer.run.settings import TrainerSettings
+
+_log = structlog.get_logger(__name__)
+
+
+def follow_trainer(settings: TrainerSettings, place: RankInfo) -> None:
+    """Follows process 0 until it ends the run.
+
+    Args:
+        settings: `start`, `device` and `mesh_timeout_s` are read; how it learns, process 0 says.
+        place: This process's.
+
+    Raises:
+        MeshBroken: Process 0, or another one, is gone.
+        MusterError: This process can't do what the others do.
+    """
+    device = device_of(settings.device, place)
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    base, ending = open_base(settings.start), ShutdownSignal()
+    channel = Channel(place, device, timeout=settings.mesh_timeout)  # while others are waited for, a signal ends it
+    with ending.by_signal():
+        Follower(channel, base, ending).follow()
+
+
+def terms_command(base: PolicyBase, learning: LearningSettings, settings: TrainerSettings) -> GroupCommand:
+    """What all processes of a run begin with."""
+    facts = {
+        "base": base.digest,
+        "learning": learning.model_dump(mode="json"),
+        "dtype": settings.dtype.value,
+        "seed": settings.seed,
+    }
+    return GroupCommand(word=CommandKind.TERMS, facts=facts)
+
+
+class Follower:
+    """Does what it is told.
+
+    Args:
+        channel: To process 0.
+        base: This machine's copy.
+        ending: Whether this process should end: process 0 is told so, and ends the run for all.
+    """
+
+    def __init__(self, channel: Channel, base: PolicyBase, ending: ShutdownSignal) -> None:
+        self._channel = channel
+        self._base = base
+        self._ending = ending
+        self._student: LocalPolicyTrainer | None = None
+
+    def follow(self) -> None:
+        """Returns when process 0 ends the run.
+
+        Raises:
+            MeshBroken: A process is gone.
+            MusterError: This process can't do what the others did.
+        """
+        try:
+            self._follow()
+        finally:
+            self._channel.leave()
+
+    def _follow(self) -> None:
+        while (command := self._channel.receive()).word is not CommandKind.END:
+            error: MusterError | None = None
+            try:
+                with spoken(f"all do {command.word.value!r}"):
+                    self._do(command)
+            except MeshBroken:
+                raise
+            except MusterError as raised:
+                error = raised
+            standing = self._channel.stand(failed=error is not None, ending=self._ending.wanted)
+            if error is not None and standing.failed < self._channel.place.processes:
+                raise error
+        self._channel.stand(failed=False, ending=True)
+
+    def _do(self, command: GroupCommand) -> None:
+        match command.word:
+            case CommandKind.TERMS:
+                self._student = self._made(command.facts)
+            case CommandKind.BEGIN:
+                self._own.begin(step=command.facts["step"])
+            case CommandKind.ADD:
+                self._own.add(groups_of(command))
+            case CommandKind.FINISH:
+                self._own.finish()
+            case CommandKind.STATE:
+                self._own.snapshot(keep=False)
+            case CommandKind.RESTORE:
+                self._own.restore(state_of(command))
+            case CommandKind.WEIGHTS:
+                self._own.weights(keep=False)
+            case CommandKind.STAY | CommandKind.END:
+                pass
+
+    @property
+    def _own(self) -> LocalPolicyTrainer:
+        if self._student is None:
+            raise Conflict("process 0 says what to do before it says with what")
+        return self._student
+
+    def _made(self, terms: Mapping[str, Any]) -> LocalPolicyTrainer:
+        if terms["base"] != self._base.digest:
+            raise Conflict(
+                f"{self._base.folder} is {self._base.digest}, and process 0 has {terms['base']}",
+                hint="give every machine the same base",
+            )
+        _log.info("following", process=self._channel.place.rank, of=self._channel.place.processes)
+        torch.manual_seed(terms["seed"])
+        return LocalPolicyTrainer(
+            self._base,
+            LearningSettings.model_validate(terms["learning"]),
+            device=self._channel.device,
+            dtype=Dtype(terms["dtype"]),
+            mesh=self._channel.mesh,
+        )

@@ -1,0 +1,233 @@
+"""An accepted file of rollouts and the audit file of its verdict, read together into what can be learned.
+
+A stranger wrote the file and a validator accepted it; neither is trusted. The file is decoded in a sandbox, because
+this process holds the publisher's key. Its content is compared with lease, recipe and audit file, and the audit's
+rewards with the file's own. A file that fails is dropped; the others of its step are learned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from protocol.errors import InvalidInput
+from protocol.identifiers import Address, Digest
+from protocol.verdicts import Outcome
+from protocol.wire.audits import LARGEST_AUDIT_FILE, AuditFile, AuditRow
+from rollouts.errors import BadRolloutFile, NotDecoded
+from rollouts.files.samples import MOST_LOG_PROBABILITY, RolloutFile, Sample, SlotHeader
+from rollouts.files.schema import ReadLimits
+from rollouts.recipe import Recipe
+from rollouts.sandboxed_decoder import Decoder
+from trainer.learning.groups import TrainingGroup, TrainingSample
+from trainer.run.batches import SeenFile, SeenGroup
+from trainer.run.journal import JournalFile
+
+_BYTES_PER_TOKEN = 64
+"""Room in a decoded file for a token with its log-probability; and as much again for each row's other columns."""
+
+
+class UnusableFile(InvalidInput):
+    """An accepted file that nothing is learned from; the others of its step are."""
+
+    code = "unusable-file"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRules:
+    """What every file of a run must keep.
+
+    Args:
+        run: The run's id.
+        recipe: Of the base: environment, sampling and group size are those of every version.
+        vocabulary: Tokens are below it.
+        context: The most tokens of prompt and answer together.
+        most_bytes: Of a file.
+    """
+
+    run: Digest
+    recipe: Recipe
+    vocabulary: int
+    context: int
+    most_bytes: int
+
+    def limits(self, groups: int) -> ReadLimits:
+        """What a reader takes of a file of so many groups."""
+        rows = groups * self.recipe.group_size
+        longest = max(self.recipe.max_prompt_tokens, self.recipe.sampling.max_new_tokens)
+        decoded = rows * (self.recipe.max_prompt_tokens + 2 * longest + 4096) * _BYTES_PER_TOKEN
+        return ReadLimits(file_bytes=self.most_bytes, rows=rows, decoded_bytes=decoded, tokens=longest)
+
+
+def read_accepted(
+    path: Path, audit_path: Path, *, entry: JournalFile, step: int, rules: FileRules, decoder: Decoder
+) -> SeenFile:
+    """Reads a file whose bytes, and those of its audit file, have the hashes that the ledger names.
+
+    Args:
+        path: Of the file.
+        audit_path: Of the audit file.
+        entry: What the ledger and its lease say of it.
+        step: The step that it serves.
+        rules: What it must keep.
+        decoder: Reads strangers' bytes.
+
+    Raises:
+        UnusableFile: It is not what was leased, or the audit file is not of it; or no decoder will ever read it.
+        NotDecoded: It can't be decoded here now.
+        OSError: This machine can't read it now.
+    """
+    try:
+        file = decoder.decode(_content(path, rules.most_bytes), limits=rules.limits(entry.groups))
+        _check_header(file.header, entry, step, rules)
+        audit = _read_audit(audit_path, entry, step)
+        groups = _groups(file, audit, entry, rules)
+    except NotDecoded as error:
+        if error.retryable:
+            raise
+        raise UnusableFile(f"the file of {entry.key}: {error.detail}", code=error.code, hint=error.hint) from error
+    except BadRolloutFile as error:
+        raise UnusableFile(f"the file of {entry.key}: {error.detail}", code=error.code) from error
+    except InvalidInput as error:
+        raise UnusableFile(f"{entry.key}: {error.detail}", code=error.code) from error
+    return SeenFile(entry=entry, groups=groups, tokens=file.units)
+
+
+def _content(path: Path, most: int) -> bytes:
+    if (size := path.stat().st_size) > most:
+        raise UnusableFile(f"its file has {size} bytes; {most} are read", code="file-too-large")
+    return path.read_bytes()
+
+
+def _check_header(header: SlotHeader, entry: JournalFile, step: int, rules: FileRules) -> None:
+    environment = rules.recipe.environment
+    pairs = {
+        "run": (header.run, rules.run),
+        "step": (header.step, step),
+        "index": (header.index, entry.index),
+        "node": (header.node, entry.node),
+        "checkpoint": (header.checkpoint, entry.checkpoint),
+        "environment": (header.environment, environment.name),
+        # What follows the `+` is the node's build: a recipe need not name one, and the validator scored with the same.
+        "environment version": (header.environment_version.split("+")[0], environment.version.split("+")[0]),
+    }
+    for name, (said, wanted) in pairs.items():
+        if said != wanted:
+            raise UnusableFile(f"its {name} is {str(said)[:80]}, not {wanted}", code="other-slot")
+
+
+def _read_audit(path: Path, entry: JournalFile, step: int) -> AuditFile:
+    if path.stat().st_size > LARGEST_AUDIT_FILE:
+        raise UnusableFile("its audit file is too large", code="bad-audit-file")
+    audit = AuditFile.decode(path.read_bytes())
+    pairs = {
+        "key": (audit.key, entry.key),
+        "sha256": (audit.sha256, entry.sha256),
+        "outcome": (audit.outcome, Outcome.ACCEPTED),
+        "step": (audit.step, step),
+        "node": (audit.node, entry.node),
+        "checkpoint": (audit.checkpoint, entry.checkpoint),
+    }
+    for name, (said, wanted) in pairs.items():
+        if said != wanted:
+            raise UnusableFile(f"the audit file says {name} {said}, not {wanted}", code="other-audit")
+    return audit
+
+
+def _groups(file: RolloutFile, audit: AuditFile, entry: JournalFile, rules: FileRules) -> tuple[SeenGroup, ...]:
+    each = rules.recipe.group_size
+    if len(file.samples) != entry.groups * each:
+        raise UnusableFile(f"{len(file.samples)} rows; its lease is of {entry.groups} groups of {each}", code="rows")
+    judged = {row.row: row for row in audit.rows}
+    if set(judged) != set(range(len(file.samples))) or len(judged) != len(audit.rows):
+        raise UnusableFile("the audit file does not list every row once", code="other-audit")
+    for row, sample in enumerate(file.samples):
+        _check_rewards(sample, judged[row], audit.validator)
+    numbered = enumerate(file.samples)
+    found = [
+        _group(number, list(rows), judged, entry, rules)
+        for number, (_, rows) in enumerate(groupby(numbered, key=lambda pair: pair[0] // each))
+    ]
+    return tuple(found)
+
+
+def _group(
+    number: int,
+    rows: Sequence[tuple[int, Sample]],
+    judged: Mapping[int, AuditRow],
+    entry: JournalFile,
+    rules: FileRules,
+) -> SeenGroup:
+    first = rows[0][1]
+    for row, sample in rows:
+        audit = judged[row]
+        same = sample.prompt_index == first.prompt_index and np.array_equal(sample.prompt_tokens, first.prompt_tokens)
+        if sample.group != number or sample.sample != row or not same:
+            raise UnusableFile(f"row {row} is not where the slot has it", code="rows")
+        if (audit.group, audit.sample, audit.prompt_index) != (sample.group, sample.sample, sample.prompt_index):
+            raise UnusableFile(f"the audit file speaks of another row {row}", code="other-audit")
+        _check_tokens(row, sample, rules)
+    rewards = [judged[row].reward for row, _ in rows]
+    tasks = [judged[row].task for row, _ in rows]
+    if any(value is None for value in [*rewards, *tasks]):
+        return SeenGroup(prompt_index=first.prompt_index, solved=None, group=None)
+    group = TrainingGroup(
+        work=entry.key,
+        group=number,
+        prompt_index=first.prompt_index,
+        prompt_tokens=first.prompt_tokens,
+        version=entry.version,
+        samples=tuple(
+            TrainingSample(output_tokens=sample.output_tokens, logprobs=np.minimum(sample.logprobs, 0), reward=reward)
+            for (_, sample), reward in zip(rows, rewards, strict=True)
+            if reward is not None
+        ),
+    )
+    solved = sum(task == 1.0 for task in tasks) / len(tasks)
+    distance = _distance([judged[row].length_penalty for row, _ in rows], rules.recipe)
+    return SeenGroup(prompt_index=first.prompt_index, solved=solved, group=group, distance=distance)
+
+
+def _check_rewards(sample: Sample, judged: AuditRow, validator: Address) -> None:
+    """Refuses an audit that gives a row another reward than its file.
+
+    A validator accepts a file only if its own scores are the file's, to the last bit. So the audit of an accepted file
+    can confirm a value or leave it undecided (None), and one corrupt validator can't choose what the run learns.
+    """
+    pairs = (
+        ("reward", judged.reward, sample.reward),
+        ("task reward", judged.task, sample.task_reward),
+        ("length penalty", judged.length_penalty, sample.length_penalty),
+    )
+    for name, audited, written in pairs:
+        if audited is not None and audited != written:  # NaN differs from everything
+            raise UnusableFile(
+                f"row {judged.row} has the {name} {written!r} in the file and {audited!r} in its audit by {validator}",
+                code="other-rewards",
+            )
+
+
+def _distance(penalties: Sequence[float | None], recipe: Recipe) -> float | None:
+    """What the validator took off, in tokens: `penalty = alpha * |target - length|`."""
+    known = [penalty for penalty in penalties if penalty is not None]
+    if recipe.length is None or len(known) < len(penalties):
+        return None
+    return sum(known) / len(known) / recipe.length.alpha
+
+
+def _check_tokens(row: int, sample: Sample, rules: FileRules) -> None:
+    recipe = rules.recipe
+    if not 1 <= len(sample.output_tokens) <= recipe.sampling.max_new_tokens or len(sample.prompt_tokens) < 1:
+        raise UnusableFile(f"row {row} has {len(sample.output_tokens)} output tokens", code="rows")
+    longest = min(rules.context - len(sample.output_tokens), recipe.max_prompt_tokens)
+    if len(sample.prompt_tokens) > longest:  # no row of the learner would hold it
+        raise UnusableFile(f"row {row} has {len(sample.prompt_tokens)} prompt tokens, beyond {longest}", code="rows")
+    for tokens in (sample.prompt_tokens, sample.output_tokens):
+        if int(tokens.min()) < 0 or int(tokens.max()) >= rules.vocabulary:
+            raise UnusableFile(f"row {row} has a token that the model lacks", code="rows")
+    if float(sample.logprobs.max()) > MOST_LOG_PROBABILITY:
+        raise UnusableFile(f"row {row} has a log-probability above zero", code="rows")

@@ -1,0 +1,98 @@
+"""The run's student as the settings have it: alone in this process, or in shares on all that torchrun started."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import torch
+from pydantic import ValidationError
+
+from trainer.distributed.channel import Channel
+from trainer.distributed.leader import Leader
+from trainer.distributed.policy_trainer import DistributedPolicyTrainer
+from trainer.distributed.ranks import RankInfo, device_of
+from trainer.distributed.shutdown import ShutdownSignal
+from trainer.errors import BadSettings
+from trainer.learning.settings import LearningSettings
+from trainer.policy.base_model import PolicyBase
+from trainer.policy.local_policy_trainer import LocalPolicyTrainer
+from trainer.policy.policy_trainer import PolicyTrainer
+from trainer.run.follower import terms_command
+from trainer.run.policy_trainer_thread import PolicyTrainerThread
+from trainer.run.settings import TrainerSettings
+
+
+def learning_settings(settings: TrainerSettings) -> LearningSettings:
+    """The table `learning`.
+
+    Raises:
+        BadSettings: It says what can't be.
+    """
+    try:
+        learning = LearningSettings.model_validate(settings.learning)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise BadSettings(
+            f"trainer.learning.{place}: {first['msg'].removeprefix('Value error, ')}",
+            hint="docs/learning.md lists the settings of learning",
+        ) from error
+    if settings.knobs.stream and learning.algorithm.needs_whole_batch:
+        raise BadSettings(
+            f"{learning.algorithm.name} compares all answers of a batch, and groups are learned as they come",
+            hint="turn stream off, or choose an algorithm that compares the answers of a group",
+        )
+    return learning
+
+
+@asynccontextmanager
+async def opened_student(
+    base: PolicyBase,
+    learning: LearningSettings,
+    settings: TrainerSettings,
+    *,
+    place: RankInfo | None,
+    stop: asyncio.Event,
+    in_thread: PolicyTrainerThread,
+) -> AsyncIterator[PolicyTrainer]:
+    """Makes the student; with other processes it leads them, and ends them with the block.
+
+    Args:
+        base: Where its weights come from.
+        learning: How it learns.
+        settings: The run's.
+        place: This process's, which leads; None if it is alone.
+        stop: Set if another process is gone or was told to end.
+        in_thread: Runs what the student does.
+
+    Raises:
+        MeshBroken: Another process is gone; also if the block ended because of that.
+        MusterError: The base can't be learned from, or the device is not there.
+    """
+    device = device_of(settings.device, place)
+    torch.manual_seed(settings.seed)  # else a run that is killed before its first state draws others than it would have
+    if device.type == "cpu":
+        torch.set_num_threads(1)  # more are slower on models that fit a CPU, and not the same to the bit
+    if place is None:
+        yield await in_thread(LocalPolicyTrainer, base, learning, device=device, dtype=settings.dtype)
+        return
+    loop, ending = asyncio.get_running_loop(), ShutdownSignal()
+    channel = await asyncio.to_thread(Channel, place, device, timeout=settings.mesh_timeout)
+    leader = Leader(channel, ending=ending, on_end=lambda: _tell(loop, stop))
+    try:
+        own = await in_thread(
+            leader.together,
+            terms_command(base, learning, settings),
+            lambda: LocalPolicyTrainer(base, learning, device=device, dtype=settings.dtype, mesh=channel.mesh),
+        )
+        yield DistributedPolicyTrainer(own, leader)
+    finally:
+        await asyncio.to_thread(leader.close)
+    leader.check()
+
+
+def _tell(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(stop.set)

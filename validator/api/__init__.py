@@ -1,0 +1,1 @@
+"""The validator's REST API and its response models."""

@@ -1,0 +1,206 @@
+"""The validator's own API: how it is, what waits for a person, and what the person decides."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from pydantic import BaseModel
+
+from protocol.errors import MusterError, NotFound, Unavailable
+from protocol.http.tokens import OwnerRequest, owner_access
+from protocol.identifiers import Address
+from protocol.identity.scopes import Scope
+from protocol.identity.signing import unix_ms
+from protocol.verdicts import Outcome
+from protocol.versions import release
+from validator.api.views import (
+    LatencyView,
+    LoopView,
+    MemberView,
+    ParkedList,
+    ParkedView,
+    QueueView,
+    RatesView,
+    Resolve,
+    StatusView,
+    Unparked,
+    ValidatorSeen,
+    VerdictCount,
+)
+from validator.dependencies import Dependencies, parts_of
+from validator.domain.items import ItemId, ParkedItem, Resolution, read_item_id
+from validator.metrics import reason_name
+from validator.queue.parking_order import MOST_LOOKED_AT, fairly
+from validator.store.members import Member, MemberId
+
+SHOWN_PARKED = 20
+BODY = 16 * 1024
+
+router = APIRouter(prefix="/v1", tags=["validator"])
+
+
+async def _is_me(address: Address, request: Request) -> bool:
+    return address == parts_of(request).key.address
+
+
+Reader = Annotated[OwnerRequest, Depends(owner_access(Scope.READ, is_manager=_is_me, body_limit=BODY))]
+"""A token that reads, or the validator's own key."""
+Operator = Annotated[OwnerRequest, Depends(owner_access(Scope.OPERATE, is_manager=_is_me, body_limit=BODY))]
+ItemPath = Annotated[str, Path(max_length=100, description="A work key, or WORKKEY.KIND")]
+
+
+def _body(model: type[BaseModel]) -> dict[str, Any]:
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+@router.get("/status")
+async def status(_reader: Reader, request: Request) -> StatusView:
+    """How the validator is."""
+    parts = parts_of(request)
+    lengths = await parts.queue.lengths()
+    parked = fairly(await parts.queue.parked(limit=MOST_LOOKED_AT), limit=SHOWN_PARKED)
+    read_to = parts.intake.read_to
+    files, rows, tokens = parts.measures.rates()
+    return StatusView(
+        validator=parts.key.address,
+        pool_id=parts.settings.pool_id,
+        version=release(),
+        seated=await _seated(parts),
+        chain_block=None if read_to is None else read_to[1],
+        next_block=None if read_to is None else read_to[0],
+        epoch=await _epoch(parts),
+        queue=QueueView(
+            waiting=lengths.waiting,
+            ready=lengths.ready,
+            in_hand=lengths.in_hand,
+            parked=lengths.parked,
+            not_final=await parts.deadlines.count(),
+        ),
+        verdicts=tuple(
+            VerdictCount(outcome=outcome.name.lower(), reason=reason_name(reason), count=count)
+            for (outcome, reason), count in sorted((await parts.counts.all()).items())
+        ),
+        latency=LatencyView(
+            p50_s=parts.measures.latency(0.5), p99_s=parts.measures.latency(0.99), of=parts.measures.judged
+        ),
+        rates=RatesView(files=files, rows=rows, prefilled_tokens=tokens),
+        validators=await _validators(parts),
+        members=await _members(parts),
+        parked=tuple(_parked(each) for each in parked),
+        loops=tuple(
+            LoopView(name=each.name, rounds=each.rounds, crashes=each.crashes, last_error=each.last_error)
+            for each in request.app.state.loops.states()
+        ),
+        looks=request.app.state.looks(),
+    )
+
+
+@router.get("/parked")
+async def parked(_reader: Reader, request: Request, limit: Annotated[int, Query(ge=1, le=10_000)] = 1000) -> ParkedList:
+    """What waits for a person: each node's oldest first, so that none hides the others' behind its own."""
+    found = await parts_of(request).queue.parked(limit=MOST_LOOKED_AT)
+    return ParkedList(items=tuple(_parked(each) for each in fairly(found, limit=limit)))
+
+
+@router.post("/parked/retry")
+async def retry_all(
+    _operator: Operator,
+    request: Request,
+    code: Annotated[str | None, Query(max_length=100, description="Only work with this trouble")] = None,
+) -> Unparked:
+    """Has everything tried again that is parked, from the beginning."""
+    parts = parts_of(request)
+    names = [each.item.id for each in await parts.queue.parked(limit=MOST_LOOKED_AT) if code in {None, each.code}]
+    return await _unpark(parts, names)
+
+
+@router.post("/parked/{item}/retry")
+async def retry(_operator: Operator, request: Request, item: ItemPath) -> Unparked:
+    """Has parked work tried again, from the beginning."""
+    return _some(await _unpark(parts_of(request), [read_item_id(item)]), item)
+
+
+@router.post("/parked/{item}/resolve", openapi_extra=_body(Resolve))
+async def resolve(operator: Operator, request: Request, item: ItemPath) -> Unparked:
+    """Decides parked work by hand: accepted, or rejected without a slash. The contributor reads the words."""
+    decided = operator.read(Resolve)
+    resolution = Resolution(outcome=Outcome[decided.outcome.upper()], words=decided.words, by=operator.name)
+    return _some(await _unpark(parts_of(request), [read_item_id(item)], resolution=resolution), item)
+
+
+async def _unpark(parts: Dependencies, names: list[ItemId], *, resolution: Resolution | None = None) -> Unparked:
+    found = tuple([name for name in names if await parts.queue.unpark(name, resolution=resolution)])
+    parts.ring()
+    return Unparked(ids=found)
+
+
+def _some(unparked: Unparked, item: str) -> Unparked:
+    if not unparked.ids:
+        raise NotFound(f"{item} is not parked", hint="`muster validator parked` lists what is", code="not-parked")
+    return unparked
+
+
+async def _seated(parts: Dependencies) -> bool | None:
+    try:
+        return await parts.chain.is_seated()
+    except Unavailable:
+        return None
+
+
+async def _epoch(parts: Dependencies) -> int | None:
+    try:
+        return await (await parts.chain.connected()).epochs.latest()
+    except Unavailable:
+        return None
+
+
+async def _validators(parts: Dependencies) -> tuple[ValidatorSeen, ...]:
+    here, heard = await parts.members.here(), await parts.known.last_heard()
+    try:
+        listed = await parts.chain.validators()
+    except MusterError:
+        listed = sorted(set(here) | set(heard))
+    return tuple(
+        ValidatorSeen(address=each, here=each in here, heard_at_ms=unix_ms(heard[each]) if each in heard else None)
+        for each in listed
+    )
+
+
+async def _members(parts: Dependencies) -> tuple[MemberView, ...]:
+    found = await parts.members.all()
+    return tuple(_member(each, me=parts.members.me) for each in sorted(found, key=lambda it: it.id != parts.members.me))
+
+
+def _member(each: Member, *, me: MemberId) -> MemberView:
+    condition = each.condition
+    return MemberView(
+        address=each.validator,
+        place=each.place,
+        is_this=each.id == me,
+        state=condition.state.value if each.is_here else "silent",
+        code=condition.code,
+        why=condition.why,
+        hint=condition.hint,
+        since_ms=each.since_ms if each.is_here else each.heard_ms,
+        tests=condition.tests,
+    )
+
+
+def _parked(each: ParkedItem) -> ParkedView:
+    work = each.item.work
+    return ParkedView(
+        id=each.item.id,
+        key=work.key,
+        kind=each.item.kind.value,
+        node=work.node,
+        step=work.step,
+        index=work.index,
+        attempts=each.item.attempts,
+        parked_at_ms=each.parked_ms,
+        deadline_ms=each.item.deadline_s * 1000,
+        code=each.code,
+        why=each.why,
+        hint=each.hint,
+    )

@@ -1,0 +1,1 @@
+"""Assignment of work to validators: liveness, rendezvous order and eligibility."""

@@ -1,0 +1,81 @@
+"""What the ledger's word on a piece of work means for who is about to examine it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from ledger.client.work import WorkRecord, WorkStatus
+from protocol.identifiers import Address
+from validator.domain.items import ItemKind
+from validator.domain.submissions import SubmittedWork
+
+
+class Next(StrEnum):
+    """What to do about it."""
+
+    EXAMINE = "examine"
+    DROP = "drop"
+    """Nobody has to, any more."""
+    LEAVE = "leave"
+    """This validator may not; another may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Eligibility:
+    """What to do, and why."""
+
+    next: Next
+    why: str
+
+
+GO = Eligibility(Next.EXAMINE, "")
+
+_WANTED = {
+    ItemKind.FIRST: WorkStatus.SUBMITTED,
+    ItemKind.SECOND_LOOK: WorkStatus.PROVISIONAL,
+    ItemKind.PAID_LOOK: WorkStatus.PROVISIONAL,
+    ItemKind.DISPUTE: WorkStatus.DISPUTED,
+}
+
+
+def standing_of(
+    work: WorkRecord | None, *, submitted: SubmittedWork, kind: ItemKind, me: Address, now: datetime
+) -> Eligibility:
+    """What to do about a piece of work.
+
+    Args:
+        work: As the ledger has it; None if it does not.
+        submitted: What the queue names. A reorganisation may have put another submission under the same key; the ledger
+            would refuse a verdict on this one.
+        kind: Why it is to be examined.
+        me: Who would judge.
+        now: The chain's time.
+    """
+    if work is None:
+        return Eligibility(Next.DROP, "it is not on the ledger")
+    if not submitted.is_what(work):
+        return Eligibility(Next.DROP, f"the ledger has {work.units} units in the file {work.sha256} there now")
+    if work.status is not _WANTED[kind]:
+        return Eligibility(Next.DROP, f"it is {work.status.name.lower()} already")
+    if work.deadline is not None and now > work.deadline:
+        return Eligibility(Next.DROP, "its time is over")
+    if kind is ItemKind.PAID_LOOK and work.looker is not None:
+        return Eligibility(Next.DROP, "another validator has confirmed it, and one look is paid")
+    return _interest(work, kind=kind, me=me)
+
+
+def _interest(work: WorkRecord, *, kind: ItemKind, me: Address) -> Eligibility:
+    """Whether the ledger lets `me` judge it."""
+    if me in {work.node, work.provider}:
+        return Eligibility(Next.LEAVE, "it is our own")
+    if kind is not ItemKind.FIRST and me == work.judge:
+        return Eligibility(Next.LEAVE, "we judged it ourselves")
+    if kind is ItemKind.DISPUTE and me == work.disputer:
+        return Eligibility(Next.LEAVE, "we disputed it ourselves")
+    if kind is ItemKind.DISPUTE and me == work.looker:
+        return Eligibility(Next.LEAVE, "we confirmed it ourselves")
+    if kind is ItemKind.DISPUTE and me == work.juror:
+        return Eligibility(Next.LEAVE, "we contradicted it already, and a second validator decides")
+    return GO

@@ -1,0 +1,61 @@
+"""Puts the loops of one validator together."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+from protocol.runtime.loops import BackgroundLoops
+from protocol.runtime.outages import patient
+from validator.audit_loops import Looking
+from validator.dependencies import Dependencies
+from validator.queue_metrics import QueueMetrics
+
+STALLED = timedelta(seconds=60)
+IDLE = timedelta(seconds=1)
+"""How soon a worker sees what comes back into the queue by time; what is new wakes it at once."""
+GAUGES_EVERY = timedelta(seconds=5)
+
+
+def add_loops(loops: BackgroundLoops, parts: Dependencies, *, looking: Looking, gauges: QueueMetrics) -> None:
+    """Adds the loops of one validator."""
+    settings = parts.settings
+    poll = timedelta(seconds=settings.poll_s)
+    loops.add("intake", patient("intake", parts.intake.round), every=poll, stalled_after=STALLED)
+    for number, bell in enumerate(parts.bells, 1):
+        name = f"judging-{number}"
+        loops.add(name, patient(name, _judging(loops, parts, name)), every=IDLE, woken=bell)
+    for number, lane in enumerate(parts.lanes, 1):
+        name = f"verdicts-{number}"
+        loops.add(name, patient(name, lane.round), every=IDLE, stalled_after=STALLED * 5, woken=parts.verdicts.news)
+    loops.add("leases", parts.held.renew, every=parts.queue.lease / 3, stalled_after=STALLED)
+    loops.add("health", lambda: look_after(parts), every=IDLE, stalled_after=STALLED * 5)
+    if settings.finalise:
+        every = timedelta(seconds=settings.finalise_every_s)
+        loops.add("finalising", patient("finalising", parts.finalising.round), every=every)
+    loops.add("epochs", patient("epochs", looking.epochs), every=min(timedelta(seconds=settings.epoch_s) / 10, STALLED))
+    loops.add("second-looks", patient("second-looks", looking.verdicts), every=max(poll, IDLE / 2))
+    loops.add("juries", patient("juries", parts.juries.round), every=IDLE)
+    loops.add("gauges", gauges.read, every=GAUGES_EVERY)
+
+
+async def look_after(parts: Dependencies) -> None:
+    """Tries this validator if that is due, and says how it is. Where it can't go on and others can, it holds nothing.
+
+    Raises:
+        StoreUnavailable: Redis can't be told.
+    """
+    was_well = parts.health.well
+    await parts.health.round()
+    if parts.health.well and not was_well:
+        parts.ring()
+    stuck = not parts.health.well and parts.health.since > parts.queue.lease
+    if stuck and len(parts.held) and await parts.members.others_may_judge():
+        await parts.held.give_back()
+
+
+def _judging(loops: BackgroundLoops, parts: Dependencies, name: str) -> Callable[[], Awaitable[None]]:
+    async def work() -> None:
+        await parts.judging.round(beat=lambda: loops.beat(name))
+
+    return work

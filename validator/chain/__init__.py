@@ -1,0 +1,1 @@
+"""The validator's view of the ledger: connection, facts of submissions and reorg tracking."""

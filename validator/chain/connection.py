@@ -1,0 +1,172 @@
+"""The validator's connection to the chain, and what is built on it: made when it is first needed, kept afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Generic, TypeVar
+
+from ledger.client import Ledger
+from ledger.client.pools import Terms
+from ledger.deployment import Deployment
+from ledger.transactions.pending import SendPolicy
+from protocol.errors import Unavailable
+from protocol.identifiers import Address
+from protocol.identity.keys import Key
+from protocol.runtime.clock import Clock
+from validator.audit.epochs import Epochs
+from validator.chain.reorgs import ReorgTracker
+from validator.chain.submission_facts import FactFinder
+
+T = TypeVar("T")
+
+ANSWER_PATIENCE = timedelta(seconds=10)
+GOOD_FOR = timedelta(seconds=30)
+"""How soon a change of terms, roles or validators is noticed."""
+
+
+class NotSeated(Unavailable):
+    """This key may not judge."""
+
+    code = "not-seated"
+    default_hint = "the pool's owner adds it: `muster pool roles --add-validator`"
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """What needs a connection."""
+
+    ledger: Ledger
+    footing: ReorgTracker
+    facts: FactFinder
+    epochs: Epochs
+
+
+class PoolChain:
+    """One pool on one chain, read and written with the validator's key.
+
+    Args:
+        url: JSON-RPC endpoint.
+        deployment: Where the contracts are.
+        key: The validator's.
+        pool_id: The pool.
+        confirmations: Blocks on top of one before it counts.
+        clock: Whose time counts.
+        policy: How transactions are sent, and waited for.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        deployment: Deployment,
+        *,
+        key: Key,
+        pool_id: int,
+        confirmations: int,
+        clock: Clock,
+        policy: SendPolicy,
+    ) -> None:
+        self.deployment = deployment
+        self.pool_id = pool_id
+        self.confirmations = confirmations
+        self._url = url
+        self._key = key
+        self._clock = clock
+        self._policy = policy
+        self._stack = AsyncExitStack()
+        self._connected: Connected | None = None
+        self._connecting = asyncio.Lock()
+        self._ahead = timedelta()
+        self._terms = _Fresh[Terms](clock)
+        self._validators = _Fresh[list[Address]](clock)
+        self._seated = _Fresh[bool](clock)
+
+    async def connected(self) -> Connected:
+        """The connection, opened if it is not.
+
+        Raises:
+            ChainUnavailable: The chain's node does not answer.
+            WrongChain, DeploymentDiffers: It is another chain than the settings say.
+        """
+        async with self._connecting:
+            if self._connected is None:
+                opening = Ledger.connect(
+                    self._url,
+                    self.deployment,
+                    key=self._key,
+                    timeout=ANSWER_PATIENCE,
+                    clock=self._clock,
+                    policy=self._policy,
+                )
+                ledger = await self._stack.enter_async_context(opening)
+                footing = ReorgTracker(ledger)
+                facts = FactFinder(ledger, pool_id=self.pool_id, footing=footing)
+                epochs = Epochs(ledger, self._key, pool_id=self.pool_id, settled=self.confirmations)
+                self._connected = Connected(ledger, footing, facts, epochs)
+            return self._connected
+
+    async def ledger(self) -> Ledger:
+        """The ledger, as the validator sees and writes it."""
+        return (await self.connected()).ledger
+
+    async def now(self) -> datetime:
+        """The chain's time; what was remembered of a chain that is another one now is forgotten by this look."""
+        connected = await self.connected()
+        newest = await connected.ledger.newest()
+        await connected.footing.look(newest)
+        self._ahead = newest.time - self._clock.now()
+        return newest.time
+
+    def about_now(self) -> datetime:
+        """The chain's time as far as it is known here, without asking."""
+        return self._clock.now() + self._ahead
+
+    async def terms(self) -> Terms:
+        """The pool's terms; remembered for a short while."""
+
+        async def read() -> Terms:
+            return await (await self.ledger()).pools.terms(self.pool_id)
+
+        return await self._terms.get(read)
+
+    async def validators(self) -> list[Address]:
+        """The pool's validators; remembered for a short while."""
+
+        async def read() -> list[Address]:
+            return await (await self.ledger()).validators(self.pool_id)
+
+        return await self._validators.get(read)
+
+    async def is_seated(self) -> bool:
+        """Whether the validator's key may judge work of the pool; remembered for a short while."""
+
+        async def read() -> bool:
+            return await (await self.ledger()).pools.is_validator(self.pool_id, self._key.address)
+
+        return await self._seated.get(read)
+
+    async def check(self) -> None:
+        """Returns if the chain answers; a readiness check."""
+        await (await self.ledger()).block()
+
+    async def aclose(self) -> None:
+        """Closes the connection; transactions on their way may still be mined."""
+        self._connected = None
+        await self._stack.aclose()
+
+
+class _Fresh(Generic[T]):
+    """A value that is read again when it is no longer fresh."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._value: tuple[float, T] | None = None
+
+    async def get(self, read: Callable[[], Awaitable[T]]) -> T:
+        now = self._clock.monotonic()
+        if self._value is None or self._value[0] <= now:
+            self._value = (now + GOOD_FOR.total_seconds(), await read())
+        return self._value[1]

@@ -1,0 +1,77 @@
+"""Who held a role of the pool at a block that is long past, as the ledger's history tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ledger.client import Ledger
+from ledger.client.pools import Role
+from ledger.events.types import RoleSet
+from protocol.identifiers import Address
+from validator.chain.reorgs import ReorgAwareCache, ReorgTracker
+
+
+class RoleHistory:
+    """The holders of one role; read again only when the ledger names another than the last known.
+
+    Args:
+        ledger: To read.
+        pool_id: The pool.
+        role: Which.
+        footing: Tells when the chain was reorganised.
+    """
+
+    def __init__(self, ledger: Ledger, *, pool_id: int, role: Role, footing: ReorgTracker) -> None:
+        self._ledger = ledger
+        self._pool_id = pool_id
+        self._role = role
+        self._footing = footing
+        self._rotations: ReorgAwareCache[Role, Sequence[RoleSet]] = ReorgAwareCache(footing)
+
+    async def at(self, block: int, time: int) -> tuple[Address, ...]:
+        """Everybody who could act in the role in a block, the last to be appointed first.
+
+        Args:
+            block: Its number.
+            time: Its Unix time in seconds; a former key counts until the time that its rotation names.
+
+        Raises:
+            ChainUnavailable: The chain can't be asked.
+        """
+        return holders(await self.rotations(), block, time)
+
+    async def rotations(self) -> Sequence[RoleSet]:
+        """Every change of hands, in the order of the chain.
+
+        Raises:
+            ChainUnavailable: The chain can't be asked.
+        """
+        mark, seat = self._footing.mark(), await self._ledger.pools.seat(self._pool_id, self._role)
+        known = self._rotations.get(self._role)
+        if known and (known[-1].key, known[-1].previous_until) == (seat.holder, seat.previous_until):
+            return known
+        every = await self._ledger.history(RoleSet, pool_id=self._pool_id)
+        found = [event for event in every if event.role == self._role]
+        if found:
+            self._rotations.put(self._role, found, block=found[-1].log.block_number, mark=mark)
+        return found
+
+
+def holders(rotations: Sequence[RoleSet], block: int, time: int) -> tuple[Address, ...]:
+    """Everybody who could act in a role in a block, the last to be appointed first. Pure.
+
+    Within the block of a rotation both sides of it count: the contract saw one of them.
+
+    Args:
+        rotations: Every change of hands of the role, in the order of the chain.
+        block: The block's number.
+        time: Its Unix time in seconds.
+    """
+    before = [each for each in rotations if each.log.block_number < block]
+    within = [each for each in rotations if each.log.block_number == block]
+    found: list[Address] = []
+    for each in reversed((*before[-1:], *within)):
+        found.append(each.key)
+        if each.previous is not None and time < each.previous_until.timestamp():
+            found.append(each.previous)
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,298 @@
+"""Everything that routes and loops of one validator share, built in one place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import Protocol
+
+from fastapi import Request
+from prometheus_client import CollectorRegistry
+from redis.asyncio import Redis
+
+from ledger.artifacts import Contract
+from ledger.client.event_follower import EventFollower
+from ledger.events.types import LedgerEvent
+from protocol.clients import NodeClient, OrchestratorClient
+from protocol.http.object_transfer import ObjectTransfer
+from protocol.identity.keys import Key
+from protocol.runtime.clock import Clock
+from protocol.runtime.redis import RedisKeys
+from validator.chain.checkpoints import Checkpoints
+from validator.chain.connection import PoolChain
+from validator.examination.interface import Examiner
+from validator.files import WorkFiles
+from validator.health import Health
+from validator.loops.disputes import LookResults
+from validator.loops.finalising import Finalising
+from validator.loops.intake import LedgerIntake
+from validator.loops.judging import Judging
+from validator.loops.juries import Juries
+from validator.loops.verdicts import Given, SendQueue, Verdicts
+from validator.metrics import ValidatorMetrics
+from validator.queue.leases import HeldItems
+from validator.queue.queue_plan import FOLLOWED
+from validator.queue.store import WorkQueue
+from validator.self_test import SelfTest
+from validator.settings import ValidatorSettings
+from validator.store.copies import SeenOutputs
+from validator.store.counts import VerdictCounts
+from validator.store.deadlines import Deadlines
+from validator.store.keys import keys_of
+from validator.store.leases import LeaderLease
+from validator.store.members import Members, place_of
+from validator.store.near_ties import NearTieBudgets
+from validator.store.records import NodeRecords
+from validator.store.validators import KnownValidators
+from validator.verdicts.row_sampling import LOOK_AGAIN, RowSampling
+
+
+class OpenableExaminer(Examiner, Protocol):
+    """An examiner with processes of its own, which live while it is entered."""
+
+    async def __aenter__(self) -> object:
+        """Starts them."""
+        ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> object:
+        """Ends them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remote:
+    """The orchestrator, as this validator speaks to it."""
+
+    reader: OrchestratorClient
+    writer: NodeClient
+    transfer: ObjectTransfer
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+        await self.reader.aclose()
+        await self.writer.aclose()
+        await self.transfer.aclose()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dependencies:
+    """What one validator is made of."""
+
+    settings: ValidatorSettings
+    key: Key
+    clock: Clock
+    redis: Redis
+    keys: RedisKeys
+    chain: PoolChain
+    remote: Remote
+    examiner: OpenableExaminer
+    queue: WorkQueue
+    held: HeldItems
+    files: WorkFiles
+    records: NodeRecords
+    known: KnownValidators
+    members: Members
+    health: Health
+    counts: VerdictCounts
+    deadlines: Deadlines
+    measures: ValidatorMetrics
+    verdicts: Verdicts
+    lanes: Sequence[SendQueue]
+    judging: Judging
+    juries: Juries
+    intake: LedgerIntake
+    finalising: Finalising
+    bells: Sequence[asyncio.Event]
+    """One per piece of work that may be in hand; rung when there is something to do."""
+
+    def ring(self) -> None:
+        """Says that there may be something to do."""
+        _ring(self.bells)
+
+
+def build_parts(
+    settings: ValidatorSettings,
+    *,
+    redis: Redis,
+    chain: PoolChain,
+    remote: Remote,
+    examiner: OpenableExaminer,
+    key: Key,
+    clock: Clock,
+    registry: CollectorRegistry,
+) -> Dependencies:
+    """Puts a validator together; nothing runs yet."""
+    keys, me = keys_of(settings.pool_id), key.address
+    lease = timedelta(seconds=settings.lease_s)
+    members = Members(redis, keys=keys, validator=me, place=place_of(settings.directory))
+    patience = settings.patience()
+    queue = WorkQueue(redis, keys=keys, clock=clock, lease=lease, member=members.me, patience=patience)
+    held = HeldItems(queue)
+    measures = ValidatorMetrics(registry, clock=clock)
+    known = KnownValidators(redis, keys=keys)
+    deadlines = Deadlines(redis, keys=keys)
+    records = NodeRecords(redis, keys=keys, validator=me)
+    bells = [asyncio.Event() for _ in range(settings.pieces())]
+    files = WorkFiles(
+        pool_id=settings.pool_id,
+        reader=remote.reader,
+        writer=remote.writer,
+        transfer=remote.transfer,
+        directory=settings.directory / "work",
+        most_bytes=settings.file_most_bytes,
+        reserve_bytes=settings.reserve_bytes,
+    )
+    test = SelfTest(
+        me,
+        chain=chain,
+        orchestrator=remote.reader,
+        files=files,
+        examiner=examiner,
+        policies=settings.policies,
+    )
+    health = Health(test, members=members, clock=clock)
+    counts = VerdictCounts(redis, keys=keys)
+
+    async def told(taken: Sequence[Given]) -> None:
+        for given in taken:
+            measures.given(given.item, given.staged.outcome, given.staged.reason)
+        await counts.add(Counter((given.staged.outcome, given.staged.reason) for given in taken))
+
+    juries = Juries(me, chain=chain, clock=clock)
+    verdicts = Verdicts(waiting=settings.verdicts_waiting)
+    lanes = tuple(
+        SendQueue(
+            verdicts,
+            chain=chain,
+            queue=queue,
+            held=held,
+            batch=settings.verdicts_per_transaction,
+            told=told,
+            measures=measures,
+            clock=clock,
+        )
+        for _ in range(settings.verdict_transactions)
+    )
+    judging = Judging(
+        me,
+        chain=chain,
+        queue=queue,
+        held=held,
+        health=health,
+        files=files,
+        versions=Checkpoints(chain, orchestrator=remote.reader, relays=settings.relays, clock=clock),
+        drawing=RowSampling(
+            chain,
+            records=records,
+            policy=settings.rate_policy(),
+            clock=clock,
+            every=min(LOOK_AGAIN, timedelta(seconds=settings.poll_s)),
+        ),
+        examiner=examiner,
+        seen=SeenOutputs(redis, keys=keys),
+        near_ties=NearTieBudgets(redis, keys=keys, validator=me),
+        verdicts=verdicts,
+        looks=LookResults(chain.ledger, read=files.audit, pool_id=settings.pool_id),
+        juries=juries,
+        patience=patience,
+        measures=measures,
+        clock=clock,
+    )
+    intake = LedgerIntake(
+        me,
+        chain=chain,
+        following=following_of("submissions", FOLLOWED, settings=settings, chain=chain, redis=redis, clock=clock),
+        queue=queue,
+        deadlines=deadlines,
+        known=known,
+        members=members,
+        lease=LeaderLease(redis, keys=keys, loop="intake", lifetime=lease),
+        takeover=timedelta(seconds=settings.takeover_s),
+        awake_within=timedelta(seconds=settings.awake_s),
+        ring=lambda: _ring(bells),
+        clock=clock,
+    )
+    finalising = Finalising(
+        chain,
+        deadlines=deadlines,
+        lease=LeaderLease(redis, keys=keys, loop="finalising", lifetime=lease),
+        batch=settings.verdicts_per_transaction,
+        lag=timedelta(seconds=settings.finalise_lag_s),
+    )
+    return Dependencies(
+        settings=settings,
+        key=key,
+        clock=clock,
+        redis=redis,
+        keys=keys,
+        chain=chain,
+        remote=remote,
+        examiner=examiner,
+        queue=queue,
+        held=held,
+        files=files,
+        records=records,
+        known=known,
+        members=members,
+        health=health,
+        counts=counts,
+        deadlines=deadlines,
+        measures=measures,
+        verdicts=verdicts,
+        lanes=lanes,
+        judging=judging,
+        juries=juries,
+        intake=intake,
+        finalising=finalising,
+        bells=bells,
+    )
+
+
+def parts_of(request: Request) -> Dependencies:
+    """The parts of the app that serves this request."""
+    parts = request.app.state.parts
+    if not isinstance(parts, Dependencies):
+        raise TypeError("app.state.parts must be Dependencies")
+    return parts
+
+
+def following_of(
+    name: str,
+    kinds: Mapping[Contract, tuple[type[LedgerEvent], ...]],
+    *,
+    settings: ValidatorSettings,
+    chain: PoolChain,
+    redis: Redis,
+    clock: Clock,
+) -> EventFollower:
+    """A position in the ledger's events.
+
+    Args:
+        name: Of the position.
+        kinds: What is read, by contract.
+        settings: The validator's.
+        chain: The ledger.
+        redis: Keeps the position.
+        clock: Whose time counts.
+    """
+    return EventFollower(
+        name,
+        chain.deployment,
+        kinds=[kind for each in kinds.values() for kind in each],
+        contracts=[chain.deployment[contract] for contract in kinds],
+        redis=redis,
+        keys=keys_of(settings.pool_id),
+        confirmations=settings.confirmations,
+        clock=clock,
+    )
+
+
+def _ring(bells: Sequence[asyncio.Event]) -> None:
+    for bell in bells:
+        bell.set()

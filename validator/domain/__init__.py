@@ -1,0 +1,1 @@
+"""Values that all of the validator shares: submitted work and queue items."""

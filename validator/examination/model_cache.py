@@ -1,0 +1,112 @@
+"""The versions that one process has open, and the weights that it holds, within a budget: the least used go first."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from pathlib import Path
+
+import torch
+
+from protocol.identifiers import Digest
+from rollouts.checks import CheckedVersion, open_version
+from rollouts.errors import (
+    BadVersionFolder,
+    OutOfMemory,
+)
+from rollouts.models.policy import Policy, load_policy
+from rollouts.precision import (
+    Dtype,
+)
+from validator.examination.interface import NotJudged
+
+MOST_OPEN = 16
+"""Versions without their weights: a recipe, a tokenizer, a table of prompts."""
+
+MOST_LOADED = 4
+"""Policies with their weights: work names the last few versions, and memory that nobody asks for is the machine's."""
+
+_BYTES = {Dtype.FLOAT32: 4, Dtype.BFLOAT16: 2}
+
+
+class ModelCache:
+    """Versions, opened; and policies, loaded.
+
+    Args:
+        device: Where policies compute.
+        budget: Bytes of weights that are held at a time.
+        strict: Whether a policy beyond the budget is refused. Otherwise it is held alone, if the device has room for
+            it when it is loaded.
+    """
+
+    def __init__(self, device: torch.device, *, budget: int, strict: bool = True) -> None:
+        self._device = device
+        self._budget = budget
+        self._strict = strict
+        self._versions: OrderedDict[Digest, CheckedVersion] = OrderedDict()
+        self._policies: OrderedDict[tuple[Digest, Dtype], tuple[Policy, int]] = OrderedDict()
+
+    @property
+    def held(self) -> int:
+        """Bytes of weights that are held now."""
+        return sum(size for _, size in self._policies.values())
+
+    def try_out(self) -> NotJudged | None:
+        """Computes something on the device where policies compute; None if it comes out right."""
+        ones = torch.ones(8, 8, device=self._device)
+        total = float((ones @ ones).sum().item())
+        if total != 8.0**3:
+            why = f"{self._device} gives {total:g} for a product that is {8**3}"
+            return NotJudged(code="device-broken", why=why, retryable=True, hint="look at the device and its driver")
+        return None
+
+    def version(self, digest: Digest, folder: Path) -> CheckedVersion:
+        """The version with this digest.
+
+        Raises:
+            BadVersionFolder: The folder is another version, or none.
+            UnknownEnvironment: Its environment is not installed here.
+        """
+        found = self._versions.get(digest)
+        if found is None or found.folder != folder:
+            found = open_version(folder)
+            if found.digest != digest:
+                raise BadVersionFolder(f"{folder} is version {found.digest}, not {digest}")
+            self._versions[digest] = found
+        self._versions.move_to_end(digest)
+        while len(self._versions) > MOST_OPEN:
+            self._versions.popitem(last=False)
+        return found
+
+    def policy(self, version: CheckedVersion, dtype: Dtype) -> Policy:
+        """A version's weights.
+
+        Raises:
+            OutOfMemory: They are beyond the budget, or beyond what the device has.
+            BadVersionFolder: They can't be loaded.
+        """
+        key = version.digest, dtype
+        if key not in self._policies:
+            size = version.model.parameters * _BYTES[dtype]
+            if size > self._budget and self._strict:
+                raise OutOfMemory(
+                    f"the weights of {version.digest} take {size:,} bytes, and {self._budget:,} are allowed",
+                    hint="raise the validator's policy_memory_bytes",
+                )
+            self._make_room(max(0, self._budget - size), most=MOST_LOADED - 1)
+            self._policies[key] = self._load(version, dtype), size
+        self._policies.move_to_end(key)
+        return self._policies[key][0]
+
+    def _load(self, version: CheckedVersion, dtype: Dtype) -> Policy:
+        try:
+            return load_policy(version.folder, dtype=dtype, device=self._device)
+        except OutOfMemory:
+            if not self._policies:
+                raise
+        self._make_room(0, most=0)
+        return load_policy(version.folder, dtype=dtype, device=self._device)
+
+    def _make_room(self, left: int, *, most: int) -> None:
+        while self._policies and (self.held > left or len(self._policies) > most):
+            _, (policy, _) = self._policies.popitem(last=False)
+            policy.drop()

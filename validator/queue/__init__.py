@@ -1,0 +1,1 @@
+"""The work queue: items, leases, retry policy and error classes."""

@@ -1,0 +1,150 @@
+"""What the ledger's events mean to the queue. Pure: a batch of events in, what to put in and take out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from ledger.artifacts import Contract
+from ledger.events.types import (
+    LedgerEvent,
+    SecretCommitted,
+    VerdictConfirmed,
+    VerdictContradicted,
+    VerdictGiven,
+    WorkDisputed,
+    WorkExpired,
+    WorkFinal,
+    WorkSubmitted,
+)
+from protocol.identifiers import Address, Digest
+from validator.domain.items import LOOKS, ItemId, ItemKind, item_id
+from validator.domain.submissions import SubmittedWork
+
+FOLLOWED: dict[Contract, tuple[type[LedgerEvent], ...]] = {
+    Contract.WORK_LEDGER: (
+        WorkSubmitted,
+        VerdictGiven,
+        VerdictContradicted,
+        VerdictConfirmed,
+        WorkDisputed,
+        WorkFinal,
+        WorkExpired,
+    ),
+    Contract.AUDIT_SECRETS: (SecretCommitted,),
+}
+"""What is read, and of which contract."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedEvent:
+    """One event, or with `reverted` one that turned out not to have happened."""
+
+    event: LedgerEvent
+    reverted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Periods:
+    """The pool's periods in which the next step may come."""
+
+    judge: timedelta
+    challenge: timedelta
+    dispute: timedelta
+
+
+@dataclass(slots=True)
+class QueueChanges:
+    """What a batch of events comes to. What happened and was undone within it is not in here."""
+
+    put: dict[Digest, SubmittedWork] = field(default_factory=dict)
+    """Work that nobody has judged, by key, in the order of submission."""
+    lost: dict[Digest, Address] = field(default_factory=dict)
+    """Work whose verdict a reorg took back, with its node."""
+    drop: set[ItemId] = field(default_factory=set)
+    due: dict[Digest, int] = field(default_factory=dict)
+    """Unix second from which the ledger may let go of work."""
+    settled: set[Digest] = field(default_factory=set)
+    """Work that needs nothing any more."""
+    heard: dict[Address, int] = field(default_factory=dict)
+    """Validators that gave a sign of life, with the Unix second."""
+
+
+def plan_of(events: Iterable[ObservedEvent], *, pool_id: int, at: int, periods: Periods) -> QueueChanges:
+    """What to do about a batch of events.
+
+    Args:
+        events: In the order of the chain.
+        pool_id: Others' pools are nothing to us.
+        at: Unix time of the first event's block: a lower bound for all of them, so that nothing is looked at too late.
+        periods: Of the pool.
+    """
+    plan = QueueChanges()
+    for told in events:
+        event = told.event
+        if getattr(event, "pool_id", pool_id) != pool_id:
+            continue
+        match event:
+            case WorkSubmitted():
+                _submitted(plan, event, reverted=told.reverted, until=at + _seconds(periods.judge))
+            case VerdictGiven():
+                plan.heard[event.validator] = at
+                _judged(plan, event, reverted=told.reverted, until=at + _seconds(periods.challenge))
+            case VerdictContradicted() | VerdictConfirmed():
+                plan.heard[event.validator] = at
+            case WorkDisputed():
+                plan.drop.update(item_id(event.key, kind) for kind in LOOKS)
+                plan.due[event.key] = at if told.reverted else at + _seconds(periods.dispute)
+            case WorkFinal() | WorkExpired():
+                _over(plan, event.key, at=at, reverted=told.reverted)
+            case SecretCommitted():
+                plan.heard[event.validator] = at
+            case _:
+                pass
+    return plan
+
+
+def _submitted(plan: QueueChanges, event: WorkSubmitted, *, reverted: bool, until: int) -> None:
+    if reverted:
+        plan.put.pop(event.key, None)
+        plan.lost.pop(event.key, None)
+        _forget(plan, event.key)
+        return
+    plan.put[event.key] = SubmittedWork.of(event)
+    plan.settled.discard(event.key)
+    plan.due[event.key] = until
+
+
+def _judged(plan: QueueChanges, event: VerdictGiven, *, reverted: bool, until: int) -> None:
+    if reverted:
+        plan.due[event.key] = until
+        plan.settled.discard(event.key)
+        plan.lost[event.key] = event.node
+    elif event.decisive:
+        _forget(plan, event.key)
+    else:
+        plan.put.pop(event.key, None)
+        plan.lost.pop(event.key, None)
+        plan.drop.add(item_id(event.key, ItemKind.FIRST))
+        plan.due[event.key] = until
+
+
+def _over(plan: QueueChanges, key: Digest, *, at: int, reverted: bool) -> None:
+    if reverted:
+        plan.due[key] = at
+        plan.settled.discard(key)
+        return
+    plan.put.pop(key, None)
+    plan.lost.pop(key, None)
+    _forget(plan, key)
+
+
+def _forget(plan: QueueChanges, key: Digest) -> None:
+    plan.drop.update(item_id(key, kind) for kind in ItemKind)
+    plan.due.pop(key, None)
+    plan.settled.add(key)
+
+
+def _seconds(period: timedelta) -> int:
+    return int(period.total_seconds())

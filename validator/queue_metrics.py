@@ -1,0 +1,76 @@
+"""What Prometheus sees of the queue, read from Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from validator.health import Health
+from validator.loops.intake import LedgerIntake
+from validator.loops.second_looks import LookCounts
+from validator.queue.store import WorkQueue
+from validator.store.deadlines import Deadlines
+
+
+class QueueMetrics:
+    """Gauges of one validator.
+
+    Args:
+        registry: The service's.
+        queue: What waits.
+        deadlines: What is not final.
+        intake: How far the ledger was read.
+        looks: What was looked at again, and why.
+        health: Whether work is taken.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        *,
+        queue: WorkQueue,
+        deadlines: Deadlines,
+        intake: LedgerIntake,
+        looks: Callable[[], LookCounts],
+        health: Health,
+    ) -> None:
+        self._queue = queue
+        self._deadlines = deadlines
+        self._intake = intake
+        self._looks = looks
+        self._health = health
+        self._well = Gauge(
+            "muster_validator_well", "1 if this validator takes work; 0 if it stands aside", registry=registry
+        )
+        self._unwell_for = Gauge(
+            "muster_validator_unwell_seconds", "For how long it has stood aside, by why", ("code",), registry=registry
+        )
+        self._lengths = Gauge("muster_validator_queue", "Pieces of work", ("stage",), registry=registry)
+        self._behind = Gauge(
+            "muster_validator_blocks_behind", "Blocks whose events were not read yet", registry=registry
+        )
+        self._looked = Gauge(
+            "muster_validator_looks",
+            "Verdicts that were looked at again since the start, and own ones that became doubtful",
+            ("why",),
+            registry=registry,
+        )
+
+    async def read(self) -> None:
+        """Reads them all; what is known here comes first, for Redis may be down."""
+        self._well.set(int(self._health.well))
+        self._unwell_for.clear()
+        if not self._health.well:
+            code = self._health.condition.code or self._health.condition.state.value
+            self._unwell_for.labels(code).set(self._health.since.total_seconds())
+        lengths = await self._queue.lengths()
+        for stage in ("waiting", "ready", "in_hand", "parked"):
+            self._lengths.labels(stage.replace("_", "-")).set(getattr(lengths, stage))
+        self._lengths.labels("not-final").set(await self._deadlines.count())
+        if self._intake.read_to is not None:
+            upto, head = self._intake.read_to
+            self._behind.set(max(0, head + 1 - upto))
+        for why, count in asdict(self._looks()).items():
+            self._looked.labels(why.replace("_", "-")).set(count)

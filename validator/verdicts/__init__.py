@@ -1,0 +1,1 @@
+"""Parts of a verdict: the rows drawn for recomputation and the audit file."""

@@ -1,0 +1,102 @@
+"""The audit file of a verdict, from what was examined and what was found. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from protocol.identifiers import Address
+from protocol.identity.signing import unix_ms
+from protocol.verdicts import ReasonCode
+from protocol.versions import release
+from protocol.wire.audits import AuditDraw, AuditFile
+from validator.audit.draw import (
+    RowDraw,
+)
+from validator.domain.items import Item, ItemKind, Resolution
+from validator.examination.interface import (
+    Conclusion,
+)
+
+_LONGEST_WORDS = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnRows:
+    """Which rows are to be computed again, and how it came to that.
+
+    Args:
+        draw: For the examiner.
+        epoch: Whose secret is in the seed; None if there is no seed.
+        block: Whose hash is.
+        why: Why this share, in one line.
+    """
+
+    draw: RowDraw
+    epoch: int | None = None
+    block: int | None = None
+    why: str
+
+
+def audit_file(
+    item: Item, conclusion: Conclusion, *, drawn: DrawnRows | None, validator: Address, at: datetime
+) -> AuditFile:
+    """Everything that was found about one submission.
+
+    Args:
+        item: What was examined, and why.
+        conclusion: What was found.
+        drawn: Which rows were to be computed again; None if a person decided.
+        validator: Who says so.
+        at: When.
+    """
+    work = item.work
+    return AuditFile(
+        pool_id=work.pool_id,
+        key=work.key,
+        validator=validator,
+        judged_at_ms=unix_ms(at),
+        muster=release(),
+        outcome=conclusion.outcome,
+        reason=int(conclusion.reason),
+        words=conclusion.words[:_LONGEST_WORDS],
+        node=work.node,
+        run=work.run,
+        step=work.step,
+        index=work.index,
+        version=work.version,
+        checkpoint=work.checkpoint,
+        sha256=work.sha256,
+        units=work.units,
+        submitted_block=work.block,
+        beacon_block=work.beacon_block,
+        environment=conclusion.environment,
+        environment_version=conclusion.environment_version,
+        engine=conclusion.engine,
+        dtype=conclusion.dtype,
+        verifier_engine=conclusion.verifier_engine,
+        verifier_dtype=conclusion.verifier_dtype,
+        limits=conclusion.limits,
+        draw=_draw(conclusion, drawn),
+        checks=conclusion.checks,
+        rows=conclusion.rows,
+        second_look=item.kind is not ItemKind.FIRST,
+    )
+
+
+def by_hand(resolution: Resolution) -> Conclusion:
+    """What a person decided, as a conclusion; no check was made."""
+    return Conclusion(
+        outcome=resolution.outcome,
+        reason=ReasonCode.RESOLVED_BY_HAND,
+        words=f"decided by {resolution.by}: {resolution.words}",
+        checks=(),
+    )
+
+
+def _draw(conclusion: Conclusion, drawn: DrawnRows | None) -> AuditDraw | None:
+    if drawn is None or not conclusion.audited:
+        return None
+    return AuditDraw(
+        epoch=drawn.epoch, block=drawn.block, share=drawn.draw.share, why=drawn.why, rows=conclusion.audited
+    )

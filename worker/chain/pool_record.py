@@ -1,0 +1,103 @@
+"""How a pool's newest pieces of work ended, for contributors who decide whether to work for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+
+from ledger.amounts import format_amount
+from ledger.client import Ledger
+from ledger.events.types import WorkExpired, WorkFinal
+from protocol.verdicts import Outcome
+
+NEWEST = 200
+"""Pieces of work that count."""
+BLOCKS_BACK = (2_000, 16_000, 128_000)
+"""How many blocks back events are read. The next range is tried while fewer than `NEWEST` pieces were found.
+
+The longest range is 18 days at 12 s a block.
+"""
+
+LEAST_TO_JUDGE = 10
+"""Fewer pieces say nothing about a pool."""
+MOST_EXPIRED = 0.05
+MOST_REFUSED = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolRecord:
+    """Counts of a pool's newest pieces of work, by how they ended."""
+
+    accepted: int = 0
+    refused: int = 0
+    """Rejected or forged."""
+    expired: int = 0
+    """Nobody judged them in time: unpaid, although nothing was found against them."""
+
+    leaving: int = 0
+    """Of the free escrow, what the owner has announced to take out, in the token's smallest unit."""
+    free: int = 0
+    """The free escrow."""
+
+    @property
+    def total(self) -> int:
+        """All that have ended."""
+        return self.accepted + self.refused + self.expired
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether so much is or may soon be unpaid that a contributor should know before working here."""
+        if self.leaving and 2 * self.leaving > self.free:
+            return True
+        if self.total < LEAST_TO_JUDGE:
+            return False
+        return self.expired > MOST_EXPIRED * self.total or self.refused > MOST_REFUSED * self.total
+
+    @property
+    def words(self) -> str:
+        """The record in one line."""
+        leaving = ""
+        if self.leaving:
+            leaving = (
+                f"; the owner takes out {format_amount(self.leaving)} of {format_amount(self.free)} MUST free escrow"
+            )
+        if not self.total:
+            return f"no work has ended lately{leaving}"
+        accepted, refused, expired = (
+            f"{part / self.total:.0%}" for part in (self.accepted, self.refused, self.expired)
+        )
+        ended = f"of the newest {self.total} pieces of work {accepted} accepted, {refused} refused by validators"
+        return f"{ended}, {expired} expired unjudged{leaving}"
+
+
+async def read_pool_record(ledger: Ledger, pool_id: int) -> PoolRecord:
+    """Reads how the newest `NEWEST` pieces of a pool's work ended, at most `BLOCKS_BACK` blocks back.
+
+    Raises:
+        ChainUnavailable: The chain does not answer.
+    """
+    newest = await ledger.block()
+    ends: list[tuple[int, int, str]] = []
+    for back in BLOCKS_BACK:
+        since = max(0, newest - back)
+        final, expired = await asyncio.gather(
+            ledger.history(WorkFinal, pool_id=pool_id, since=since),
+            ledger.history(WorkExpired, pool_id=pool_id, since=since),
+        )
+        ends = [
+            (one.log.block_number, one.log.index, "accepted" if one.outcome is Outcome.ACCEPTED else "refused")
+            for one in final
+        ]
+        ends += [(one.log.block_number, one.log.index, "expired") for one in expired]
+        if len(ends) >= NEWEST or since <= ledger.deployment.block:
+            break
+    counts = Counter(how for _, _, how in sorted(ends)[-NEWEST:])
+    escrow, announced = await ledger.pools.escrow(pool_id), await ledger.pools.withdrawal(pool_id)
+    return PoolRecord(
+        accepted=counts["accepted"],
+        refused=counts["refused"],
+        expired=counts["expired"],
+        leaving=min(announced.takes(await ledger.now()), escrow.free),
+        free=escrow.free,
+    )

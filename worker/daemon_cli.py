@@ -1,0 +1,54 @@
+"""`muster worker run` and `doctor`: what needs all of the worker, and the chain."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from protocol.errors import MusterError
+from protocol.runtime.configuration_file import ConfigOption
+from protocol.runtime.logs import configure_logs
+from protocol.wire.nodes import RuntimeKind
+from worker.app import run_worker
+from worker.cli import JsonOption, StateOption
+from worker.doctor.examination import examine
+from worker.doctor.finding import exit_code
+from worker.settings import WorkerSettings
+
+
+def run(
+    config: ConfigOption = None,
+    state: StateOption = None,
+    pool: Annotated[int | None, typer.Option(min=1, help="Number of the pool to join.")] = None,
+    runtime: Annotated[RuntimeKind | None, typer.Option(help="What tasks run in.")] = None,
+    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
+) -> None:
+    """Run the worker until SIGTERM or SIGINT, which hand over what runs."""
+    configure_logs(level=log_level)
+    flags = {"state": state, "pool_id": pool, "runtime": runtime}
+    asyncio.run(run_worker(WorkerSettings.load(file=config, flags=flags)))
+
+
+def doctor(config: ConfigOption = None, state: StateOption = None, as_json: JsonOption = False) -> None:
+    """Check everything that joining needs. Exits 0 if all is well, 1 with warnings, 2 if the worker can't join."""
+    settings, trouble = None, None
+    try:
+        settings = WorkerSettings.load(file=config, flags={"state": state})
+    except MusterError as error:
+        trouble = error
+    configure_logs(level="ERROR")
+    findings = asyncio.run(examine(settings, trouble))
+    if as_json:
+        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        width = max(len(finding.check) for finding in findings)
+        for finding in findings:
+            mark = {"ok": "ok     ", "warning": "warning", "failure": "FAILURE"}[finding.level]
+            typer.echo(f"{mark}  {finding.check:<{width}}  {finding.found}")
+            if finding.advice:
+                typer.echo(f"{'':9}{'':<{width}}  → {finding.advice}")
+    raise typer.Exit(exit_code(findings))

@@ -1,0 +1,1 @@
+"""Delivery of rollout files: durable queue, upload, submission and payment watch."""

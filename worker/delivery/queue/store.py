@@ -1,0 +1,332 @@
+"""The queue's database: SQLite, write-ahead log, synchronised to the disk at every commit.
+
+A file is copied into the spool first and entered into the table second: after a crash in between, the copy is an
+orphan, which `recover` removes, and whoever handed it over was not told that it was taken.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sqlite3
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from protocol.errors import NotFound, TooLarge
+from worker.delivery.queue.item import DeliveryStage, FinishedItem, QueueItem
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS items (
+  id TEXT PRIMARY KEY, stage TEXT NOT NULL, kind TEXT NOT NULL, key TEXT NOT NULL UNIQUE, name TEXT NOT NULL,
+  metadata TEXT NOT NULL, data TEXT NOT NULL DEFAULT '{}', size INTEGER NOT NULL DEFAULT 0,
+  sha256 TEXT NOT NULL DEFAULT '', attempts INTEGER NOT NULL DEFAULT 0, not_before_ms INTEGER NOT NULL DEFAULT 0,
+  created_ms INTEGER NOT NULL, parked TEXT NOT NULL DEFAULT '', error TEXT NOT NULL DEFAULT ''
+);
+CREATE INDEX IF NOT EXISTS items_due ON items (parked, not_before_ms, created_ms);
+CREATE TABLE IF NOT EXISTS finished (
+  key TEXT PRIMARY KEY, id TEXT NOT NULL, sha256 TEXT NOT NULL, at_ms INTEGER NOT NULL,
+  name TEXT NOT NULL DEFAULT '', metadata TEXT NOT NULL DEFAULT '{}', given_up TEXT NOT NULL DEFAULT ''
+);
+"""
+_LATER_COLUMNS = (("name", "''"), ("metadata", "'{}'"), ("given_up", "''"))
+"""Of `finished`: databases of earlier releases lack them."""
+_KEPT_FINISHED = 10_000
+"""So many finished keys are remembered, so that handing a file over again after a crash changes nothing."""
+_ONLY_ASKED = frozenset({DeliveryStage.REQUESTED, DeliveryStage.SUBMITTED})
+_CHUNK = 1 << 20
+
+
+MOST_ITEMS = 10_000
+"""So many files may wait, or empty ones would fill the disk with their names alone."""
+
+
+class QueueFull(TooLarge):
+    """The spool has no room for another file."""
+
+    code = "queue-full"
+    retryable = True
+
+
+class QueueStore:
+    """Items and their stages on disk. Every method commits before it returns; any thread may call."""
+
+    def __init__(self, database: Path, spool: Path) -> None:
+        self._spool = spool
+        spool.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = threading.Lock()
+        self._connection = sqlite3.connect(database, isolation_level=None, check_same_thread=False, timeout=30)
+        self._connection.row_factory = sqlite3.Row
+        self._connection.execute("PRAGMA journal_mode=WAL")
+        self._connection.execute("PRAGMA synchronous=FULL")
+        self._connection.executescript(_SCHEMA)
+        known = {row["name"] for row in self._query("PRAGMA table_info(finished)")}
+        for column, default in _LATER_COLUMNS:
+            if column not in known:
+                self._execute(f"ALTER TABLE finished ADD COLUMN {column} TEXT NOT NULL DEFAULT {default}", ())
+        database.chmod(0o600)
+
+    def close(self) -> None:
+        """Closes the database."""
+        with self._lock:
+            self._connection.close()
+
+    def recover(self) -> int:
+        """Removes copies that no item knows; returns how many. Called once, before anything is handed over."""
+        known = {row["id"] for row in self._query("SELECT id FROM items")}
+        orphans = [path for path in self._spool.iterdir() if path.name not in known]
+        for path in orphans:
+            path.unlink(missing_ok=True)
+        return len(orphans)
+
+    def add(
+        self,
+        source: int,
+        *,
+        name: str,
+        kind: str,
+        key: str,
+        metadata: Mapping[str, str],
+        now_ms: int,
+        most_bytes: int,
+        most_spooled: int,
+    ) -> tuple[str, bool]:
+        """Copies an open file into the spool and enters it.
+
+        Args:
+            source: A descriptor open for reading, at any position.
+            name: What the task calls it; for people.
+            kind: For the handlers.
+            key: The same key is the same item.
+            metadata: For the handlers.
+            now_ms: Unix milliseconds.
+            most_bytes: The file's limit.
+            most_spooled: The limit of all files together.
+
+        Returns:
+            The item's id, and whether it is new.
+
+        Raises:
+            TooLarge: The file is longer than `most_bytes`.
+            QueueFull: The spool has no room.
+        """
+        if (known := self._known(key)) is not None:
+            return known, False
+        if self._query("SELECT COUNT(*) AS n FROM items")[0]["n"] >= MOST_ITEMS:
+            raise QueueFull(f"{MOST_ITEMS} files wait already", hint="wait until files were delivered")
+        item_id = secrets.token_hex(16)
+        target = self._spool / item_id
+        room = most_spooled - self.spooled_bytes()
+        try:
+            _copy(source, target, most_bytes=most_bytes, room=room)
+            _sync_directory(self._spool)
+            self._execute(
+                "INSERT INTO items (id, stage, kind, key, name, metadata, created_ms) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (item_id, DeliveryStage.SPOOLED, kind, key, name, json.dumps(dict(metadata)), now_ms),
+            )
+        except sqlite3.IntegrityError:  # somebody else handed the same over meanwhile
+            target.unlink(missing_ok=True)
+            return self._known(key) or item_id, False
+        except BaseException:
+            target.unlink(missing_ok=True)
+            raise
+        return item_id, True
+
+    def due(self, *, now_ms: int, latest_ms: int, most: int) -> list[QueueItem]:
+        """Items that may be worked on, oldest first.
+
+        An item that would wait beyond `latest_ms` is due: the clock was turned back since it was put off.
+        """
+        rows = self._query(
+            "SELECT * FROM items WHERE parked = '' AND (not_before_ms <= ? OR not_before_ms > ?) "
+            "ORDER BY created_ms, id LIMIT ?",
+            (now_ms, latest_ms, most),
+        )
+        return [self._item(row) for row in rows]
+
+    def items(self, *, most: int = 1000) -> list[QueueItem]:
+        """Everything that waits, oldest first."""
+        return [self._item(row) for row in self._query("SELECT * FROM items ORDER BY created_ms, id LIMIT ?", (most,))]
+
+    def get(self, item_id: str) -> QueueItem:
+        """One item.
+
+        Raises:
+            NotFound: It is not in the queue (any more).
+        """
+        rows = self._query("SELECT * FROM items WHERE id = ?", (item_id,))
+        if not rows:
+            raise NotFound(f"there is no item {item_id[:64]} in the queue")
+        return self._item(rows[0])
+
+    def advance(
+        self,
+        item: QueueItem,
+        stage: DeliveryStage,
+        *,
+        data: Mapping[str, str],
+        size: int | None = None,
+        sha256: str | None = None,
+    ) -> None:
+        """Writes down that a stage was done.
+
+        Failures are counted anew from here, but not after steps that only ask somebody else: asking where to put the
+        file and finding the answer expired, or handing work over and finding it forgotten, could go on for ever.
+        """
+        merged = {**item.data, **data}
+        self._execute(
+            "UPDATE items SET stage = ?, data = ?, size = ?, sha256 = ?, attempts = ?, not_before_ms = 0, error = '' "
+            "WHERE id = ?",
+            (
+                stage,
+                json.dumps(merged),
+                item.size if size is None else size,
+                item.sha256 if sha256 is None else sha256,
+                item.attempts if stage in _ONLY_ASKED else 0,
+                item.id,
+            ),
+        )
+
+    def put_off(self, item: QueueItem, *, stage: DeliveryStage, until_ms: int, error: str) -> None:
+        """Writes down a failure; `stage` may be an earlier one."""
+        self._execute(
+            "UPDATE items SET stage = ?, attempts = attempts + 1, not_before_ms = ?, error = ? WHERE id = ?",
+            (stage, until_ms, error[:2000], item.id),
+        )
+
+    def park(self, item: QueueItem, *, why: str) -> None:
+        """Sets the item aside until a person looks at it."""
+        self._execute("UPDATE items SET parked = ?, error = ? WHERE id = ?", (why[:2000], why[:2000], item.id))
+
+    def unpark(self, item_id: str) -> None:
+        """Gives a parked item new attempts."""
+        self._execute("UPDATE items SET parked = '', attempts = 0, not_before_ms = 0 WHERE id = ?", (item_id,))
+
+    def finish(self, item: QueueItem, *, now_ms: int, given_up: str = "") -> None:
+        """Deletes the copy, then the item; what became of it is remembered.
+
+        One that is given up is remembered before its copy goes, so that nobody wonders where it went; a crash in
+        between leaves a copy that no item knows.
+
+        Args:
+            item: Delivered, or given up.
+            now_ms: Unix milliseconds.
+            given_up: Why it was not delivered; empty if it was.
+        """
+        if not given_up:
+            item.path.unlink(missing_ok=True)
+        with self._lock:
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.execute(
+                "INSERT OR REPLACE INTO finished (key, id, sha256, at_ms, name, metadata, given_up) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (item.key, item.id, item.sha256, now_ms, item.name, json.dumps(dict(item.metadata)), given_up[:2000]),
+            )
+            self._connection.execute("DELETE FROM items WHERE id = ?", (item.id,))
+            self._connection.execute(
+                "DELETE FROM finished WHERE rowid <= (SELECT MAX(rowid) FROM finished) - ?", (_KEPT_FINISHED,)
+            )
+            self._connection.execute("COMMIT")
+        item.path.unlink(missing_ok=True)
+
+    def finished(self, item_id: str) -> FinishedItem:
+        """What became of an item that is no longer in the queue.
+
+        Raises:
+            NotFound: It was never there, or that is long ago.
+        """
+        rows = self._query("SELECT * FROM finished WHERE id = ?", (item_id,))
+        if not rows:
+            raise NotFound(f"there is no item {item_id[:64]} in the queue")
+        return _finished(rows[0])
+
+    def given_up(self, *, most: int = 20) -> list[FinishedItem]:
+        """What could not be delivered, newest first."""
+        rows = self._query("SELECT * FROM finished WHERE given_up != '' ORDER BY rowid DESC LIMIT ?", (most,))
+        return [_finished(row) for row in rows]
+
+    def spooled_bytes(self) -> int:
+        """What all copies take up."""
+        return sum(entry.stat().st_size for entry in os.scandir(self._spool) if entry.is_file(follow_symlinks=False))
+
+    def counts(self) -> dict[str, int]:
+        """How many items stand at each stage, how many are parked, delivered, given up (as far as remembered)."""
+        rows = self._query("SELECT stage, COUNT(*) AS n FROM items WHERE parked = '' GROUP BY stage")
+        counts = {str(row["stage"]): int(row["n"]) for row in rows}
+        counts["parked"] = int(self._query("SELECT COUNT(*) AS n FROM items WHERE parked != ''")[0]["n"])
+        ends = self._query("SELECT given_up != '' AS given_up, COUNT(*) AS n FROM finished GROUP BY 1")
+        counts |= {"delivered": 0, "given_up": 0}
+        counts |= {"given_up" if row["given_up"] else "delivered": int(row["n"]) for row in ends}
+        return counts
+
+    def _known(self, key: str) -> str | None:
+        rows = self._query(
+            "SELECT id FROM items WHERE key = ? UNION ALL SELECT id FROM finished WHERE key = ?", (key, key)
+        )
+        return str(rows[0]["id"]) if rows else None
+
+    def _item(self, row: sqlite3.Row) -> QueueItem:
+        return QueueItem(
+            id=row["id"],
+            stage=DeliveryStage(row["stage"]),
+            kind=row["kind"],
+            key=row["key"],
+            name=row["name"],
+            path=self._spool / row["id"],
+            metadata=json.loads(row["metadata"]),
+            data=json.loads(row["data"]),
+            size=row["size"],
+            sha256=row["sha256"],
+            attempts=row["attempts"],
+            not_before_ms=row["not_before_ms"],
+            created_ms=row["created_ms"],
+            parked=row["parked"],
+            error=row["error"],
+        )
+
+    def _query(self, sql: str, values: tuple[Any, ...] = ()) -> list[sqlite3.Row]:
+        with self._lock:
+            return self._connection.execute(sql, values).fetchall()
+
+    def _execute(self, sql: str, values: tuple[Any, ...]) -> None:
+        with self._lock:
+            self._connection.execute(sql, values)
+
+
+def _finished(row: sqlite3.Row) -> FinishedItem:
+    return FinishedItem(
+        id=row["id"],
+        name=row["name"],
+        sha256=row["sha256"],
+        metadata=json.loads(row["metadata"]),
+        at_ms=row["at_ms"],
+        given_up=row["given_up"],
+    )
+
+
+def _copy(source: int, target: Path, *, most_bytes: int, room: int) -> None:
+    """A copy of its own, so that what the task does to its file later changes nothing here."""
+    copied = 0
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as copy:
+        while chunk := os.pread(source, _CHUNK, copied):
+            copied += len(chunk)
+            if copied > most_bytes:
+                raise TooLarge(f"the file is longer than {most_bytes} bytes", hint="write several smaller ones")
+            if copied > room:
+                raise QueueFull(
+                    "the queue holds as much as this contributor allows", hint="wait until files were delivered"
+                )
+            copy.write(chunk)
+        copy.flush()
+        os.fsync(copy.fileno())
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,40 @@
+"""What a worker is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import httpx
+
+from protocol.clients import DiscoveryClient
+from protocol.identity.keys import Key
+from protocol.runtime.clock import Clock
+from protocol.wire.nodes import Registration
+from worker.chain.ledger_chain import WorkerChain
+from worker.delivery.pool_delivery import PoolDelivery
+from worker.runtime.interface import Runtime
+from worker.settings import WorkerSettings
+from worker.state import StateDirectory
+from worker.tasks.container_spec import InstalledGpu
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dependencies:
+    """What a daemon needs; `app.build_worker` makes the real ones."""
+
+    settings: WorkerSettings
+    key: Key
+    state: StateDirectory
+    runtime: Runtime
+    gpus: tuple[InstalledGpu, ...]
+    chain: WorkerChain
+    discovery: Sequence[DiscoveryClient]
+    describe: Callable[[], Registration]
+    clock: Clock
+    task_user: int | None = None
+    warnings: Sequence[str] = ()
+    deliver: type[PoolDelivery] = PoolDelivery
+    """What carries files to the pool."""
+    transport: httpx.AsyncBaseTransport | None = None
+    """Of the orchestrator, in tests that serve it in the same process."""

@@ -1,0 +1,88 @@
+"""Follows what containers write and keeps it in the log store, each container once, to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import timedelta
+
+import structlog
+
+from protocol.errors import MusterError
+from worker.logs.store import LogStore
+from worker.runtime.interface import OutputLine, Runtime
+
+PATIENCE = timedelta(seconds=5)
+"""How long the last output of a container that has ended may take to arrive."""
+
+_BATCH = 500
+_log = structlog.get_logger(__name__)
+
+
+class OutputCollector:
+    """One follower per container.
+
+    Args:
+        runtime: Where the output comes from.
+        ended: Set when a container's output has ended, which mostly means that the container has.
+    """
+
+    def __init__(self, runtime: Runtime, ended: asyncio.Event) -> None:
+        self._runtime = runtime
+        self._ended = ended
+        self._followers: dict[str, asyncio.Task[None]] = {}
+        self._complete: set[str] = set()
+
+    def follow(self, name: str, store: LogStore) -> None:
+        """Begins to follow a container, unless that is done already."""
+        follower = self._followers.get(name)
+        if name not in self._complete and (follower is None or follower.done()):
+            self._followers[name] = asyncio.create_task(self._follow(name, store), name=f"output of {name}")
+
+    async def finish(self, name: str) -> None:
+        """Returns when everything that an ended container wrote is kept, or it takes too long."""
+        follower = self._followers.pop(name, None)
+        if follower is not None:
+            await asyncio.wait({follower}, timeout=PATIENCE.total_seconds())
+            await _cancel(follower)
+        self._complete.discard(name)
+
+    async def close(self) -> None:
+        """Stops following; it can be taken up again where it was left."""
+        followers, self._followers = list(self._followers.values()), {}
+        for follower in followers:
+            await _cancel(follower)
+
+    async def _follow(self, name: str, store: LogStore) -> None:
+        pending: list[OutputLine] = []
+        flusher = asyncio.create_task(self._flush_often(name, store, pending))
+        try:
+            async for line in self._runtime.output(name, after_ns=store.position(name)):
+                pending.append(line)
+                if len(pending) >= _BATCH:
+                    _flush(name, store, pending)
+                    await asyncio.sleep(0)
+            self._complete.add(name)
+        except MusterError as error:
+            _log.debug("output-broke-off", container=name, detail=error.detail)
+        finally:
+            flusher.cancel()
+            _flush(name, store, pending)
+            self._ended.set()
+
+    async def _flush_often(self, name: str, store: LogStore, pending: list[OutputLine]) -> None:
+        while True:
+            await asyncio.sleep(0.1)
+            _flush(name, store, pending)
+
+
+def _flush(name: str, store: LogStore, pending: list[OutputLine]) -> None:
+    if pending:
+        store.append(name, pending)
+        pending.clear()
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

@@ -1,0 +1,98 @@
+"""Pushes a task's output to the orchestrator while somebody there reads it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+
+from protocol.errors import MusterError
+from protocol.runtime.clock import Clock
+from protocol.wire.heartbeat import BATCH_CHARACTERS, BATCH_LINES, LINE_OVERHEAD, LogBatch, LogLine
+from worker.backoff import GrowingPause, sleep_or
+from worker.logs.store import LogStore
+from worker.session.orchestrator_client import OrchestratorSession
+
+_LOOK = timedelta(milliseconds=250)
+_LONGEST_PAUSE = timedelta(seconds=15)
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Wanted:
+    since: int
+    until_ms: int
+
+
+class LogPusher:
+    """Carries out `send-logs` commands.
+
+    Args:
+        store_of: Finds the log of an assignment; None if this worker has none of it.
+        clock: Whose time is waited.
+    """
+
+    def __init__(self, store_of: Callable[[str], LogStore | None], *, clock: Clock) -> None:
+        self._store_of = store_of
+        self._clock = clock
+        self._wanted: dict[str, _Wanted] = {}
+        self._asked = asyncio.Event()
+        self.orchestrator: OrchestratorSession | None = None
+        """Whom to push to; None while this node is no member."""
+
+    def want(self, assignment_id: str, *, since: int, until_ms: int) -> None:
+        """Somebody reads an assignment's log from line `since` on."""
+        known = self._wanted.get(assignment_id)
+        if known is None:
+            self._wanted[assignment_id] = _Wanted(since, until_ms)
+        else:
+            known.until_ms = max(known.until_ms, until_ms)
+        self._asked.set()
+
+    async def run(self) -> None:
+        """Pushes until cancelled."""
+        pause = GrowingPause(first=timedelta(milliseconds=500), longest=_LONGEST_PAUSE)
+        while True:
+            self._asked.clear()
+            try:
+                moved = [await self._push(each) for each in list(self._wanted)]
+            except MusterError as error:
+                _log.info("logs-not-pushed", detail=error.detail)
+                await self._clock.sleep(pause.failed())
+                continue
+            pause.succeeded()
+            if not self._wanted:
+                await sleep_or(self._clock, timedelta(minutes=1), self._asked)
+            elif not any(moved):
+                await sleep_or(self._clock, _LOOK, self._asked)
+
+    async def _push(self, assignment_id: str) -> bool:
+        """Pushes the next batch of one log; whether there was one."""
+        wanted, orchestrator = self._wanted[assignment_id], self.orchestrator
+        store = self._store_of(assignment_id)
+        if store is None or orchestrator is None:
+            del self._wanted[assignment_id]
+            return False
+        lines = _bounded(await asyncio.to_thread(store.read, wanted.since, most=BATCH_LINES))
+        if not lines:
+            if orchestrator.time.now().timestamp() * 1000 > wanted.until_ms:
+                del self._wanted[assignment_id]
+            return False
+        receipt = await orchestrator.push_logs(LogBatch(assignment_id=assignment_id, lines=tuple(lines)))
+        # Never back, or an orchestrator that forgot could make this loop push the same lines for ever.
+        wanted.since = max(receipt.next_sequence, lines[-1].sequence + 1)
+        wanted.until_ms = receipt.wanted_until_ms
+        return True
+
+
+def _bounded(lines: list[LogLine]) -> list[LogLine]:
+    """As many as fit into one batch."""
+    total = 0
+    for position, line in enumerate(lines):
+        total += len(line.text) + LINE_OVERHEAD
+        if total > BATCH_CHARACTERS and position:
+            return lines[:position]
+    return lines

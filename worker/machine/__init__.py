@@ -1,0 +1,1 @@
+"""Hardware inventory of this machine."""

@@ -1,0 +1,83 @@
+"""GPUs as NVML sees them. A machine without a driver has none; that is no error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pynvml
+
+from protocol.wire.nodes import Gpu
+from worker.tasks.container_spec import InstalledGpu
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuInventory:
+    """What NVML told.
+
+    Args:
+        gpus: Those that answer; models may differ.
+        driver: The driver's version.
+        trouble: Why nothing could be read, if there seems to be a GPU; empty otherwise.
+    """
+
+    gpus: tuple[InstalledGpu, ...] = ()
+    driver: str | None = None
+    trouble: str = ""
+
+
+def read_gpus() -> GpuInventory:
+    """Reads the machine's GPUs, their memory and the driver. One that does not answer is left out and named."""
+    try:
+        with _nvml():
+            found, silent = [], []
+            for index in range(pynvml.nvmlDeviceGetCount()):
+                try:
+                    found.append(_describe(index))
+                except pynvml.NVMLError as error:
+                    silent.append(f"GPU {index} does not answer: {error}")
+            return GpuInventory(
+                gpus=tuple(found), driver=_text(pynvml.nvmlSystemGetDriverVersion()), trouble="; ".join(silent)
+            )
+    except pynvml.NVMLError as error:
+        absent = isinstance(error, pynvml.NVMLError_LibraryNotFound | pynvml.NVMLError_DriverNotLoaded)
+        return GpuInventory(trouble="" if absent else f"NVML: {error}")
+
+
+def read_gpu_load() -> Mapping[str, float]:
+    """Gauges of use and memory per GPU; empty without GPUs."""
+    gauges: dict[str, float] = {}
+    try:
+        with _nvml():
+            for index in range(min(pynvml.nvmlDeviceGetCount(), 8)):
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                gauges[f"gpu{index}.busy"] = float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
+                gauges[f"gpu{index}.memory-used-bytes"] = float(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+    except pynvml.NVMLError:
+        return gauges
+    return gauges
+
+
+def _describe(index: int) -> InstalledGpu:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    gpu = Gpu(
+        index=index,
+        model=_text(pynvml.nvmlDeviceGetName(handle))[:200],
+        memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+    )
+    return InstalledGpu(gpu=gpu, uuid=_text(pynvml.nvmlDeviceGetUUID(handle)))
+
+
+@contextmanager
+def _nvml() -> Iterator[None]:
+    pynvml.nvmlInit()
+    try:
+        yield
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _text(value: str | bytes) -> str:
+    """Older bindings give bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,0 +1,75 @@
+"""What this machine is, as discovery and the orchestrator are told, and how busy it is."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from protocol import __version__
+from protocol.versions import SPOKEN
+from protocol.wire.nodes import Hardware, RuntimeKind, Software
+from worker.machine.gpus import GpuInventory, read_gpu_load
+
+
+def read_hardware(volumes: Path, inventory: GpuInventory) -> Hardware:
+    """Reads the machine.
+
+    Args:
+        volumes: Where volumes go; its file system's free space is what counts.
+        inventory: From `read_gpus`.
+    """
+    return Hardware(
+        cpu_model=_cpu_model()[:200],
+        cpu_cores=len(os.sched_getaffinity(0)),
+        architecture=platform.machine()[:200],
+        memory_bytes=psutil.virtual_memory().total,
+        disk_free_bytes=psutil.disk_usage(str(volumes)).free,
+        gpus=tuple(found.gpu for found in inventory.gpus),
+        gpu_driver=inventory.driver,
+    )
+
+
+def read_software(runtimes: Sequence[RuntimeKind], *, docker_version: str | None, gpu_containers: bool) -> Software:
+    """Reads what the worker runs on."""
+    return Software(
+        worker_version=__version__,
+        protocol_version=SPOKEN.newest,
+        operating_system=_operating_system()[:200],
+        runtimes=tuple(runtimes),
+        docker_version=docker_version,
+        gpu_containers=gpu_containers,
+    )
+
+
+def read_load(volumes: Path) -> Mapping[str, float]:
+    """Compact gauges for a heartbeat: shares between 0 and 1, sizes in bytes."""
+    memory = psutil.virtual_memory()
+    return {
+        "cpu.busy": psutil.cpu_percent(interval=None) / 100,
+        "cpu.load1": os.getloadavg()[0],
+        "memory.used-bytes": float(memory.total - memory.available),
+        "disk.free-bytes": float(psutil.disk_usage(str(volumes)).free),
+        **read_gpu_load(),
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _operating_system() -> str:
+    try:
+        name = platform.freedesktop_os_release().get("PRETTY_NAME", "Linux")
+    except OSError:
+        name = platform.system()
+    return f"{name}, {platform.release()}"

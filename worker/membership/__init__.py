@@ -1,0 +1,1 @@
+"""Joining a pool: registration, invites and relocation of the orchestrator."""

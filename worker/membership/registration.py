@@ -1,0 +1,120 @@
+"""Keeps the node's record at every discovery service, each on its own: one that is down delays no other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+import structlog
+
+from protocol.clients import DiscoveryClient
+from protocol.errors import MusterError
+from protocol.runtime.clock import Clock
+from protocol.wire.invites import SignedInvite
+from protocol.wire.nodes import Registration
+from worker.backoff import GrowingPause, sleep_or
+from worker.chain.ledger_chain import why
+from worker.situation import Situation
+
+SHORTEST_REFRESH = timedelta(seconds=5)
+LONGEST_REFRESH = timedelta(minutes=10)
+_POLL = timedelta(seconds=25)
+_LONGEST_LIFE_MS = 7 * 24 * 3600 * 1000
+
+_log = structlog.get_logger(__name__)
+
+
+class Registrar:
+    """Registers, refreshes, and listens for invites.
+
+    Args:
+        services: Clients of the discovery services, with this node's key.
+        describe: Says what the machine is now.
+        clock: Whose time is waited.
+        situation: Where trouble is shown.
+        longest_pause: Between attempts while a service is down.
+    """
+
+    def __init__(
+        self,
+        services: Sequence[DiscoveryClient],
+        *,
+        describe: Callable[[], Registration],
+        clock: Clock,
+        situation: Situation,
+        longest_pause: timedelta,
+    ) -> None:
+        self._services = tuple(services)
+        self._describe = describe
+        self._clock = clock
+        self._situation = situation
+        self._longest_pause = longest_pause
+        self._invites: asyncio.Queue[tuple[DiscoveryClient, SignedInvite]] = asyncio.Queue(maxsize=64)
+        self._wanted = asyncio.Event()
+        self._registered: dict[DiscoveryClient, asyncio.Event] = {each: asyncio.Event() for each in services}
+
+    async def run(self) -> None:
+        """Keeps records fresh and fetches invites while they are wanted; until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for service in self._services:
+                group.create_task(self._keep_registered(service))
+                group.create_task(self._listen(service))
+
+    async def next_invite(self) -> tuple[DiscoveryClient, SignedInvite]:
+        """The next invite from any service, not yet believed."""
+        self._wanted.set()
+        try:
+            return await self._invites.get()
+        finally:
+            if self._invites.empty():
+                self._wanted.clear()
+
+    async def sign_off(self) -> None:
+        """Takes the records away, as far as services answer."""
+        for service in self._services:
+            try:
+                await service.sign_off()
+            except MusterError as error:
+                _log.info("sign-off-failed", discovery=service.location.url, detail=error.detail)
+
+    async def _keep_registered(self, service: DiscoveryClient) -> None:
+        url = service.location.url
+        pause = GrowingPause(first=timedelta(seconds=1), longest=self._longest_pause)
+        while True:
+            try:
+                registration = await asyncio.to_thread(self._describe)
+                record = await service.register(registration)
+            except MusterError as error:
+                if self._situation.discovery.get(url) != why(error):
+                    _log.warning("registration-failed", discovery=url, detail=error.detail, hint=error.hint)
+                self._situation.discovery[url] = why(error)
+                await self._clock.sleep(pause.failed())
+                continue
+            pause.succeeded()
+            self._registered[service].set()
+            # Its own figures, which may be anything: no time fits into a date, or a difference, that is far enough off.
+            life_ms = max(0, min(record.expires_at_ms - record.last_seen_ms, _LONGEST_LIFE_MS))
+            life = timedelta(milliseconds=life_ms)
+            self._situation.discovery[url] = f"registered until {self._clock.now() + life:%H:%M:%S} UTC"
+            await self._clock.sleep(min(LONGEST_REFRESH, max(SHORTEST_REFRESH, life / 3)))
+
+    async def _listen(self, service: DiscoveryClient) -> None:
+        pause = GrowingPause(first=timedelta(seconds=1), longest=self._longest_pause)
+        await self._registered[service].wait()
+        seen: set[str] = set()
+        while True:
+            await self._wanted.wait()
+            try:
+                invites = await service.invites(wait=_POLL)
+            except MusterError as error:
+                self._situation.discovery[service.location.url] = why(error)
+                await self._clock.sleep(pause.failed())
+                continue
+            pause.succeeded()
+            fresh = [invite for invite in invites if invite.nonce not in seen]
+            for invite in fresh:
+                await self._invites.put((service, invite))
+            seen = {invite.nonce for invite in invites}
+            if not fresh:  # what is there was handed on already, or the poll ended empty
+                await sleep_or(self._clock, timedelta(seconds=1 if invites else 0.05))

@@ -1,0 +1,1 @@
+"""The worker's session with its orchestrator: heartbeats, requests and server time."""

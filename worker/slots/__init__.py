@@ -1,0 +1,1 @@
+"""Slots leased for the running task, and the bridge to its container."""

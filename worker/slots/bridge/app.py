@@ -1,0 +1,199 @@
+"""What a task may ask of its worker, over the unix socket that only its own container sees.
+
+    POST /v1/metrics    {"metrics": {"reward": 0.5}}        gauges for the next heartbeats
+    POST /v1/files      {"path": "step-3.parquet"}          a file of the data volume, to be delivered
+    GET  /v1/files/ID                                       where it stands
+    GET  /v1/identity                                       pool, node, task, group
+    GET  /v1/step                                           what to work on, and with which policy
+    POST /v1/slots      {"step": 3, "groups": 8}            leases a slot
+    POST /v1/slots/release  {"slots": [{"step": 3, "index": 0}]}    gives slots up
+
+A file of kind `rollout` names its slot and its work units (`"rollout": {"step": 3, "index": 0, "units": 812}`); the
+worker attaches the lease that it obtained for this task, and no other.
+
+Every request carries `Authorization: Bearer $MUSTER_BRIDGE_TOKEN`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import Depends, FastAPI, Header, Request
+
+from protocol import __version__
+from protocol.errors import InvalidInput, NotFound, RateLimited, Unauthenticated
+from protocol.http.rates import IpRates, Rate
+from protocol.http.service import create_service
+from protocol.identifiers import Address
+from protocol.identity.signing import unix_ms
+from protocol.runtime.clock import Clock
+from protocol.wire.base import Identifier
+from protocol.wire.bridge import ROLLOUT_KIND, DeliveryState, HandedOver, HandOver, Metrics, TaskIdentity
+from protocol.wire.runs import StepAnswer
+from protocol.wire.slots import ReleasedSlots, SlotGrant, SlotWish
+from worker.delivery.queue.item import DeliveryStage
+from worker.delivery.queue.store import QueueStore
+from worker.delivery.work_signing import LEASED_WORK
+from worker.slots.bridge.paths import open_inside
+from worker.slots.task_slots import TaskSlots
+from worker.tasks.saved_state import RunningTask
+
+BODY_LIMIT = 64 * 1024
+RATE = Rate(count=100, per=timedelta(seconds=1), burst=400)
+"""More would keep the worker from its own work."""
+
+_SOON = timedelta(seconds=2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeParts:
+    """What the bridge of one task works with.
+
+    Args:
+        task: Whose bridge it is.
+        node: This node.
+        pool_id: The pool.
+        volume: The task's data volume on this machine.
+        queue: Where files are handed over.
+        on_metrics: Told the gauges.
+        on_file: Told that a file was added.
+        clock: Whose time counts.
+        most_file_bytes: The limit of one file.
+        most_spooled_bytes: The limit of all files that wait.
+        slots: What the task leased.
+    """
+
+    task: RunningTask
+    node: Address
+    pool_id: int
+    volume: Path
+    queue: QueueStore
+    on_metrics: Callable[[Mapping[str, float]], None]
+    on_file: Callable[[], None]
+    clock: Clock
+    most_file_bytes: int
+    most_spooled_bytes: int
+    slots: TaskSlots
+
+
+def create_bridge(parts: BridgeParts) -> FastAPI:
+    """Builds the bridge of one task."""
+    rates = IpRates(RATE, clock=parts.clock)  # one caller: whatever connects to this socket
+    app = create_service("bridge", version=__version__, body_limit=BODY_LIMIT, ip_rates=rates)
+    app.state.parts = parts
+    # One file at a time, and few in line: a task can't keep the machine's disk busy on its own.
+    app.state.turn = asyncio.Semaphore(1)
+    app.state.waiting = 0
+
+    @app.post("/v1/metrics", status_code=204)
+    async def metrics(body: Metrics, _: Checked) -> None:
+        """Takes gauges."""
+        parts.on_metrics(body.metrics)
+
+    @app.post("/v1/files", status_code=202)
+    async def files(body: HandOver, _: Checked) -> HandedOver:
+        """Takes a file into the queue."""
+        if app.state.waiting >= 16:
+            raise RateLimited("too many files are being handed over at once", retry_after=_SOON)
+        app.state.waiting += 1
+        try:
+            async with app.state.turn:
+                return await asyncio.to_thread(_take, parts, body)
+        finally:
+            app.state.waiting -= 1
+
+    @app.get("/v1/files/{item_id}")
+    async def file(item_id: Identifier, _: Checked) -> DeliveryState:
+        """Says where a file stands, or how its way ended; `error` says why one was given up."""
+        return await asyncio.to_thread(_state, parts, item_id)
+
+    @app.get("/v1/identity")
+    async def identity(_: Checked) -> TaskIdentity:
+        """Says who the task runs for."""
+        return TaskIdentity(
+            node=parts.node,
+            pool_id=parts.pool_id,
+            task_id=parts.task.task_id,
+            task_name=parts.task.task_name,
+            assignment_id=parts.task.assignment_id,
+            generation=parts.task.generation,
+            group=parts.task.group,
+        )
+
+    @app.get("/v1/step")
+    async def step(_: Checked) -> StepAnswer:
+        """Says what to work on now."""
+        return await parts.slots.step()
+
+    @app.post("/v1/slots")
+    async def slots(body: SlotWish, _: Checked) -> SlotGrant:
+        """Leases a slot."""
+        return await parts.slots.lease(body)
+
+    @app.post("/v1/slots/release", status_code=204)
+    async def release(body: ReleasedSlots, _: Checked) -> None:
+        """Gives slots up that nothing was handed over for."""
+        await parts.slots.release(body.slots)
+
+    return app
+
+
+async def _check_token(request: Request, authorization: Annotated[str, Header()] = "") -> None:
+    parts: BridgeParts = request.app.state.parts
+    expected = f"Bearer {parts.task.token}"
+    if not hmac.compare_digest(authorization.encode(), expected.encode()):
+        raise Unauthenticated(
+            "the bridge wants this task's token", hint="send Authorization: Bearer $MUSTER_BRIDGE_TOKEN"
+        )
+
+
+Checked = Annotated[None, Depends(_check_token)]
+
+
+def _take(parts: BridgeParts, body: HandOver) -> HandedOver:
+    file = body.key or body.path
+    if LEASED_WORK in body.metadata:
+        raise InvalidInput(f"a task may not give the metadata {LEASED_WORK!r}", hint="name a slot in `rollout`")
+    if body.rollout is not None and body.kind != ROLLOUT_KIND:
+        raise InvalidInput(f"a file of kind {body.kind} has no slot", hint="leave `rollout` out, or give kind rollout")
+    metadata = {**body.metadata, "task_id": parts.task.task_id, "assignment_id": parts.task.assignment_id}
+    if body.rollout is not None:
+        metadata[LEASED_WORK] = parts.slots.work_of(body.rollout, file).model_dump_json()
+    with open_inside(parts.volume, body.path, most_bytes=parts.most_file_bytes) as descriptor:
+        item_id, new = parts.queue.add(
+            descriptor,
+            name=body.path,
+            kind=body.kind,
+            key=f"{parts.task.assignment_id}:{file}",
+            metadata=metadata,
+            now_ms=unix_ms(parts.clock.now()),
+            most_bytes=parts.most_file_bytes,
+            most_spooled=parts.most_spooled_bytes,
+        )
+    if body.rollout is not None:
+        parts.slots.handed_over(body.rollout, file)
+    parts.on_file()
+    return HandedOver(id=item_id, new=new)
+
+
+def _state(parts: BridgeParts, item_id: str) -> DeliveryState:
+    try:
+        item = parts.queue.get(item_id)
+    except NotFound:
+        ended = parts.queue.finished(item_id)
+        state = DeliveryState(id=ended.id, stage=DeliveryStage.DELETED, attempts=0, error=ended.given_up, parked=False)
+        metadata = ended.metadata
+    else:
+        state = DeliveryState(
+            id=item.id, stage=item.stage, attempts=item.attempts, error=item.error, parked=bool(item.parked)
+        )
+        metadata = item.metadata
+    if metadata.get("task_id") != parts.task.task_id:
+        raise NotFound(f"there is no item {item_id} of this task")
+    return state

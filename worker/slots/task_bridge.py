@@ -1,0 +1,151 @@
+"""The bridge of the present task: a socket that only its container sees, and the slots that it leased through it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from protocol.http.unix_server import UnixServer
+from protocol.identifiers import Address
+from protocol.runtime.clock import Clock
+from worker.chain.ledger_chain import WorkerChain
+from worker.delivery.queue.runner import QueueRunner
+from worker.delivery.queue.store import QueueStore
+from worker.session.orchestrator_client import OrchestratorSession
+from worker.settings import WorkerSettings
+from worker.slots.bridge.app import BridgeParts, create_bridge
+from worker.slots.task_slots import TaskSlots
+from worker.state import StateDirectory, remove_tree
+from worker.tasks.container_spec import Volumes
+from worker.tasks.saved_state import RunningTask
+
+MOST_TASK_METRICS = 32
+_RELEASING = timedelta(seconds=5)
+
+
+class TaskBridge:
+    """One bridge at a time; it stands before its task does, and after a restart of the worker.
+
+    Args:
+        node: The worker's address.
+        settings: Bounds of what a task may hand over.
+        state: Where sockets lie and slots are remembered.
+        chain: What the ledger holds against a lease.
+        queue: Takes what the task hands over.
+        runner: Woken when something was handed over.
+        orchestrator: Whom slots are asked of; none while the worker is no member.
+        stopped: Says why nothing is leased at present; empty if it is.
+        clock: The worker's.
+    """
+
+    def __init__(
+        self,
+        *,
+        node: Address,
+        settings: WorkerSettings,
+        state: StateDirectory,
+        chain: WorkerChain,
+        queue: QueueStore,
+        runner: QueueRunner,
+        orchestrator: Callable[[], OrchestratorSession | None],
+        stopped: Callable[[], str],
+        clock: Clock,
+    ) -> None:
+        self._node = node
+        self._settings = settings
+        self._state = state
+        self._chain = chain
+        self._queue = queue
+        self._runner = runner
+        self._orchestrator = orchestrator
+        self._stopped = stopped
+        self._clock = clock
+        self._server: UnixServer | None = None
+        self._task: RunningTask | None = None
+        self._slots: TaskSlots | None = None
+        self._metrics: dict[str, float] = {}
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """What the task reported last, by name."""
+        return self._metrics
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What is wrong with the task's leases."""
+        return [self._slots.trouble] if self._slots and self._slots.trouble else []
+
+    async def open(self, task: RunningTask) -> None:
+        """Makes this the task whose bridge stands; what the former one leased and did not do is given back."""
+        if task == self._task:
+            return
+        await self.stop()
+        if self._task is not None and self._task.assignment_id != task.assignment_id:
+            await self.release_slots()
+        self._metrics.clear()
+        volumes = Volumes.of(self._state, task_id=task.task_id, assignment_id=task.assignment_id)
+        await asyncio.to_thread(self._make_directory, volumes.bridge)
+        # Anybody may connect who can see the socket, whatever user the image has: only this task's container can.
+        self._server = UnixServer(create_bridge(self._parts(task, volumes)), volumes.bridge / "bridge.sock", mode=0o666)
+        await self._server.start()
+        self._task = task
+
+    async def release_slots(self) -> None:
+        """Others may have what the task leased and did not do."""
+        if self._slots is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_RELEASING.total_seconds()):
+                    await self._slots.release_rest()
+
+    async def stop(self) -> None:
+        """Closes the socket; the slots stay leased."""
+        if self._server is not None:
+            await self._server.stop()
+            self._server = None
+
+    def _make_directory(self, directory: Path) -> None:
+        for place in self._state.bridges.iterdir():
+            if place != directory:
+                remove_tree(place)
+        directory.mkdir(parents=True, exist_ok=True, mode=0o755)
+        directory.chmod(0o755)  # what keeps others out is the directory above
+
+    def _parts(self, task: RunningTask, volumes: Volumes) -> BridgeParts:
+        loop = asyncio.get_running_loop()
+        self._slots = TaskSlots(
+            assignment_id=task.assignment_id,
+            node=self._node,
+            pool_id=self._settings.pool_id,
+            domain=self._chain.work_domain,
+            state=self._state,
+            service=self._orchestrator,
+            fault_of=self._chain.fault_of,
+            pay_fault_of=self._chain.pay_fault_of,
+            stopped=self._stopped,
+            clock=self._clock,
+        )
+        return BridgeParts(
+            task=task,
+            node=self._node,
+            pool_id=self._settings.pool_id,
+            volume=volumes.data,
+            queue=self._queue,
+            on_metrics=self._take_metrics,
+            on_file=lambda: _ignore(loop.call_soon_threadsafe(self._runner.wake)),
+            clock=self._clock,
+            most_file_bytes=self._settings.most_file_bytes,
+            most_spooled_bytes=self._settings.most_spooled_bytes,
+            slots=self._slots,
+        )
+
+    def _take_metrics(self, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            if name in self._metrics or len(self._metrics) < MOST_TASK_METRICS:
+                self._metrics[name] = value
+
+
+def _ignore(_: object) -> None:
+    return None

@@ -1,0 +1,1 @@
+"""Tasks: the reconciler that starts and stops containers to match assignments."""

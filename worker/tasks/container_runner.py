@@ -1,0 +1,110 @@
+"""Carries out a launch: volumes and a token for the task, its image, its container."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+
+import structlog
+
+from protocol.identifiers import Address
+from protocol.wire.tasks import Assignment
+from worker.runtime.interface import Runtime
+from worker.state import StateDirectory, check_room, make_volume, remove_tree
+from worker.tasks.container_spec import ContainerPlacement, InstalledGpu, Volumes, container_spec
+from worker.tasks.saved_state import RunningTask
+
+_log = structlog.get_logger(__name__)
+
+
+class ContainerRunner:
+    """Starts containers of assignments.
+
+    Args:
+        runtime: What they run in.
+        state: The worker's directory.
+        node: This node.
+        pool_id: The pool.
+        gpus: This machine's.
+        task_user: Who owns the volumes, where tasks have a user of their own.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        state: StateDirectory,
+        *,
+        node: Address,
+        pool_id: int,
+        gpus: tuple[InstalledGpu, ...],
+        task_user: int | None,
+    ) -> None:
+        self._runtime = runtime
+        self._state = state
+        self._node = node
+        self._pool_id = pool_id
+        self._gpus = gpus
+        self._task_user = task_user
+
+    async def prepare(self, assignment: Assignment, *, present: RunningTask | None) -> RunningTask:
+        """The task with its volume and token, the present one's if it is the same; what belonged to others goes."""
+        token = secrets.token_urlsafe(32)
+        if present is not None and present.assignment_id == assignment.id:
+            token = present.token
+        task = RunningTask(
+            assignment_id=assignment.id,
+            task_id=assignment.task_id,
+            task_name=assignment.spec.name,
+            generation=assignment.generation,
+            token=token,
+            group=assignment.group,
+        )
+        for place in self._state.tasks.iterdir():
+            if place.name != task.task_id:
+                await asyncio.to_thread(remove_tree, place)
+        make_volume(self._volumes(task).data, user=self._task_user)
+        self._state.shared.chmod(0o777)
+        return task
+
+    async def start(
+        self,
+        assignment: Assignment,
+        task: RunningTask,
+        *,
+        number: int,
+        fingerprint: str,
+        pulling: Callable[[str], None],
+    ) -> None:
+        """Returns when the container has been started.
+
+        Args:
+            assignment: What is asked for.
+            task: As it was prepared.
+            number: Of the launch.
+            fingerprint: Of the assignment, so that the container is known again.
+            pulling: Told in words how far the image is.
+
+        Raises:
+            LaunchRefused: It can't be started as it is asked for.
+            RuntimeDown: The runtime does not answer.
+            MusterError: The disk has no room for it.
+        """
+        placement = ContainerPlacement(
+            node=self._node,
+            pool_id=self._pool_id,
+            volumes=self._volumes(task),
+            gpus=self._gpus,
+            bridge_token=task.token,
+        )
+        spec = container_spec(assignment, placement, fingerprint=fingerprint, number=number)
+        check_room(self._state.root, assignment.spec.resources.disk_bytes)
+        for mount in spec.mounts:
+            if mount.source != placement.volumes.bridge and not mount.source.exists():
+                make_volume(mount.source, user=self._task_user)
+        await self._runtime.pull(spec.image, credentials=assignment.registry, progress=pulling)
+        await self._runtime.start(spec)
+        _log.info("started", task=task.task_name, container=spec.name, image=spec.image)
+
+    def _volumes(self, task: RunningTask) -> Volumes:
+        return Volumes.of(self._state, task_id=task.task_id, assignment_id=task.assignment_id)

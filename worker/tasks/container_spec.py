@@ -1,0 +1,237 @@
+"""From an assignment to a container's spec: variables, volumes, GPUs, and a fingerprint. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Self
+
+from protocol.identifiers import Address
+from protocol.wire.nodes import Gpu
+from protocol.wire.tasks import VARIABLES, Assignment, GpuNeeds
+from worker.runtime.interface import ContainerSpec, LaunchRefused, Mount, name_prefix
+from worker.state import StateDirectory
+
+BRIDGE_DIRECTORY = "/muster/bridge"
+BRIDGE_SOCKET = f"{BRIDGE_DIRECTORY}/bridge.sock"
+DATA_DIRECTORY = "/muster/data"
+SHARED_DIRECTORY = "/muster/shared"
+TOKEN_VARIABLE = "MUSTER_BRIDGE_TOKEN"  # noqa: S105 - the variable's name, not a token
+"""Set for every task beside `VARIABLES`; being a secret, it can't be named in a command."""
+
+_VARIABLE = re.compile(r"\$\{(MUSTER_[^}]*)\}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstalledGpu:
+    """A GPU of this machine, with the id by which an engine hands it out."""
+
+    gpu: Gpu
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volumes:
+    """The worker's directories for one task."""
+
+    task: Path
+    """Parent of the task's own volumes."""
+    shared: Path
+    bridge: Path
+
+    @classmethod
+    def of(cls, state: StateDirectory, *, task_id: str, assignment_id: str) -> Self:
+        """Where they lie: a task's own outlive its assignments, the bridge does not."""
+        return cls(task=state.tasks / task_id, shared=state.shared, bridge=state.bridges / assignment_id)
+
+    @property
+    def data(self) -> Path:
+        """The task's data volume, the only one that files may be handed over from."""
+        return self.task / "data"
+
+    def further(self, target: str) -> Path:
+        """The task's further volume for this place."""
+        return self.task / f"volume-{hashlib.sha256(target.encode()).hexdigest()[:16]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerPlacement:
+    """Where a task runs: the pool, the node, and what the worker gives it."""
+
+    node: Address
+    pool_id: int
+    volumes: Volumes
+    gpus: tuple[InstalledGpu, ...]
+    bridge_token: str
+
+
+def container_spec(
+    assignment: Assignment, placement: ContainerPlacement, *, fingerprint: str, number: int
+) -> ContainerSpec:
+    """Returns what to start.
+
+    Args:
+        assignment: From the orchestrator.
+        placement: Where it runs.
+        fingerprint: From `fingerprint()`.
+        number: Which launch this is; part of the name.
+
+    Raises:
+        LaunchRefused: A `${MUSTER_…}` variable is unknown, or this machine has no GPUs that fit.
+    """
+    spec = assignment.spec
+    gpus = choose_gpus(spec.gpus, placement.gpus)
+    mounts, data, shared = _mounts(assignment, placement.volumes)
+    values = variables(assignment, placement, gpu_count=len(gpus), data=data, shared=shared)
+    environment = {name: expand(value, values) for name, value in spec.environment.items()}
+    secrets = {name: secret.get_secret_value() for name, secret in assignment.secrets.items()}
+    return ContainerSpec(
+        name=f"{name_prefix(placement.node)}{assignment.id[:12]}-{number}",
+        assignment_id=assignment.id,
+        fingerprint=fingerprint,
+        restart_nonce=assignment.restart_nonce,
+        image=spec.image,
+        entrypoint=None if spec.entrypoint is None else tuple(expand(text, values) for text in spec.entrypoint),
+        command=tuple(expand(text, values) for text in spec.command),
+        environment={**environment, **secrets, **values, TOKEN_VARIABLE: placement.bridge_token},
+        mounts=mounts,
+        resources=spec.resources,
+        gpu_uuids=tuple(gpu.uuid for gpu in gpus),
+        gpu_indices=tuple(gpu.gpu.index for gpu in gpus),
+        network=spec.network,
+        read_only_root=spec.read_only_root,
+        stop_grace=timedelta(seconds=spec.stop_grace_seconds),
+    )
+
+
+def variables(
+    assignment: Assignment, placement: ContainerPlacement, *, gpu_count: int, data: str, shared: str
+) -> dict[str, str]:
+    """The value of every variable in `VARIABLES`."""
+    group = assignment.group
+    values = {
+        "MUSTER_POOL_ID": str(placement.pool_id),
+        "MUSTER_NODE_ADDRESS": placement.node,
+        "MUSTER_TASK_ID": assignment.task_id,
+        "MUSTER_TASK_NAME": assignment.spec.name,
+        "MUSTER_ASSIGNMENT_ID": assignment.id,
+        "MUSTER_GENERATION": str(assignment.generation),
+        "MUSTER_GROUP_ID": group.id if group else "",
+        "MUSTER_GROUP_RANK": str(group.rank) if group else "",
+        "MUSTER_GROUP_SIZE": str(group.size) if group else "",
+        "MUSTER_GPU_COUNT": str(gpu_count),
+        "MUSTER_DATA_DIR": data,
+        "MUSTER_SHARED_DIR": shared,
+        "MUSTER_BRIDGE_SOCKET": BRIDGE_SOCKET,
+    }
+    return {name: values[name] for name in VARIABLES}
+
+
+def expand(text: str, values: Mapping[str, str]) -> str:
+    """Replaces `${MUSTER_…}`; anything else with a dollar sign is the task's own shell's business.
+
+    Raises:
+        LaunchRefused: There is no such variable.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in values:
+            raise LaunchRefused(
+                f"there is no variable ${{{name[:80]}}}",
+                hint=f"known are {', '.join(sorted(values))}",
+                code="unknown-variable",
+            )
+        return values[name]
+
+    return _VARIABLE.sub(value, text)
+
+
+def fingerprint(assignment: Assignment, *, secret: bytes) -> str:
+    """A name for what the container is made from: the same as long as no new container is needed.
+
+    Replicas, priority and the like are not in it, nor is the generation unless the task names it. It is keyed, because
+    secrets are in it and labels are not secret.
+    """
+    spec = assignment.spec.model_dump_json(exclude=_NOT_THE_CONTAINERS)
+    parts = [spec, assignment.task_id]
+    parts += [f"{name}={value.get_secret_value()}" for name, value in sorted(assignment.secrets.items())]
+    if assignment.group is not None:
+        parts.append(assignment.group.model_dump_json())
+    if "${MUSTER_GENERATION}" in spec:
+        parts.append(str(assignment.generation))
+    message = b"".join(len(part.encode()).to_bytes(8, "big") + part.encode() for part in parts)
+    return hmac.new(secret, message, hashlib.sha256).hexdigest()[:32]
+
+
+_NOT_THE_CONTAINERS = {
+    "selector",
+    "replicas",
+    "group_size",
+    "priority",
+    "deadline_ms",
+    "restart",
+}
+
+
+def choose_gpus(needs: GpuNeeds, installed: Sequence[InstalledGpu]) -> tuple[InstalledGpu, ...]:
+    """The first GPUs that fit.
+
+    Raises:
+        LaunchRefused: There are too few of them.
+    """
+    if needs.count == 0:
+        return ()
+    fitting = [
+        candidate
+        for candidate in installed
+        if candidate.gpu.memory_bytes >= needs.memory_bytes
+        and (not needs.models or candidate.gpu.model in needs.models)
+    ]
+    if len(fitting) < needs.count:
+        wanted = " or ".join(needs.models) or "GPU"
+        raise LaunchRefused(
+            f"the task needs {needs.count} of {wanted} with {needs.memory_bytes / 2**30:.0f} GiB; "
+            f"{len(fitting)} of this machine's {len(installed)} GPUs fit",
+            code="too-few-gpus",
+        )
+    return tuple(fitting[: needs.count])
+
+
+def _mounts(assignment: Assignment, volumes: Volumes) -> tuple[tuple[Mount, ...], str, str]:
+    """The mounts, and where inside the container the data volume and the shared one stand."""
+    mounts = [Mount(source=volumes.bridge, target=BRIDGE_DIRECTORY, read_only=True)]
+    data = shared = ""
+    for volume in assignment.spec.volumes:
+        if volume.shared:
+            source, shared = volumes.shared, shared or volume.target
+        elif not data:
+            source, data = volumes.data, volume.target
+        else:
+            source = volumes.further(volume.target)
+        mounts.append(Mount(source=source, target=volume.target, read_only=volume.read_only))
+    if not data:
+        data = DATA_DIRECTORY
+        mounts.append(Mount(source=volumes.data, target=data))
+    if not shared:
+        shared = SHARED_DIRECTORY
+        mounts.append(Mount(source=volumes.shared, target=shared))
+    for mount in mounts:
+        refuse_target(mount.target)
+    return tuple(mounts), data, shared
+
+
+def refuse_target(target: str) -> None:
+    """Returns if a volume may stand at this place inside the container.
+
+    Raises:
+        LaunchRefused: It would hide the system's own files, or climbs.
+    """
+    path = Path("/" + target.lstrip("/"))  # two slashes at the beginning would stay two
+    if ".." in path.parts or path == Path("/") or path.parts[1] in {"proc", "sys", "dev", "etc"}:
+        raise LaunchRefused(f"a volume can't stand at {target}", hint="choose a place such as /data")

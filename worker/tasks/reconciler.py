@@ -1,0 +1,337 @@
+"""Makes what runs into what was asked for: carries out the decisions of `convergence`, and remembers them.
+
+Nothing here asks the network for anything but images: when the orchestrator is away, what runs goes on running and is
+restarted by its rule as before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import structlog
+
+from protocol.errors import MusterError
+from protocol.identifiers import Address
+from protocol.identity.signing import unix_ms
+from protocol.runtime.clock import Clock
+from protocol.wire.heartbeat import AssignmentReport
+from protocol.wire.tasks import Assignment, AssignmentState
+from worker.logs.store import LogStore
+from worker.logs.task_logs import TaskLogs
+from worker.runtime.interface import Container, ContainerStatus, LaunchRefused, Runtime, RuntimeDown
+from worker.state import StateDirectory, remove_tree
+from worker.tasks import reconcile
+from worker.tasks.container_runner import ContainerRunner
+from worker.tasks.container_spec import InstalledGpu, fingerprint
+from worker.tasks.reconcile import (
+    AssignmentProgress,
+    Desired,
+    LaunchContainer,
+    RemoveContainer,
+    StopContainer,
+    converge,
+)
+from worker.tasks.saved_state import (
+    RunningTask,
+    load_progress,
+    load_task,
+    save_progress,
+    save_task,
+)
+
+LOOK_EVERY = timedelta(seconds=1)
+"""How soon the end of a container is noticed at the latest; the end of its output is noticed at once."""
+
+_MOST_DETAIL = 2000
+"""Characters of a report's detail, so that it fits together with a quote."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Reconciler:
+    """Runs the present assignment.
+
+    Args:
+        runtime: What it runs in.
+        state: The worker's directory.
+        node: This node.
+        pool_id: The pool.
+        gpus: This machine's.
+        clock: The system's, or a test's.
+        task_user: Who owns the volumes, where tasks have a user of their own.
+        on_task: Told when the present task changes, before its container starts: the bridge must be up by then.
+    """
+
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        state: StateDirectory,
+        node: Address,
+        pool_id: int,
+        gpus: tuple[InstalledGpu, ...],
+        clock: Clock,
+        task_user: int | None = None,
+        on_task: Callable[[RunningTask], Awaitable[None]],
+    ) -> None:
+        self._runtime = runtime
+        self._state = state
+        self._clock = clock
+        self._launcher = ContainerRunner(runtime, state, node=node, pool_id=pool_id, gpus=gpus, task_user=task_user)
+        self._on_task = on_task
+        self._heard = False
+        self._assignment: Assignment | None = None
+        self._fingerprint = ""
+        self._secret = state.fingerprint_secret()
+        self._changed = asyncio.Event()
+        self.task_logs = TaskLogs(runtime, state, clock=clock, ended=self._changed)
+        self._running_since: dict[str, float] = {}
+        self.trouble = ""
+        """Why the runtime can't be used at the moment; empty when it can."""
+        self.progress = load_progress(state)
+        self.task = load_task(state)
+
+    @property
+    def logs(self) -> LogStore | None:
+        """The output of the present assignment."""
+        return self.task_logs.present
+
+    @property
+    def assignment(self) -> Assignment | None:
+        """What the orchestrator last asked for."""
+        return self._assignment
+
+    def offer(self, assignment: Assignment | None) -> str:
+        """Takes what a signed answer asks for; returns why it is refused, or nothing.
+
+        A generation older than one seen before is refused: it is an old answer, or a replica that fell behind.
+        """
+        self._heard = True
+        if assignment is not None and reconcile.is_stale(
+            offered_id=assignment.id, offered_generation=assignment.generation, progress=self.progress
+        ):
+            return f"generation {assignment.generation} of assignment {assignment.id} is older than what runs here"
+        if assignment != self._assignment:
+            self._assignment = assignment
+            self._fingerprint = "" if assignment is None else fingerprint(assignment, secret=self._secret)
+            self._changed.set()
+        return ""
+
+    def report(self) -> AssignmentReport | None:
+        """What to tell the orchestrator; None while there is nothing to tell."""
+        progress = self.progress
+        if progress is None:
+            return None
+        detail = f"{progress.detail} ({self.trouble})" if self.trouble and progress.detail else self.trouble
+        return AssignmentReport(
+            id=progress.assignment_id,
+            generation=progress.generation,
+            state=progress.state,
+            detail=_with_quote((detail or progress.detail)[:_MOST_DETAIL], progress),
+            exit_code=progress.exit_code,
+            restarts=progress.restarts,
+            started_at_ms=progress.started_at_ms,
+        )
+
+    async def run(self) -> None:
+        """Converges until cancelled; containers run on then."""
+        if self.task is not None:
+            self.task_logs.open(self.task.assignment_id)
+            await self._on_task(self.task)
+        try:
+            while True:
+                self._changed.clear()
+                wake_in = await self._round()
+                await self._wait(min(wake_in or LOOK_EVERY, LOOK_EVERY))
+        finally:
+            await self.task_logs.stop()
+
+    async def hand_over(self) -> None:
+        """Stops everything within its grace, for good: the worker leaves. Called when `run` has ended."""
+        for container in await self._runtime.containers():
+            if container.status is ContainerStatus.RUNNING:
+                await self._runtime.stop(container.name, grace=container.stop_grace)
+            self.task_logs.follow(container)
+            await self.task_logs.finish(container.name)
+            await self._runtime.remove(container.name)
+        await self.task_logs.stop()
+        if self.progress is not None and not self.progress.state.is_final:
+            self._remember(replace(self.progress, state=AssignmentState.STOPPED, detail="the worker handed over"))
+
+    async def clear(self) -> None:
+        """Forgets the assignment, deletes volumes and bridges, once nothing runs: the worker has left the pool."""
+        for place in (*self._state.tasks.iterdir(), *self._state.bridges.iterdir()):
+            await asyncio.to_thread(remove_tree, place)
+        for name in ("progress", "task"):
+            self._state.forget(name)
+        self.progress = self.task = None
+
+    async def _round(self) -> timedelta | None:
+        """Looks and acts until there is nothing left to do; returns when to look again."""
+        for _ in range(20):
+            try:
+                observed = await self._runtime.containers()
+                self.trouble = ""
+                for container in observed:
+                    self.task_logs.follow(container)
+                if not self._heard:  # nothing is stopped or started before somebody was heard
+                    return None
+                decision = await self._decide(observed)
+                if not decision.actions:
+                    return decision.wake_in
+                for action in decision.actions:
+                    await self._act(action)
+            except RuntimeDown as error:
+                if self.trouble != error.detail:
+                    _log.warning("runtime-down", detail=error.detail, hint=error.hint)
+                self.trouble = error.detail
+                return None
+        return None
+
+    async def _decide(self, observed: tuple[Container, ...]) -> reconcile.ReconcileStep:
+        desired = self._desired()
+        decision = converge(desired, observed, self.progress, now=self._clock.monotonic(), luck=_luck())
+        progress = decision.progress
+        if progress is not None:
+            progress = self._aged(progress, observed)
+            if self._has_failed(progress):
+                progress = replace(progress, quote=await self.task_logs.quote(progress.counted))
+        if progress != self.progress:
+            self._remember(progress)
+        return decision
+
+    def _has_failed(self, progress: AssignmentProgress) -> bool:
+        """Tells whether a container's failure was counted in this round."""
+        before = "" if self.progress is None else self.progress.counted
+        return progress.counted != before and progress.failures > 0
+
+    def _aged(self, progress: AssignmentProgress, observed: tuple[Container, ...]) -> AssignmentProgress:
+        """Forgets failures once a container has run for long; by monotonic time, so that clocks may jump."""
+        now = self._clock.monotonic()
+        running = {container.name for container in observed if container.status is ContainerStatus.RUNNING}
+        self._running_since = {name: self._running_since.get(name, now) for name in running}
+        longest = max((now - since for since in self._running_since.values()), default=0.0)
+        return reconcile.stable(progress, uptime=timedelta(seconds=longest))
+
+    def _desired(self) -> Desired | None:
+        if self._assignment is None:
+            return None
+        return Desired(
+            assignment_id=self._assignment.id,
+            generation=self._assignment.generation,
+            fingerprint=self._fingerprint,
+            restart_nonce=self._assignment.restart_nonce,
+            restart=self._assignment.spec.restart,
+        )
+
+    async def _act(self, action: reconcile.Action) -> None:
+        match action:
+            case StopContainer():
+                _log.info("stopping", container=action.name, why=action.why)
+                await self._runtime.stop(action.name, grace=action.grace)
+                await self.task_logs.finish(action.name)
+                await self._runtime.remove(action.name)
+            case RemoveContainer():
+                await self.task_logs.finish(action.name)
+                await self._runtime.remove(action.name)
+            case LaunchContainer():
+                await self._launch(action.number)
+
+    async def _launch(self, number: int) -> None:
+        assignment, progress = self._assignment, self.progress
+        if assignment is None or progress is None:
+            return
+        task = await self._prepare(assignment)
+        self._remember(reconcile.launching(progress, number=number, detail=f"pulling {assignment.spec.image}"))
+        try:
+            await self._unless_superseded(self._start(assignment, task, number), assignment)
+        except MusterError as error:
+            hopeless = isinstance(error, LaunchRefused) and not error.retryable
+            detail = f"{error.detail} ({error.hint})" if error.hint else error.detail
+            _log.warning("launch-failed", task=task.task_name, detail=error.detail, code=error.code)
+            self.task_logs.note(f"not started: {detail}")
+            self._remember(
+                reconcile.launch_failed(
+                    self.progress or progress,
+                    assignment.spec.restart,
+                    detail=detail,
+                    blameless=isinstance(error, RuntimeDown),
+                    hopeless=hopeless,
+                    now=self._clock.monotonic(),
+                    luck=_luck(),
+                )
+            )
+
+    async def _prepare(self, assignment: Assignment) -> RunningTask:
+        """Volumes, token, bridge and log store of the assignment."""
+        task = await self._launcher.prepare(assignment, present=self.task)
+        if task != self.task:
+            self.task = task
+            save_task(self._state, task)
+        self.task_logs.open(task.assignment_id)
+        await self._on_task(task)
+        return task
+
+    async def _start(self, assignment: Assignment, task: RunningTask, number: int) -> None:
+        await self._launcher.start(
+            assignment, task, number=number, fingerprint=self._fingerprint, pulling=self._pulling
+        )
+        if self.progress is not None:
+            self._remember(reconcile.launched(self.progress, at_ms=unix_ms(self._clock.now())))
+
+    def _pulling(self, words: str) -> None:
+        if self.progress is not None:
+            self.progress = replace(self.progress, detail=words[:1000])
+
+    async def _unless_superseded(self, work: Coroutine[Any, Any, None], assignment: Assignment) -> None:
+        """Lets a long pull go when something else is asked for meanwhile."""
+        running = asyncio.ensure_future(work)
+        wanted = self._fingerprint, assignment.id
+        try:
+            while not running.done():
+                self._changed.clear()
+                changed = asyncio.ensure_future(self._changed.wait())
+                await asyncio.wait({running, changed}, return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+                current = self._assignment
+                if not running.done() and (current is None or (self._fingerprint, current.id) != wanted):
+                    running.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await running
+                    return
+            running.result()
+        finally:
+            running.cancel()
+
+    def _remember(self, progress: AssignmentProgress | None) -> None:
+        before = "" if self.progress is None else self.progress.detail
+        if progress is not None and progress.detail and progress.detail != before:
+            self.task_logs.note(progress.detail)
+        self.progress = progress
+        if progress is not None:
+            save_progress(self._state, progress)
+
+    async def _wait(self, pause: timedelta) -> None:
+        changed = asyncio.ensure_future(self._changed.wait())
+        alarm = asyncio.ensure_future(self._clock.sleep(pause))
+        try:
+            await asyncio.wait({changed, alarm}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+            alarm.cancel()
+
+
+def _with_quote(detail: str, progress: AssignmentProgress) -> str:
+    """Returns a task's detail, with the last lines of its output if it failed."""
+    failed = progress.state in {AssignmentState.FAILED, AssignmentState.RESTARTING}
+    return f"{detail}\n{progress.quote}" if failed and progress.quote else detail
+
+
+def _luck() -> float:
+    return random.random()  # noqa: S311 - jitter, not a secret
