@@ -18,6 +18,7 @@ from fractions import Fraction
 
 from ledger.amounts import format_amount
 from ledger.client.pools import MAX_FEES, Escrow, Terms
+from ledger.client.work import LOST_DISPUTE_BPS
 from protocol.errors import InvalidInput
 
 CONFIRMED_FROM = 4
@@ -42,6 +43,8 @@ class Economics:
     """What an accepted file pays."""
     costs_if_forged: int
     """What a forged one costs: the penalty for all units of the lease."""
+    lost_dispute_costs: int
+    """What a dispute of a rejection costs if the work stays rejected, as `WorkLedger` takes it; a won one is free."""
     gain_from_forging: int
     """The expectation per submission of a node that forges everything; never above zero."""
     stake_for_open_work: int
@@ -68,6 +71,10 @@ class Economics:
             f"a submission of {self.units} units pays": f"{format_amount(self.pays)} MUST",
             "the same, forged and caught, costs": (
                 f"{format_amount(self.costs_if_forged)} MUST, for all {self.max_units} units of its lease"
+            ),
+            "disputing its rejection costs": (
+                f"nothing if the dispute is won, {format_amount(self.lost_dispute_costs)} MUST if it is lost "
+                f"({LOST_DISPUTE_BPS / 100:g} % of that penalty)"
             ),
             "forging everything gains on average": (
                 f"{format_amount(self.gain_from_forging)} MUST per submission, at the audit floor"
@@ -110,6 +117,7 @@ def explain_economics(
         max_units=leased,
         pays=pays,
         costs_if_forged=costs,
+        lost_dispute_costs=costs * LOST_DISPUTE_BPS // 10_000,
         gain_from_forging=math.ceil(Fraction((10_000 - q) * pays - q * costs, 10_000)),
         stake_for_open_work=costs * open_work,
         open_work=open_work,

@@ -22,6 +22,7 @@ from protocol.identifiers import run_id
 from protocol.runtime.settings import Settings
 from protocol.wire.base import Labels, Name, ShortText
 from protocol.wire.runs import MOST_GROUPS_PER_SLOT, MOST_GROUPS_PER_STEP, MOST_UNITS_PER_GROUP, RelayUrl
+from protocol.wire.uploads import LARGEST_OBJECT
 
 GIBIBYTE = 1 << 30
 
@@ -91,7 +92,11 @@ class OrchestratorSettings(Settings):
     dead_after: float = Field(5.0, gt=1, description="Missed intervals until it is dead")
 
     invite_life_s: float = Field(300.0, ge=10, le=86_400, description="How long an invite may be redeemed")
-    invites_per_minute: float = Field(120.0, gt=0, description="At most so many invites are signed")
+    invites_per_minute: float = Field(
+        120.0,
+        gt=0,
+        description="Invites signed for new nodes, and as many for silent members, for each discovery service",
+    )
     eviction_rest_s: float = Field(3600.0, ge=0, description="How long an evicted node is not invited again")
     discovery_every_s: float = Field(5.0, ge=0.1, description="Pause between two readings of a discovery service")
     ledger_every_s: float = Field(2.0, ge=0.1, description="Pause between two readings of the ledger's events")
@@ -183,14 +188,18 @@ class OrchestratorSettings(Settings):
     storage_checks_absence: bool = Field(
         True, description="Whether the store refuses to overwrite by If-None-Match; Google's does not"
     )
-    upload_most_bytes: int = Field(2 * GIBIBYTE, ge=1, description="Largest file that anybody may upload")
+    upload_most_bytes: int = Field(
+        2 * GIBIBYTE, ge=1, le=LARGEST_OBJECT, description="Largest file that anybody may upload"
+    )
     upload_bytes_per_unit: int = Field(
         256, ge=1, le=1 << 20, description="Bytes of a rollout file that a lease allows for each of its work units"
     )
     upload_bytes_per_group: int = Field(
         1 << 20, ge=0, le=1 << 32, description="Bytes besides for each of its groups: prompts and names"
     )
-    upload_url_life_s: float = Field(900.0, ge=10, le=604_800, description="How long a file may take to be sent")
+    upload_url_life_s: float = Field(
+        900.0, ge=10, le=604_800, description="Time within which a file must be sent; what is not whole then is refused"
+    )
     download_url_life_s: float = Field(3600.0, ge=10, le=604_800, description="How long a link to a file is good")
     uploads_per_hour: int = Field(1000, ge=1, description="Files that one node may upload in an hour")
     upload_bytes_per_hour: int = Field(50 * GIBIBYTE, ge=1, description="Bytes that one node may upload in an hour")

@@ -5,6 +5,7 @@ InvalidInput
 └── BadRolloutFile     a file that is not what this format says; `code` names what it breaks
 Unavailable
 └── NotDecoded         nothing can be said about a file: this machine could not decode it
+    └── TooLargeHere   it is larger than this machine reads, and not too large for what it is
 """
 
 from __future__ import annotations
@@ -28,6 +29,13 @@ class NotDecoded(Unavailable):
     """This machine could not decode a file, which says nothing about who wrote it."""
 
     code = "not-decoded"
+
+
+class TooLargeHere(NotDecoded):
+    """A file within what is allowed, and beyond what this machine reads; `code` is that of the limit."""
+
+    code = "file-too-large"
+    retryable = False
 
 
 class EngineFailed(MusterError):

@@ -14,7 +14,7 @@ from rollouts.engines.interface import FinishReason, SampleRequest
 from rollouts.environments import Environment, Prompt, Reward, is_held_out, reward_of
 from rollouts.errors import BadVersionFolder
 from rollouts.recipe import Recipe
-from rollouts.seeds import draw_targets, prompt_positions
+from rollouts.seeds import check_groups, draw_targets, prompt_positions
 
 _PASSED_OVER = 10_000
 _PASSED_OVER_FOR_EACH = 200
@@ -89,9 +89,11 @@ class SlotPlanner:
         """Returns what the slot with this seed asks for.
 
         Raises:
+            InvalidInput: There are no groups or too many.
             BadVersionFolder: The version lists a prompt that its environment lacks, or one that is too long or empty,
                 or too few that are not held out.
         """
+        check_groups(groups)
         indices = self._draw(seed, groups)
         targets: Sequence[int | None] = [None] * groups
         if self._recipe.length is not None:
@@ -106,18 +108,18 @@ class SlotPlanner:
 
     def _draw(self, seed: bytes, groups: int) -> Iterator[int]:
         """Draws the indices of the slot's prompts and passes over those that are held out."""
-        share, count = self._recipe.held_out, len(self._eligible)
-        drawn = passed = in_a_row = 0
-        for position in prompt_positions(seed, count):
+        share = self._recipe.held_out
+        drawn = passed = 0
+        for position in prompt_positions(seed, len(self._eligible)):
             index = self._eligible[position]
             if not share or not is_held_out(self._prompt(index), share):
                 yield index
-                drawn, in_a_row = drawn + 1, 0
+                drawn += 1
                 if drawn == groups:
                     return
                 continue
-            passed, in_a_row = passed + 1, in_a_row + 1
-            if in_a_row >= count or passed > _PASSED_OVER + _PASSED_OVER_FOR_EACH * groups:
+            passed += 1
+            if passed > _PASSED_OVER + _PASSED_OVER_FOR_EACH * groups:
                 raise BadVersionFolder(
                     f"{passed} of {passed + drawn} prompts that were drawn are held out, at a share of {share}",
                     hint="lower held_out in the recipe, or list prompts that are not held out in prompts.u64",

@@ -13,7 +13,7 @@ from datetime import timedelta
 
 import torch
 
-from rollouts.errors import BadRolloutFile, NotDecoded
+from rollouts.errors import BadRolloutFile, NotDecoded, TooLargeHere
 from rollouts.files.packed_format import most_bytes, unpack
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import ReadLimits
@@ -23,7 +23,10 @@ from rollouts.sandbox import Job, JobEnding, JobKind, JobLimits, JobOutcome, San
 CRASHED, BEYOND_LIMITS = "decoder-crashed", "beyond-limits"
 """Codes of `BadRolloutFile`, beside those of `rollouts.files.schema`: what became of two decoders."""
 
-_FILE, _REFUSED = b"F", b"R"
+LIMIT_OF = {"file-too-large": "decoded_bytes", "too-many-rows": "rows", "too-long": "tokens"}
+"""The field of `ReadLimits` that a file has passed, by the code of `TooLargeHere`."""
+
+_FILE, _REFUSED, _TOO_LARGE = b"F", b"R", b"L"
 _LONGEST_REFUSAL = 4096
 _LIBRARIES = 2 << 30
 """Address space that the decoder takes before it reads anything: 0.3 GiB here, and other builds of it may take more. An
@@ -66,20 +69,23 @@ class Decoder:
         with self._sandboxes.borrow(JobKind.FILES):
             pass
 
-    def decode(self, content: bytes, *, limits: ReadLimits) -> RolloutFile:
+    def decode(self, content: bytes, *, limits: ReadLimits, here: ReadLimits | None = None) -> RolloutFile:
         """Decodes a file.
 
         Args:
             content: What a stranger wrote.
-            limits: What is taken.
+            limits: What a file may be.
+            here: What this machine reads, if that is less.
 
         Raises:
-            BadRolloutFile: It is no file of rollouts within these limits; or two decoders ended on it, likewise.
+            BadRolloutFile: It is no file of rollouts within `limits`; or two decoders ended on it, likewise.
+            TooLargeHere: It is beyond `here`, and within `limits` as far as it was read.
             NotDecoded: Nothing can be said about it: no sandbox, no memory, no time, or decoders that disagree.
         """
-        wanted = _LIBRARIES + len(content) + _COPIES * limits.decoded_bytes
+        least = limits if here is None else limits.within(here)
+        wanted = _LIBRARIES + len(content) + _COPIES * least.decoded_bytes
         memory = min(wanted, max(_LIBRARIES, available_memory(torch.device("cpu"))))
-        job = _job(content, limits, memory)
+        job = _job(content, limits, least, memory)
         broken: list[_Broken] = []
         for _ in range(_ATTEMPTS):
             try:
@@ -88,7 +94,7 @@ class Decoder:
                 raise NotDecoded(error.detail, code="no-sandbox", hint=error.hint) from error
             ended = _ended(outcome, job.limits)
             if ended is None:
-                return _file(outcome.answer, limits)
+                return _file(outcome.answer, limits, least)
             if outcome.ending is JobEnding.OUT_OF_MEMORY and memory < wanted:
                 raise no_memory(f"reading it takes more than {memory >> 20} MiB")
             broken.append(ended)
@@ -107,15 +113,15 @@ def no_memory(what: str) -> NotDecoded:
     )
 
 
-def _job(content: bytes, limits: ReadLimits, memory: int) -> Job:
-    mebibytes = (limits.decoded_bytes + len(content)) / (1 << 20)
-    cpu = _CPU + mebibytes * _CPU_PER_MIB + limits.rows * _CPU_PER_ROW
+def _job(content: bytes, limits: ReadLimits, least: ReadLimits, memory: int) -> Job:
+    mebibytes = (least.decoded_bytes + len(content)) / (1 << 20)
+    cpu = _CPU + mebibytes * _CPU_PER_MIB + least.rows * _CPU_PER_ROW
     return Job(
         module="inside.parquet",
-        payload={"limits": asdict(limits)},
+        payload={"limits": asdict(limits), "here": asdict(least)},
         standard_input=content,
         keep_output=False,
-        limits=JobLimits(cpu=cpu, wall=_WALL * cpu, memory_bytes=memory, output_bytes=1 + most_bytes(limits)),
+        limits=JobLimits(cpu=cpu, wall=_WALL * cpu, memory_bytes=memory, output_bytes=1 + most_bytes(least)),
     )
 
 
@@ -152,17 +158,25 @@ def _ended(outcome: JobOutcome, limits: JobLimits) -> _Broken | None:
     return _Broken(CRASHED, "crashed")
 
 
-def _file(answer: bytes, limits: ReadLimits) -> RolloutFile:
+def _file(answer: bytes, limits: ReadLimits, least: ReadLimits) -> RolloutFile:
     """The file that a decoder answered.
 
     Raises:
         BadRolloutFile: It refused it, or its answer is none.
+        TooLargeHere: It refused it for a limit of this machine.
     """
     if answer[:1] == _FILE:
-        return unpack(answer[1:], limits=limits)
+        return unpack(answer[1:], limits=least)
     try:
-        said = json.loads(answer[1:]) if answer[:1] == _REFUSED and len(answer) <= _LONGEST_REFUSAL else {}
+        is_json = answer[:1] in {_REFUSED, _TOO_LARGE} and len(answer) <= _LONGEST_REFUSAL
+        said = json.loads(answer[1:]) if is_json else {}
         code, detail = str(said["code"]), str(said["detail"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadRolloutFile("its decoder gave no answer", code="not-parquet") from error
-    raise BadRolloutFile("".join(each if each.isprintable() else "?" for each in detail), code=code)
+    detail = "".join(each if each.isprintable() else "?" for each in detail)
+    if answer[:1] == _REFUSED:
+        raise BadRolloutFile(detail, code=code)
+    limit = LIMIT_OF.get(code)
+    if limit is None or getattr(least, limit) == getattr(limits, limit):
+        raise BadRolloutFile("its decoder names a limit that this machine does not have", code="not-parquet")
+    raise TooLargeHere(detail, code=code)

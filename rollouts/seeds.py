@@ -71,26 +71,11 @@ def slot_seed(
     return hashed.digest()
 
 
-def draw_prompts(seed: bytes, eligible_count: int, groups: int) -> list[int]:
-    """Draws a prompt for each group: positions in the version's table of eligible prompts.
-
-    They are the head of a random permutation (Fisher-Yates), so each is as likely as any other, and none comes twice
-    while there are enough. If there are more groups than prompts, one permutation follows another.
-
-    Args:
-        seed: The slot's.
-        eligible_count: How many prompts are in the table, at least 1.
-        groups: How many groups are in the slot.
-
-    Raises:
-        InvalidInput: The table is empty, or there are no groups or too many.
-    """
-    _check_groups(groups)
-    return list(islice(prompt_positions(seed, eligible_count), groups))
-
-
 def prompt_positions(seed: bytes, eligible_count: int) -> Iterator[int]:
-    """Draws positions without end, those of `draw_prompts` first: one permutation after another.
+    """Draws positions in the version's table of eligible prompts, without end.
+
+    They are one random permutation after another (Fisher-Yates), so each prompt is as likely as any other, and none
+    comes twice while there are enough.
 
     Args:
         seed: The slot's.
@@ -106,6 +91,16 @@ def prompt_positions(seed: bytes, eligible_count: int) -> Iterator[int]:
         yield from _permutation(words, eligible_count)
 
 
+def check_groups(groups: int) -> None:
+    """Checks how many groups a slot has.
+
+    Raises:
+        InvalidInput: There are none, or too many.
+    """
+    if not 1 <= groups <= MOST_GROUPS:
+        raise InvalidInput(f"{groups} groups in a slot", hint=f"a slot has 1 to {MOST_GROUPS}")
+
+
 def draw_targets(seed: bytes, targets: Sequence[int], groups: int) -> list[int]:
     """Draws a target length for each group, each value as likely as any other and independent of the prompts.
 
@@ -117,7 +112,7 @@ def draw_targets(seed: bytes, targets: Sequence[int], groups: int) -> list[int]:
     Raises:
         InvalidInput: There are no targets, or there are no groups or too many.
     """
-    _check_groups(groups)
+    check_groups(groups)
     if not targets:
         raise InvalidInput("no target lengths to draw from", hint="leave the length reward out, or list its targets")
     words = _words(TARGETS_TAG, seed)
@@ -139,11 +134,6 @@ def draw_places(tag: bytes, seed: bytes, count: int, wanted: int) -> list[int]:
     if not 0 <= wanted <= count < 1 << 64:
         raise InvalidInput(f"{wanted} of {count} places can't be drawn")
     return list(islice(_permutation(_words(tag, seed), count), wanted))
-
-
-def _check_groups(groups: int) -> None:
-    if not 1 <= groups <= MOST_GROUPS:
-        raise InvalidInput(f"{groups} groups in a slot", hint=f"a slot has 1 to {MOST_GROUPS}")
 
 
 def _words(tag: bytes, seed: bytes) -> Iterator[int]:

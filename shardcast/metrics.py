@@ -22,6 +22,10 @@ class ServingMetrics:
         )
         self.published = Counter("muster_shardcast_published_bytes", "Bytes announced by an origin", registry=registry)
 
+    def refuse(self, limit: str) -> None:
+        """Counts a connection or a request that reached a limit."""
+        self.refused.labels(limit).inc()
+
 
 class FetchingMetrics:
     """Of whoever takes versions: a relay or a client. Peers are labelled by host and port."""

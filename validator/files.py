@@ -27,9 +27,10 @@ from protocol.identifiers import Address, Digest, digest
 from protocol.runtime.disk import DiskReserved, DiskSpace
 from protocol.wire.audits import LARGEST_AUDIT_FILE, AuditFile
 from protocol.wire.listings import RolloutItem
-from protocol.wire.uploads import ObjectKey, UploadKind, UploadRequest
+from protocol.wire.uploads import LARGEST_OBJECT, ObjectKey, UploadKind, UploadRequest
 from validator.domain.items import Item
 from validator.domain.submissions import SubmittedWork
+from validator.examination.interface import HashedFile
 
 
 class FileAbsent(Unavailable):
@@ -42,7 +43,10 @@ class StoreBroken(Unavailable):
     """The store gives bytes that are not those it names by their hash."""
 
     code = "other-bytes"
-    default_hint = "the pool's object store is broken or lies: its owner has to look; no node can cause this"
+    default_hint = (
+        "the pool's object store is broken or lies: its owner has to look; a node can cause this only where the store "
+        "does not check SHA-256 (storage_checks_sha256)"
+    )
 
 
 class WorkDiskFull(Unavailable):
@@ -66,9 +70,10 @@ class OrchestratorRefuses(Unavailable):
 
 
 class FileTooLarge(TooLarge):
-    """The file is larger than this validator reads."""
+    """The file is larger than any store of a pool may take, so it is not fetched."""
 
     code = "file-too-large"
+    default_hint = "ask the pool's owner how its store came to have it; no orchestrator lets a node upload it"
 
 
 class AuditFileWrong(Unprocessable):
@@ -86,7 +91,7 @@ class WorkFiles:
         writer: Asks it where to put evidence.
         transfer: Moves the bytes.
         directory: Where files lie while they are worked on; only ours.
-        most_bytes: Of one file of work.
+        most_bytes: Of a file of work that is kept. Larger ones are hashed as they arrive.
         reserve_bytes: Of the disk that stay free.
     """
 
@@ -149,20 +154,22 @@ class WorkFiles:
             return None
 
     @asynccontextmanager
-    async def fetched(self, item: Item, listed: RolloutItem | None) -> AsyncIterator[Path]:
+    async def fetched(self, item: Item, listed: RolloutItem | None) -> AsyncIterator[Path | HashedFile]:
         """The work's file, which has the hash that was submitted, while it is needed.
+
+        Of a file that is larger than this validator reads, the hash and the size: enough to tell whether its lease
+        admits it, at no cost in memory and disk.
 
         Raises:
             FileAbsent: The store does not have it.
-            FileTooLarge: It is larger than this validator reads.
+            FileTooLarge: It is larger than any store may take.
             DiskFull: There is no room.
             StoreBroken: The store gives other bytes under a name that is their hash.
             Unavailable: The orchestrator or the store is down.
         """
         target = self._directory / f"{item.id}.{item.token}.parquet"  # a holder before us may still be at it, here too
         try:
-            await self._fetch(item.work, listed, target)
-            yield target
+            yield await self._fetch(item.work, listed, target)
         finally:
             target.unlink(missing_ok=True)
 
@@ -220,14 +227,14 @@ class WorkFiles:
         except InvalidInput as error:
             raise AuditFileWrong(error.detail) from error
 
-    async def _fetch(self, work: SubmittedWork, listed: RolloutItem | None, target: Path) -> None:
+    async def _fetch(self, work: SubmittedWork, listed: RolloutItem | None, target: Path) -> Path | HashedFile:
         try:
             url, size = await self._link(work, listed)
             try:
-                await self._transfer_into(url, size, work.sha256, target)
+                return await self._transfer_into(url, size, work.sha256, target)
             except UrlStale:
                 url, size = await self._link(work, None)
-                await self._transfer_into(url, size, work.sha256, target)
+                return await self._transfer_into(url, size, work.sha256, target)
         except NotFound as error:
             raise FileAbsent(f"the store has no file {work.sha256} of {work.node}") from error
         except TooLarge as error:
@@ -245,20 +252,18 @@ class WorkFiles:
             link = await self._reader.object_link(key)
         return link.url, link.size
 
-    def _check_size(self, size: int) -> None:
+    async def _transfer_into(self, url: str, size: int, sha256: Digest, target: Path) -> Path | HashedFile:
+        if size > LARGEST_OBJECT:
+            raise FileTooLarge(f"the store has {size} bytes under {sha256}, and may take {LARGEST_OBJECT}")
         if size > self._most_bytes:
-            raise FileTooLarge(
-                f"the file has {size} bytes, this validator reads {self._most_bytes}",
-                hint="raise file_most_bytes to what the pool lets nodes upload, then `muster validator retry`",
-            )
-
-    async def _transfer_into(self, url: str, size: int, sha256: Digest, target: Path) -> None:
-        self._check_size(size)
+            await self._transfer.verify(url, sha256=sha256, size=size)
+            return HashedFile(sha256=sha256, size=size)
         try:
             with self._space.claim(size) as claim:
                 await self._transfer.fetch(url, target, sha256=sha256, most_bytes=size, claim=claim)
         except DiskReserved as error:
             raise WorkDiskFull(error.detail) from error
+        return target
 
 
 @contextmanager

@@ -80,7 +80,9 @@ class ValidatorSettings(Settings):
     )
     first_pause_s: float = Field(1.0, ge=0.05, description="Pause after the first failure; each further one doubles it")
     longest_pause_s: float = Field(60.0, ge=0.1, description="Longest pause between two tries")
-    file_most_bytes: int = Field(256 * MEBIBYTE, ge=1, description="Largest file of work that is read")
+    file_most_bytes: int = Field(
+        256 * MEBIBYTE, ge=1, description="Largest file of work that is read; of larger ones only the size is judged"
+    )
     file_most_rows: int = Field(1 << 18, ge=1, description="Most rows of one")
     file_most_tokens: int = Field(1 << 18, ge=1, description="Most tokens of one row's prompt and output")
     file_decoded_bytes: int = Field(512 * MEBIBYTE, ge=1, description="Most bytes of one when decoded")

@@ -26,7 +26,7 @@ from protocol.wire.heartbeat import (
     NodeState,
 )
 from worker.backoff import GrowingPause, sleep_or
-from worker.chain.ledger_chain import WorkerChain, why
+from worker.chain.ledger_chain import NodeStatus, WorkerChain, why
 from worker.logs.push import LogPusher
 from worker.session.orchestrator_client import OrchestratorSession
 from worker.situation import Phase, Situation
@@ -40,6 +40,9 @@ LEAST_INTERVAL = timedelta(milliseconds=100)
 BANNED_INTERVAL = timedelta(minutes=1)
 SILENT_AFTER = 3
 """Heartbeats in a row without an answer; from then on each one without an answer is followed by a look elsewhere."""
+READINGS_TO_LEAVE = 2
+"""Readings of the ledger in a row without this node before the membership counts as over. An RPC endpoint that is some
+blocks behind does not know a node that has just joined, and must not stop its work."""
 MOST_REMEMBERED = 16 * MAX_COMMANDS
 """Commands that are known to be done. One comes again until it was acknowledged, and few wait at a time."""
 
@@ -106,6 +109,8 @@ class HeartbeatLoop:
         self._pause = GrowingPause(first=timedelta(seconds=1), longest=longest_pause)
         self._has_moved = has_moved
         self._unanswered = 0
+        self._absent = 0
+        """Readings of the ledger in a row that did not have this node as a member."""
         self._acknowledged: list[str] = []
         self._done: dict[str, None] = {}
         self._reported: tuple[object, ...] = ()
@@ -129,7 +134,9 @@ class HeartbeatLoop:
                 if (ending := await self._look_elsewhere()) is not None:
                     return ending
                 continue
-            if answer.state not in _MEMBER_STATES and await self._is_over(answer):
+            if answer.state in _MEMBER_STATES:
+                self._absent = 0
+            elif await self._is_over(answer):
                 return HeartbeatStop.NOT_A_MEMBER
             await self._wait(answer)
         return HeartbeatStop.STOPPED
@@ -217,7 +224,12 @@ class HeartbeatLoop:
             standing = await self._chain.standing()
         except MusterError:
             return False
-        return not standing.member and not (answer.state is NodeState.BANNED and standing.banned)
+        return self._is_absent(standing) and not (answer.state is NodeState.BANNED and standing.banned)
+
+    def _is_absent(self, standing: NodeStatus) -> bool:
+        """Counts a reading of the ledger; returns whether enough in a row say that the node is no member."""
+        self._absent = 0 if standing.member else self._absent + 1
+        return self._absent >= READINGS_TO_LEAVE
 
     async def _look_elsewhere(self) -> HeartbeatStop | None:
         """After some silence: whether the ledger has us no more, or the orchestrator is somewhere else.
@@ -231,7 +243,7 @@ class HeartbeatLoop:
             standing = await self._chain.standing()
         except MusterError:
             return None  # the invite could not be checked either
-        if not standing.member:
+        if self._is_absent(standing):
             self._converger.offer(None)
             return HeartbeatStop.NOT_A_MEMBER
         return HeartbeatStop.MOVED if await self._has_moved() else None

@@ -45,7 +45,8 @@ class RoleSource(Protocol):
 class Access:
     """Answers who may, from a small memory in front of the ledger.
 
-    A pool's roles are read all at once, so a stranger with ever new keys causes no read. While the chain can't be
+    A pool's roles are read all at once, so a stranger with ever new keys causes no read. A pool that was asked about by
+    a holder of a role stays remembered, however many others strangers ask about. While the chain can't be
     asked, the last answer counts for longer, so that an outage of the chain stops no pool; a role that was never read
     is refused as unavailable, not as forbidden.
 
@@ -91,4 +92,7 @@ class Access:
             RateLimited: Too many pools are being looked up.
         """
         holders = await self._lookups.get(pool_id)
-        return frozenset(role for role, keys in holders.items() if who in keys)
+        roles = frozenset(role for role, keys in holders.items() if who in keys)
+        if roles:
+            self._lookups.keep(pool_id)
+        return roles

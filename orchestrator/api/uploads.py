@@ -81,7 +81,7 @@ async def put_blob(request: Request, key: KeyPath, query: UrlQuery) -> Response:
         raise InvalidInput(
             f"the URL is for {terms.content_type}", hint="send the headers of the ticket exactly as they are"
         )
-    await store.receive(name, size=terms.size, pieces=request.stream())
+    await store.receive(name, size=terms.size, expires=terms.expires, pieces=request.stream())
     return Response(status_code=201, headers={"ETag": f'"{name.sha256[2:]}"'})
 
 

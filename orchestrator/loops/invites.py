@@ -7,6 +7,7 @@ import json
 import secrets
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 import structlog
@@ -21,6 +22,7 @@ from protocol.errors import MusterError, Unavailable
 from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
 from protocol.invites import Invite
+from protocol.runtime.clock import Clock
 from protocol.wire.heartbeat import NodeState
 from protocol.wire.invites import SignedInvite
 from protocol.wire.nodes import NodeRecord
@@ -41,6 +43,9 @@ NEW_FOR = timedelta(seconds=10)
 
 MOST_TOLD = 65_536
 
+LONGEST_PAUSE = timedelta(hours=1)
+"""Between two invites for a member that stays silent. The pause doubles from the life of one invite."""
+
 _SILENT = frozenset({NodeState.UNHEALTHY, NodeState.DEAD})
 _INVITABLE = frozenset({NodeState.DISCOVERED, NodeState.DEAD, NodeState.EVICTED})
 
@@ -60,11 +65,11 @@ class Inviter:
         self._parts = parts
         self._client = client
         self._lease = lease
-        self._budget = parts.settings.invites_per_minute
-        self._budget_at = parts.clock.monotonic()
         self._life = timedelta(seconds=parts.settings.invite_life_s)
-        self._told: OrderedDict[Address, float] = OrderedDict()
-        """When a member may be told again where we are, on the monotonic clock."""
+        self._for_newcomers = _Bucket(parts.settings.invites_per_minute, clock=parts.clock)
+        self._for_members = _Bucket(parts.settings.invites_per_minute, clock=parts.clock)
+        """Of its own: members that stay silent leave no fewer invites for new nodes."""
+        self._told: OrderedDict[Address, _Told] = OrderedDict()
 
     async def round(self) -> int:
         """Reads every page; returns how many invites were left.
@@ -121,7 +126,7 @@ class Inviter:
             elif row.revision and row.state is NodeState.DISCOVERED:
                 await parts.nodes.learn(node, {"reason": reason})
             return False
-        if not self._may_invite():
+        if not self._for_newcomers.take():
             return False
         cause = "discovery lists it, and it has what the pool asks for"
         _, result = await parts.life.happened(node, NodeEvent.SEEN, cause=cause, actor="discovery", fields=facts)
@@ -139,18 +144,21 @@ class Inviter:
     async def _tell_where(self, record: NodeRecord, row: NodeRow) -> bool:
         """Leaves an invite for a member that discovery hears and we don't: it may not know our present URL.
 
-        One invite at a time waits for a node. It changes nothing in the node's life: the ledger takes no invite of a
-        member.
+        One invite at a time waits for a node, and the pause before the next one doubles up to an hour. It changes
+        nothing in the node's life: the ledger takes no invite of a member.
         """
         now = self._parts.clock.monotonic()
         joined_for_ms = unix_ms(self._parts.clock.now()) - row.since_ms
         new = row.seen_ms is None and joined_for_ms < NEW_FOR.total_seconds() * 1000
-        if row.state not in _SILENT or new or self._told.get(record.address, 0.0) > now:
+        if row.state not in _SILENT:
+            self._told.pop(record.address, None)
             return False
-        if not self._may_invite():
+        told = self._told.get(record.address)
+        if new or (told is not None and now < told.again_at) or not self._for_members.take():
             return False
         await self._post(record)
-        self._told[record.address] = now + self._life.total_seconds()
+        pause = self._life if told is None else min(2 * told.pause, max(LONGEST_PAUSE, self._life))
+        self._told[record.address] = _Told(again_at=now + pause.total_seconds(), pause=pause)
         self._told.move_to_end(record.address)
         if len(self._told) > MOST_TOLD:
             self._told.popitem(last=False)
@@ -188,14 +196,38 @@ class Inviter:
             return True
         return unix_ms(self._parts.clock.now()) - row.since_ms >= self._parts.settings.eviction_rest_s * 1000
 
-    def _may_invite(self) -> bool:
-        """A bucket that fills with the allowed rate: a flood of records does not become a flood of signatures."""
-        now, most = self._parts.clock.monotonic(), self._parts.settings.invites_per_minute
-        self._budget = min(most, self._budget + (now - self._budget_at) * most / 60)
-        self._budget_at = now
-        if self._budget < 1:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """An invite that was left for a silent member.
+
+    Args:
+        again_at: When the next one may be left, on the monotonic clock.
+        pause: Time between the two.
+    """
+
+    again_at: float
+    pause: timedelta
+
+
+class _Bucket:
+    """Fills with the allowed rate up to one minute's worth: a flood of records does not become one of signatures."""
+
+    def __init__(self, per_minute: float, *, clock: Clock) -> None:
+        self._per_minute = per_minute
+        self._most = max(1.0, per_minute)
+        self._clock = clock
+        self._left = self._most
+        self._at = clock.monotonic()
+
+    def take(self) -> bool:
+        """Takes one; returns false if there is none."""
+        now = self._clock.monotonic()
+        self._left = min(self._most, self._left + (now - self._at) * self._per_minute / 60)
+        self._at = now
+        if self._left < 1:
             return False
-        self._budget -= 1
+        self._left -= 1
         return True
 
 

@@ -63,7 +63,10 @@ class Standings:
             Unavailable: The chain is down or slow.
             RateLimited: Too many nodes are being looked up.
         """
-        return await self._lookups.get(node)
+        standing = await self._lookups.get(node)
+        if standing.member:
+            self._lookups.keep(node)
+        return standing
 
     async def membership(self, row: NodeRow) -> NodeMembership:
         """Returns whether a node is a member; a member in Redis is one while the chain is down, too.

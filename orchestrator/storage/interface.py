@@ -28,7 +28,7 @@ class StorageFull(Unavailable):
 
     code = "storage-full"
     status: ClassVar[int] = 507
-    default_hint = "the pool's owner has to make room; what was not taken is kept where it is"
+    default_hint = "try again later, and tell the pool's owner"
 
 
 class ObjectMissing(NotFound):

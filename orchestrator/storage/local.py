@@ -29,7 +29,7 @@ from orchestrator.storage.interface import (
     StoredObject,
 )
 from orchestrator.storage.receiver import UploadReceiver, storage_error, sweep
-from orchestrator.storage.signed_urls import UrlSigner, shared_secret
+from orchestrator.storage.signed_urls import UrlExpired, UrlSigner, shared_secret
 from protocol.errors import InvalidInput, RateLimited
 from protocol.identifiers import Address
 from protocol.runtime.clock import Clock
@@ -143,10 +143,17 @@ class LocalStore:
         finally:
             file.close()
 
-    async def receive(self, key: ObjectKey, *, size: int, pieces: AsyncIterator[bytes]) -> None:
+    async def receive(self, key: ObjectKey, *, size: int, expires: datetime, pieces: AsyncIterator[bytes]) -> None:
         """Takes an object as it arrives; afterwards it is there, or nothing is.
 
+        Args:
+            key: Its name.
+            size: What was announced; this much of the disk is claimed until the end.
+            expires: When its URL does, and with it the claim.
+            pieces: Its bytes.
+
         Raises:
+            UrlExpired: It was not whole by then.
             TooLarge, OtherBytes: It is not what was announced.
             Conflict: The same object arrives now.
             TooSlow: It arrives too slowly.
@@ -160,7 +167,7 @@ class LocalStore:
             try:
                 # An object that is stored already claims no space: slow repeated uploads could claim the whole disk.
                 with self._space.claim(0 if incoming.is_there else size) as claim:
-                    async for block in self._blocks(pieces, incoming):
+                    async for block in self._blocks(pieces, incoming, expires):
                         with nullcontext() if incoming.is_there else claim.writing(len(block)):
                             await _whole(partial(incoming.write, block))
                     await _whole(incoming.finish)
@@ -231,17 +238,24 @@ class LocalStore:
             self._arriving[owner] -= 1
             self._arriving += Counter()  # forgets whose count is zero
 
-    async def _blocks(self, pieces: AsyncIterator[bytes], incoming: UploadReceiver) -> AsyncIterator[bytes]:
+    async def _blocks(
+        self, pieces: AsyncIterator[bytes], incoming: UploadReceiver, expires: datetime
+    ) -> AsyncIterator[bytes]:
         """Pieces of the network gathered into writes worth a thread's while."""
         started, gathered, waiting = self._clock.monotonic(), bytearray(), aiter(pieces)
         while True:
+            left = expires - self._clock.now()
             try:
-                async with asyncio.timeout(PIECE_PATIENCE.total_seconds()):
+                async with asyncio.timeout(min(PIECE_PATIENCE, left).total_seconds()):
                     gathered += await anext(waiting)
             except StopAsyncIteration:
                 break
             except TimeoutError:
+                if left < PIECE_PATIENCE:
+                    raise _expired(incoming) from None
                 raise UploadTooSlow(f"nothing came for {PIECE_PATIENCE.total_seconds():.0f} s") from None
+            if self._clock.now() > expires:
+                raise _expired(incoming)
             late_s = self._clock.monotonic() - started - _FIRST_MINUTE_S
             if incoming.received + len(gathered) < late_s * LEAST_RATE:
                 raise UploadTooSlow(f"fewer than {LEAST_RATE} bytes came per second")
@@ -257,7 +271,15 @@ def _full() -> Iterator[None]:
     try:
         yield
     except DiskReserved as error:
+        _log.warning("storage-full", detail=error.detail, hint=error.hint)
         raise StorageFull(f"the pool's store has no room: {error.detail}") from error
+
+
+def _expired(incoming: UploadReceiver) -> UrlExpired:
+    return UrlExpired(
+        f"the URL expired after {incoming.received} of {incoming.size} bytes",
+        hint="ask for another one, and send the whole file again",
+    )
 
 
 def _names(directory: Path) -> list[str]:

@@ -56,6 +56,11 @@ class UploadReceiver:
                 raise storage_error(error) from error
 
     @property
+    def size(self) -> int:
+        """Bytes that were announced."""
+        return self._size
+
+    @property
     def received(self) -> int:
         """Bytes so far."""
         return self._received

@@ -101,7 +101,7 @@ class UploadService:
         """Tells whether the store has the file of submitted work.
 
         A file that is larger than the lease admits does not count. It was uploaded as a file of another kind, and
-        validators need not read it, so no step waits for it.
+        validators find it forged by its size, so no step waits for it.
 
         Raises:
             StorageUnavailable: The store does not answer.

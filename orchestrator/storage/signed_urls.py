@@ -11,7 +11,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -41,8 +41,9 @@ class UrlExpired(Forbidden):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutTerms:
-    """What a PUT must bring."""
+    """What a PUT must bring, and until when."""
 
+    expires: datetime
     size: int
     content_type: str
 
@@ -77,7 +78,8 @@ class UrlSigner:
             UrlExpired: It was.
         """
         terms = self._checked("PUT", key, query, ("expires", "size", "type"))
-        return PutTerms(size=int(terms["size"]), content_type=terms["type"])
+        expires = datetime.fromtimestamp(int(terms["expires"]) / 1000, UTC)
+        return PutTerms(expires=expires, size=int(terms["size"]), content_type=terms["type"])
 
     def check_get(self, key: ObjectKey, query: Mapping[str, str]) -> None:
         """Returns if the URL of this GET is good.

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from protocol.errors import RateLimited, Unavailable
+from protocol.errors import NotFound, RateLimited, Unavailable
 from protocol.runtime.clock import Clock
 from protocol.runtime.retry import Deadline, DeadlinePassed
 
@@ -30,7 +30,9 @@ class LookupLimits:
     waiting: int = 256
     """Reads that run or wait for their turn; further ones are refused."""
     remembered: int = 1024
-    """Answers that are kept."""
+    """Answers that are kept, and as many again for kept keys and for keys that the source does not know."""
+    absent: timedelta = timedelta(seconds=2)
+    """Time for which a key that the source does not know is not read again."""
     answer: timedelta = timedelta(seconds=3)
     """Time limit of a read, and of a caller's wait for it."""
     rest: timedelta = timedelta(seconds=2)
@@ -42,6 +44,12 @@ class LookupLimits:
 class _Known(Generic[V]):
     value: V
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Absent:
+    error: NotFound
+    until: float
 
 
 class _Lane:
@@ -57,6 +65,8 @@ class Lookups(Generic[K, V]):
 
     Callers that want the same key share one read. While the source is unavailable, the last answer is used for longer.
     While a read is under way or too many wait, the last answer is used for up to `CROWDED` times its usual age.
+    Answers that were not used for the longest time are dropped first. Those of keys that `keep` named are dropped only
+    for others of that kind.
 
     Args:
         read: Reads the source.
@@ -86,6 +96,8 @@ class Lookups(Generic[K, V]):
         self._clock = clock
         self._limits = limits or LookupLimits()
         self._known: OrderedDict[K, _Known[V]] = OrderedDict()
+        self._kept: OrderedDict[K, _Known[V]] = OrderedDict()
+        self._absent: OrderedDict[K, _Absent] = OrderedDict()
         self._reading: dict[K, asyncio.Task[V]] = {}
         self._known_keys = _Lane(self._limits.at_once)
         self._new_keys = _Lane(self._limits.at_once)
@@ -95,12 +107,14 @@ class Lookups(Generic[K, V]):
         """Returns the answer for a key.
 
         Raises:
+            NotFound: The source does not know the key, or did not a moment ago.
             RateLimited: Too many reads wait already.
             Unavailable: The source can't be read, and the last answer is too old.
             MusterError: The source says so.
         """
-        known = self._known.get(key)
+        known = self._used(key)
         if known is None:
+            self._check_absent(key)
             return await self._shared_read(key, self._new_keys)
         fresh = self._fresh(known.value).total_seconds()
         age = self._clock.monotonic() - known.at
@@ -118,12 +132,19 @@ class Lookups(Generic[K, V]):
 
     def known(self, key: K) -> V | None:
         """Returns the last answer that is remembered, however old; reads nothing."""
-        known = self._known.get(key)
+        known = self._kept.get(key) or self._known.get(key)
         return None if known is None else known.value
+
+    def keep(self, key: K) -> None:
+        """Protects a remembered answer from being dropped for those of strangers' keys."""
+        known = self._known.pop(key, None)
+        if known is not None:
+            self._remember(self._kept, key, known)
 
     def forget(self, key: K) -> None:
         """Has the source read again next time. A read that is under way is not remembered."""
-        self._known.pop(key, None)
+        self._drop(key)
+        self._absent.pop(key, None)
         self._reading.pop(key, None)
         self._rests.pop(key, None)
 
@@ -161,13 +182,41 @@ class Lookups(Generic[K, V]):
             return  # forgotten meanwhile: what was read may be from before
         del self._reading[key]
         if failed:
+            error = None if done.cancelled() else done.exception()
+            if isinstance(error, NotFound):
+                self._drop(key)
+                self._absent[key] = _Absent(error, self._clock.monotonic() + self._limits.absent.total_seconds())
+                self._absent.move_to_end(key)
+                if len(self._absent) > self._limits.remembered:
+                    self._absent.popitem(last=False)
             return
+        self._absent.pop(key, None)
         self._rests.pop(key, None)
-        self._known[key] = _Known(done.result(), self._clock.monotonic())
-        self._known.move_to_end(key)
-        if len(self._known) > self._limits.remembered:
-            oldest, _ = self._known.popitem(last=False)
+        kind = self._kept if key in self._kept else self._known
+        self._remember(kind, key, _Known(done.result(), self._clock.monotonic()))
+
+    def _used(self, key: K) -> _Known[V] | None:
+        for kind in (self._kept, self._known):
+            if key in kind:
+                kind.move_to_end(key)
+                return kind[key]
+        return None
+
+    def _remember(self, kind: OrderedDict[K, _Known[V]], key: K, known: _Known[V]) -> None:
+        kind[key] = known
+        kind.move_to_end(key)
+        if len(kind) > self._limits.remembered:
+            oldest, _ = kind.popitem(last=False)
             self._rests.pop(oldest, None)
+
+    def _drop(self, key: K) -> None:
+        self._kept.pop(key, None)
+        self._known.pop(key, None)
+
+    def _check_absent(self, key: K) -> None:
+        absent = self._absent.get(key)
+        if absent is not None and self._clock.monotonic() < absent.until:
+            raise absent.error.with_traceback(None)  # or it would grow with each caller
 
     def _check_rest(self, key: K | None) -> None:
         if self._clock.monotonic() < self._rests.get(key, 0.0):

@@ -23,11 +23,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from protocol.errors import MusterError
 from protocol.http.fast_routes import Express, FastResponse
-from protocol.http.problems import http_problem, problem_response, unexpected
+from protocol.http.problems import CarriedError, http_problem, problem_response, unexpected
 from protocol.http.rates import HEALTH_PATHS, HEALTH_RATE, CallerAddresses, IpRates
 from protocol.http.serving.bodies import RETRY_AFTER, BodyAccount
 from protocol.http.serving.http import BODY_ACCOUNT
-from protocol.http.verification import check_declared_size
+from protocol.http.verification import check_declared_size, too_large
 from protocol.runtime.clock import Clock
 from protocol.versions import SPOKEN, VERSION_HEADER, VersionRange
 
@@ -223,13 +223,11 @@ class _RequestContext:
         message = await self._receive()
         if message["type"] == "http.request":
             self._size += len(message.get("body", b""))
-            # The framework's own kind of error: FastAPI would turn any other into a 400.
             if self._size > self.limit:
-                raise HTTPException(413, f"the body is larger than {self.limit} bytes")
+                raise CarriedError(too_large(self.limit))
             account: BodyAccount | None = self.scope.get(BODY_ACCOUNT)  # none without a server, as in tests
             if account is not None and account.refusal is not None:
-                wait = {"Retry-After": str(round(RETRY_AFTER.total_seconds()))}
-                raise HTTPException(account.refusal.status, account.refusal.detail, wait)
+                raise CarriedError(account.refusal, retry_after=RETRY_AFTER)
         return message
 
     async def send(self, message: Message) -> None:

@@ -2,7 +2,8 @@
 
 The URLs come from the pool's orchestrator, so they are not taken on trust: https only, unless they are the
 orchestrator's own; no redirects; never into this machine's own network, unless the orchestrator itself is there or
-plain http was allowed. What is read is hashed as it arrives, and kept only if it is what was asked for.
+plain http was allowed. What is read is hashed as it arrives, and kept only if it is what was asked for. A file that is
+too large to keep is hashed alone.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import hashlib
 import ipaddress
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
@@ -112,6 +113,23 @@ class ObjectTransfer:
         work = self._fetch(url, target, sha256=sha256, most_bytes=most_bytes, claim=claim)
         return await self._in_time(work, size=most_bytes, what="reading a file from the store")
 
+    async def verify(self, url: str, *, sha256: Digest, size: int) -> None:
+        """Reads an object without keeping it; returns if it has this hash and this size.
+
+        Args:
+            url: Presigned.
+            sha256: Its hash.
+            size: Its size, in bytes.
+
+        Raises:
+            BytesRefused: The store gave other bytes, or fewer.
+            TooLarge: It is longer than `size`.
+            UrlStale, NotFound, UrlRefused, RateLimited, TransferError: As for `fetch`.
+        """
+        await self._in_time(
+            self._verify(url, sha256=sha256, size=size), size=size, what="reading a file from the store"
+        )
+
     async def aclose(self) -> None:
         """Closes its connections."""
         await self._http.aclose()
@@ -131,27 +149,41 @@ class ObjectTransfer:
 
     async def _fetch(self, url: str, target: Path, *, sha256: Digest, most_bytes: int, claim: DiskClaim | None) -> int:
         partial = target.with_name(f".{target.name}.part")
-        digest, size = hashlib.sha256(), 0
+        size = 0
         try:
             with partial.open("wb") as file:
-                async with self._answer("GET", url, {}) as response:
-                    if response.status_code != 200:
-                        raise await _refused(response)
-                    async for piece in response.aiter_raw(_PIECE):
+                async with aclosing(self._read(url, sha256=sha256, most_bytes=most_bytes)) as pieces:
+                    async for piece in pieces:
                         size += len(piece)
-                        if size > most_bytes:
-                            raise TooLarge(f"the object is larger than {most_bytes} bytes")
-                        digest.update(piece)
                         with nullcontext() if claim is None else claim.writing(len(piece)):
                             await asyncio.to_thread(file.write, piece)
                 file.flush()
                 await asyncio.to_thread(os.fsync, file.fileno())  # disks can be slow
-            if digest.digest() != bytes.fromhex(sha256[2:]):
-                raise BytesRefused(f"the store gave bytes with the SHA-256 0x{digest.hexdigest()}, not {sha256}")
             partial.replace(target)
         finally:
             partial.unlink(missing_ok=True)
         return size
+
+    async def _verify(self, url: str, *, sha256: Digest, size: int) -> None:
+        async with aclosing(self._read(url, sha256=sha256, most_bytes=size)) as pieces:
+            found = sum([len(piece) async for piece in pieces])
+        if found != size:
+            raise BytesRefused(f"the store gave {found} bytes of {sha256}, and said that it has {size}")
+
+    async def _read(self, url: str, *, sha256: Digest, most_bytes: int) -> AsyncGenerator[bytes]:
+        """Yields an object's bytes in pieces, and raises `BytesRefused` after the last one if the hash is another."""
+        digest, size = hashlib.sha256(), 0
+        async with self._answer("GET", url, {}) as response:
+            if response.status_code != 200:
+                raise await _refused(response)
+            async for piece in response.aiter_raw(_PIECE):
+                size += len(piece)
+                if size > most_bytes:
+                    raise TooLarge(f"the object is larger than {most_bytes} bytes")
+                digest.update(piece)
+                yield piece
+        if digest.digest() != bytes.fromhex(sha256[2:]):
+            raise BytesRefused(f"the store gave bytes with the SHA-256 0x{digest.hexdigest()}, not {sha256}")
 
     @asynccontextmanager
     async def _answer(

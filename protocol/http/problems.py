@@ -142,6 +142,20 @@ def unexpected(error: BaseException) -> MusterError:
     )
 
 
+class CarriedError(HTTPException):
+    """Carries an error through the framework, which answers other errors in reading a body with a 400.
+
+    Args:
+        error: For the caller.
+        retry_after: When the same request may come again, if the error does not say.
+    """
+
+    def __init__(self, error: MusterError, *, retry_after: timedelta | None = None) -> None:
+        headers = {} if retry_after is None else {"Retry-After": str(math.ceil(retry_after.total_seconds()))}
+        super().__init__(error.status, error.detail, headers)
+        self.error = error
+
+
 def install_problem_answers(app: FastAPI) -> None:
     """Makes every error that a route can raise a problem answer."""
 
@@ -172,7 +186,11 @@ def install_problem_answers(app: FastAPI) -> None:
 
 
 def http_problem(error: HTTPException, *, instance: str) -> Response:
-    """An error of the framework (no such route, method not allowed) as a problem."""
+    """An error of the framework (no such route, method not allowed), or one that it carries, as a problem."""
+    if isinstance(error, CarriedError):
+        response = problem_response(error.error, instance=instance)
+        response.headers.update(error.headers or {})
+        return response
     problem = Problem(
         type=TYPE_PREFIX + _code(error.status_code),
         title=_title(error.status_code),

@@ -19,7 +19,7 @@ import uvicorn
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, JSONResponse
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge
 
 from protocol.errors import MusterError, Unavailable
 from protocol.http.fast_routes import Express
@@ -30,6 +30,7 @@ from protocol.http.rates import CallerAddresses, IpRates
 from protocol.http.serving.connections import ConnectionLimits
 from protocol.http.serving.descriptors import connection_room, raise_descriptor_limit
 from protocol.http.serving.http import BoundedServer, Serving
+from protocol.http.serving.metrics_page import MetricsPage
 from protocol.http.verification import DEFAULT_BODY_LIMIT
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.loops import BackgroundLoops
@@ -235,6 +236,7 @@ def _quiet_garbage_collection() -> None:
 
 def _add_health(app: FastAPI, checks: Mapping[str, Check], registry: CollectorRegistry) -> None:
     ready = Gauge("muster_ready", "1 if the service can serve", registry=registry)
+    page = MetricsPage(registry, clock=app.state.clock)
 
     @app.get("/healthz", tags=["health"], summary="The process lives")
     async def healthz() -> dict[str, str]:
@@ -261,7 +263,7 @@ def _add_health(app: FastAPI, checks: Mapping[str, Check], registry: CollectorRe
 
     @app.get("/metrics", tags=["health"], summary="Prometheus metrics", response_class=Response)
     async def metrics(_request: Request) -> Response:
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(page.text(), media_type=CONTENT_TYPE_LATEST)
 
 
 def _add_docs(app: FastAPI) -> None:

@@ -229,7 +229,7 @@ def check_declared_size(declared: str | None, limit: int) -> None:
     if not (declared.isascii() and declared.isdigit() and len(declared) <= 18):
         raise InvalidInput("Content-Length is not a number", code="malformed-header")
     if int(declared) > limit:
-        raise _too_large(limit)
+        raise too_large(limit)
 
 
 async def read_body(receive: Receive, limit: int) -> bytes:
@@ -248,7 +248,7 @@ async def read_body(receive: Receive, limit: int) -> bytes:
         piece: bytes = message.get("body", b"")
         size += len(piece)
         if size > limit:
-            raise _too_large(limit)
+            raise too_large(limit)
         pieces.append(piece)
         more = message.get("more_body", False)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -292,5 +292,6 @@ def _stamp_headers(scope: Scope) -> tuple[str | None, dict[str, str]]:
     return declared, found
 
 
-def _too_large(limit: int) -> TooLarge:
+def too_large(limit: int) -> TooLarge:
+    """Returns the error for a body beyond its limit."""
     return TooLarge(f"the body is larger than {limit} bytes", hint="send less at a time")

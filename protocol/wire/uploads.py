@@ -23,6 +23,12 @@ MOST_URL = 8192
 
 MOST_HEADERS = 16
 
+LARGEST_OBJECT = 5 << 30
+"""Bytes of the largest object that a pool's store may take, which is S3's limit for one PUT.
+
+Validators hash files up to this size. A store that took larger ones would let nodes submit files that nobody can judge.
+"""
+
 _KEY = re.compile(r"([1-9][0-9]{0,18})/(audits/)?(0x[0-9a-fA-F]{40})/([0-9a-f]{64})")
 
 MediaType = Annotated[

@@ -24,7 +24,7 @@ from protocol.identifiers import address, digest
 from rollouts.engines.interface import (
     FinishReason,
 )
-from rollouts.errors import BadRolloutFile
+from rollouts.errors import BadRolloutFile, TooLargeHere
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
 from rollouts.precision import (
     Dtype,
@@ -89,6 +89,10 @@ class ReadLimits:
     decoded_bytes: int = 4 << 30
     tokens: int = 1 << 20
 
+    def within(self, others: ReadLimits) -> ReadLimits:
+        """Returns the smaller of each limit."""
+        return ReadLimits(**{one.name: min(getattr(self, one.name), getattr(others, one.name)) for one in fields(self)})
+
 
 def write_rollouts(path: Path, file: RolloutFile) -> int:
     """Writes a file whole or not at all, and returns its size in bytes.
@@ -123,23 +127,33 @@ def read_rollouts(path: Path, *, limits: ReadLimits | None = None) -> RolloutFil
     return _read(path, path.stat().st_size, limits or ReadLimits())
 
 
-def read_rollout_bytes(content: bytes, *, limits: ReadLimits | None = None) -> RolloutFile:
+def read_rollout_bytes(
+    content: bytes, *, limits: ReadLimits | None = None, here: ReadLimits | None = None
+) -> RolloutFile:
     """Reads a file that a stranger wrote, and that is in memory.
+
+    Args:
+        content: The file.
+        limits: What a file may be.
+        here: What this machine reads, if that is less.
 
     Raises:
         BadRolloutFile: As for `read_rollouts`.
-        MemoryError: Likewise.
+        TooLargeHere: It is within `limits` as far as it was read, and beyond `here`.
+        MemoryError: As for `read_rollouts`.
     """
     buffer = pa.py_buffer(content)
-    return _read(pa.BufferReader(buffer), buffer.size, limits or ReadLimits())
+    return _read(pa.BufferReader(buffer), buffer.size, limits or ReadLimits(), here)
 
 
-def _read(source: Path | pa.BufferReader, size: int, limits: ReadLimits) -> RolloutFile:
+def _read(source: Path | pa.BufferReader, size: int, limits: ReadLimits, here: ReadLimits | None = None) -> RolloutFile:
     if size > limits.file_bytes:
         raise BadRolloutFile(f"{size} bytes, more than {limits.file_bytes}", code="file-too-large")
     try:
         with pq.ParquetFile(source, thrift_string_size_limit=1 << 20, thrift_container_size_limit=1 << 20) as parquet:
             _check_footer(parquet, limits)
+            if here is not None:
+                _check_room(parquet, here)
             table = parquet.read(use_threads=False)
         table.validate(full=True)
     except MemoryError:
@@ -148,7 +162,11 @@ def _read(source: Path | pa.BufferReader, size: int, limits: ReadLimits) -> Roll
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the system's word, not the decoder's
         raise BadRolloutFile(f"it does not read as Parquet: {_first_line(error)}", code="not-parquet") from error
-    return _file(table, limits)
+    file = _file(table, limits)
+    longest = max(max(len(sample.prompt_tokens), len(sample.output_tokens)) for sample in file.samples)
+    if here is not None and longest > here.tokens:
+        raise TooLargeHere(f"{longest} tokens in one row, and {here.tokens} are read here", code="too-long")
+    return file
 
 
 def write_table(table: pa.Table, sink: IO[bytes]) -> None:
@@ -214,9 +232,22 @@ def _check_footer(parquet: pq.ParquetFile, limits: ReadLimits) -> None:
         raise BadRolloutFile(_difference(parquet.schema_arrow), code="wrong-columns")
     if not 0 < footer.num_rows <= limits.rows:
         raise BadRolloutFile(f"{footer.num_rows} rows; 1 to {limits.rows} are taken", code="too-many-rows")
-    stated = sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
+    stated = _stated_bytes(parquet)
     if not 0 <= stated <= limits.decoded_bytes:
         raise BadRolloutFile(f"{stated} bytes decoded, more than {limits.decoded_bytes}", code="file-too-large")
+
+
+def _check_room(parquet: pq.ParquetFile, here: ReadLimits) -> None:
+    rows, stated = parquet.metadata.num_rows, _stated_bytes(parquet)
+    if rows > here.rows:
+        raise TooLargeHere(f"{rows} rows, and {here.rows} are read here", code="too-many-rows")
+    if stated > here.decoded_bytes:
+        raise TooLargeHere(f"{stated} bytes decoded, and {here.decoded_bytes} are read here", code="file-too-large")
+
+
+def _stated_bytes(parquet: pq.ParquetFile) -> int:
+    footer = parquet.metadata
+    return sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
 
 
 def _difference(schema: pa.Schema) -> str:

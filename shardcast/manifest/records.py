@@ -23,7 +23,7 @@ from protocol.errors import InvalidInput
 from protocol.identifiers import Address, Digest, WireDigest, digest
 from protocol.identity import secp256k1
 from protocol.identity.keys import Key
-from protocol.wire.base import SignedModel, WireModel
+from protocol.wire.base import SignedModel
 from shardcast.errors import BadManifest
 
 SCHEME = "muster-manifest-v1"
@@ -53,7 +53,7 @@ _Size = Annotated[int, Field(ge=0, le=MOST_FILE_BYTES)]
 _Offset = Annotated[int, Field(ge=0, lt=MOST_FILE_BYTES, multiple_of=BLOCK)]
 
 
-class DeltaBase(WireModel):
+class DeltaBase(SignedModel):
     """The version that deltas of this one are applied to."""
 
     version: int = Field(ge=0, le=MOST_VERSION)
@@ -61,13 +61,13 @@ class DeltaBase(WireModel):
     digest: WireDigest
 
 
-class Opening(WireModel):
+class Opening(SignedModel):
     """What is known of a version before its first byte."""
 
     base: DeltaBase | None = None
 
 
-class FileEntry(WireModel):
+class FileEntry(SignedModel):
     """A file that the version has. Its index is its place among all entries, in order of announcement."""
 
     path: str = Field(max_length=LONGEST_NAME)
@@ -77,7 +77,7 @@ class FileEntry(WireModel):
     """Bytes it will have, if that is known before they are written; lets a reader reserve the room at once."""
 
 
-class Shard(WireModel):
+class Shard(SignedModel):
     """Bytes of a file that are there now: they follow those of its shard before without a gap."""
 
     file: _FileIndex
@@ -93,14 +93,14 @@ class Shard(WireModel):
         return self
 
 
-class Whole(WireModel):
+class Whole(SignedModel):
     """What a delta's result is: the file as it stands in the version."""
 
     size: _Size
     sha256: _Sha256
 
 
-class FileEnd(WireModel):
+class FileEnd(SignedModel):
     """Nothing more will be added to a file."""
 
     file: _FileIndex
@@ -111,7 +111,7 @@ class FileEnd(WireModel):
     """For a delta: what it makes. None for a full file."""
 
 
-class Extension(WireModel):
+class Extension(SignedModel):
     """What one step adds to a manifest."""
 
     scheme: Literal["muster-manifest-v1"] = "muster-manifest-v1"

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import cast
 
 from protocol.http.rates import Rate
+from protocol.http.serving.answers import AnswerBudget
 from protocol.http.serving.connections import ConnectionGuard, ConnectionLimits, peer_address
 
 
@@ -29,31 +30,44 @@ class ServingLimits:
     """Networks whose `X-Forwarded-For` is believed."""
 
 
-def gated(guard: ConnectionGuard, inner: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
-    """A protocol factory that hands each connection that the guard lets in to `inner`, and closes the others unread."""
-    return lambda: _Gate(guard, inner)
+HIGH_WATER = 16 * 1024
+"""Bytes that a connection may buffer uncounted."""
+
+
+def gated(
+    guard: ConnectionGuard, answers: AnswerBudget, inner: Callable[[], asyncio.Protocol]
+) -> Callable[[], asyncio.Protocol]:
+    """Makes a protocol factory that hands admitted connections to `inner`, closes others unread, and counts answers."""
+    return lambda: _Gate(guard, answers, inner)
 
 
 class _Gate(asyncio.Protocol):
     """Stands between a connection and its real protocol, because only who stands there learns of its end."""
 
-    def __init__(self, guard: ConnectionGuard, inner: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(self, guard: ConnectionGuard, answers: AnswerBudget, inner: Callable[[], asyncio.Protocol]) -> None:
         self._guard = guard
+        self._answers = answers
         self._make_inner = inner
         self._inner: asyncio.Protocol | None = None
+        self._transport: asyncio.Transport | None = None
+        self._stalled: asyncio.TimerHandle | None = None
         self._peer = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast("asyncio.Transport", transport)
         self._peer = peer_address(transport.get_extra_info("peername"))
-        if not self._guard.admit(self._peer):
-            cast("asyncio.Transport", transport).abort()
+        if not self._guard.admit(self._peer, transport):
+            transport.abort()
             return
+        self._transport = transport
+        transport.set_write_buffer_limits(HIGH_WATER)
         self._inner = self._make_inner()
         self._inner.connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._inner is not None:
-            self._guard.release(self._peer)
+        if self._inner is not None and self._transport is not None:
+            self._guard.release(self._transport)
+            self._drained()
             self._inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -64,9 +78,18 @@ class _Gate(asyncio.Protocol):
         return None if self._inner is None else self._inner.eof_received()
 
     def pause_writing(self) -> None:
-        if self._inner is not None:
+        if self._inner is not None and self._transport is not None:
             self._inner.pause_writing()
+            patience = self._answers.hold(self._transport, self._peer)
+            self._stalled = asyncio.get_running_loop().call_later(patience, self._transport.abort)
 
     def resume_writing(self) -> None:
         if self._inner is not None:
+            self._drained()
             self._inner.resume_writing()
+
+    def _drained(self) -> None:
+        if self._stalled is not None and self._transport is not None:
+            self._stalled.cancel()
+            self._stalled = None
+            self._answers.release(self._transport)

@@ -23,14 +23,16 @@ from types import TracebackType
 from typing import Self
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 
 from protocol.errors import InvalidInput, MusterError, NotFound, RateLimited, Unavailable
 from protocol.http.parameters import check_parameters
 from protocol.http.problems import MEDIA_TYPE, problem_of
 from protocol.http.rates import HEALTH_PATHS, HEALTH_RATE, CallerAddresses, IpRates
+from protocol.http.serving.answers import AnswerBudget
 from protocol.http.serving.connections import ConnectionGuard
 from protocol.http.serving.descriptors import connection_room, raise_descriptor_limit
+from protocol.http.serving.metrics_page import MetricsPage
 from protocol.runtime.clock import Clock, SystemClock
 from shardcast.local_version import LocalVersion
 from shardcast.manifest.manifest import FileProgress, VersionKey
@@ -101,15 +103,13 @@ class Server:
         self._limits = limits or ServingLimits()
         self._clock = SystemClock() if clock is None else clock
         self._check = check
+        self._page = MetricsPage(self.registry, clock=self._clock, refresh=self._measure_shelf)
         self._probe = secrets.token_bytes(PROBE_BYTES)
         self._callers = CallerAddresses(self._limits.trusted_proxies)
         self._rates = IpRates(self._limits.rate, clock=self._clock)
         self._health_rates = IpRates(HEALTH_RATE, clock=self._clock)
-        self._guard = ConnectionGuard(
-            self._limits.connections,
-            callers=self._callers,
-            refused=lambda limit: self.metrics.refused.labels(limit).inc(),
-        )
+        self._guard = ConnectionGuard(self._limits.connections, callers=self._callers, refused=self.metrics.refuse)
+        self._answers = AnswerBudget(callers=self._callers, refused=self.metrics.refuse)
         raise_descriptor_limit()
         self._guard.fit(connection_room())
         self.sender = RangeSender(patience=self._limits.patience, sent=self.metrics.sent.inc)
@@ -147,7 +147,7 @@ class Server:
             raise Unavailable("the server did not start", retryable=False)
         try:
             self._listener = await asyncio.get_running_loop().create_server(
-                gated(self._guard, self._runner.server),
+                gated(self._guard, self._answers, self._runner.server),
                 self.host,
                 self.port,
                 ssl=self._tls,
@@ -183,12 +183,17 @@ class Server:
         route = "(none)" if resource is None else resource.canonical
         status = 499  # nginx's number for a caller who left
         self.metrics.open.inc()
+        connection = request.transport
+        if connection is not None:
+            self._guard.busy(connection)
         try:
             rates = self._health_rates if route in HEALTH_PATHS else self._rates
             response = await self._answer(request, handler, route, rates=rates)
             status = response.status
         finally:
             self.metrics.open.dec()
+            if connection is not None:
+                self._guard.idle(connection)
             self.metrics.answers.labels(route, str(status)).inc()
         return response
 
@@ -212,7 +217,7 @@ class Server:
         try:
             rates.admit(address)
         except RateLimited:
-            self.metrics.refused.labels("rate").inc()
+            self.metrics.refuse("rate")
             raise
 
     # The answers
@@ -293,8 +298,7 @@ class Server:
         return web.json_response({"ready": True})
 
     async def _metrics(self, _request: web.Request) -> web.StreamResponse:
-        self._measure_shelf()
-        return web.Response(body=generate_latest(self.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(body=self._page.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     # Small parts of them
 

@@ -10,6 +10,9 @@ import shutil
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
+
+import httpx
 
 from cli.devnet.attacks.attack import Trick
 from cli.devnet.attacks.harness import AttackHarness, HandedIn
@@ -17,19 +20,22 @@ from cli.devnet.attacks.registry import CHEATS
 from ledger.amounts import UNIT
 from ledger.client.work import WorkStatus
 from orchestrator.storage.local import LocalStore
+from protocol.clients import NodeClient
+from protocol.http.object_transfer import ObjectTransfer
 from protocol.identifiers import Digest, run_id
 from protocol.identity.keys import Key
 from protocol.leases import WorkClaim
 from protocol.runtime.clock import SystemClock
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.leases import SignedWorkClaim
-from protocol.wire.uploads import ObjectKey
+from protocol.wire.uploads import ObjectKey, UploadKind, UploadRequest
 from tests.attacks.conftest import Places, examiner_settings, open_workshop
-from tests.ledger.client.conftest import POOL, TERMS, founded, world
+from tests.attacks.test_doors import submission
+from tests.ledger.client.conftest import POOL, TERMS, URL, founded, world
 from tests.ledger.conftest import embedded, embedded_process
 from tests.orchestrator.runs.edge import RUN
 from tests.validator.audit.test_commands import Terminal, terminal
-from tests.validator.conftest import PoolWithValidators, ValidatorUnderTest
+from tests.validator.conftest import PoolWithValidators, ValidatorUnderTest, signed_work
 from validator.examination.examiner import LocalExaminer
 
 __all__ = ["embedded", "embedded_process", "founded", "terminal", "world"]
@@ -40,6 +46,10 @@ CHEATING = {
     "reward-tampered": ReasonCode.REWARD_DIFFERS,
     "not-parquet": ReasonCode.FORMAT_UNREADABLE,
 }
+TOO_LARGE = "too large for its lease and for the validator"
+REASONS = {**CHEATING, TOO_LARGE: ReasonCode.FORMAT_TOO_LARGE}
+READ_HERE, BEYOND_THE_LEASE = 1 << 20, 3 << 20
+"""Bytes: what the validator reads, and more than twice of what files of one group can have when decoded."""
 
 
 async def test_cheats_lose_stake_and_place_and_read_why_and_the_others_are_untouched(
@@ -51,20 +61,21 @@ async def test_cheats_lose_stake_and_place_and_read_why_and_the_others_are_untou
     with open_workshop(places) as workshop:
         async with LocalExaminer(settings, clock=SystemClock()) as examiner:
             await announce(pool, workshop.version.digest, units_per_group=workshop.version.recipe.units_per_group)
-            validator = pool.validator()
+            validator = pool.validator(file_most_bytes=READ_HERE)
             setattr(validator.examiner, "examine", examiner.examine)  # noqa: B010 - its script is not what is asked
             good = await done(pool, honest, workshop, Trick())
             bad = {name: await done(pool, pool.node, workshop, CHEATS[name].trick()) for name in CHEATING}
+            bad[TOO_LARGE] = await oversized(pool, size=BEYOND_THE_LEASE)
             await judged(pool, validator, [good, *bad.values()])
 
     ledger = await pool.ledger()
     assert (await pool.work(good)).outcome is Outcome.ACCEPTED
     for name, key in bad.items():
         work = await pool.work(key)
-        assert (work.outcome, work.reason) == (Outcome.FORGED, CHEATING[name]), name
+        assert (work.outcome, work.reason) == (Outcome.FORGED, REASONS[name]), name
         assert (await pool.audit(validator, key)).words
     shown = await terminal.asks("worker", "verdicts", "--node", pool.node.address)
-    assert {each["reason"] for each in shown} == {reason.name.lower().replace("_", "-") for reason in CHEATING.values()}
+    assert {each["reason"] for each in shown} == {reason.name.lower().replace("_", "-") for reason in REASONS.values()}
 
     cheater, other = world.keys["provider"].address, world.keys["manager"].address
     before = {who: await ledger.stake.of(who) for who in (cheater, other)}
@@ -119,6 +130,23 @@ async def done(pool: PoolWithValidators, node: Key, workshop: AttackHarness, tri
     assert answer.status_code == 200, answer.text
     assert await run.relayer.round() == 1
     await run.sync.round()
+    return grant.lease.lease.key.hash
+
+
+async def oversized(pool: PoolWithValidators, *, size: int) -> Digest:
+    """Uploads a file as one that is no work, submits it by a transaction of the node's own; the work's key."""
+    run, content = pool.run, bytes(size)
+    grant = await run.lease(pool.node, step=(await run.step(pool.node)).step, groups=1)
+    work = signed_work(pool.node, grant, content)
+    shared: Any = {"clock": run.pool.clock, "transport": httpx.ASGITransport(app=run.pool.app)}
+    path = pool.directory / "oversized"
+    path.write_bytes(content)
+    async with NodeClient(URL, key=pool.node, **shared) as client:
+        asked = UploadRequest(kind=UploadKind.FILE, sha256=work.sha256, size=size)
+        transfer = ObjectTransfer(URL, allow_plain_http=True, **shared)
+        await transfer.put(await client.request_upload(asked), path, size=size)
+        await transfer.aclose()
+    await (await pool.world.as_("node")).work.submit(submission(work))
     return grant.lease.lease.key.hash
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import NoReturn
 
 import pytest
 import pytest_asyncio
@@ -17,6 +19,7 @@ from discovery.chain.link import LedgerLink
 from discovery.chain.roles import PoolRole
 from discovery.mailbox.store import Doorbell, Mailbox
 from ledger.artifacts import Contract
+from ledger.client.pools import PoolContracts
 from ledger.devchain import ChainControls, ChainKind, start_chain
 from ledger.rpc.connection import connect
 from ledger.transactions.pending import TransactionCall
@@ -25,7 +28,7 @@ from protocol.errors import NotFound, Unavailable
 from protocol.identifiers import Address
 from protocol.identity.keys import Key
 from protocol.invites import Invite, Join
-from protocol.runtime.clock import SystemClock
+from protocol.runtime.clock import Clock, ManualClock, SystemClock
 from protocol.wire.invites import SignedInvite
 from tests.discovery.on_chain import UNIT, PoolOnChain, make_pool, roles_of, terms
 
@@ -39,12 +42,18 @@ async def pool() -> AsyncIterator[PoolOnChain]:
 
 
 @asynccontextmanager
-async def linked(pool: PoolOnChain, redis: Redis) -> AsyncIterator[LedgerLink]:
-    link = LedgerLink(pool.chain.url, pool.deployment, redis=redis)
+async def linked(pool: PoolOnChain, redis: Redis, *, clock: Clock | None = None) -> AsyncIterator[LedgerLink]:
+    link = LedgerLink(pool.chain.url, pool.deployment, redis=redis, clock=clock)
     try:
         yield link
     finally:
         await link.aclose()
+
+
+async def blocked() -> NoReturn:
+    """Stands for a connection over which nothing comes."""
+    await asyncio.Event().wait()
+    raise AssertionError
 
 
 def mailbox_on(redis: Redis) -> Mailbox:
@@ -67,6 +76,40 @@ async def test_roles_are_the_ledgers(pool: PoolOnChain, redis: Redis) -> None:
         for unknown in (200, 10**12):
             with pytest.raises(NotFound):
                 await link.roles(unknown)
+
+
+async def test_unknown_pools_cause_one_count_a_second(
+    pool: PoolOnChain, redis: Redis, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts, count = [], PoolContracts.count
+
+    async def counting(self: PoolContracts) -> int:
+        counts.append(await count(self))
+        return counts[-1]
+
+    monkeypatch.setattr(PoolContracts, "count", counting)
+    async with linked(pool, redis, clock=clock) as link:
+        for seconds, expected in ((0, 1), (0.9, 1), (0.2, 2)):
+            await clock.turn(timedelta(seconds=seconds))
+            for unknown in range(1000, 1050):
+                with pytest.raises(NotFound):
+                    await link.roles(unknown)
+            assert len(counts) == expected
+
+
+async def test_events_and_roles_are_read_over_connections_of_their_own(
+    pool: PoolOnChain, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with linked(pool, redis) as link:
+        with monkeypatch.context() as patched:
+            patched.setattr(link._for_events, "get", blocked)
+            assert await asyncio.wait_for(link.roles(POOL), 20)
+        facts = FactStore(redis)
+        with monkeypatch.context() as patched:
+            patched.setattr(link._for_roles, "get", blocked)
+            await asyncio.wait_for(link.read(facts, mailbox_on(redis)), 20)
+        assert await facts.has_pool(POOL)
+        assert await link._for_events.get() is not await link._for_roles.get()
 
 
 async def test_a_data_uri_that_is_not_utf8_costs_nobody_a_role_or_a_fact(pool: PoolOnChain, redis: Redis) -> None:

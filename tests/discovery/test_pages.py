@@ -149,6 +149,21 @@ async def test_strangers_with_ever_new_keys_cause_no_read_of_the_chain(place: Pl
     assert place.ledger.asked == before
 
 
+async def test_an_unknown_pool_costs_the_chain_one_read_for_a_moment_and_no_known_pool_its_memory(place: Place) -> None:
+    access = place.app.state.directory.access
+    await access.roles(POOL, OWNER.address)
+    place.ledger.pools |= set(range(POOL + 1, POOL + 1200))
+    for pool_id in range(POOL + 1, POOL + 1200):
+        assert await access.roles(pool_id, STRANGER.address) == frozenset()
+    asked = place.ledger.asked
+    assert await access.roles(POOL, OWNER.address) == {PoolRole.OWNER}
+    assert place.ledger.asked == asked
+    for _ in range(5):
+        with pytest.raises(NotFound):
+            await access.roles(POOL + 5000, STRANGER.address)
+    assert place.ledger.asked == asked + 1
+
+
 async def test_strangers_who_name_unknown_pools_do_not_shut_the_pool_out(place: Place) -> None:
     access, limits = place.app.state.directory.access, LookupLimits()
     assert await access.roles(POOL, ORCHESTRATOR.address) == {PoolRole.ORCHESTRATOR}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from protocol.identifiers import address, digest, run_id
 from rollouts.recipe import Recipe
 from rollouts.sampling.noise import row_keys, stream, words
-from rollouts.seeds import draw_prompts, draw_targets, slot_seed
+from rollouts.seeds import draw_targets, prompt_positions, slot_seed
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "rollouts.md").read_text()
@@ -35,7 +36,7 @@ def test_the_page_s_seed_draws_the_page_s_prompts_and_targets() -> None:
         salt=digest("0x" + "e5" * 32),
     )
     assert f"`{seed.hex()}`" in PAGE
-    assert listed("prompts of 8 groups, 1000 eligible") == draw_prompts(seed, 1000, 8)
+    assert listed("prompts of 8 groups, 1000 eligible") == list(islice(prompt_positions(seed, 1000), 8))
     assert listed("targets of 8 groups, from 1, 3, 5, 7") == draw_targets(seed, (1, 3, 5, 7), 8)
 
 

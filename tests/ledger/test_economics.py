@@ -67,6 +67,15 @@ def test_the_reward_is_for_the_file_and_the_penalty_for_the_whole_lease() -> Non
         economics(max_units=383)
 
 
+def test_a_lost_dispute_costs_a_tenth_of_the_penalty_for_the_whole_lease_and_a_won_one_nothing() -> None:
+    one = economics(units=1, max_units=384)
+    assert one.lost_dispute_costs == 3456 * UNIT // 100_000
+    assert one.raw()["lost_dispute_costs"] == "34560000000000000"
+    assert one.lines()["disputing its rejection costs"] == (
+        "nothing if the dispute is won, 0.03456 MUST if it is lost (10 % of that penalty)"
+    )
+
+
 def test_a_submission_reserves_three_fees_and_the_escrow_covers_fewer_of_them() -> None:
     found = economics()
     assert found.reserved == found.pays + 3 * TERMS.verdict_fee

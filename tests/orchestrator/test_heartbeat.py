@@ -10,9 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from orchestrator.chain.interface import MemberEvent
+from orchestrator.chain.interface import Changes, MemberEvent
 from orchestrator.domain.node_states import NodeEvent
 from orchestrator.nodes.membership import FOLLOWED_WITHIN
+from protocol.errors import Unavailable
 from protocol.http.auth import RequestSigner
 from protocol.http.lookups import LookupLimits
 from protocol.identity.keys import Key
@@ -21,6 +22,10 @@ from protocol.wire.heartbeat import NodeState
 from tests.orchestrator.edge import OWNER, POOL, PoolUnderTest
 
 BODY: dict[str, Any] = {"pool_id": POOL, "worker_version": "0.1.0"}
+
+
+async def _nothing_to_commit() -> None:
+    pass
 
 
 async def test_a_member_is_healthy_with_its_first_word_and_its_answer_is_signed(pool: PoolUnderTest) -> None:
@@ -116,6 +121,39 @@ async def test_a_node_that_was_invited_need_not_wait_for_its_event(pool: PoolUnd
     pool.ledger.register(key.address, member=True)
     await pool.clock.turn(timedelta(seconds=2))
     assert (await pool.beat(key)).state is NodeState.HEALTHY
+
+
+async def test_events_count_as_followed_only_once_they_were_read_to_their_end(
+    pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = pool.ledger.changes
+
+    async def a_part() -> Changes:
+        monkeypatch.setattr(pool.ledger, "changes", read)
+        pool.ledger.down = True
+        return Changes((), _nothing_to_commit, more=True)
+
+    monkeypatch.setattr(pool.ledger, "changes", a_part)
+    with pytest.raises(Unavailable):
+        await pool.sync.round()
+    assert await pool.parts.nodes.events_read_ms() == 0
+    pool.ledger.down = False
+    await pool.sync.round()
+    assert await pool.parts.nodes.events_read_ms() > 0
+
+
+async def test_an_invited_node_that_can_not_be_looked_up_is_no_member_while_the_events_are_followed(
+    pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = Key.generate()
+    pool.ledger.register(key.address)
+    for event in (NodeEvent.SEEN, NodeEvent.INVITE_POSTED):
+        await pool.parts.life.happened(key.address, event, cause="test", actor="test")
+    pool.parts.standings.forget(key.address)
+    monkeypatch.setattr(pool.parts.standings._lookups, "_limits", LookupLimits(waiting=0))
+    assert (await pool.send(key, "/v1/heartbeat", BODY)).status_code == 429
+    await pool.sync.round()
+    assert (await pool.beat(key)).state is NodeState.INVITED
 
 
 async def test_strangers_without_end_wait_for_the_chain_in_bounded_number(pool: PoolUnderTest) -> None:

@@ -224,6 +224,49 @@ async def test_invites_are_bounded_by_a_rate(make_pool: MakePool) -> None:
     assert await loop.round() == 1
 
 
+async def test_a_rate_below_one_a_minute_still_invites(make_pool: MakePool) -> None:
+    pool = make_pool(invites_per_minute=0.5)
+    nodes = [Key.generate().address for _ in range(2)]
+    for node in nodes:
+        pool.ledger.register(node)
+    loop = inviter(pool, Listing(nodes))
+    assert [await loop.round() for _ in range(2)] == [1, 0]
+    await pool.clock.turn(timedelta(minutes=2))
+    assert await loop.round() == 1
+
+
+async def test_silent_members_leave_new_nodes_their_invites(make_pool: MakePool) -> None:
+    pool = make_pool(invites_per_minute=3)
+    silent = [(await pool.member()).address for _ in range(6)]
+    for _ in range(8):
+        await pool.clock.turn(timedelta(seconds=4))
+        await pool.liveness.tick()
+    newcomer = Key.generate().address
+    pool.ledger.register(newcomer)
+    listing = Listing([*silent, newcomer])
+    assert await inviter(pool, listing).round() == 4
+    assert [invite.node for invite in listing.invites].count(newcomer) == 1
+
+
+async def test_a_member_that_stays_silent_is_told_the_url_less_and_less_often(pool: PoolUnderTest) -> None:
+    node = await pool.member()
+    for _ in range(8):
+        await pool.clock.turn(timedelta(seconds=4))
+        await pool.liveness.tick()
+    loop, told_at, started = inviter(pool, Listing([node.address])), [], pool.clock.monotonic()
+    for _ in range(160):
+        if await loop.round():
+            told_at.append(round(pool.clock.monotonic() - started))
+        await pool.clock.turn(timedelta(seconds=100))
+    assert told_at == [0, 300, 900, 2100, 4500, 8100, 11700, 15300]
+    await pool.beat(node)
+    assert await loop.round() == 0, "it answers"
+    for _ in range(8):
+        await pool.clock.turn(timedelta(seconds=4))
+        await pool.liveness.tick()
+    assert await loop.round() == 1, "it is silent again, for the first time"
+
+
 async def test_every_page_is_read(pool: PoolUnderTest) -> None:
     nodes = [Key.generate().address for _ in range(110)]
     for node in nodes:

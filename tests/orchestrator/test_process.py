@@ -22,6 +22,7 @@ import pytest_asyncio
 import redis as sync_redis
 from redis.asyncio import Redis
 
+from ledger.client import Ledger
 from ledger.devchain import ChainKind, free_port, start_chain
 from ledger.rpc.connection import connect
 from ledger.transactions.pending import TransactionCall
@@ -383,8 +384,8 @@ async def test_a_chain_that_is_down_stops_no_heartbeat_and_is_read_on_when_it_is
         await soon(has_left)
 
 
-async def test_a_ban_that_is_asked_for_again_is_a_ban_and_no_error(chain_pool: PoolOnChain, redis: Redis) -> None:
-    node = Key.generate().address
+@asynccontextmanager
+async def ledger_pool(chain_pool: PoolOnChain, redis: Redis) -> AsyncIterator[LedgerPool]:
     ledger = LedgerPool(
         chain_pool.chain.url,
         chain_pool.deployment,
@@ -395,10 +396,33 @@ async def test_a_ban_that_is_asked_for_again_is_a_ban_and_no_error(chain_pool: P
         confirmations=0,
         clock=SystemClock(),
     )
-    for _ in range(2):
-        await ledger.ban(node, reason="forged")
-        assert (await ledger.standing(node)).banned
-    for _ in range(2):
-        await ledger.unban(node)
-        assert not (await ledger.standing(node)).banned
+    yield ledger
     await ledger.aclose()
+
+
+async def test_a_ban_that_is_asked_for_again_is_a_ban_and_no_error(chain_pool: PoolOnChain, redis: Redis) -> None:
+    node = Key.generate().address
+    async with ledger_pool(chain_pool, redis) as ledger:
+        for _ in range(2):
+            await ledger.ban(node, reason="forged")
+            assert (await ledger.standing(node)).banned
+        for _ in range(2):
+            await ledger.unban(node)
+            assert not (await ledger.standing(node)).banned
+
+
+async def test_nodes_are_looked_up_over_a_connection_of_their_own(
+    chain_pool: PoolOnChain, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ledger_pool(chain_pool, redis) as ledger:
+        own, for_nodes = await ledger._connected(), await ledger._connected_for_nodes()
+        reads: tuple[tuple[Ledger, Callable[[], Awaitable[object]]], ...] = (
+            (own, lambda: ledger.standing(Key.generate().address)),
+            (for_nodes, ledger.pool),
+            (for_nodes, ledger.changes),
+        )
+        for broken, read in reads:
+            with monkeypatch.context() as patched:
+                for part in ("web3", "pools", "registry"):
+                    patched.setattr(broken, part, None)
+                assert await read() is not None

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import httpx
 import pytest
+from pydantic import ValidationError
 from structlog.testing import capture_logs
 
 from orchestrator.chain.interface import MemberEvent
@@ -23,7 +24,7 @@ from protocol.errors import NotFound
 from protocol.identifiers import digest
 from protocol.identity.keys import Key
 from protocol.runtime.clock import ManualClock
-from protocol.wire.uploads import ObjectKey, ObjectLink, UploadKind, UploadRequest, UploadTicket
+from protocol.wire.uploads import LARGEST_OBJECT, ObjectKey, ObjectLink, UploadKind, UploadRequest, UploadTicket
 from tests.orchestrator.conftest import MakePool
 from tests.orchestrator.edge import MANAGER, POOL, PoolUnderTest
 
@@ -275,6 +276,40 @@ async def test_a_url_ends(pool: PoolUnderTest, node: Key, clock: ManualClock) ->
     assert (await read(pool, url)).json()["code"] == "url-expired"
 
 
+async def test_a_file_that_is_still_on_its_way_when_its_url_ends_is_given_up(
+    make_pool: MakePool, tmp_path: Path, clock: ManualClock
+) -> None:
+    pool = make_pool(upload_url_life_s=40)
+    node = await pool.member()
+
+    async def slow() -> AsyncIterator[bytes]:
+        for begin in range(0, len(CONTENT), 1000):
+            yield CONTENT[begin : begin + 1000]
+            await clock.turn(timedelta(seconds=7))
+
+    given = await ticket(pool, node)
+    answer = await put(pool, given, slow())
+    assert (answer.status_code, answer.json()["code"]) == (403, "url-expired")
+    assert answer.json()["detail"].startswith("the URL expired after ")
+    assert stored(tmp_path) == []
+    assert (await put(pool, await ticket(pool, node))).status_code == 201
+
+
+async def test_a_file_of_which_nothing_comes_until_its_url_ends_is_given_up(
+    make_pool: MakePool, tmp_path: Path, clock: ManualClock
+) -> None:
+    pool = make_pool(upload_url_life_s=40)
+
+    async def silence() -> AsyncIterator[bytes]:
+        await clock.turn(timedelta(seconds=39.95))
+        yield CONTENT[:1000]
+        await asyncio.Event().wait()
+
+    answer = await asyncio.wait_for(put(pool, await ticket(pool, await pool.member()), silence()), 20)
+    assert (answer.status_code, answer.json()["code"]) == (403, "url-expired")
+    assert stored(tmp_path) == []
+
+
 async def test_a_url_is_good_for_what_it_was_made_for_and_nothing_else(pool: PoolUnderTest, node: Key) -> None:
     given = await upload(pool, node)
     other = await pool.member()
@@ -350,6 +385,12 @@ async def test_a_file_beyond_the_pools_limit_is_refused_before_it_is_sent(make_p
     pool = make_pool(upload_most_bytes=7999)
     answer = await ask(pool, await pool.member())
     assert (answer.status_code, answer.json()["retryable"]) == (413, False)
+
+
+def test_a_pools_limit_is_no_larger_than_what_validators_hash(make_pool: MakePool) -> None:
+    make_pool(upload_most_bytes=LARGEST_OBJECT)
+    with pytest.raises(ValidationError, match="upload_most_bytes"):
+        make_pool(upload_most_bytes=LARGEST_OBJECT + 1)
 
 
 # Who
@@ -509,8 +550,12 @@ async def test_a_file_that_came_makes_place_for_the_next(make_pool: MakePool) ->
 
 async def test_a_disk_without_room_is_said_before_anything_is_sent(make_pool: MakePool) -> None:
     pool = make_pool(storage_reserve_bytes=1 << 60)
-    answer = await ask(pool, await pool.member())
+    with capture_logs() as lines:
+        answer = await ask(pool, await pool.member())
     assert (answer.status_code, answer.json()["code"], answer.json()["retryable"]) == (507, "storage-full", True)
+    assert answer.json()["hint"] == "try again later, and tell the pool's owner"
+    [line] = [line for line in lines if line["event"] == "storage-full"]
+    assert line["hint"] == "make room on that disk, or lower its reserve"
 
 
 async def test_a_disk_that_filled_since_the_ticket_takes_nothing_and_takes_it_later(

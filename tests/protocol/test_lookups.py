@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from protocol.errors import Forbidden, RateLimited, Unavailable
+from protocol.errors import Forbidden, NotFound, RateLimited, Unavailable
 from protocol.http.lookups import LookupLimits, Lookups
 from protocol.runtime.clock import ManualClock
 
@@ -174,3 +174,50 @@ async def test_only_so_many_answers_are_kept(lookups: Lookups[str, int]) -> None
     for number in range(5):
         await lookups.get(str(number))
     assert [lookups.known(str(number)) for number in range(5)] == [None, None, 0, 0, 0]
+
+
+async def test_an_unknown_key_is_not_read_again_for_a_moment(
+    lookups: Lookups[str, int], source: Source, clock: ManualClock
+) -> None:
+    source.error = NotFound("no such key")
+    for _ in range(3):
+        with pytest.raises(NotFound):
+            await lookups.get("a")
+    assert source.asked == ["a"]
+    for number in range(10):  # they are bounded, and push out no answer
+        with pytest.raises(NotFound):
+            await lookups.get(f"unknown {number}")
+    assert len(lookups._absent) == LIMITS.remembered
+    with pytest.raises(NotFound):
+        await lookups.get("unknown 9")
+    source.asked.clear()
+    source.error = None
+    await clock.turn(LIMITS.absent)
+    assert await lookups.get("unknown 9") == 0
+    source.error = NotFound("gone")
+    await clock.turn(timedelta(seconds=11))
+    for _ in range(3):
+        with pytest.raises(NotFound):
+            await lookups.get("unknown 9")
+    assert source.asked == ["unknown 9", "unknown 9"]
+    source.error = None
+    lookups.forget("unknown 9")
+    assert await lookups.get("unknown 9") == 0
+
+
+async def test_strangers_keys_push_out_no_kept_one_and_the_last_used_stays(lookups: Lookups[str, int]) -> None:
+    await lookups.get("member")
+    lookups.keep("member")
+    await lookups.get("often")
+    for number in range(10):
+        await lookups.get(str(number))
+        await lookups.get("often")
+    assert (lookups.known("member"), lookups.known("often")) == (0, 0)
+    assert [lookups.known(str(number)) for number in range(10)] == [None] * 8 + [0, 0]
+    for number in range(LIMITS.remembered):  # kept ones are bounded, too
+        await lookups.get(f"member {number}")
+        lookups.keep(f"member {number}")
+    assert lookups.known("member") is None
+    lookups.forget("member 0")
+    lookups.keep("member 0")
+    assert lookups.known("member 0") is None

@@ -281,6 +281,14 @@ async def test_what_is_not_right_is_not_kept(tmp_path: Path, answer: Any, kind: 
     with pytest.raises(kind):
         await transfer(answer).fetch("https://store.example/x", tmp_path / "fetched", sha256=SHA, most_bytes=8000)
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(kind):
+        await transfer(answer).verify("https://store.example/x", sha256=SHA, size=8000)
+
+
+async def test_an_object_is_verified_by_hash_and_size() -> None:
+    await transfer(Store(200, CONTENT)).verify("https://store.example/x", sha256=SHA, size=8000)
+    with pytest.raises(BytesRefused, match=r"8000 bytes .* 8001"):
+        await transfer(Store(200, CONTENT)).verify("https://store.example/x", sha256=SHA, size=8001)
 
 
 async def test_a_disk_that_fills_meanwhile_ends_the_fetch_and_leaves_nothing(

@@ -7,28 +7,24 @@ import resource
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
+from typing import Any
 
 import pytest
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
+from protocol.http.problems import Problem
 from protocol.http.rates import CallerAddresses
 from protocol.http.service import create_service
+from protocol.http.serving.answers import LEAST_RATE, STALLED_S, AnswerBudget
 from protocol.http.serving.bodies import UNCOUNTED, BodyBudget
 from protocol.http.serving.connections import ConnectionGuard, ConnectionLimits
 from protocol.http.serving.descriptors import connection_room, raise_descriptor_limit
-from protocol.http.serving.http import (
-    BODY_S,
-    HEAD_S,
-    LEAST_RATE,
-    LINGER_S,
-    MOST_HEAD,
-    STALLED_S,
-    BoundedServer,
-)
+from protocol.http.serving.http import BODY_S, HEAD_S, LINGER_S, MOST_HEAD, BoundedServer
 from protocol.runtime.clock import ManualClock
 
 MEBIBYTE = 1 << 20
+LARGE = bytes(12 * MEBIBYTE)
 
 
 class Served:
@@ -40,8 +36,10 @@ class Served:
         self.port = port
         self._stack = stack
 
-    async def connect(self, sent: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+    async def connect(
+        self, sent: bytes = b"", *, ip: str = "127.0.0.1"
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, local_addr=(ip, 0))
         self._stack.callback(writer.close)
         writer.write(sent)
         return reader, writer
@@ -79,6 +77,11 @@ async def serving(clock: ManualClock, **options: object) -> AsyncIterator[Served
     async def headers(request: Request) -> int:
         await asyncio.sleep(0)
         return len(request.headers)
+
+    @app.get("/large")
+    async def large() -> Response:
+        app.state.held.append(1)
+        return Response(LARGE)
 
     @app.get("/endless")
     async def endless() -> StreamingResponse:
@@ -125,6 +128,15 @@ async def answer(reader: asyncio.StreamReader) -> int:
         except (asyncio.IncompleteReadError, ConnectionError):
             return 0
     return int(head[9:12])
+
+
+async def problem_in(reader: asyncio.StreamReader) -> tuple[int, Problem]:
+    """The status of the next answer, and the problem in its body."""
+    async with asyncio.timeout(60):
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"\r\nretry-after: 5\r\n" in head.lower()
+        length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n", 1)[0])
+        return int(head[9:12]), Problem.model_validate_json(await reader.readexactly(length))
 
 
 def request(method: str, path: str, *fields: bytes) -> bytes:
@@ -303,9 +315,13 @@ async def test_the_rest_of_a_body_is_dropped_for_a_short_time_only(served: Serve
 async def test_a_reader_that_takes_nothing_is_cut_off(served: Served, clock: ManualClock) -> None:
     await served.connect(request("GET", "/endless"))
     await until(lambda: any(each.flow.write_paused for each in served.server.server_state.connections))  # type: ignore[union-attr]
-    for _ in range(3):
-        await served.enforce()
-        await clock.turn(timedelta(seconds=STALLED_S - 1))
+    held = len(served.app.state.serving.answers)
+    assert held > 0
+    await clock.turn(timedelta(seconds=STALLED_S - 1))
+    await served.enforce()
+    assert served.refused("stalled") == 0
+    await clock.turn(timedelta(seconds=2 + held / LEAST_RATE))
+    await served.enforce()
     await until(lambda: len(served.app.state.serving.guard) == 0)
     assert served.refused("stalled") == 1
 
@@ -313,24 +329,154 @@ async def test_a_reader_that_takes_nothing_is_cut_off(served: Served, clock: Man
 # Connections
 
 
-def test_connections_are_counted_by_network_and_proxies_in_all_only() -> None:
+class Line:
+    """A connection as far as a guard or a budget is concerned."""
+
+    def __init__(self, unread: int = 0) -> None:
+        self.unread = unread
+        self.aborted = False
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def line(unread: int = 0) -> Any:
+    return Line(unread)
+
+
+def guard_of(*, most: int, per_address: int = 1000) -> tuple[ConnectionGuard, list[str]]:
     refused: list[str] = []
-    guard = ConnectionGuard(
-        ConnectionLimits(connections=8, per_address=2),
-        callers=CallerAddresses(["10.0.0.0/8"]),
-        refused=refused.append,
-    )
+    limits = ConnectionLimits(connections=most, per_address=per_address)
+    return ConnectionGuard(limits, callers=CallerAddresses(["10.0.0.0/8"]), refused=refused.append), refused
+
+
+def test_connections_are_counted_by_network_and_proxies_in_all_only() -> None:
+    guard, refused = guard_of(most=8, per_address=2)
     callers = ["2001:db8::1", "2001:db8::2", "2001:db8::ffff:3", "2001:db8:0:1::1", "192.0.2.1", "192.0.2.2"]
-    assert [guard.admit(each) for each in callers] == [True, True, False, True, True, True]
-    assert [guard.admit("10.0.0.1") for _ in range(4)] == [True, True, True, False]
-    assert refused == ["connections-per-address", "connections"]
-    guard.release("2001:db8::1")
-    assert guard.admit("2001:db8::ffff:3")
-    for each in ("2001:db8::2", "2001:db8::3", *callers[3:], *["10.0.0.1"] * 3):
+    lines = [line() for _ in callers]
+    assert [guard.admit(*each) for each in zip(callers, lines, strict=True)] == [True, True, False, True, True, True]
+    proxies = [line() for _ in range(5)]
+    assert [guard.admit("10.0.0.1", each) for each in proxies] == [True, True, True, True, False]
+    assert refused == ["connections-per-address", "connections-closed", "connections"]
+    assert [each.aborted for each in lines] == [True, False, False, False, False, False]
+    assert guard.admit("2001:db8::ffff:3", line()) is False
+    guard.release(lines[1])
+    assert guard.admit("2001:db8::ffff:3", lines[2])
+    for each in (*lines, *proxies):
         guard.release(each)
-    assert (len(guard), guard._open) == (0, {})
+    assert (len(guard), guard._by_address, guard._by_count, guard._busiest) == (0, {}, {}, 0)
     guard.fit(1)
-    assert [guard.admit("192.0.2.1"), guard.admit("192.0.2.2")] == [True, False]
+    assert [guard.admit("192.0.2.1", line()), guard.admit("192.0.2.2", line())] == [True, False]
+
+
+def test_a_full_server_closes_the_longest_idle_connection_of_the_busiest_address() -> None:
+    guard, refused = guard_of(most=9)
+    crowd = {name: [line() for _ in range(4)] for name in ("192.0.2.1", "192.0.2.2")}
+    for name, lines in crowd.items():
+        assert all(guard.admit(name, each) for each in lines)
+    assert guard.admit("192.0.2.3", line())
+    first = crowd["192.0.2.1"]
+    guard.busy(first[0])
+    guard.busy(first[1])
+    guard.idle(first[1])  # the newest idle one now
+    assert not guard.admit("192.0.2.2", line()), "its own address is the busiest"
+    assert guard.admit("192.0.2.4", line())
+    assert [each.aborted for each in first] == [False, False, True, False]
+    assert guard.admit("192.0.2.4", line()), "the other one is the busiest now"
+    assert [each.aborted for each in crowd["192.0.2.2"]] == [True, False, False, False]
+    for each in (first[1], first[3]):
+        guard.busy(each)
+    assert not guard.admit("192.0.2.4", line()), "nobody would be less busy"
+    for number in range(5, 10):
+        guard.admit(f"192.0.2.{number}", line())
+    assert (len(guard), guard._busiest) == (9, 1)
+    assert [each.aborted for each in first] == [True, True, True, False], "each was busy, so the oldest were closed"
+    assert refused.count("connections") == 2
+    guard.release(first[0])  # as the protocol does when it learns of the end
+    assert len(guard) == 9
+
+
+async def test_a_newcomer_is_served_while_others_fill_all_places(clock: ManualClock) -> None:
+    limits = ConnectionLimits(connections=3, per_address=3)
+    async with serving(clock, connections=limits) as served:
+        asking, _ = await served.connect(post("/unread", 0, sent=0))
+        await until(lambda: len(served.server.server_state.tasks) == 1)
+        idle, _ = await served.connect()
+        other, _ = await served.connect()
+        await until(lambda: len(served.app.state.serving.guard) == 3)
+        newcomer, _ = await served.connect(request("GET", "/headers"), ip="127.0.0.2")
+        assert await answer(newcomer) == 200
+        assert await answer(idle) == 0
+        assert served.refused("connections-closed") == 1
+        served.app.state.gate.set()
+        assert await answer(asking) == 200
+        del other
+
+
+# Answers
+
+
+def test_unread_answers_have_a_budget_and_the_oldest_of_the_busiest_goes() -> None:
+    refused: list[str] = []
+    callers = CallerAddresses(["10.0.0.0/8"])
+    budget = AnswerBudget(callers=callers, most=100, most_of_one=40, refused=refused.append)
+    lines = [line(20) for _ in range(3)]
+    for each in lines:
+        budget.hold(each, "a")
+    assert ([each.aborted for each in lines], len(budget)) == ([True, False, False], 40)
+    large = line(50)
+    budget.hold(large, "b")  # the only one of its caller may be larger
+    assert (large.aborted, len(budget)) == (False, 90)
+    budget.hold(line(20), "c")
+    assert (large.aborted, len(budget)) == (True, 60)
+    assert refused == ["answers-per-address", "answers"]
+    for each in (*lines, large):
+        budget.release(each)
+    assert (len(budget), set(budget._by_caller), dict(budget._held)) == (20, {"c"}, {"c": 20})
+    proxied = [line(20) for _ in range(3)]  # a proxy carries the answers of many callers
+    for each in proxied:
+        budget.hold(each, "10.0.0.1")
+    assert ([each.aborted for each in proxied], len(budget)) == ([False, False, False], 80)
+    budget.hold(line(1000), "d")
+    assert len(budget) == 80, "nobody's answer is larger than the budget"
+
+
+async def test_an_address_that_reads_no_answers_holds_little(served: Served) -> None:
+    """200 MiB of unread answers were held for one address."""
+    state = served.app.state
+    budget = state.serving.answers
+    budget._most_of_one = 2 * len(LARGE)
+
+    def held() -> int:
+        return sum(each.transport.get_write_buffer_size() for each in served.server.server_state.connections)
+
+    for number in range(1, 9):
+        await served.connect(request("GET", "/large"))
+        await until(lambda number=number: len(state.held) == number)  # type: ignore[misc]
+        await asyncio.sleep(0)
+    await until(lambda: held() == len(budget))
+    assert 0 < held() <= budget._most_of_one
+    assert served.refused("answers-per-address") >= 4
+    reader, _ = await served.connect(request("GET", "/large"))
+    assert await answer(reader) == 200, "a reader that takes its answer gets it"
+    await served._stack.pop_all().aclose()
+    await until(lambda: len(budget) == 0)
+
+
+async def test_the_next_answer_is_not_made_before_the_last_one_was_read(served: Served) -> None:
+    reader, _ = await served.connect(request("GET", "/large") * 2)
+    await until(lambda: len(served.app.state.serving.answers) > 0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(served.app.state.held) == 1
+    assert [await answer(reader) for _ in range(2)] == [200, 200]
+    assert len(served.app.state.held) == 2
+
+
+# Connections of one address
 
 
 async def test_an_address_has_so_many_connections(clock: ManualClock) -> None:
@@ -378,7 +524,9 @@ async def test_bodies_under_way_have_a_budget(clock: ManualClock, monkeypatch: p
         for ip in ("192.0.2.1", "192.0.2.2", "192.0.2.3"):
             await send("/whole", ip, sent=most)
         await until(lambda: len(bodies) == 3 * (most - UNCOUNTED))
-        assert await answer(await send("/whole", "192.0.2.1", sent=200_000)) == 429
+        refused, problem = await problem_in(await send("/whole", "192.0.2.1", sent=200_000))
+        assert (refused, problem.code, problem.hint) == (429, "rate-limited", "send fewer at a time")
+        assert (problem.retryable, problem.retry_after) == (True, 5)
         assert served.refused("bodies-per-address") == 1
         # Heartbeats are small, and files go to the disk piece by piece.
         small, _ = await served.connect(post("/whole", UNCOUNTED, sent=UNCOUNTED))
@@ -390,7 +538,8 @@ async def test_bodies_under_way_have_a_budget(clock: ManualClock, monkeypatch: p
         assert [await answer(reader) for reader in later] == [200] * 12
         await send("/whole", "192.0.2.4", sent=most)
         await until(lambda: len(bodies) == 4 * (most - UNCOUNTED))
-        assert await answer(await send("/whole", "192.0.2.5", sent=500_000)) == 503
+        refused, problem = await problem_in(await send("/whole", "192.0.2.5", sent=500_000))
+        assert (refused, problem.code, problem.hint) == (503, "unavailable", "send it again in 5 s")
         assert served.refused("bodies") == 1
         # Nothing is held for those who have left, or whose request was answered.
         await served._stack.pop_all().aclose()

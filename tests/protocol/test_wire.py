@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import tomllib
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_args
 
 import httpx
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from protocol.http.client import BadAnswer, ServiceResponse
 from protocol.identifiers import Digest
 from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain
 from protocol.leases import Lease
-from protocol.wire.base import parse_answer
+from protocol.wire.base import SignedModel, parse_answer
 from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer
 from protocol.wire.leases import MOST_UNITS, SignedLease
 from protocol.wire.mailbox import InviteList
 from protocol.wire.nodes import Registration
 from protocol.wire.slots import SlotGrant
 from protocol.wire.tasks import Assignment, NewTask, TaskSpec, Volume
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
 
 HARDWARE: dict[str, Any] = {
     "cpu_model": "x",
@@ -217,6 +224,27 @@ def test_an_unknown_field_of_what_was_signed_is_refused_in_answers_too() -> None
     newer = json.dumps({**grant, "lease": {**lease, "until_block": 9}}).encode()
     with pytest.raises(BadAnswer, match="does not know what was signed as until_block: upgrade it"):
         ServiceResponse(200, httpx.Headers(), newer).read(SlotGrant)
+
+
+def test_every_model_inside_of_what_was_signed_is_strict_in_answers_too() -> None:
+    for path in sorted(ROOT.glob("*/**/*.py")):
+        if path.parts[len(ROOT.parts)] in PACKAGES and "SignedModel)" in path.read_text():
+            import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    signed = list(SignedModel.__subclasses__())
+    assert {"SignedLease", "SignedExtension"} <= {model.__name__ for model in signed}
+    assert [model for model in signed for inner in models_in(model) if not issubclass(inner, SignedModel)] == []
+
+
+def models_in(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    """Returns the models that a model's fields hold, at any depth."""
+    for field in model.model_fields.values():
+        waiting: list[Any] = [field.annotation]
+        while waiting:
+            found = waiting.pop()
+            waiting += get_args(found)
+            if isinstance(found, type) and issubclass(found, BaseModel):
+                yield found
+                yield from models_in(found)
 
 
 def test_a_schema_of_answers_allows_more_fields_and_one_of_requests_does_not() -> None:

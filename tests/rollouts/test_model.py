@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -302,6 +304,34 @@ def test_a_normal_form_hides_no_control_token(folder: Path) -> None:
     (folder / "chat_template.jinja").unlink(missing_ok=True)
     one = FolderTokenizer(folder)
     assert one.decode(one.encode("a  <END>", chat=True)) == one.decode(one.encode("a  <END>")) == "a  <end>"
+
+
+class Yielding:
+    """A tokenizer that lets other threads run between the setting of its mode and its use."""
+
+    def __init__(self, backend: Any) -> None:
+        self.__dict__["backend"] = backend
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["backend"], name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self.__dict__["backend"], name, value)
+
+    def encode(self, text: str, **how: Any) -> Any:
+        time.sleep(0.002)
+        return self.__dict__["backend"].encode(text, **how)
+
+
+def test_threads_that_share_a_tokenizer_get_the_tokens_that_each_alone_would(folder: Path) -> None:
+    rewrite_json(folder / "tokenizer_config.json", chat_template=CHAT)
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    shared = FolderTokenizer(folder)
+    alone = {chat: shared.encode("a<end>b", chat=chat) for chat in (False, True)}
+    shared._backend = Yielding(shared._backend)
+    with ThreadPoolExecutor(2) as threads:
+        tokens = list(threads.map(lambda place: shared.encode("a<end>b", chat=bool(place % 2)), range(20)))
+    assert all(found == alone[bool(place % 2)] for place, found in enumerate(tokens))
 
 
 def test_a_tokenizer_whose_ordinary_text_has_control_tokens_is_refused(folder: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from protocol.errors import InvalidInput
 from rollouts.engines.interface import FinishReason
 from rollouts.environments import is_held_out, load_environment
 from rollouts.errors import BadVersionFolder
@@ -77,10 +78,27 @@ def test_held_out_prompts_are_passed_over_in_the_order_of_the_draw(eligible: Seq
 
 def test_a_version_of_which_all_is_held_out_is_refused_after_bounded_work() -> None:
     held_out = [index for index in range(60) if is_held_out(load_environment("letters").prompt(index), 0.5)]
-    with pytest.raises(BadVersionFolder, match="prompts that were drawn are held out"):
-        planner(eligible=held_out, held_out=0.5).plan(SEED, groups=1)
-    with pytest.raises(BadVersionFolder, match=f"^{10_201} of "):
-        planner(eligible=held_out[:1] * 20_000, held_out=0.5).plan(SEED, groups=1)
+    for eligible in (held_out, held_out[:1] * 20_000):
+        with pytest.raises(BadVersionFolder, match=f"^{10_201} of {10_201} prompts that were drawn are held out"):
+            planner(eligible=eligible, held_out=0.5).plan(SEED, groups=1)
+
+
+def test_held_out_prompts_on_both_sides_of_a_permutations_end_are_passed_over() -> None:
+    """Two held-out prompts may end one permutation and two begin the next: four in a row, of a table of four."""
+    letters = load_environment("letters")
+    held_out = [index for index in range(60) if is_held_out(letters.prompt(index), 0.5)][:2]
+    others = [index for index in range(60) if not is_held_out(letters.prompt(index), 0.5)][:2]
+    slots = planner(eligible=[*held_out, *others], held_out=0.5)
+    for number in range(200):
+        plan = slots.plan(number.to_bytes(32, "big"), groups=8)
+        assert sorted(group.prompt.index for group in plan.groups) == sorted(others * 4)
+
+
+@pytest.mark.parametrize("length", [None, TARGETS])
+@pytest.mark.parametrize("groups", [-1, 0, (1 << 20) + 1])
+def test_a_slot_without_groups_or_with_too_many_is_refused(groups: int, length: LengthTargets | None) -> None:
+    with pytest.raises(InvalidInput, match=f"^{groups} groups in a slot"):
+        planner(length=length).plan(SEED, groups=groups)
 
 
 def test_samples_are_numbered_through_the_slot() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
@@ -24,6 +25,7 @@ from shardcast.client import Client
 from shardcast.manifest.records import BLOCK
 from shardcast.origin import Origin
 from shardcast.serve.connection_limits import ServingLimits
+from shardcast.serve.server import PROBE_BYTES
 from tests.shardcast.conftest import RUN_NAME, content, eventually, read_folder, status_of, total, write_folder
 from tests.shardcast.manifests import PUBLISHER
 from tests.shardcast.test_relay import complete, relay_of
@@ -102,6 +104,45 @@ async def test_an_address_has_so_many_connections(stack: AsyncExitStack, tmp_pat
     for _, each in first:
         each.close()
     await eventually(lambda: len(origin.server._guard) == 0)
+    assert await status_of(f"{origin.url}/v1/probe") == 200
+
+
+async def test_a_full_server_takes_an_idle_place_from_the_busiest_address(
+    stack: AsyncExitStack, tmp_path: Path
+) -> None:
+    limits = ServingLimits(connections=ConnectionLimits(connections=3, per_address=3))
+    origin = await stack.enter_async_context(Origin(tmp_path, run=RUN_NAME, key=PUBLISHER, limits=limits))
+    following, follower = await asyncio.open_connection("127.0.0.1", origin.server.port)
+    follower.write(HEAD + b"\r\n")
+    await following.readuntil(b'"versions":[]}')
+    idle = [await asyncio.open_connection("127.0.0.1", origin.server.port) for _ in range(2)]
+    await eventually(lambda: len(origin.server._guard) == 3)
+    reader, writer = await asyncio.open_connection("127.0.0.1", origin.server.port, local_addr=("127.0.0.2", 0))
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert (await reader.readline()).split()[1] == b"200"
+    with suppress(ConnectionError):
+        assert await idle[0][0].read() == b""
+    assert not following.at_eof()
+    for each in (writer, idle[1][1], follower):
+        each.close()
+
+
+async def test_an_address_that_reads_no_answers_holds_little(stack: AsyncExitStack, tmp_path: Path) -> None:
+    """256 unread answers of 256 KiB to the probe were held, and for ever."""
+    origin = await stack.enter_async_context(Origin(tmp_path, run=RUN_NAME, key=PUBLISHER))
+    answers = origin.server._answers
+    answers._most_of_one = 4 * PROBE_BYTES
+    probe = b"GET /v1/probe HTTP/1.1\r\nHost: a\r\n\r\n"
+    for _ in range(12):
+        with socket.socket() as small:
+            small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            small.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(small, ("127.0.0.1", origin.server.port))
+            _, writer = await asyncio.open_connection(sock=small.dup())
+            stack.callback(writer.close)
+            writer.write(probe * 40)
+    await eventually(lambda: total(origin.server.metrics.refused) >= 6)
+    assert 0 < len(answers) <= answers._most_of_one
     assert await status_of(f"{origin.url}/v1/probe") == 200
 
 

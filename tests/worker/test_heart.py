@@ -275,13 +275,13 @@ async def test_an_answer_begins_the_count_anew(heart: HeartbeatLoop, side: Side,
     side.moved = True
     beating = asyncio.create_task(heart.beat_until_end())
     for _ in range(3):
-        side.status = 503
+        side.signature = False  # a refused answer is not asked for again, so one request is one beat
         before = len(side.beats)
-        while len(side.beats) < before + SILENT_AFTER - 1:
+        while not beating.done() and len(side.beats) < before + SILENT_AFTER - 1:
             await turned(clock, 0.5)
-        side.status = 200
+        side.signature = True
         await turned(clock, 10)
-    assert side.looks == 0
+    assert (side.looks, beating.done()) == (0, False)
     beating.cancel()
 
 
@@ -305,6 +305,31 @@ async def test_a_node_that_was_removed_while_nobody_answered_waits_for_an_invite
     if ends:
         assert await beating is HeartbeatStop.NOT_A_MEMBER
     beating.cancel()
+
+
+@pytest.mark.parametrize("said", ["nothing", "discovered"])
+async def test_one_reading_of_a_ledger_that_lags_behind_ends_no_membership(
+    heart: HeartbeatLoop, side: Side, clock: ManualClock, said: str
+) -> None:
+    if said == "nothing":
+        side.signature = False
+    else:
+        side.answer.update(state=said)
+    readings = [replace(MEMBER, member=False), MEMBER] * 4
+    chain = cast("ScriptedChain", heart._chain)
+
+    async def standing() -> NodeStatus:
+        return readings.pop(0) if len(readings) > 1 else MEMBER
+
+    chain.standing = standing  # type: ignore[method-assign]
+    beating = asyncio.create_task(heart.beat_until_end())
+    while len(readings) > 1 and not beating.done():
+        await turned(clock, 5)
+    assert not beating.done()
+    chain.at = replace(MEMBER, member=False)
+    del chain.standing
+    await turned(clock, 70)
+    assert await asyncio.wait_for(beating, 60) is HeartbeatStop.NOT_A_MEMBER
 
 
 async def test_a_machine_whose_clock_jumps_goes_on_signing_with_the_right_time(

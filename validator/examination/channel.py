@@ -20,6 +20,7 @@ from validator.audit.draw import (
 from validator.domain.submissions import WorkFacts
 from validator.examination.interface import (
     Conclusion,
+    HashedFile,
     NotJudged,
 )
 from validator.examination.orders import Order
@@ -63,7 +64,7 @@ class Request(_Message):
 
     kind: Literal["request"] = "request"
     facts: WorkFacts
-    file: Path
+    file: Path | HashedFile
     folder: Path
     seed: str | None
     """Hex."""

@@ -17,6 +17,19 @@ from validator.domain.submissions import WorkFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HashedFile:
+    """A file that was hashed as it arrived and not kept, because it is larger than this validator reads.
+
+    Args:
+        sha256: Of its bytes.
+        size: In bytes.
+    """
+
+    sha256: Digest
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
     """What is to be examined.
 
@@ -28,7 +41,7 @@ class Examination:
     """
 
     facts: WorkFacts
-    file: Path
+    file: Path | HashedFile
     checkpoint: CheckpointRef
     draw: RowDraw
 

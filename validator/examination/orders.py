@@ -9,6 +9,9 @@ from validator.audit.draw import (
     RowDraw,
 )
 from validator.domain.submissions import WorkFacts
+from validator.examination.interface import (
+    HashedFile,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +26,6 @@ class Order:
     """
 
     facts: WorkFacts
-    file: Path
+    file: Path | HashedFile
     folder: Path
     draw: RowDraw

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict
 from pathlib import Path
 
 from protocol.identifiers import Digest, digest
 from protocol.verdicts import ReasonCode
 from rollouts.checks import CheckResult
 from rollouts.checks.reading import passed, reason_of, refused
-from rollouts.errors import BadRolloutFile, NotDecoded
+from rollouts.errors import BadRolloutFile, NotDecoded, TooLargeHere
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import ReadLimits
 from rollouts.files.self_test_file import TRIAL_LIMITS, trial_file
 from rollouts.sandbox import Sandboxes
-from rollouts.sandboxed_decoder import BEYOND_LIMITS, Decoder, no_memory
-from validator.examination.interface import NotJudged
+from rollouts.sandboxed_decoder import BEYOND_LIMITS, LIMIT_OF, Decoder, no_memory
+from validator.examination.interface import HashedFile, NotJudged
 
-_LIMITS_BEHIND: dict[str, tuple[str, ...]] = {
-    "file-too-large": ("decoded_bytes",),
-    "too-many-rows": ("rows",),
-    "too-long": ("tokens",),
-    BEYOND_LIMITS: ("rows", "decoded_bytes"),
+_SETTINGS = {
+    "file_bytes": "file_most_bytes",
+    "decoded_bytes": "file_decoded_bytes",
+    "rows": "file_most_rows",
+    "tokens": "file_most_tokens",
 }
-"""The limits that a file has passed, by the code of `BadRolloutFile`. `file_bytes` is checked before it is decoded."""
+"""The validator's setting behind each limit of `ReadLimits`."""
+
+_ALLOWANCE = ("rows", "decoded_bytes")
+"""The limits that a decoder's memory, time and output follow from."""
 
 
 class LimitedReader:
@@ -40,12 +42,12 @@ class LimitedReader:
         self._most = most
 
     def read(
-        self, path: Path, *, sha256: Digest, lease: ReadLimits
+        self, file: Path | HashedFile, *, sha256: Digest, lease: ReadLimits
     ) -> tuple[RolloutFile, CheckResult] | CheckResult | NotJudged:
         """Reads a file.
 
         Args:
-            path: Where it is.
+            file: Where it is, or its hash and size if it was not kept.
             sha256: What was submitted. Nobody is accused of other bytes, however they came to stand here.
             lease: The most that an honest file of this slot can be. Beyond it a file is forged; within it, but beyond
                 what this machine takes, it is not judged here.
@@ -54,16 +56,13 @@ class LimitedReader:
             The file, with the check that it passed; the check alone, if it failed; or why nothing can be said.
         """
         try:
-            size = path.stat().st_size
-            if size > lease.file_bytes:
-                return self._beyond_the_lease(path, sha256, size=size, most=lease.file_bytes)
-            if size > self._most.file_bytes:
-                return _too_large_here(f"the file has {size} bytes, and {self._most.file_bytes} are read here")
-            content = path.read_bytes()
+            content = self._content(file, lease) if isinstance(file, Path) else file
         except OSError as error:
             return NotJudged(code="disk-trouble", why=f"the file can't be read here: {error}", retryable=True)
-        except MemoryError:
-            return _not_judged(no_memory(f"the file has {path.stat().st_size} bytes"))
+        except NotDecoded as error:
+            return _not_judged(error)
+        if isinstance(content, HashedFile):
+            return self._unread(content, sha256, lease)
         if digest(hashlib.sha256(content).digest()) != sha256:
             return _changed(sha256, size=len(content))
         return self._decode(content, lease)
@@ -78,27 +77,39 @@ class LimitedReader:
             return NotJudged(code="sandbox-broken", why=why, retryable=True, hint="look at the validator's log")
         return None
 
-    @staticmethod
-    def _beyond_the_lease(path: Path, sha256: Digest, *, size: int, most: int) -> CheckResult | NotJudged:
-        """Refuses a file for its size alone, which needs its hash and none of it in memory."""
-        with path.open("rb") as file:
-            found = digest(hashlib.file_digest(file, "sha256").digest())
-        if found != sha256:
-            return _changed(sha256, size=size)
-        return refused(ReasonCode.FORMAT_TOO_LARGE, f"{size} bytes, more than {most}", size=size)
+    def _content(self, path: Path, lease: ReadLimits) -> bytes | HashedFile:
+        """Reads a file into memory, or hashes it if it is too large for that."""
+        size = path.stat().st_size
+        if size > min(lease.file_bytes, self._most.file_bytes):
+            with path.open("rb") as file:
+                return HashedFile(sha256=digest(hashlib.file_digest(file, "sha256").digest()), size=size)
+        try:
+            return path.read_bytes()
+        except MemoryError as error:
+            raise no_memory(f"the file has {size} bytes") from error
+
+    def _unread(self, file: HashedFile, sha256: Digest, lease: ReadLimits) -> CheckResult | NotJudged:
+        """Judges a file by its size alone, which needs its hash and none of it in memory."""
+        if file.sha256 != sha256:
+            return _changed(sha256, size=file.size)
+        if file.size > lease.file_bytes:
+            what = f"{file.size} bytes, more than {lease.file_bytes}"
+            return refused(ReasonCode.FORMAT_TOO_LARGE, what, size=file.size)
+        what = f"{file.size} bytes, and {self._most.file_bytes} are read here"
+        return _too_large_here(what, self._most, "file_bytes")
 
     def _decode(self, content: bytes, lease: ReadLimits) -> tuple[RolloutFile, CheckResult] | CheckResult | NotJudged:
-        limits = ReadLimits(**{name: min(value, getattr(self._most, name)) for name, value in asdict(lease).items()})
         try:
-            file = self._decoder.decode(content, limits=limits)
+            file = self._decoder.decode(content, limits=lease, here=self._most)
+        except TooLargeHere as error:
+            return _too_large_here(error.detail, self._most, LIMIT_OF[error.code])
         except NotDecoded as error:
             return _not_judged(error)
         except BadRolloutFile as error:
-            reason = reason_of(error.code)
-            passed_limits = _LIMITS_BEHIND.get(error.code, ())
-            if any(getattr(limits, name) < getattr(lease, name) for name in passed_limits):
-                return _too_large_here(error.detail)
-            return refused(reason, error.detail, size=len(content))
+            smaller = [name for name in _ALLOWANCE if getattr(self._most, name) < getattr(lease, name)]
+            if error.code == BEYOND_LIMITS and smaller:
+                return _too_large_here(error.detail, self._most, *smaller)
+            return refused(reason_of(error.code), error.detail, size=len(content))
         return file, passed(file, size=len(content))
 
 
@@ -111,10 +122,12 @@ def _changed(sha256: Digest, *, size: int) -> NotJudged:
     return NotJudged(code="file-changed", why=why, retryable=True, hint="is the disk broken, or full?")
 
 
-def _too_large_here(what: str) -> NotJudged:
+def _too_large_here(what: str, most: ReadLimits, *names: str) -> NotJudged:
+    """Says which settings a file within its lease has passed, of those named by their fields of `ReadLimits`."""
+    settings = " or ".join(f"{_SETTINGS[name]} (now {getattr(most, name)})" for name in names)
     return NotJudged(
         code="too-large-here",
-        why=what,
+        why=f"within its lease, but beyond this validator: {what}",
         retryable=False,
-        hint="raise the validator's reading limits, then retry the work",
+        hint=f"raise {settings}, then `muster validator retry`",
     )

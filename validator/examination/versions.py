@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -19,6 +20,9 @@ from protocol.runtime.budgets import KeepRule, StoredVersion
 from protocol.wire.runs import CheckpointRef
 from rollouts.errors import BadVersionFolder
 from rollouts.task.policies import HeldPolicy, PolicyStore, Stamp, stamp_of
+
+MOST_LOCAL = 256
+"""Folders of the operator's own whose content is remembered as checked. Another one is hashed again when it is used."""
 
 _log = structlog.get_logger(__name__)
 
@@ -43,7 +47,8 @@ class VersionFolders:
         self._policies = policies
         self._keep = keep
         self._held: OrderedDict[Digest, _Held] = OrderedDict()
-        self._locks: defaultdict[Digest, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks: WeakValueDictionary[Digest, asyncio.Lock] = WeakValueDictionary()
+        """Of versions that are looked up now."""
         self._local: dict[Digest, tuple[Path, Stamp]] = {}
 
     @asynccontextmanager
@@ -57,7 +62,7 @@ class VersionFolders:
             OSError: The disk can't be read or written.
         """
         digest = checkpoint.digest
-        async with self._locks[digest]:
+        async with self._locks.setdefault(digest, asyncio.Lock()):
             local = await self._find_local(checkpoint)
             held = None if local is not None else await self._hold(run, checkpoint)
         if local is not None:
@@ -117,6 +122,8 @@ class VersionFolders:
             stamp = await asyncio.to_thread(stamp_of, folder)
             if await asyncio.to_thread(_is_version, folder, checkpoint.digest):
                 self._local[checkpoint.digest] = folder, stamp
+                if len(self._local) > MOST_LOCAL:
+                    del self._local[next(iter(self._local))]
                 return folder
         return None
 

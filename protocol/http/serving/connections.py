@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from protocol.http.rates import CallerAddresses, counted_as
@@ -23,8 +24,22 @@ class ConnectionLimits:
     """At a time, from one IPv4 address or one IPv6 /64. Trusted proxies are limited in all only."""
 
 
+@dataclass(slots=True, eq=False)
+class _Caller:
+    """The open connections of one address, those without a request under way once more, longest first."""
+
+    address: str
+    trusted: bool
+    open: OrderedDict[asyncio.Transport, None] = field(default_factory=OrderedDict)
+    idle: OrderedDict[asyncio.Transport, None] = field(default_factory=OrderedDict)
+
+
 class ConnectionGuard:
     """Counts open connections and refuses those over a limit. An attempt costs the same however many are open.
+
+    When the limit in all is reached, a new connection takes the place of one of the address that has the most: of the
+    one that has been idle for the longest, or, if each has a request under way, of the oldest. Otherwise a few
+    addresses could shut everybody out. Connections of trusted proxies keep their places.
 
     Args:
         limits: How many.
@@ -37,8 +52,10 @@ class ConnectionGuard:
         self._most = limits.connections
         self._callers = callers
         self._refused = refused
-        self._open: Counter[str] = Counter()
-        self._total = 0
+        self._by_address: dict[str, _Caller] = {}
+        self._by_connection: dict[asyncio.Transport, _Caller] = {}
+        self._by_count: dict[int, OrderedDict[_Caller, None]] = {}
+        self._busiest = 0
 
     @property
     def most(self) -> int:
@@ -49,33 +66,87 @@ class ConnectionGuard:
         """Lowers the limit to the connections that there are descriptors for."""
         self._most = min(self._limits.connections, room)
 
-    def admit(self, address: str) -> bool:
-        """Counts a new connection; false if it is one too many. Each one admitted must be released once."""
-        counted = counted_as(address)
-        if self._total >= self._most:
-            self._refused("connections")
-            return False
-        if self._open[counted] >= self._limits.per_address and not self._callers.trusts(address):
+    def admit(self, address: str, connection: asyncio.Transport) -> bool:
+        """Counts a new connection, idle at first; false if it is one too many.
+
+        Each one admitted must be released. One that loses its place to another is aborted, and released here.
+        """
+        trusted = self._callers.trusts(address)
+        # A proxy in a network of others must not count for them.
+        counted = address if trusted else counted_as(address)
+        caller = self._by_address.get(counted)
+        count = 0 if caller is None else len(caller.open)
+        if count >= self._limits.per_address and not trusted:
             self._refused("connections-per-address")
             return False
-        self._open[counted] += 1
-        self._total += 1
+        if len(self) >= self._most and not self._make_room(0 if trusted else count):
+            self._refused("connections")
+            return False
+        caller = self._by_address.get(counted)  # anew: the last one of this address may just have lost its place
+        if caller is None:
+            caller = self._by_address[counted] = _Caller(counted, trusted)
+        caller.open[connection] = caller.idle[connection] = None
+        self._by_connection[connection] = caller
+        self._rank(caller, count)
         return True
 
-    def release(self, address: str) -> None:
-        """Forgets a connection that was admitted and has ended."""
-        counted = counted_as(address)
-        self._total -= 1
-        self._open[counted] -= 1
-        if self._open[counted] <= 0:
-            del self._open[counted]
+    def busy(self, connection: asyncio.Transport) -> None:
+        """Notes that a request is under way on a connection."""
+        caller = self._by_connection.get(connection)
+        if caller is not None:
+            caller.idle.pop(connection, None)
+
+    def idle(self, connection: asyncio.Transport) -> None:
+        """Notes that a connection waits for its next request."""
+        caller = self._by_connection.get(connection)
+        if caller is not None:
+            caller.idle[connection] = None
+
+    def release(self, connection: asyncio.Transport) -> None:
+        """Forgets a connection that has ended; nothing happens if it is not counted any more."""
+        caller = self._by_connection.pop(connection, None)
+        if caller is None:
+            return
+        count = len(caller.open)
+        del caller.open[connection]
+        caller.idle.pop(connection, None)
+        self._rank(caller, count)
+        if not caller.open:
+            del self._by_address[caller.address]
 
     def open_from(self, address: str) -> int:
         """Open connections that count for this address."""
-        return self._open.get(counted_as(address), 0)
+        caller = self._by_address.get(address) or self._by_address.get(counted_as(address))
+        return 0 if caller is None else len(caller.open)
+
+    def _make_room(self, count: int) -> bool:
+        """Closes a connection of the busiest address, unless the newcomer's, which has `count`, would be as busy."""
+        if count + 1 >= self._busiest:
+            return False
+        caller = next(iter(self._by_count[self._busiest]))
+        connection = next(iter(caller.idle or caller.open))
+        self._refused("connections-closed")
+        self.release(connection)
+        connection.abort()
+        return True
+
+    def _rank(self, caller: _Caller, former: int) -> None:
+        """Moves a caller from its former count to the present one, which differs by one."""
+        if caller.trusted:
+            return
+        count = len(caller.open)
+        if former:
+            equals = self._by_count[former]
+            del equals[caller]
+            if not equals:
+                del self._by_count[former]
+        if count:
+            self._by_count.setdefault(count, OrderedDict())[caller] = None
+        if count > self._busiest or (former == self._busiest and former not in self._by_count):
+            self._busiest = count
 
     def __len__(self) -> int:
-        return self._total
+        return len(self._by_connection)
 
 
 def peer_address(peername: Any) -> str:  # noqa: ANN401 - as a transport gives it: a tuple, or text for unix sockets

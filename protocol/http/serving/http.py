@@ -1,4 +1,4 @@
-"""The HTTP server of every service but shardcast's: uvicorn's, with bounds on heads, trailers, bodies and time.
+"""The HTTP server of every service but shardcast's: uvicorn's, with bounds on heads, trailers, bodies, answers, time.
 
 uvicorn and httptools limit none of them. Deadlines are compared once a second for all connections, because a timer for
 each request would cost every heartbeat two system calls.
@@ -20,6 +20,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from protocol.errors import InvalidInput, MusterError
 from protocol.http.problems import problem_response
 from protocol.http.rates import CallerAddresses, counted_as
+from protocol.http.serving.answers import LEAST_RATE, AnswerBudget
 from protocol.http.serving.bodies import UNCOUNTED, BodyAccount, BodyBudget
 from protocol.http.serving.connections import ConnectionGuard, ConnectionLimits, peer_address
 from protocol.runtime.clock import Clock
@@ -39,18 +40,12 @@ HEAD_S = 20.0
 BODY_S = 30.0
 """From the end of the head to the end of the body; each `LEAST_RATE` bytes give another second."""
 
-LEAST_RATE = 16 * 1024
-"""Bytes per second that a body must bring on the average after the first `BODY_S`."""
-
 LINGER_S = 10.0
 """Time for which the rest of a request is read and dropped after its answer. Closing a connection with unread bytes
 would discard the answer."""
 
 MOST_DROPPED = 1 << 20
 """Bytes that are read and dropped after a request was refused."""
-
-STALLED_S = 30.0
-"""Longest time in which a client reads nothing of its answer."""
 
 KEEP_ALIVE_S = 75
 """Longest pause between two requests on a connection."""
@@ -80,6 +75,7 @@ class Serving:
 
     guard: ConnectionGuard
     bodies: BodyBudget
+    answers: AnswerBudget
     callers: CallerAddresses
     clock: Clock
     refused: Callable[[str], None]
@@ -111,6 +107,7 @@ class Serving:
         return cls(
             guard=ConnectionGuard(limits, callers=callers, refused=refused),
             bodies=BodyBudget(refused=refused),
+            answers=AnswerBudget(callers=callers, refused=refused),
             callers=callers,
             clock=clock,
             refused=refused,
@@ -136,8 +133,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_body = False
         self._unparsed = 0
         self._deadline: float | None = None
-        self._unsent = 0
-        self._stalled_at = 0.0
+        self._drained_by: float | None = None
         self._arrived = 0
         self._account: BodyAccount | None = None
         self._running: RequestResponseCycle | None = None
@@ -148,19 +144,21 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Counts the connection, or closes it unread."""
         peer = peer_address(transport.get_extra_info("peername"))
-        if not self._serving.guard.admit(peer):
+        if not self._serving.guard.admit(peer, transport):
             self._deaf = True
             transport.abort()
             return
         self._peer = peer
         super().connection_made(transport)
+        transport.set_write_buffer_limits(0)  # so that each byte which the kernel does not take is counted
         self._deadline = self._serving.now + HEAD_S
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Gives back what the connection held."""
         if self._peer is None:
             return
-        self._serving.guard.release(self._peer)
+        self._serving.guard.release(self.transport)
+        self._serving.answers.release(self.transport)
         self._deaf = True
         super().connection_lost(exc)
         self._disconnect()
@@ -186,6 +184,19 @@ class BoundedProtocol(HttpToolsProtocol):
         while rest and self._feed(rest[:size]):
             rest = rest[size:]
             size = self._fitting(len(rest))
+
+    def pause_writing(self) -> None:
+        """Counts what the transport could not send, and waits for the client to read it."""
+        super().pause_writing()
+        scope = None if self._running is None else cast("dict[str, Any]", self._running.scope)
+        caller = self._peer or "" if scope is None else self._caller(scope)
+        self._drained_by = self._serving.now + self._serving.answers.hold(self.transport, caller)
+
+    def resume_writing(self) -> None:
+        """Goes on with an answer of which the client has read all that waited."""
+        self._drained_by = None
+        self._serving.answers.release(self.transport)
+        super().resume_writing()
 
     def _fitting(self, size: int) -> int:
         # A body is fed in pieces, too: the head behind it may begin in the same read.
@@ -260,10 +271,14 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:  # noqa: ANN401 - an ASGI application
         self._running = cycle
+        self._serving.guard.busy(self.transport)
 
         async def accounted(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI
             try:
-                await app(scope, receive, send)
+                if self.flow.write_paused:
+                    await self.flow.drain()  # or a second answer would be held, which no transport counts
+                if not cycle.disconnected:
+                    await app(scope, receive, send)
             finally:
                 cycle.body = bytearray()  # of a route that did not read it; the connection may stay open for long
                 _close_account(cycle)
@@ -272,6 +287,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Leaves what is still missing of the body a short time."""
+        self._serving.guard.idle(self.transport)
         super().on_response_complete()
         if self._in_body and self.cycle.response_complete:
             self._deadline = self._serving.now + LINGER_S
@@ -283,7 +299,7 @@ class BoundedProtocol(HttpToolsProtocol):
             elapsed: Seconds since the last call.
         """
         now = self._serving.now
-        if self._is_stalled(now):
+        if self._drained_by is not None and now > self._drained_by:
             self._serving.refused("stalled")
             self.transport.abort()
         elif self._deadline is not None and self.flow.read_paused:
@@ -296,13 +312,6 @@ class BoundedProtocol(HttpToolsProtocol):
             if self._deadline is not None:
                 self.transport.close()
 
-    def _is_stalled(self, now: float) -> bool:
-        unsent = self.transport.get_write_buffer_size()
-        if unsent == 0 or unsent != self._unsent:
-            self._unsent, self._stalled_at = unsent, now + STALLED_S
-            return False
-        return now > self._stalled_at
-
     # Of our own
 
     def _count(self, size: int) -> bool:
@@ -311,11 +320,14 @@ class BoundedProtocol(HttpToolsProtocol):
             scope = cast("dict[str, Any]", self.cycle.scope)
             if scope["path"].startswith(self._serving.streams):
                 return True
-            forwarded = (value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for")
-            caller = counted_as(self._serving.callers.of(self._peer, forwarded))
+            caller = counted_as(self._caller(scope))
             self._account = scope[BODY_ACCOUNT] = BodyAccount(self._serving.bodies, caller)
             size = self._arrived - UNCOUNTED
         return self._account.take(size)
+
+    def _caller(self, scope: dict[str, Any]) -> str:
+        forwarded = (value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for")
+        return self._serving.callers.of(self._peer, forwarded)
 
     def _wrong(self, error: MusterError) -> MusterError:
         self._error = error

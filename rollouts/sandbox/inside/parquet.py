@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 
-from rollouts.errors import BadRolloutFile
+from rollouts.errors import BadRolloutFile, TooLargeHere
 from rollouts.files.packed_format import pack
 from rollouts.files.schema import ReadLimits, read_rollout_bytes
 from rollouts.files.self_test_file import trial_file
@@ -18,28 +18,32 @@ from .program import OUT_OF_MEMORY
 
 _FILE, _ANSWER = 0, 3
 _READ_BYTES = 1 << 20
-FILE, REFUSED = b"F", b"R"
-"""The first byte of an answer: a file follows, or JSON that says why it is none."""
+FILE, REFUSED, TOO_LARGE = b"F", b"R", b"L"
+"""The first byte of an answer: a file follows, or JSON that says why it is none, or which limit of this machine it has
+passed."""
 
 
 def run(payload: dict[str, dict[str, int]]) -> int:
-    """Reads the file on descriptor 0 within `limits`."""
+    """Reads the file on descriptor 0: `limits` are those of the file, and `here` those of this machine."""
     try:
-        answer = _answer(_all_of(_FILE), ReadLimits(**payload["limits"]))
+        answer = _answer(_all_of(_FILE), ReadLimits(**payload["limits"]), ReadLimits(**payload["here"]))
         _write(answer)
     except MemoryError:
         return OUT_OF_MEMORY
     return 0
 
 
-def _answer(content: bytes, limits: ReadLimits) -> bytes:
+def _answer(content: bytes, limits: ReadLimits, here: ReadLimits) -> bytes:
+    kind = REFUSED
     try:
-        return FILE + pack(read_rollout_bytes(content, limits=limits))
+        return FILE + pack(read_rollout_bytes(content, limits=limits, here=here))
     except BadRolloutFile as error:
         code, detail = error.code, error.detail[:1000]
+    except TooLargeHere as error:
+        kind, code, detail = TOO_LARGE, error.code, error.detail
     except (ValueError, TypeError, ArithmeticError, LookupError) as error:  # values that no honest file has
         code, detail = "bad-value", f"its values do not read: {type(error).__name__}"
-    return REFUSED + json.dumps({"code": code, "detail": detail}).encode()
+    return kind + json.dumps({"code": code, "detail": detail}).encode()
 
 
 def _all_of(descriptor: int) -> bytes:
@@ -58,7 +62,7 @@ def _write(answer: bytes) -> None:
 def _warm_up() -> None:
     """Reads two files, a good one and a bad one: whatever the library imports or starts as it goes is there then."""
     for content in (trial_file(), b"no such file"):
-        _answer(content, ReadLimits())
+        _answer(content, ReadLimits(), ReadLimits())
 
 
 _warm_up()

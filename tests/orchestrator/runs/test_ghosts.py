@@ -49,7 +49,7 @@ async def test_a_submission_with_its_file_is_pending(run: RunUnderTest) -> None:
 
 
 async def test_a_file_that_is_larger_than_its_lease_admits_counts_as_absent(run: RunUnderTest) -> None:
-    """A node can upload one as a file of another kind; validators do not read it, so it must not occupy its step."""
+    """A node can upload one as a file of another kind; validators find it forged, so it must not occupy its step."""
     key, _ = await ghost(run)
     place_file(run.pool.parts.objects, node=key.address, sha256=sha(1), size=1 << 30)
     await after(run, 2)

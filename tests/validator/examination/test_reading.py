@@ -20,7 +20,7 @@ from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import ReadLimits, table_of, write_rollouts
 from rollouts.sandbox import Job, JobEnding, JobKind, JobOutcome, Sandboxes, SandboxUnavailable
 from rollouts.sandbox.inside.parquet import FILE
-from validator.examination.interface import NotJudged
+from validator.examination.interface import HashedFile, NotJudged
 from validator.examination.reading import LimitedReader
 
 LEASE = ReadLimits(file_bytes=1 << 20, rows=64, decoded_bytes=1 << 20, tokens=256)
@@ -145,10 +145,18 @@ def test_what_a_lease_allows_and_this_machine_does_not_take_is_not_judged(
     sandboxes: Sandboxes, honest: RolloutFile, path: Path
 ) -> None:
     write_rollouts(path, honest)
-    for most in (ReadLimits(file_bytes=100), ReadLimits(rows=3), ReadLimits(tokens=3)):
+    size = path.stat().st_size
+    for most, said in (
+        (ReadLimits(file_bytes=100), (f"{size} bytes", "file_most_bytes (now 100)")),
+        (ReadLimits(rows=3), (f"{len(honest.samples)} rows", "file_most_rows (now 3)")),
+        (ReadLimits(tokens=3), ("tokens in one row", "file_most_tokens (now 3)")),
+        (ReadLimits(decoded_bytes=100), ("bytes decoded", "file_decoded_bytes (now 100)")),
+    ):
         found = LimitedReader(sandboxes, most=most).read(path, sha256=submitted(path), lease=LEASE)
         assert isinstance(found, NotJudged)
         assert (found.code, found.retryable) == ("too-large-here", False)
+        for words in said:
+            assert words in f"{found.why}; {found.hint}"
 
 
 @pytest.mark.parametrize(
@@ -158,6 +166,10 @@ def test_what_a_lease_allows_and_this_machine_does_not_take_is_not_judged(
         (ReadLimits(tokens=3), "too many rows"),
         (ReadLimits(decoded_bytes=LEASE.decoded_bytes - 1), "too many rows"),
         (ReadLimits(rows=4), "too long"),
+        (ReadLimits(rows=3), "too many rows"),
+        (ReadLimits(decoded_bytes=100), "too many rows"),
+        (ReadLimits(decoded_bytes=100), "too many bytes"),
+        (ReadLimits(rows=3), "too many bytes"),
     ],
 )
 def test_beyond_the_lease_a_file_is_forged_however_little_else_this_machine_takes(
@@ -168,11 +180,27 @@ def test_beyond_the_lease_a_file_is_forged_however_little_else_this_machine_take
         path.write_bytes(bytes(beyond))
     elif beyond == "too many rows":
         write_table(changed(honest, beyond), path)
+    elif beyond == "too many bytes":
+        lease = replace(LEASE, decoded_bytes=200)
+        write_rollouts(path, honest)
     else:
         lease = replace(LEASE, tokens=1)
         write_rollouts(path, replace(honest, samples=honest.samples[:1]))
     reader = LimitedReader(sandboxes, most=smaller)
     assert refused(reader, path, lease) is ReasonCode.FORMAT_TOO_LARGE
+
+
+def test_a_file_that_was_not_kept_is_judged_by_its_hash_and_its_size(sandboxes: Sandboxes) -> None:
+    sha256, reader = digest(b"\1" * 32), LimitedReader(sandboxes, most=ReadLimits(file_bytes=100))
+    forged = reader.read(HashedFile(sha256=sha256, size=LEASE.file_bytes + 1), sha256=sha256, lease=LEASE)
+    assert isinstance(forged, CheckResult)
+    assert forged.findings[0].reason is ReasonCode.FORMAT_TOO_LARGE
+    within = reader.read(HashedFile(sha256=sha256, size=LEASE.file_bytes), sha256=sha256, lease=LEASE)
+    assert isinstance(within, NotJudged)
+    assert within.code == "too-large-here"
+    other = reader.read(HashedFile(sha256=sha256, size=LEASE.file_bytes + 1), sha256=ZERO_DIGEST, lease=LEASE)
+    assert isinstance(other, NotJudged)
+    assert other.code == "file-changed"
 
 
 def test_a_file_that_the_disk_does_not_give_is_nobody_s_guilt(reader: LimitedReader, path: Path) -> None:
@@ -228,6 +256,7 @@ class Scripted:
         return self._outcomes.pop(0)
 
 
+_TOO_LONG = b'L{"code": "too-long", "detail": "x"}'
 CRASH, BIG = ended(JobEnding.KILLED), ended(JobEnding.OUT_OF_MEMORY, code=77)
 SLOW, LATE = ended(JobEnding.OUT_OF_TIME), ended(JobEnding.OUT_OF_TIME, waited=True)
 ENDINGS: dict[str, tuple[tuple[JobOutcome, ...], ReasonCode | str]] = {
@@ -238,6 +267,7 @@ ENDINGS: dict[str, tuple[tuple[JobOutcome, ...], ReasonCode | str]] = {
     "too long an answer, twice": ((ended(JobEnding.TOO_MUCH_OUTPUT),) * 2, ReasonCode.FORMAT_TOO_LARGE),
     "an answer of no form": ((ended(JobEnding.EXITED, answer=b"?"),), ReasonCode.FORMAT_UNREADABLE),
     "a refusal of no form": ((ended(JobEnding.EXITED, answer=b"R[1, 2"),), ReasonCode.FORMAT_UNREADABLE),
+    "a limit that is none of ours": ((ended(JobEnding.EXITED, answer=_TOO_LONG),), ReasonCode.FORMAT_UNREADABLE),
     "a file of no form": ((ended(JobEnding.EXITED, answer=FILE + b"\0" * 99),), ReasonCode.FORMAT_SCHEMA),
     "two different ends": ((CRASH, BIG), "decoders-disagree"),
     "ended by the system": ((ended(JobEnding.OUT_OF_MEMORY),), "out-of-memory"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from ledger.client import Ledger
 from ledger.client.work import Submission, Verdict, WorkStatus
 from ledger.errors import ChainUnavailable, TransactionNotMined
 from ledger.events.types import VerdictGiven, WorkDisputed, WorkSubmitted
+from orchestrator.storage.interface import ObjectFacts
 from orchestrator.storage.local import LocalStore
 from protocol.http.object_transfer import TransferError
 from protocol.identifiers import ZERO_DIGEST, Digest
@@ -26,7 +28,7 @@ from tests.orchestrator.runs.test_on_chain import publish
 from tests.validator.conftest import PoolWithValidators, ValidatorUnderTest, concluded
 from tests.validator.service.made import work
 from validator.chain.connection import NotSeated
-from validator.examination.interface import Examination, IsCopy, NotJudged
+from validator.examination.interface import Examination, HashedFile, IsCopy, NotJudged
 from validator.files import AuditFileWrong, FileAbsent, OrchestratorRefuses
 from validator.store.records import Judged
 
@@ -564,6 +566,7 @@ async def test_a_file_stays_for_its_holder_when_an_earlier_one_in_this_process_i
     async with files.fetched(item, listed) as ours:
         async with files.fetched(replace(item, token="earlier"), listed):
             pass
+        assert isinstance(ours, Path)
         assert ours.exists()
 
 
@@ -582,6 +585,55 @@ async def test_a_store_that_gives_other_bytes_is_never_the_nodes_guilt(pool: Poo
     path.write_bytes(b"honest")
     assert (await validator.get(f"/v1/parked/{key}/retry", "POST")).json() == {"ids": [f"{key}.first"]}
     assert await validator.judge() == 1
+
+
+async def test_a_file_larger_than_is_read_is_hashed_and_not_kept(
+    pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("validator.files.LARGEST_OBJECT", 5000)
+    validator = pool.validator(file_most_bytes=1000)
+    validator.examiner.otherwise = FORGED
+    kept: list[str] = []
+
+    async def before(*_: object) -> None:
+        kept.extend(path.name for path in (pool.directory / "validator-0" / "work").rglob("*") if path.is_file())
+
+    validator.examiner.before = before
+    large, larger = await pool.submit(bytes(5000)), await pool.submit(bytes(5001))
+    assert await validator.judge() == 1
+    sha256 = (await pool.work(large)).sha256
+    assert [each.file for each in validator.examiner.asked] == [HashedFile(sha256=sha256, size=5000)]
+    assert kept == []
+    [item] = (await validator.get("/v1/parked")).json()["items"]
+    assert (item["key"], item["code"]) == (larger, "file-too-large"), "no store may take it, so it is not fetched"
+    assert "5001 bytes" in item["why"]
+    assert "may take 5000" in item["why"]
+
+
+async def test_other_bytes_of_a_large_file_are_never_the_nodes_guilt(
+    pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only bytes with the hash on the ledger prove how long a submitted file is."""
+    validator = pool.validator(attempts=1, file_most_bytes=1000)
+    for number, served in enumerate((b"x" * 5000, b"x" * 6000, b"x" * 1001, b"honest")):
+        key = await pool.submit(bytes(5000) + b"%d" % number)
+        pool.path_of((await pool.work(key)).sha256).write_bytes(served)
+    await pool.submit(b"small")
+    head = LocalStore.head
+
+    async def overstated(store: LocalStore, key: ObjectKey) -> ObjectFacts | None:
+        found = await head(store, key)
+        return found and ObjectFacts(size=found.size + 5000)
+
+    await validator.judge()
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "head", overstated)
+        await pool.submit(b"honest, and larger by the store's word")
+        await validator.judge()
+    parked = (await validator.get("/v1/parked")).json()["items"]
+    assert [each["code"] for each in parked] == ["other-bytes"] * 5
+    assert validator.examiner.contents == [b"small"]
+    assert [each.outcome for each in await verdicts(pool)] == [Outcome.ACCEPTED]
 
 
 async def test_without_its_evidence_in_the_store_nothing_is_judged(

@@ -1,0 +1,97 @@
+"""Bytes of answers that wait in memory for their readers, bounded in all and by caller."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+
+from protocol.http.rates import CallerAddresses, counted_as
+
+MOST_BYTES = 128 << 20
+"""Of all answers that wait for their readers."""
+
+MOST_OF_ONE = 16 << 20
+"""Of one caller's answers (IPv6: of one /64). A single answer may be larger."""
+
+STALLED_S = 30.0
+"""Time for the reader of an answer that waits; each `LEAST_RATE` bytes give another second."""
+
+LEAST_RATE = 16 * 1024
+"""Bytes per second that a reader must take on the average after the first `STALLED_S`."""
+
+
+class AnswerBudget:
+    """Counts what transports hold because their readers do not take it.
+
+    Beyond the budget of a caller, its connection that has waited for the longest is cut; beyond the budget of all, that
+    of the caller who holds the most. A reader that takes its answers holds them for a short time only.
+
+    Args:
+        callers: Knows the trusted proxies, whose answers are limited in all only.
+        most: Bytes in all.
+        most_of_one: Bytes of one caller.
+        refused: Called with the name of a limit each time it is reached.
+    """
+
+    def __init__(
+        self,
+        *,
+        callers: CallerAddresses,
+        most: int = MOST_BYTES,
+        most_of_one: int = MOST_OF_ONE,
+        refused: Callable[[str], None],
+    ) -> None:
+        self._trusts = callers.trusts
+        self._most = most
+        self._most_of_one = most_of_one
+        self._refused = refused
+        self._by_caller: dict[str, OrderedDict[asyncio.Transport, int]] = {}
+        self._callers: dict[asyncio.Transport, str] = {}
+        self._held: Counter[str] = Counter()
+        self._total = 0
+
+    def hold(self, connection: asyncio.Transport, address: str) -> float:
+        """Counts what a transport holds, until `release`, and cuts connections that are too many then.
+
+        Args:
+            connection: Sends the answer.
+            address: The caller's.
+
+        Returns:
+            Seconds within which the reader must have taken it.
+        """
+        self.release(connection)
+        trusted = self._trusts(address)
+        caller = address if trusted else counted_as(address)
+        size = connection.get_write_buffer_size()
+        self._by_caller.setdefault(caller, OrderedDict())[connection] = size
+        self._callers[connection] = caller
+        self._held[caller] += size
+        self._total += size
+        while not trusted and self._held[caller] > self._most_of_one and len(self._by_caller[caller]) > 1:
+            self._cut_oldest(caller, limit="answers-per-address")
+        while self._total > self._most:
+            self._cut_oldest(max(self._held, key=self._held.__getitem__), limit="answers")
+        return STALLED_S + size / LEAST_RATE
+
+    def release(self, connection: asyncio.Transport) -> None:
+        """Gives back what a transport held, if it is counted."""
+        caller = self._callers.pop(connection, None)
+        if caller is None:
+            return
+        waiting = self._by_caller[caller]
+        size = waiting.pop(connection)
+        self._total -= size
+        self._held[caller] -= size
+        if not waiting:
+            del self._by_caller[caller], self._held[caller]
+
+    def _cut_oldest(self, caller: str, *, limit: str) -> None:
+        self._refused(limit)
+        connection = next(iter(self._by_caller[caller]))
+        self.release(connection)
+        connection.abort()
+
+    def __len__(self) -> int:
+        return self._total

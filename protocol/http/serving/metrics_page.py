@@ -1,0 +1,40 @@
+"""The text of `/metrics`, made once a second however often it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from protocol.runtime.clock import Clock
+
+FRESH = timedelta(seconds=1)
+"""Age up to which a text is given again. Making one takes 5 to 20 ms, in which nothing else is answered."""
+
+
+class MetricsPage:
+    """Renders a registry for Prometheus.
+
+    Args:
+        registry: Holds the series.
+        clock: Measures the age of the last text.
+        refresh: Called before a text is made, to set gauges that are not kept up to date.
+    """
+
+    def __init__(self, registry: CollectorRegistry, *, clock: Clock, refresh: Callable[[], None] | None = None) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._refresh = refresh
+        self._text = b""
+        self._made_at = float("-inf")
+
+    def text(self) -> bytes:
+        """Returns the text, at most a second old."""
+        now = self._clock.monotonic()
+        if now - self._made_at >= FRESH.total_seconds():
+            if self._refresh is not None:
+                self._refresh()
+            self._text = generate_latest(self._registry)
+            self._made_at = now
+        return self._text

@@ -1,0 +1,34 @@
+"""Folders of versions: what is remembered of those that the operator keeps is bounded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from protocol.checkpoints import folder_files, version_digest
+from protocol.identity.keys import Key
+from protocol.runtime.budgets import KeepRule
+from protocol.wire.runs import CheckpointRef
+from rollouts.task.policies import PolicyStore
+from tests.rollouts.made import RUN
+from validator.examination.versions import VersionFolders
+
+
+async def test_nothing_is_remembered_for_ever_of_versions_that_come_and_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("validator.examination.versions.MOST_LOCAL", 2)
+    versions = VersionFolders(cast("PolicyStore", None), policies=tmp_path, keep=KeepRule(most=1))
+    publisher = Key.generate().address
+    for number in (1, 2, 3, 1, 4):
+        folder = tmp_path / str(number)
+        folder.mkdir(exist_ok=True)
+        (folder / "weights").write_bytes(bytes(number))
+        digest = version_digest(folder_files(folder))
+        checkpoint = CheckpointRef(version=number, attempt=1, digest=digest, block=1, publisher=publisher)
+        async with versions.folder(RUN, checkpoint) as found:
+            assert found == folder
+    assert [folder.name for folder, _ in versions._local.values()] == ["1", "4"]
+    assert len(versions._locks) == 0
